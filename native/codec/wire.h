@@ -1,0 +1,54 @@
+/* The protobuf wire format: bounded readers. Every function gets the end and never reads at or past it. */
+#ifndef HF_WIRE_H
+#define HF_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HF_VARINT = 0, HF_FIXED64 = 1, HF_LEN = 2, HF_GROUP = 3, HF_END_GROUP = 4, HF_FIXED32 = 5 };
+
+/* One varint; NULL when it is cut short or longer than ten bytes. */
+static inline const uint8_t *hf_read_varint(const uint8_t *p, const uint8_t *end, uint64_t *out) {
+    if (p < end && *p < 128) {
+        *out = *p;
+        return p + 1;
+    }
+    uint64_t v = 0;
+    for (int shift = 0; shift < 70 && p < end; shift += 7) {
+        uint8_t b = *p++;
+        v |= (uint64_t)(b & 127) << (shift < 64 ? shift : 63);
+        if (b < 128) {
+            *out = v;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* A length-delimited value's bytes: sets *start and *stop; NULL when they are not all there. */
+static inline const uint8_t *hf_read_len(const uint8_t *p, const uint8_t *end, const uint8_t **start, const uint8_t **stop) {
+    uint64_t n;
+    p = hf_read_varint(p, end, &n);
+    if (!p || n > (uint64_t)(end - p)) {
+        return NULL;
+    }
+    *start = p;
+    *stop = p + n;
+    return *stop;
+}
+
+/* A field's tag. Protobuf's own bounds: 32 bits, field number not 0. */
+static inline const uint8_t *hf_read_tag(const uint8_t *p, const uint8_t *end, uint32_t *tag) {
+    uint64_t v;
+    p = hf_read_varint(p, end, &v);
+    if (!p || v > UINT32_MAX || v >> 3 == 0) {
+        return NULL;
+    }
+    *tag = (uint32_t)v;
+    return p;
+}
+
+/* Behind a field nobody asked for. */
+const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag);
+
+#endif

@@ -1,0 +1,107 @@
+"""Every error holdfast raises, in one tree.
+
+HoldfastError
+├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
+├── SchemaError              a schema that makes no sense, or data that does not fit the one given
+├── DataError                what was read is not what was written
+│   ├── CorruptError         a file is damaged; says where and how
+│   ├── UnfinishedError      a file is not damaged but not finished: its writer is at work, or died
+│   ├── FormatError          a file of another kind than the one it was read as
+│   └── DecodeError          a record is whole, but not what the schema says
+└── WriteError               a file cannot be written
+    ├── TargetExistsError    it is there already
+    ├── WriterBusyError      another live writer has it
+    ├── ForkedWriterError    a writer was used in a child of the process that opened it
+    └── ClosedWriterError    a writer was used after it was closed, or after it failed
+
+All of them pickle, so that they cross processes with everything they know.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedWriterError",
+    "CorruptError",
+    "DataError",
+    "DecodeError",
+    "ForkedWriterError",
+    "FormatError",
+    "HoldfastError",
+    "InputError",
+    "SchemaError",
+    "TargetExistsError",
+    "UnfinishedError",
+    "WriteError",
+    "WriterBusyError",
+]
+
+
+class HoldfastError(Exception):
+    """The root: `except HoldfastError` catches everything holdfast raises on purpose."""
+
+
+class InputError(HoldfastError):
+    """A path that cannot be read."""
+
+
+class SchemaError(HoldfastError):
+    """A schema that makes no sense, or data that does not fit it."""
+
+
+class DataError(HoldfastError):
+    """What was read is not what was written.
+
+    `hint` is the command or step that helps; it is part of the message.
+    """
+
+    def __init__(self, path: str, record: int | None, offset: int | None, reason: str, hint: str = "") -> None:
+        super().__init__(path, record, offset, reason, hint)
+        self.path = path
+        self.record = record
+        self.offset = offset
+        self.reason = reason
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = self.path
+        if self.record is not None:
+            place += f", record {self.record:,}"
+        if self.offset is not None:
+            place += f" at byte {self.offset:,}"
+        return f"{place}: {self.reason}" + (f". {self.hint}" if self.hint else "")
+
+
+class CorruptError(DataError):
+    """A file is damaged."""
+
+
+class UnfinishedError(DataError):
+    """A file ends in the middle of a record because its writer has not finished it."""
+
+
+class FormatError(DataError):
+    """A file of another kind than the one it was read as."""
+
+
+class DecodeError(DataError):
+    """A record is whole, but not what the schema says."""
+
+
+class WriteError(HoldfastError):
+    """A file cannot be written."""
+
+
+class TargetExistsError(WriteError):
+    """The file to be written is there already."""
+
+
+class WriterBusyError(WriteError):
+    """Another live writer has the file."""
+
+
+class ForkedWriterError(WriteError):
+    """A writer was used in a child of the process that opened it."""
+
+
+class ClosedWriterError(WriteError):
+    """A writer was used after it was closed, or after a write failed."""

@@ -1,0 +1,173 @@
+"""What a sample is made of: column types, written the way a person would say them.
+
+    {"image": Bytes(), "label": Int64(), "emb": Float32(128), "boxes": Ragged(Float32(4)), "w": Float32(default=1.0)}
+
+Standard library only: `import holdfast` shows these names without loading numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from .errors import SchemaError
+
+__all__ = ["Bytes", "Column", "Float32", "Int64", "Ragged", "Schema", "Value", "as_code", "check_schema"]
+
+
+class Value:
+    """A value of fixed shape. `Float32(128)`, `Float32(4, 4)` and `Float32((4, 4))` are what they look like.
+
+    default: what a record without this feature gets, one value for all places or as many as the shape has.
+             Without a default such a record is an error.
+    key:     the feature's name in the file, where it is not the column's.
+    """
+
+    __slots__ = ("default", "key", "shape")
+    type_name: ClassVar[str] = ""
+
+    shape: tuple[int, ...]
+    default: Any
+    key: str | None
+
+    def __init__(self, *shape: int | Iterable[int], default: Any = None, key: str | None = None) -> None:
+        if type(self) is Value:
+            raise SchemaError("Value is the base of Bytes, Int64 and Float32: use one of those")
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        try:
+            self.shape = tuple(_size(n) for n in sizes)  # type: ignore[union-attr]
+        except TypeError:
+            raise SchemaError(f"{self.type_name}: wanted sizes of a shape, got {shape!r}") from None
+        self.default = default
+        self.key = key
+
+    @property
+    def count(self) -> int:
+        """How many values an item has: the product of its shape."""
+        return math.prod(self.shape)
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (type(self), self.shape, self.default, self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts()[:2])
+
+    def __repr__(self) -> str:
+        parts = [str(n) for n in self.shape]
+        parts += [f"default={self.default!r}"] if self.default is not None else []
+        parts += [f"key={self.key!r}"] if self.key is not None else []
+        return f"{self.type_name}({', '.join(parts)})"
+
+
+def _size(n: object) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise SchemaError(f"a shape is made of whole numbers from 1 up, got {n!r}")
+    return n
+
+
+class Bytes(Value):
+    """Byte strings: a batch holds all of them joined, and where each ends; an item is a memoryview."""
+
+    __slots__ = ()
+    type_name = "Bytes"
+
+
+class Int64(Value):
+    """64-bit integers."""
+
+    __slots__ = ()
+    type_name = "Int64"
+
+
+class Float32(Value):
+    """32-bit floats."""
+
+    __slots__ = ()
+    type_name = "Float32"
+
+
+class Ragged:
+    """A list of any length in every row: `Ragged(Float32(4))`. `Ragged(Ragged(Int64()))` is a list of lists.
+
+    A record without the feature has an empty list. In a tf.train.SequenceExample a Ragged column is a feature list if
+    there is one of that name, one item a step; else it is a list of values in the context.
+    """
+
+    __slots__ = ("inner", "key")
+
+    inner: Value | Ragged
+    key: str | None
+
+    def __init__(self, inner: Value | Ragged | type[Value], *, key: str | None = None) -> None:
+        if isinstance(inner, type) and issubclass(inner, Value):
+            inner = inner()
+        if not isinstance(inner, (Value, Ragged)):
+            raise SchemaError(f"Ragged: wanted a column type such as Float32(4), got {inner!r}")
+        if isinstance(inner, Ragged) and isinstance(inner.inner, Ragged):
+            raise SchemaError("Ragged: two levels are the most a record can hold")
+        if inner.key is not None or (isinstance(inner, Value) and inner.default is not None):
+            raise SchemaError("Ragged: the key goes to the outermost Ragged, and an empty list is the only default")
+        self.inner = inner
+        self.key = key
+
+    @property
+    def depth(self) -> int:
+        return 1 + (self.inner.depth if isinstance(self.inner, Ragged) else 0)
+
+    @property
+    def value(self) -> Value:
+        """What the lists hold in the end."""
+        return self.inner.value if isinstance(self.inner, Ragged) else self.inner
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ragged) and (self.inner, self.key) == (other.inner, other.key)
+
+    def __hash__(self) -> int:
+        return hash((Ragged, self.inner))
+
+    def __repr__(self) -> str:
+        return f"Ragged({self.inner!r}{f', key={self.key!r}' if self.key is not None else ''})"
+
+
+Column = Value | Ragged
+Schema = Mapping[str, Column]
+
+
+def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column]:
+    """The schema as a dict of columns, or a SchemaError that says what is wrong. `Int64` stands for `Int64()`."""
+    if not isinstance(schema, Mapping):
+        raise SchemaError(f"wanted a schema such as {{'label': Int64()}}, got {type(schema).__name__}")
+    if not schema:
+        raise SchemaError("the schema is empty: name at least one column")
+    columns: dict[str, Column] = {}
+    keys: dict[str, str] = {}
+    for name, column in schema.items():
+        if isinstance(column, type) and issubclass(column, Value):
+            column = column()
+        if not isinstance(name, str):
+            raise SchemaError(f"a column's name is a string, got {name!r}")
+        if not isinstance(column, (Value, Ragged)):
+            raise SchemaError(f"column {name!r}: wanted Bytes, Int64, Float32 or Ragged, got {column!r}")
+        key = name if column.key is None else column.key
+        if key in keys:
+            raise SchemaError(f"columns {keys[key]!r} and {name!r} both read the feature {key!r}")
+        keys[key] = name
+        columns[name] = column
+    return columns
+
+
+def as_code(schema: Schema, prefix: str = "hold.") -> str:
+    """The schema as Python source a person can paste."""
+    lines = [f"    {name!r}: {_code(column, prefix)}," for name, column in schema.items()]
+    return "\n".join(["{", *lines, "}"])
+
+
+def _code(column: Column, prefix: str) -> str:
+    if isinstance(column, Ragged):
+        key = f", key={column.key!r}" if column.key is not None else ""
+        return f"{prefix}Ragged({_code(column.inner, prefix)}{key})"
+    return prefix + repr(column)
