@@ -1,0 +1,120 @@
+# `make` lists the targets. Everything happens in .venv; a second run finds it done and takes seconds.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+PEERS := .venv-peers
+
+SOURCES := pyproject.toml setup.py $(wildcard native/codec/*.[ch])
+C_FILES = $$(find native tests/native -name '*.[ch]')
+SANITIZED := build/sanitize
+
+# ---- what people call ------------------------------------------------------------------------------------------------
+
+.PHONY: help
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target does; do \
+	    printf '  make %-10s %s\n' "$$target" "$$does"; done
+	@echo
+	@echo "  PYTHON=$(PYTHON)  PYTEST_ARGS='-k crc'  FUZZ_SECONDS=$(FUZZ_SECONDS)   change what they use"
+
+.PHONY: demo
+demo: $(DONE)/core ## install, then show the main job on data it makes, in under a minute
+	@$(BIN)/holdfast demo
+
+.PHONY: test
+test: $(DONE)/test ## install with everything the tests need, then run them: all, and the formats again in pure Python
+	@tools/system-packages.sh
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	HOLDFAST_NATIVE=0 $(BIN)/python -m pytest -m formats $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
+
+# Arguments that pick some tests may pick none of the formats': pytest's code for that is 5.
+NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
+
+.PHONY: lint
+lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+
+.PHONY: format
+format: $(DONE)/lint ## let ruff and clang-format put the sources in shape
+	$(BIN)/ruff check --fix --exit-zero --quiet
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(C_FILES)
+
+.PHONY: fuzz
+fuzz: ## feed the C codec garbage for FUZZ_SECONDS (10 minutes)
+	@tools/system-packages.sh
+	tools/fuzz.sh $(FUZZ_SECONDS)
+
+# The sanitizers' own library has to come first in the process, before Python; and libstdc++ with it, because it looks for
+# the C++ runtime's functions only once. Python's small objects go through malloc, where it can see them.
+.PHONY: sanitize
+sanitize: $(DONE)/test ## run the format tests with the C codec under ASan and UBSan
+	rm -rf $(SANITIZED)/lib
+	CC=gcc CFLAGS='-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' \
+	    $(BIN)/python setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc HOLDFAST_NATIVE=1 \
+	    PYTHONPATH=$(SANITIZED)/lib $(BIN)/python -m pytest -m formats $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; prints ratios, saves JSON and a plot
+	HOLDFAST_BENCH_PEERS=$(PEERS)/bin/python $(BIN)/python benchmarks/tfrecord.py
+
+.PHONY: docs
+docs: $(DONE)/docs ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+.PHONY: clean
+clean: ## remove everything that was built or installed here
+	rm -rf $(VENV) $(PEERS) build dist site src/*.egg-info src/holdfast/_native/*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- what they stand on ----------------------------------------------------------------------------------------------
+
+$(DONE)/venv:
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON): say make PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdfast needs Python 3.11 or newer, and \
+	$(PYTHON) is %d.%d: say make PYTHON=…" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(@D) && touch $@
+
+# A codec that no longer compiles is optional, so pip goes on without it: the one built before must not stay in its place.
+$(DONE)/core: $(SOURCES) | $(DONE)/venv
+	@touch $@.begun
+	@echo "installing holdfast into $(VENV)"
+	$(PIP) -e .
+	@find src/holdfast/_native -name '*.so' ! -newer $@.begun -delete
+	@mv $@.begun $@
+
+$(DONE)/test: EXTRAS := test,ui,bench
+$(DONE)/lint: EXTRAS := lint
+$(DONE)/docs: EXTRAS := docs
+$(DONE)/test $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
+	@echo "installing what $(@F) needs (the first time this takes minutes)"
+	$(PIP) -e '.[$(EXTRAS)]'
+	@touch $@
+
+# It wants a protobuf of its own, other than TensorFlow's.
+$(PEERS)/.done: | $(DONE)/venv
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install tfrecord numpy
+	@touch $@

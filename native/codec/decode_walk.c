@@ -1,0 +1,549 @@
+#include "decode_internal.h"
+
+/* ---- one list of values ------------------------------------------------------------------------------------------- */
+
+/* Values of a fixed column beyond its count are counted, not stored: the row is a fault anyway. */
+static inline int wanted(const hf_field *f, const hf_seen *s) { return f->depth != HF_FIXED || s->n < f->count; }
+
+static int add_floats(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
+    hf_array *values = &d->columns[i].values;
+    const hf_field *f = &d->fields[i];
+    hf_seen *s = &d->seen[i];
+    size_t keep = n;
+    if (f->depth == HF_FIXED && keep > f->count - (s->n < f->count ? s->n : f->count)) {
+        keep = f->count - (s->n < f->count ? s->n : f->count);
+    }
+    if (values->cap - values->len < 4 * keep && !hf_array_room(values, 4 * keep)) {
+        d->out_of_memory = 1;
+        return 0;
+    }
+    if (keep) {
+        memcpy(values->data + values->len, p, 4 * keep);
+    }
+    values->len += 4 * keep;
+    s->n += n;
+    return 1;
+}
+
+static const uint8_t *read_floats(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || (stop - start) % 4 || !add_floats(d, i, start, (size_t)(stop - start) / 4)) {
+                return NULL;
+            }
+        } else if (tag == (1 << 3 | HF_FIXED32)) {
+            if (end - p < 4 || !add_floats(d, i, p, 1)) {
+                return NULL;
+            }
+            p += 4;
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* Room for every varint that can be in these bytes is made once, so that the loop only writes. */
+static const uint8_t *add_varints(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end, int only_one) {
+    hf_array *values = &d->columns[i].values;
+    const hf_field *f = &d->fields[i];
+    hf_seen *s = &d->seen[i];
+    size_t most = only_one ? 1 : (size_t)(end - p);
+    if (f->depth == HF_FIXED && most > f->count) {
+        most = f->count;
+    }
+    if (values->cap - values->len < 8 * most && !hf_array_room(values, 8 * most)) {
+        d->out_of_memory = 1;
+        return NULL;
+    }
+    while (p < end) {
+        uint64_t v;
+        p = hf_read_varint(p, end, &v);
+        if (!p) {
+            return NULL;
+        }
+        if (wanted(f, s)) {
+            memcpy(values->data + values->len, &v, 8);
+            values->len += 8;
+        }
+        s->n++;
+        if (only_one) {
+            break;
+        }
+    }
+    return p;
+}
+
+static const uint8_t *read_ints(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !add_varints(d, i, start, stop, 0)) {
+                return NULL;
+            }
+        } else if (tag == (1 << 3 | HF_VARINT)) {
+            if (p == end || !(p = add_varints(d, i, p, end, 1))) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+static int add_bytes(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
+    hf_array *values = &d->columns[i].values;
+    if (wanted(&d->fields[i], &d->seen[i])) {
+        if (values->cap - values->len < n && !hf_array_room(values, n)) {
+            d->out_of_memory = 1;
+            return 0;
+        }
+        if (n) {
+            memcpy(values->data + values->len, p, n);
+        }
+        values->len += n;
+        if (!hf_push_int(d, &d->columns[i].ends, (int64_t)values->len)) {
+            return 0;
+        }
+    }
+    d->seen[i].n++;
+    return 1;
+}
+
+static const uint8_t *read_bytes(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !add_bytes(d, i, start, (size_t)(stop - start))) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* ---- one Feature ---------------------------------------------------------------------------------------------------- */
+
+/* A list nobody wants still has to be well-formed, or a damaged record would pass because its bad part was not asked for:
+ * protobuf itself would refuse it. */
+int hf_check_varints(const uint8_t *p, const uint8_t *end) {
+    uint64_t v;
+    while (p < end) {
+        if (!(p = hf_read_varint(p, end, &v))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN) && kind != HF_BYTES) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || (kind == HF_FLOAT32 && (stop - start) % 4) || (kind == HF_INT64 && !hf_check_varints(start, stop))) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* The values of a Feature go behind those that the column has for this item. Another member of the oneof replaces what
+ * came before it: `restart` rewinds to where this item began. */
+static const uint8_t *read_feature(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end,
+                                   void (*restart)(hf_decoder *, size_t)) {
+    const hf_field *f = &d->fields[i];
+    hf_seen *s = &d->seen[i];
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        int kind = (int)(tag >> 3);
+        if ((tag & 7) != HF_LEN || kind > HF_INT64) {
+            if (!(p = hf_skip_field(p, end, tag))) {
+                return NULL;
+            }
+            continue;
+        }
+        p = hf_read_len(p, end, &start, &stop);
+        if (!p) {
+            return NULL;
+        }
+        if (s->kind != kind && s->kind != HF_NONE) {
+            restart(d, i);
+            s->n = 0;
+        }
+        s->kind = kind;
+        const uint8_t *done;
+        if (kind != f->kind) {
+            done = check_list(kind, start, stop);
+        } else if (kind == HF_FLOAT32) {
+            done = read_floats(d, i, start, stop);
+        } else if (kind == HF_INT64) {
+            done = read_ints(d, i, start, stop);
+        } else {
+            done = read_bytes(d, i, start, stop);
+        }
+        if (!done) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+static const uint8_t *check_feature(const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if ((tag & 7) == HF_LEN && tag >> 3 <= HF_INT64) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !check_list((int)(tag >> 3), start, stop)) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* ---- one feature list (SequenceExample) ------------------------------------------------------------------------------ */
+
+static void rewind_step(hf_decoder *d, size_t i) {
+    const hf_field *f = &d->fields[i];
+    hf_column *c = &d->columns[i];
+    const hf_seen *s = &d->seen[i];
+    int64_t items;
+    if (f->depth == HF_NESTED) {
+        items = hf_last_int(&c->steps);
+    } else {
+        items = hf_last_int(&c->rows) + s->items;
+    }
+    size_t values = (size_t)items * f->count;
+    if (f->kind == HF_BYTES) {
+        c->ends.len = 8 * (values + 1);
+        c->values.len = (size_t)hf_last_int(&c->ends);
+    } else {
+        c->values.len = values * hf_value_size(f->kind);
+    }
+}
+
+/* One step. A faulty one leaves no values, so that the next step's start where rewind_step expects them. */
+static const uint8_t *read_step(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    const hf_field *f = &d->fields[i];
+    hf_column *c = &d->columns[i];
+    hf_seen *s = &d->seen[i];
+    s->kind = HF_NONE;
+    s->n = 0;
+    p = read_feature(d, i, p, end, rewind_step);
+    if (!p || s->fault) {
+        return p;
+    }
+    if (s->kind != HF_NONE && s->kind != f->kind) {
+        s->fault = HF_WRONG_KIND;
+        s->got = s->kind;
+    } else if (f->depth == HF_RAGGED ? s->n != f->count : s->n % f->count != 0) {
+        s->fault = HF_WRONG_COUNT;
+        s->got = (int64_t)s->n;
+    } else if (f->depth == HF_NESTED) {
+        if (!hf_push_int(d, &c->steps, hf_last_int(&c->steps) + (int64_t)(s->n / f->count))) {
+            return NULL;
+        }
+        s->items++;
+    } else {
+        s->items++;
+    }
+    if (s->fault) {
+        rewind_step(d, i);
+    }
+    return p;
+}
+
+static const uint8_t *read_feature_list(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !read_step(d, i, start, stop)) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+static const uint8_t *check_feature_list(const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !check_feature(start, stop)) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* ---- the map of features --------------------------------------------------------------------------------------------- */
+
+size_t hf_find_field(hf_decoder *d, const uint8_t *key, size_t len, size_t ordinal) {
+    size_t *guess = &d->guess[ordinal % HF_GUESSES];
+    size_t i = *guess;
+    if (i < d->width && d->fields[i].key_len == len && memcmp(d->fields[i].key, key, len) == 0) {
+        return i;
+    }
+    for (i = 0; i < d->width; i++) {
+        if (d->fields[i].key_len == len && memcmp(d->fields[i].key, key, len) == 0) {
+            *guess = i;
+            return i;
+        }
+    }
+    return d->width;
+}
+
+/* What an entry's value is put into: nowhere, when nobody asked for it. */
+static const uint8_t *read_entry_value(hf_decoder *d, size_t i, int in_lists, const uint8_t *p, const uint8_t *end) {
+    if (i == d->width) {
+        return in_lists ? check_feature_list(p, end) : check_feature(p, end);
+    }
+    if (in_lists != d->seen[i].is_list) { /* a feature list hides a context feature of the same name */
+        return check_feature(p, end);
+    }
+    if (!in_lists) {
+        return read_feature(d, i, p, end, hf_rewind_row);
+    }
+    return d->fields[i].depth == HF_FIXED ? check_feature_list(p, end) : read_feature_list(d, i, p, end);
+}
+
+static void begin_entry(hf_decoder *d, size_t i, int in_lists) {
+    hf_seen *s = &d->seen[i];
+    if (s->row == d->rows) {
+        if (s->is_list && !in_lists) {
+            return;
+        }
+        hf_rewind_row(d, i);
+    }
+    *s = (hf_seen){.row = d->rows, .is_list = in_lists};
+}
+
+/* One entry of map<string, Feature> or map<string, FeatureList>: key = 1, value = 2, in any order and number. */
+static const uint8_t *read_entry(hf_decoder *d, int in_lists, const uint8_t *p, const uint8_t *end, size_t ordinal) {
+    const uint8_t *first = p, *start = p, *stop = p, *key = NULL;
+    size_t key_len = 0;
+    uint32_t tag = 0;
+    if (p < end && *p == (1 << 3 | HF_LEN)) { /* nearly always: the key, then the value, then nothing */
+        p = hf_read_len(p + 1, end, &start, &stop);
+        if (p && p < end && *p == (2 << 3 | HF_LEN)) {
+            key = start;
+            key_len = (size_t)(stop - start);
+            p = hf_read_len(p + 1, end, &start, &stop);
+            if (p == end) {
+                size_t i = hf_find_field(d, key, key_len, ordinal);
+                if (i < d->width) {
+                    begin_entry(d, i, in_lists);
+                }
+                return read_entry_value(d, i, in_lists, start, stop);
+            }
+        }
+    }
+    key = NULL;
+    key_len = 0;
+    for (p = first; p < end;) {
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            key = start;
+            key_len = p ? (size_t)(stop - start) : 0;
+        } else {
+            p = hf_skip_field(p, end, tag);
+        }
+        if (!p) {
+            return NULL;
+        }
+    }
+    size_t i = hf_find_field(d, key ? key : first, key_len, ordinal);
+    if (i < d->width) {
+        begin_entry(d, i, in_lists);
+    }
+    for (p = first; p < end;) {
+        p = hf_read_tag(p, end, &tag); /* well-formed: the loop above went the same way */
+        if (tag == (2 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!read_entry_value(d, i, in_lists, start, stop)) {
+                return NULL;
+            }
+        } else {
+            p = hf_skip_field(p, end, tag);
+        }
+    }
+    return p;
+}
+
+static const uint8_t *read_map(hf_decoder *d, int in_lists, const uint8_t *p, const uint8_t *end, size_t *ordinal) {
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return NULL;
+        }
+        if (tag == (1 << 3 | HF_LEN)) {
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !read_entry(d, in_lists, start, stop, (*ordinal)++)) {
+                return NULL;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return NULL;
+        }
+    }
+    return p;
+}
+
+/* ---- one record ------------------------------------------------------------------------------------------------------- */
+
+int hf_put_default(hf_decoder *d, size_t i) {
+    const hf_field *f = &d->fields[i];
+    hf_column *c = &d->columns[i];
+    size_t n = f->kind == HF_BYTES ? (size_t)(f->count ? f->fill_ends[f->count - 1] : 0)
+                                   : (size_t)f->count * hf_value_size(f->kind);
+    size_t before = c->values.len;
+    if (!hf_array_room(&c->values, n)) {
+        d->out_of_memory = 1;
+        return 0;
+    }
+    if (n) {
+        memcpy(c->values.data + before, f->fill, n);
+    }
+    c->values.len += n;
+    for (uint64_t k = 0; f->kind == HF_BYTES && k < f->count; k++) {
+        if (!hf_push_int(d, &c->ends, (int64_t)before + f->fill_ends[k])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* HF_OK, or why this field spoils the row. Ends the row in this column. */
+static int end_row(hf_decoder *d, size_t i, int64_t *got) {
+    const hf_field *f = &d->fields[i];
+    hf_column *c = &d->columns[i];
+    const hf_seen *s = &d->seen[i];
+    int there = s->row == d->rows && (s->is_list || s->kind != HF_NONE);
+    if (!there) {
+        if (f->depth == HF_FIXED) {
+            return !f->has_default ? HF_MISSING : hf_put_default(d, i) ? HF_OK : HF_NO_MEMORY;
+        }
+        return hf_push_int(d, &c->rows, hf_last_int(&c->rows)) ? HF_OK : HF_NO_MEMORY;
+    }
+    if (s->is_list) {
+        if (f->depth == HF_FIXED) {
+            return HF_IS_LIST;
+        }
+        *got = s->got;
+        if (s->fault) {
+            return s->fault;
+        }
+        return hf_push_int(d, &c->rows, hf_last_int(&c->rows) + s->items) ? HF_OK : HF_NO_MEMORY;
+    }
+    if (s->kind != f->kind) {
+        *got = s->kind;
+        return HF_WRONG_KIND;
+    }
+    *got = (int64_t)s->n;
+    if (f->depth == HF_FIXED) {
+        return s->n == f->count ? HF_OK : HF_WRONG_COUNT;
+    }
+    if (f->depth == HF_NESTED) {
+        return HF_NOT_LIST;
+    }
+    if (s->n % f->count) {
+        return HF_WRONG_COUNT;
+    }
+    return hf_push_int(d, &c->rows, hf_last_int(&c->rows) + (int64_t)(s->n / f->count)) ? HF_OK : HF_NO_MEMORY;
+}
+
+int hf_walk_record(hf_decoder *d, const uint8_t *p, const uint8_t *end, int *field, int64_t *got) {
+    size_t ordinal = 0;
+    *field = -1;
+    *got = 0;
+    while (p < end) {
+        uint32_t tag;
+        const uint8_t *start, *stop;
+        p = hf_read_tag(p, end, &tag);
+        if (!p) {
+            return HF_MALFORMED;
+        }
+        if ((tag & 7) == HF_LEN && tag >> 3 <= 2) { /* features or context = 1, feature_lists = 2 */
+            p = hf_read_len(p, end, &start, &stop);
+            if (!p || !read_map(d, tag >> 3 == 2, start, stop, &ordinal)) {
+                return d->out_of_memory ? HF_NO_MEMORY : HF_MALFORMED;
+            }
+        } else if (!(p = hf_skip_field(p, end, tag))) {
+            return HF_MALFORMED;
+        }
+    }
+    for (size_t i = 0; i < d->width; i++) {
+        int code = end_row(d, i, got);
+        if (code != HF_OK) {
+            *field = (int)i;
+            return code;
+        }
+    }
+    return HF_OK;
+}
+

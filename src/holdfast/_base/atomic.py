@@ -1,0 +1,140 @@
+"""Files that appear whole or not at all.
+
+A `PartialFile` is written beside its target as `.NAME.partial`, under an exclusive lock that dies with its process. One
+target has one partial file, so a second writer meets the first one's lock, and a dead writer's leftover is taken over.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from ..errors import TargetExistsError, WriteError, WriterBusyError
+
+
+def partial_path(target: str | os.PathLike[str]) -> Path:
+    target = Path(target)
+    return target.with_name(f".{target.name}.partial")
+
+
+def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
+    """The file a partial file would have become, if `path` is named like one."""
+    path = Path(path)
+    if path.name.startswith(".") and path.name.endswith(".partial"):
+        return path.with_name(path.name[1 : -len(".partial")])
+    return None
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Makes the names in a folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class PartialFile:
+    """The unfinished file of one target: `write`, then `commit` or `discard`. Holds one descriptor until then."""
+
+    def __init__(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.target = Path(target)
+        self.path = partial_path(target)
+        self.overwrite = overwrite
+        if not overwrite and os.path.lexists(self.target):
+            raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
+        if self.target.is_dir():
+            raise WriteError(f"{self.target} is a folder; wanted the name of a file")
+        self.fd = self._open()
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            try:
+                fd = os.open(self.path, flags, 0o666)
+            except OSError as error:
+                raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
+            try:
+                if self._own(fd):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _own(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise WriterBusyError(f"another writer is at work on {self.target} and holds {self.path.name}") from None
+            raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
+        # Between our open and our lock its owner may have committed it: then the name leads elsewhere by now.
+        try:
+            here = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(fd)
+        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
+            return False
+        os.ftruncate(fd, 0)
+        return True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def commit(self) -> None:
+        """fsync, give it its name, fsync the folder. Afterwards it is there, also after a power cut."""
+        os.fsync(self.fd)
+        if self.overwrite:
+            os.replace(self.path, self.target)
+        else:
+            self._link()
+        sync_folder(self.target.parent)
+        self._close()
+
+    def _link(self) -> None:
+        # link fails when the name is taken; rename would replace what somebody put there meanwhile.
+        try:
+            os.link(self.path, self.target)
+        except FileExistsError:
+            raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            os.rename(self.path, self.target)  # a filesystem without hard links
+            return
+        os.unlink(self.path)
+
+    def discard(self) -> None:
+        """Leaves nothing behind. Safe to call twice, and after a failed commit."""
+        if self.fd >= 0:
+            try:
+                os.unlink(self.path)
+            except OSError:
+                pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
+            self._close()
+
+    def abandon(self) -> None:
+        """Lets go of the descriptor, and with it of this process's share in the lock, but touches no file: for a
+        forked child, whose parent still writes."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
+    """A small file in one go."""
+    partial = PartialFile(target, overwrite=overwrite)
+    try:
+        partial.write(data)
+        partial.commit()
+    finally:
+        partial.discard()

@@ -1,0 +1,48 @@
+"""Sizes people write ("256MB") and sizes people read ("1.2 GiB")."""
+
+from __future__ import annotations
+
+import re
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "kib": 2**10,
+    "m": 10**6,
+    "mb": 10**6,
+    "mib": 2**20,
+    "g": 10**9,
+    "gb": 10**9,
+    "gib": 2**30,
+    "t": 10**12,
+    "tb": 10**12,
+    "tib": 2**40,
+}
+
+
+def parse_bytes(size: str | int) -> int:
+    """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was wanted."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        value: float = size
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(size))
+        if not match or match[2].lower() not in _FACTORS:
+            raise ValueError(f"wanted a size such as 256MB or 1.5GiB, got {size!r}")
+        value = float(match[1]) * _FACTORS[match[2].lower()]
+    if value < 1:
+        raise ValueError(f"wanted a size of at least one byte, got {size!r}")
+    return int(value)
+
+
+def format_bytes(n: int) -> str:
+    """Three digits and a unit: 512 B, 1.21 MB, 34.0 GB."""
+    if n < 1000:
+        return f"{n} B"
+    value = float(n)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.5 or unit == "TB":
+            break
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"

@@ -1,0 +1,10 @@
+"""The codec in pure Python and numpy: for where nothing could be compiled. The same face as `_codec`."""
+
+from __future__ import annotations
+
+from .pure_crc import crc32c, crc_kind
+from .pure_decode import Decoder
+from .pure_encode import Encoder
+from .pure_frame import find_end, find_header, frame, records, scan
+
+__all__ = ["Decoder", "Encoder", "crc32c", "crc_kind", "find_end", "find_header", "frame", "records", "scan"]

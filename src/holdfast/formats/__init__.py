@@ -1,0 +1,1 @@
+"""File formats: each a folder of its own with reader, writer, encoding, index, verify and salvage."""

@@ -1,0 +1,141 @@
+"""What a batch holds: numpy arrays for numbers of fixed shape, and two small types for what numpy has no array for.
+
+Both are views: an item is a memoryview or a slice of the joined values, and a slice of a column shares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class BytesColumn(Sequence[memoryview]):
+    """Byte strings, joined: string i is `values[offsets[i]:offsets[i + 1]]`.
+
+    A column of Bytes(n) has n strings a row; its items are then columns of n.
+    """
+
+    __slots__ = ("_offsets", "_values", "per_item")
+
+    def __init__(self, values: npt.NDArray[np.uint8], offsets: Ints, per_item: int = 0) -> None:
+        self._values = values
+        self._offsets = offsets
+        self.per_item = per_item  # 0: an item is one string
+
+    @property
+    def values(self) -> npt.NDArray[np.uint8]:
+        """All bytes of this column's strings, joined."""
+        return self._values[self._offsets[0] : self._offsets[-1]]
+
+    @property
+    def offsets(self) -> Ints:
+        """Where each string begins in `values`, and where the last ends."""
+        return self._offsets - self._offsets[0] if self._offsets[0] else self._offsets
+
+    def __len__(self) -> int:
+        return (len(self._offsets) - 1) // (self.per_item or 1)
+
+    @overload
+    def __getitem__(self, i: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, i: slice) -> BytesColumn: ...
+    def __getitem__(self, i: int | slice) -> Any:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(len(self))
+            if step != 1:
+                raise IndexError(f"a column is sliced in steps of 1, got {step}")
+            return self._slice(start, max(start, stop), self.per_item)
+        i = _position(i, len(self))
+        if self.per_item:
+            return self._slice(i, i + 1, self.per_item)._flat()
+        return self._values[self._offsets[i] : self._offsets[i + 1]].data
+
+    def _slice(self, start: int, stop: int, per_item: int) -> BytesColumn:
+        n = per_item or 1
+        return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], per_item)
+
+    def _flat(self) -> BytesColumn:
+        return BytesColumn(self._values, self._offsets)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return (self[i] for i in range(len(self)))
+
+    def tolist(self) -> list[Any]:
+        """bytes objects, copied out."""
+        return [item.tolist() if isinstance(item, BytesColumn) else bytes(item) for item in self]
+
+    def copy(self) -> BytesColumn:
+        """One that keeps nothing alive but itself."""
+        return BytesColumn(self.values.copy(), self.offsets.copy(), self.per_item)
+
+    def __repr__(self) -> str:
+        return f"<BytesColumn of {len(self):,}, {int(self._offsets[-1] - self._offsets[0]):,} bytes>"
+
+
+class RaggedColumn(Sequence[Any]):
+    """Lists of any length: row i is `values[row_splits[i]:row_splits[i + 1]]`.
+
+    `values` is an array, a BytesColumn, or, for lists of lists, a RaggedColumn.
+    """
+
+    __slots__ = ("_splits", "_values")
+
+    def __init__(self, values: Any, row_splits: Ints) -> None:
+        self._values = values
+        self._splits = row_splits
+
+    @property
+    def values(self) -> Any:
+        """All rows' items, joined."""
+        return self._values[int(self._splits[0]) : int(self._splits[-1])]
+
+    @property
+    def row_splits(self) -> Ints:
+        """Where each row begins in `values`, and where the last ends."""
+        return self._splits - self._splits[0] if self._splits[0] else self._splits
+
+    def __len__(self) -> int:
+        return len(self._splits) - 1
+
+    def __getitem__(self, i: int | slice) -> Any:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(len(self))
+            if step != 1:
+                raise IndexError(f"a column is sliced in steps of 1, got {step}")
+            return RaggedColumn(self._values, self._splits[start : max(start, stop) + 1])
+        i = _position(i, len(self))
+        return self._values[int(self._splits[i]) : int(self._splits[i + 1])]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def tolist(self) -> list[Any]:
+        return [row.tolist() for row in self]
+
+    def copy(self) -> RaggedColumn:
+        """One that keeps nothing alive but itself."""
+        return RaggedColumn(self.values.copy(), self.row_splits.copy())
+
+    def __repr__(self) -> str:
+        return f"<RaggedColumn of {len(self):,} rows, {int(self._splits[-1] - self._splits[0]):,} items>"
+
+
+def _position(i: Any, n: int) -> int:
+    position = i.__index__()
+    if not -n <= position < n:
+        raise IndexError(f"wanted a row from {-n} to {n - 1}, got {i}")
+    return int(position % n)
+
+
+ColumnData = npt.NDArray[Any] | BytesColumn | RaggedColumn
+Batch = dict[str, ColumnData]
+
+
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Rows [start, stop) of every column, without a copy."""
+    return {name: column[start:stop] for name, column in batch.items()}

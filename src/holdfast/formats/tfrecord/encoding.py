@@ -1,0 +1,171 @@
+"""Between a schema's columns and the codec's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._native import codec
+from ...errors import SchemaError
+from ...schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value
+from ..columns import Batch, BytesColumn, ColumnData, RaggedColumn
+
+KINDS: dict[type[Value], int] = {Bytes: codec.BYTES, Float32: codec.FLOAT32, Int64: codec.INT64}
+KIND_NAMES = {codec.NONE: "nothing", codec.BYTES: "bytes", codec.FLOAT32: "floats", codec.INT64: "integers"}
+DTYPES: dict[int, np.dtype[Any]] = {
+    codec.BYTES: np.dtype(np.uint8),
+    codec.FLOAT32: np.dtype(np.float32),
+    codec.INT64: np.dtype(np.int64),
+}
+
+
+def value_of(column: Column) -> Value:
+    return column.value if isinstance(column, Ragged) else column
+
+
+def kind_of(column: Column) -> int:
+    return KINDS[type(value_of(column))]
+
+
+def fields_of(schema: Schema) -> list[codec.Field]:
+    """The schema in the codec's terms."""
+    fields: list[codec.Field] = []
+    for name, column in schema.items():
+        key = (name if column.key is None else column.key).encode()
+        value = value_of(column)
+        depth = column.depth if isinstance(column, Ragged) else codec.FIXED
+        default = None if isinstance(column, Ragged) else _default_of(name, column)
+        fields.append((key, kind_of(column), depth, value.count, default))
+    return fields
+
+
+def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
+    if value.default is None:
+        return None
+    if isinstance(value, Bytes):
+        given = value.default if isinstance(value.default, (list, tuple)) else [value.default] * value.count
+        texts = [item.encode() if isinstance(item, str) else item for item in given]
+        if len(texts) != value.count or not all(isinstance(item, (bytes, bytearray)) for item in texts):
+            raise SchemaError(f"column {name!r}: wanted a default of {value.count} bytes, got {value.default!r}")
+        return [bytes(item) for item in texts]
+    dtype = DTYPES[KINDS[type(value)]]
+    try:
+        array = np.asarray(value.default)
+        if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind not in "iub":
+            raise ValueError(f"{array.dtype} is not {dtype}")
+        return np.broadcast_to(array.astype(dtype), value.shape).tobytes()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit {value!r}: {error}") from None
+
+
+# ---- reading: buffers -> columns
+
+
+def batch_of(schema: Schema, buffers: Sequence[codec.ColumnBuffers]) -> Batch:
+    """What Decoder.take gave, as the columns the schema names. Shares the memory."""
+    return {name: _column_of(column, parts) for (name, column), parts in zip(schema.items(), buffers, strict=True)}
+
+
+def _column_of(column: Column, parts: codec.ColumnBuffers) -> ColumnData:
+    values, ends, steps, rows = parts
+    value = value_of(column)
+    data: Any = np.frombuffer(values, DTYPES[KINDS[type(value)]])
+    if isinstance(value, Bytes):
+        data = BytesColumn(data, np.frombuffer(ends, np.int64), value.count if value.shape else 0)
+    elif value.shape:
+        data = data.reshape(-1, *value.shape)
+    if steps is not None:
+        data = RaggedColumn(data, np.frombuffer(steps, np.int64))
+    if rows is not None:
+        data = RaggedColumn(data, np.frombuffer(rows, np.int64))
+    return data  # type: ignore[no-any-return]
+
+
+# ---- writing: what people have -> buffers
+
+
+def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.ColumnBuffers], int]:
+    """A batch's columns in the codec's layout, and how many rows it has. Arrays that fit are not copied."""
+    wrong = set(columns) ^ set(schema)
+    if wrong:
+        missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
+        raise SchemaError(
+            "the columns do not fit the schema: "
+            + "; ".join(filter(None, [missing and f"missing {missing}", unknown and f"unknown {unknown}"]))
+        )
+    buffers, counts = [], {}
+    for name, column in schema.items():
+        try:
+            parts, counts[name] = _buffers_of_column(column, columns[name])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
+        buffers.append(parts)
+    if len(set(counts.values())) > 1:
+        raise SchemaError(f"the columns have different numbers of rows: {counts}")
+    return buffers, next(iter(counts.values()))
+
+
+def _buffers_of_column(column: Column, data: Any) -> tuple[codec.ColumnBuffers, int]:
+    if not isinstance(column, Ragged):
+        (values, ends), rows = _values_of(column, data)
+        return (values, ends, None, None), rows
+    data, splits = _split(data)
+    if not isinstance(column.inner, Ragged):
+        (values, ends), _ = _values_of(column.inner, data)
+        return (values, ends, None, splits), len(splits) - 1
+    data, steps = _split(data)
+    (values, ends), _ = _values_of(column.value, data)
+    return (values, ends, steps, splits), len(splits) - 1
+
+
+def _split(data: Any) -> tuple[Any, Any]:
+    """A list of lists -> everything joined, and where each list ends."""
+    if isinstance(data, RaggedColumn):
+        return data.values, np.ascontiguousarray(data.row_splits)
+    rows = list(data)
+    for row in rows:
+        if isinstance(row, (str, bytes)) or not hasattr(row, "__len__"):
+            raise TypeError(f"got {row!r} where a list was due")
+    splits = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=splits[1:])
+    if rows and all(isinstance(row, np.ndarray) for row in rows):
+        return np.concatenate(rows), splits
+    return [item for row in rows for item in row], splits
+
+
+def _values_of(value: Value, data: Any) -> tuple[tuple[Any, Any], int]:
+    if isinstance(value, Bytes):
+        return _bytes_of(value, data)
+    dtype = DTYPES[KINDS[type(value)]]
+    array = np.asarray(data)
+    if array.size == 0:
+        array = array.astype(dtype).reshape(0, *value.shape)
+    if array.dtype.kind not in "iubf" or (dtype.kind == "i" and array.dtype.kind == "f"):
+        raise TypeError(f"got {array.dtype} values")
+    if array.shape[1:] != value.shape:
+        raise ValueError(f"got items of shape {array.shape[1:]}")
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max and dtype.kind == "i":
+        raise OverflowError("got a number above 2^63 - 1")
+    return (np.ascontiguousarray(array, dtype), None), len(array)
+
+
+def _bytes_of(value: Bytes, data: Any) -> tuple[tuple[Any, Any], int]:
+    if isinstance(data, BytesColumn):
+        if (data.per_item or 1) != value.count:
+            raise ValueError(f"got {data.per_item or 1} strings a row")
+        return (data.values, np.ascontiguousarray(data.offsets)), len(data)
+    rows = list(data)
+    items = rows
+    for _ in value.shape:
+        items = [item for row in items for item in row]
+    if len(items) != len(rows) * value.count:
+        raise ValueError("got rows of another shape")
+    texts = [item.encode() if isinstance(item, str) else item for item in items]
+    for item in texts:
+        if not isinstance(item, (bytes, bytearray, memoryview, np.bytes_)):
+            raise TypeError(f"got {type(item).__name__} where bytes were due")
+    ends = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([memoryview(item).nbytes for item in texts], out=ends[1:])
+    return (np.frombuffer(b"".join(texts), np.uint8), ends), len(rows)

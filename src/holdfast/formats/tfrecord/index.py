@@ -1,0 +1,187 @@
+"""Where every record of a file begins: built once at the codec's speed, kept in a small file, thrown away when stale.
+
+An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
+records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..._base.atomic import write_atomically
+from ..._native import codec
+from ...errors import FormatError, InputError, WriteError
+from ..columns import Ints
+from .source import Source, open_source
+from .stream import FrameStream
+
+Place = Literal["beside", "cache"]
+
+_MAGIC = "holdfast index 1"
+_SAMPLES = 16
+_RUN = 1 << 16  # frames a call
+
+
+def index_path(path: str | os.PathLike[str], place: Place) -> Path:
+    data = Path(path)
+    if place == "beside":
+        return data.with_name(f".{data.name}.index")
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "holdfast" / "index" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:32]
+
+
+def build_index(source: Source) -> Ints:
+    """The offsets of all records, and of the end. Every length is checked against its CRC, the data are not read twice."""
+    stream = FrameStream(source, verify="header")
+    runs: list[Ints] = []
+
+    def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
+        starts = np.empty(_RUN, np.int64)
+        walk = codec.scan(buf, start, stop, False, starts, stream.offset)
+        runs.append(starts[: walk[0]].copy())
+        return walk
+
+    while stream.pump(feed):
+        pass
+    return np.concatenate([*runs, np.array([stream.offset], np.int64)])
+
+
+def save_index(path: str | os.PathLike[str], source: Source, offsets: Ints, place: Place) -> Path:
+    target = index_path(path, place)
+    if place == "cache":
+        target.parent.mkdir(parents=True, exist_ok=True)
+    head = {"kind": _MAGIC, **_stamp(source), "records": len(offsets) - 1, "sample": _sample(source, offsets)}
+    body = offsets.astype("<i8").tobytes()
+    line = json.dumps({**head, "crc32c": codec.crc32c(body)}).encode() + b"\n"
+    write_atomically(target, line + body)
+    return target
+
+
+def load_index(path: str | os.PathLike[str], source: Source) -> Ints | None:
+    """A fresh index from beside the file or from the user's cache; None when there is none."""
+    for place in ("beside", "cache"):
+        try:
+            content = index_path(path, place).read_bytes()  # type: ignore[arg-type]
+            offsets = _parse(content, source)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # absent, unreadable or not ours: it can be built again
+        if offsets is not None:
+            return offsets
+    return None
+
+
+def _parse(content: bytes, source: Source) -> Ints | None:
+    line, _, body = content.partition(b"\n")
+    head = json.loads(line)
+    offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
+    stamp = _stamp(source)
+    if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
+        return None
+    if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
+        return None
+    return offsets if _sample(source, offsets) == head["sample"] else None
+
+
+def _stamp(source: Source) -> dict[str, int]:
+    info = os.fstat(source.fd)
+    return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
+
+
+def _sample(source: Source, offsets: Ints) -> list[str]:
+    """Both CRCs of some frames, spread over the file: a file rewritten in place within one mtime tick shows here."""
+    count = len(offsets) - 1
+    crcs = []
+    for i in sorted({round(k * (count - 1) / max(_SAMPLES - 1, 1)) for k in range(_SAMPLES)} if count else set()):
+        crc = bytearray(8)
+        view = memoryview(crc)
+        source.read_at(int(offsets[i]) + 8, view[:4])
+        source.read_at(int(offsets[i + 1]) - 4, view[4:])
+        crcs.append(crc.hex())
+    return crcs
+
+
+class Records:
+    """A file's records by number: `records[5]`, `records[-1]`, `records[2:9]`, `records[[5, 9]]`, `len(records)`.
+
+    The index is taken from beside the file or from the user's cache, or built and put into the cache. Holds one
+    descriptor until close().
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: Literal["all", "header"] = "all", cache: bool = True) -> None:
+        if verify not in ("all", "header"):
+            raise ValueError(f"wanted verify to be one of all, header, got {verify!r}")
+        self.path = os.fspath(path)
+        self._verify = verify == "all"
+        self._source = open_source(path)
+        try:
+            if self._source.compression != "none":
+                raise FormatError(
+                    self.path,
+                    None,
+                    None,
+                    f"records of a {self._source.compression} file cannot be read by number",
+                    f"`holdfast merge {self.path} -o PLAIN.tfrecord` unpacks it",
+                )
+            self._offsets = self._index(cache)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def _index(self, cache: bool) -> Ints:
+        found = load_index(self.path, self._source) if cache else None
+        if found is None:
+            found = build_index(self._source)
+            if cache:
+                try:
+                    save_index(self.path, self._source, found, "cache")
+                except (OSError, WriteError):
+                    pass  # no home, a full disk, another process doing the same: it was only to save time
+        return found
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, slice):
+            return [self._read(i) for i in range(*which.indices(len(self)))]
+        if hasattr(which, "__index__"):
+            return self._read(which.__index__())
+        return [self._read(i.__index__()) for i in which]
+
+    def _read(self, i: int) -> bytes:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"{self.path}: wanted a record from 0 to {len(self) - 1:,}, got {i:,}")
+        i %= len(self)
+        offset = int(self._offsets[i])
+        frame = bytearray(int(self._offsets[i + 1]) - offset)
+        n = self._source.read_at(offset, memoryview(frame))
+        records, _, status, needed = codec.records(frame, 0, n, self._verify, 1)
+        if not records:
+            from .problems import describe, error_for
+
+            raise error_for(self._source, i, offset, describe(status, needed, n))
+        return records[0]
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def make_index(path: str | os.PathLike[str], place: Place = "beside") -> tuple[Path, int]:
+    """Builds and keeps a file's index, for `holdfast index`. Returns where it is and how many records there are."""
+    with open_source(path) as source:
+        if source.compression != "none":
+            raise InputError(f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed")
+        offsets = build_index(source)
+        return save_index(path, source, offsets, place), len(offsets) - 1

@@ -1,0 +1,206 @@
+"""Where a file goes on behind a damage.
+
+Frames are chained by their lengths, so after a damage the place of the next record must be found. A place where both
+CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. But a chain of such inner
+frames breaks off where the record around it ends, while the chain of true ones goes on to the end of the file or to the
+next damage. So: the earliest place whose chain can be trusted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..._native import codec
+from .source import Source
+
+_WINDOW_BYTES = 1 << 20
+_HEADER = codec.HEADER_BYTES
+_FOOTER = codec.FOOTER_BYTES
+_OVERHEAD = codec.OVERHEAD_BYTES
+
+# A damaged header that shares this many of its 12 bytes with the right one was that header. The seven high bytes of a
+# length below 256 are zero in any case, so they count for nothing.
+_ALIKE_BYTES = 3
+
+
+class Recovery(NamedTuple):
+    resume: int  # where the next frame begins, or the end of the file
+    records_lost: int  # at least
+    repaired: tuple[int, int] | None = None  # the damaged record's data, when only its header was damaged
+    gave_up: bool = False  # the search cost too much: made to look like records all over
+
+
+def recover(source: Source, at: int) -> Recovery:
+    """How to go on behind the bad frame that begins at byte `at` of a source of known size."""
+    walker = _Walker(source)
+    try:
+        return _recover(walker, at)
+    except _TooMuchWorkError:
+        return Recovery(walker.size, 1, gave_up=True)
+
+
+def _recover(walker: _Walker, at: int) -> Recovery:
+    length = walker.length_at(at)
+    if length is None:
+        resume = walker.next_record(at + 1, at)
+        repaired = walker.repaired(at, resume)
+        if repaired is not None:
+            return Recovery(repaired[1] + _FOOTER, 0, repaired)
+        return Recovery(resume, 1 if resume - at >= _OVERHEAD else 0)
+    end = at + _OVERHEAD + length
+    if end > walker.size:
+        # Its header is good: the rest of the file is this record's. Whatever looks like records in there may be its
+        # data, and nothing must be invented.
+        return Recovery(walker.size, 1)
+    if end == walker.size or walker.trusted(end, at):
+        return Recovery(end, 1)
+    resume = walker.next_record(at + 1, at)
+    if end < resume and walker.repaired(end, resume) is not None:
+        return Recovery(end, 1)  # the damage reached into the next header, and that record's data are whole
+    return Recovery(resume, 1)
+
+
+class _TooMuchWorkError(Exception):
+    pass
+
+
+class _Walker:
+    """Questions about the frames of one source, answered with two reused windows and a bounded number of bytes read."""
+
+    def __init__(self, source: Source) -> None:
+        size = source.size()
+        if size is None:
+            raise ValueError("a source of unknown size cannot be searched")
+        self.source = source
+        self.size = size
+        window = min(_WINDOW_BYTES, max(size, 1))
+        self._walk = bytearray(window)
+        self._check = memoryview(bytearray(window))
+        # A file can be made to hold a good header at every twelfth byte, each asking for a CRC over all the rest.
+        self._budget = 16 * size + (64 << 20)
+
+    def _read_into(self, at: int, view: memoryview) -> int:
+        n = self.source.read_at(at, view)
+        self._budget -= n
+        if self._budget < 0:
+            raise _TooMuchWorkError
+        return n
+
+    def _read(self, at: int, n: int) -> bytes:
+        data = bytearray(max(0, min(n, self.size - at)))
+        return bytes(data[: self.source.read_at(at, memoryview(data))])
+
+    def length_at(self, at: int) -> int | None:
+        """The length of the record at `at`, when its header is good."""
+        header = self._read(at, _HEADER)
+        if len(header) < _HEADER or codec.find_header(header, 0, _HEADER) != 0:
+            return None
+        return int.from_bytes(header[:8], "little")
+
+    def frame_end(self, at: int) -> int | None:
+        """The end of the frame at `at`, when it is good."""
+        length = self.length_at(at)
+        if length is None or length > self.size - at - _OVERHEAD:
+            return None
+        stop = at + _HEADER + length
+        return stop + _FOOTER if self.crc_matches(at + _HEADER, stop) else None
+
+    def crc_matches(self, start: int, stop: int) -> bool:
+        """Whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
+        crc, at = 0, start
+        while at < stop:
+            n = self._read_into(at, self._check[: stop - at])
+            if n == 0:
+                return False
+            crc = codec.crc32c(self._check[:n], crc)
+            at += n
+        return self._read(stop, _FOOTER) == _masked(crc)
+
+    def chain_end(self, at: int) -> int:
+        """The end of the run of good frames that begins at `at`; `at` itself when there is none."""
+        while at < self.size:
+            n = self._read_into(at, memoryview(self._walk))
+            _, used, status, _ = codec.scan(self._walk, 0, n, True)
+            at += used
+            if status == codec.OK or used:
+                continue
+            end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than the window
+            if end is None:
+                return at
+            at = end
+        return at
+
+    def next_frame(self, at: int) -> int:
+        """The first good frame at or behind `at`; the file's size when there is none."""
+        while at + _OVERHEAD <= self.size:
+            n = self._read_into(at, memoryview(self._walk))
+            place = -1
+            while (place := codec.find_header(self._walk, place + 1, n)) >= 0:
+                if self.frame_end(at + place) is not None:
+                    return at + place
+            at += max(n - _HEADER + 1, 1)
+        return self.size
+
+    def next_record(self, at: int, damage: int) -> int:
+        """The first true record at or behind `at`, where `damage` is the bad frame before it."""
+        while True:
+            place = self.next_frame(at)
+            if place == self.size or self.trusted(place, damage):
+                return place
+            at = self.chain_end(place)
+
+    def trusted(self, at: int, damage: int) -> bool:
+        """Whether the frames from `at` on are records of this file, and not data that look like some."""
+        end = self.chain_end(at)
+        if end == self.size or self.length_at(end) is not None:
+            return True  # up to the end, or in step with the next record, though that one is bad
+        if end == at:
+            return False
+        # The chain breaks off: at a record with a bad header, or at the end of a record around it.
+        following = self.next_frame(end)
+        if following - end < _OVERHEAD:
+            return False  # no record fits there: these four bytes are the outer record's CRC
+        if self.repaired(end, following) is not None:
+            return True
+        if self.alike(damage, following):
+            return False  # the damaged record reached up to there
+        # With one damage all told, the file is whole from `following` on, and this chain was part of the damaged record.
+        return following < self.size and self.chain_end(following) != self.size
+
+    def repaired(self, at: int, following: int) -> tuple[int, int] | None:
+        """The data of the record at `at`, whose header is bad, if they are whole and end at or before `following`."""
+        start, stop = at + _HEADER, following - _FOOTER
+        if stop < start:
+            return None
+        if self.crc_matches(start, stop):
+            return start, stop
+        # Another damaged record may come before `following`: look where the data's CRC runs into their footer.
+        crc, place = 0, start
+        while following - place >= _FOOTER:
+            n = self._read_into(place, self._check[: following - place])
+            if n < _FOOTER:
+                return None
+            found, crc = codec.find_end(self._check, 0, n, crc)
+            if found < 0:
+                place += n - _FOOTER + 1
+            elif self.alike(at, place + found + _FOOTER):
+                return start, place + found
+            else:
+                crc = codec.crc32c(self._check[found : found + 1], crc)
+                place += found + 1
+        return None
+
+    def alike(self, at: int, end: int) -> bool:
+        """Whether the bad header at `at` still shows that its record ended at `end`."""
+        length = end - at - _OVERHEAD
+        if length < 0:
+            return False
+        right = length.to_bytes(8, "little")
+        right += _masked(codec.crc32c(right))
+        telling = [0, *(i for i in range(1, 8) if right[i]), 8, 9, 10, 11]
+        got = self._read(at, _HEADER)
+        return len(got) == _HEADER and sum(got[i] == right[i] for i in telling) >= _ALIKE_BYTES
+
+
+def _masked(crc: int) -> bytes:
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")

@@ -1,0 +1,244 @@
+"""Writing one TFRecord file: it appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ..._base.atomic import PartialFile
+from ..._base.fork import tell_after_fork
+from ..._native import codec
+from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
+from ...proc.holders import writers_of
+from ...schema import Column, Value, check_schema
+from .encoding import buffers_of, fields_of
+from .manifest import FileEntry
+
+PackWith = Literal["auto", "none", "gzip", "zlib"]
+
+_FLUSH_BYTES = 1 << 20
+_SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
+
+
+class TFRecordWriter:
+    """Writes beside the target, and gives it its name on close(): a reader never sees a part of a file.
+
+        with TFRecordWriter("train.tfrecord", {"label": Int64(), "image": Bytes()}) as w:
+            w.append(label=3, image=png)          # one sample
+            w.extend({"label": labels, "image": images})  # columns of many
+            w.write(serialized)                   # a record made elsewhere; needs no schema
+
+    A clean exit from the `with` block commits (fsync, rename, fsync of the folder); an exception, a kill or a lost
+    reference leaves nothing visible. A second writer of the same path is refused while the first lives, and so is the
+    use of a writer inherited over fork. After close(), `entry` holds count, size and crc32c for a manifest.
+
+    compression  "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib"
+    overwrite    replace a file that is there; else that is an error
+    sequence     write tf.train.SequenceExample: Ragged columns become feature lists
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Mapping[str, Column | type[Value]] | None = None,
+        *,
+        compression: PackWith | None = "auto",
+        level: int = -1,
+        overwrite: bool = False,
+        sequence: bool = False,
+    ) -> None:
+        self._file: PartialFile | None = None  # first, for __del__ when what follows raises
+        self.path = Path(path)
+        self.schema = None if schema is None else check_schema(schema)
+        self.sequence = sequence
+        self.records = 0
+        self.entry: FileEntry | None = None
+        self._encoder = None if self.schema is None else codec.Encoder(fields_of(self.schema))
+        self._pack = _packer(_choose(self.path, compression), level)
+        self._pending: list[Any] = []
+        self._pending_bytes = 0
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+        self._crc = 0
+        self._state: Literal["open", "closed", "failed", "forked"] = "open"
+        try:
+            self._file = PartialFile(path, overwrite=overwrite)
+        except WriterBusyError as error:
+            raise _name_holder(error, self.path) from None
+        tell_after_fork(self)
+
+    # ---- writing
+
+    def write(self, record: bytes | bytearray | memoryview) -> None:
+        """One record's data, as they are."""
+        self._check()
+        self._flush_rows()
+        self._put(codec.frame(record))
+        self.records += 1
+
+    def append(self, **sample: Any) -> None:
+        """One sample: a value for every column of the schema."""
+        schema = self._need_schema()
+        if sample.keys() != schema.keys():
+            buffers_of(schema, {name: [value] for name, value in sample.items()})  # says which
+        self._rows.append(sample)
+        if len(self._rows) >= 256:
+            self._flush_rows()
+
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        """A batch: columns of equal length. Arrays, lists, or what a reader's batch holds."""
+        schema = self._need_schema()
+        self._flush_rows()
+        self._encode(*buffers_of(schema, columns))
+
+    def _need_schema(self) -> dict[str, Column]:
+        self._check()
+        if self.schema is None:
+            raise SchemaError(f"{self.path}: the writer was opened without a schema; only write(record) works then")
+        return self.schema
+
+    def _flush_rows(self) -> None:
+        """Samples given one by one are encoded many at a time."""
+        if self._rows and self.schema is not None:
+            rows, self._rows = self._rows, []
+            columns = {name: [row[name] for row in rows] for name in self.schema}
+            try:
+                prepared = buffers_of(self.schema, columns)
+            except SchemaError:
+                for i, row in enumerate(rows):  # find the one to blame
+                    try:
+                        buffers_of(self.schema, {name: [row[name]] for name in self.schema})
+                    except SchemaError as error:
+                        self._fail()
+                        raise SchemaError(f"{self.path}, sample {self.records + i:,}: {error}") from None
+                self._fail()
+                raise
+            self._encode(*prepared)
+
+    def _encode(self, buffers: list[codec.ColumnBuffers], rows: int) -> None:
+        assert self._encoder is not None
+        done = 0
+        while done < rows:
+            data, after = self._encoder.encode(buffers, rows, done, self.sequence, _FLUSH_BYTES)
+            self._put(data)
+            self.records += after - done
+            done = after
+
+    def _put(self, data: Any) -> None:
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        self._out(self._pack.compress(data) if self._pack else data)
+
+    def _out(self, data: Any) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self._fail()
+            raise WriteError(f"cannot write {self.path}: {error.strerror}; nothing of it was left behind") from error
+        self._crc = codec.crc32c(data, self._crc)
+        self._bytes += len(data)
+
+    # ---- ending
+
+    def close(self) -> FileEntry:
+        """Commits. Afterwards the file is there under its name, also after a power cut."""
+        if self._state == "closed" and self.entry is not None:
+            return self.entry
+        self._check()
+        self._flush_rows()
+        self._flush()
+        if self._pack:
+            self._out(self._pack.flush())
+        assert self._file is not None
+        try:
+            self._file.commit()
+        except OSError as error:
+            self._fail()
+            raise WriteError(f"cannot finish {self.path}: {error.strerror}; nothing of it was left behind") from error
+        except WriteError:
+            self._fail()
+            raise
+        self._state = "closed"
+        self.entry = FileEntry(str(self.path), self.records, self._bytes, self._crc)
+        return self.entry
+
+    def discard(self) -> None:
+        """Gives the file up: nothing of it stays."""
+        if self._state == "open":
+            self._state = "closed"
+            self._drop()
+
+    def _fail(self) -> None:
+        self._state = "failed"
+        self._drop()
+
+    def _drop(self) -> None:
+        self._pending, self._rows = [], []
+        if self._file is not None:
+            self._file.discard()
+
+    def _check(self) -> None:
+        if self._state == "forked":
+            raise ForkedWriterError(
+                f"{self.path}: this writer belongs to the parent process; open one with another path in the child"
+            )
+        if self._state != "open":
+            why = "failed earlier" if self._state == "failed" else "is closed"
+            raise ClosedWriterError(f"{self.path}: this writer {why}; open a new one")
+
+    def after_fork_in_child(self) -> None:
+        """The child must neither write nor keep the parent's lock alive."""
+        if self._state == "open":
+            self._state = "forked"
+            if self._file is not None:
+                self._file.abandon()
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._state == "open":
+            self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None and self._state == "open":
+            warnings.warn(f"{self.path}: a writer was lost without close(); its file was dropped", ResourceWarning, 2)
+            self.discard()
+
+
+def _choose(path: Path, compression: str | None) -> str:
+    chosen = "none" if compression is None else compression.lower() or "none"
+    if chosen == "auto":
+        return _SUFFIXES.get(path.suffix.lower(), "none")
+    if chosen not in ("none", "gzip", "zlib"):
+        raise ValueError(f"wanted compression to be auto, none, gzip or zlib, got {compression!r}")
+    return chosen
+
+
+def _packer(compression: str, level: int) -> Any:
+    if compression == "none":
+        return None
+    if not -1 <= level <= 9:
+        raise ValueError(f"wanted a compression level from -1 to 9, got {level}")
+    return zlib.compressobj(level, zlib.DEFLATED, zlib.MAX_WBITS | (16 if compression == "gzip" else 0))
+
+
+def _name_holder(error: WriterBusyError, path: Path) -> WriterBusyError:
+    holders = writers_of(path.with_name(f".{path.name}.partial"))
+    if not holders:
+        return error
+    who = "this process itself" if holders[0].pid == os.getpid() else f"process {holders[0].pid} ({holders[0].command})"
+    return WriterBusyError(f"another writer is at work on {path}: {who}")

@@ -1,0 +1,1 @@
+"""What the kernel knows of processes now. Facts only; judging them is another room's work."""

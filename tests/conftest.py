@@ -1,0 +1,118 @@
+"""What every test gets: a clean environment, a check that it left nothing behind, and skips that name their reason.
+
+leftovers.py        what a test left behind
+line_child.py       a child process that answers JSON lines (line_server.py: its other end)
+tensorflow_*.py     a real TensorFlow in such a child, for the whole run
+document_*.py       running the code blocks of a page
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import leftovers
+import pytest
+from tensorflow_client import TensorFlowPeer
+
+TOP = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI") == "true"
+KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
+
+_call_failed = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing of the user's settings reaches the tests, nothing of the tests reaches the user's cache."""
+    for name in [
+        name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT
+    ]:
+        del os.environ[name]
+    cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = cache.name
+
+
+# ---- nothing left behind ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=sys.platform == "linux")
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fixtures of a wider scope are set up before, those of the test itself after: theirs must be gone again."""
+    allowed = {_allowed_kind(mark) for mark in request.node.iter_markers("may_leave")}
+    before = leftovers.take()
+    yield
+    if request.node.stash.get(_call_failed, False):
+        return  # the failure's traceback keeps everything of its frames alive
+    left = leftovers.wait_until_clean(before)
+    if left.keys() - allowed:
+        pytest.fail(leftovers.describe({kind: left[kind] for kind in left.keys() - allowed}), pytrace=False)
+
+
+def _allowed_kind(mark: pytest.Mark) -> str:
+    arguments = dict(zip(("kind", "reason"), mark.args, strict=False)) | mark.kwargs
+    if arguments.get("kind") not in leftovers.KINDS or not arguments.get("reason"):
+        raise pytest.UsageError(
+            f"wanted may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
+        )
+    return str(arguments["kind"])
+
+
+# ---- skips -----------------------------------------------------------------------------------------------------------
+
+
+def _packages() -> dict[str, str]:
+    lines = (TOP / "tools" / "system-packages.txt").read_text().splitlines()
+    return dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for command in mark.args:
+            if shutil.which(command) is None:
+                pytest.skip(
+                    f"needs the system package {_packages().get(command, command)} (no command {command})"
+                )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call":
+        item.stash[_call_failed] = report.failed
+    _no_skip_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _no_skip_in_ci(report)
+    return report
+
+
+def _no_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """An expected failure is reported as a skip too; it has been run and stays."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped with CI=true: {str(reason).removeprefix('Skipped: ')}"
+
+
+# ---- shared fixtures -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def tensorflow_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlowPeer]:
+    """A real TensorFlow. Ask for it as an argument: what getfixturevalue starts inside a test looks left behind by it."""
+    if find_spec("tensorflow") is None:
+        pytest.skip("needs the Python package tensorflow-cpu")
+    with TensorFlowPeer(tmp_path_factory.mktemp("tensorflow") / "stderr.txt") as peer:
+        yield peer

@@ -1,0 +1,85 @@
+"""What the pages say is true: their code runs, their commands print what is shown, their links lead somewhere.
+
+How a page's blocks are run: document_page.py. How a console block is written: document_blocks.py.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from document_blocks import prose
+from document_page import Page
+
+TOP = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(path for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md") if (path := TOP / name).exists()),
+    *sorted((TOP / "docs").rglob("*.md")),
+]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(TOP))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_the_code_runs(path: Path, tmp_path: Path) -> None:
+    problems = Page(path, tmp_path, TOP).run()
+    assert not problems, "\n\n".join(["", *problems])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_lead_somewhere(path: Path) -> None:
+    """To files; mkdocs, below, looks at the anchors too."""
+    targets = re.findall(r"\]\(<?([^)\s>]+)", prose(path.read_text()))
+    files = [target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
+    missing = [file for file in files if file and not (path.parent / file).exists()]
+    assert not missing, f"{name(path)} links to what is not there: {missing}"
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=TOP,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    outside = [
+        f"{page.name}: {found}"
+        for page in (tmp_path / "site").rglob("*.html")
+        for found in re.findall(
+            r'<(?:script|link|img)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text()
+        )
+    ]
+    assert not outside, f"pages that load from elsewhere: {outside}"
+
+
+# Spelt so that this file is not one of those that hold them.
+PRIVATE = re.compile(
+    "|".join([r"(?<![\w.~-])/(?:wo" r"rk|ro" r"ot)/", r"pypi\.o" r"rg/simple", r"pythonho" r"sted\.org"])
+)
+FOLDERS = ("src", "native", "tests", "docs", "tools", "benchmarks", ".ci")
+TEXTS = {".py", ".pyi", ".c", ".h", ".md", ".toml", ".yml", ".sh", ".txt", ".html", ".css", ".js", ""}
+
+
+def sources() -> list[Path]:
+    files = [path for path in TOP.iterdir() if path.is_file()]
+    files += [path for folder in FOLDERS for path in (TOP / folder).rglob("*") if path.is_file()]
+    return [path for path in files if path.suffix in TEXTS and "__pycache__" not in path.parts]
+
+
+def test_nothing_names_one_machine() -> None:
+    """A path or a host that only one machine knows makes the next one fail."""
+    found = [
+        f"{name(path)}, line {number}: {line.strip()}"
+        for path in sources()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
+        if PRIVATE.search(line)
+    ]
+    assert not found, "\n".join(found)

@@ -1,0 +1,101 @@
+"""The package installs with and without a compiler, works either way, and says which it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast._native import codec
+
+TOP = Path(__file__).resolve().parents[2]
+PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src", "native")
+BUILT = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+HAS_COMPILER = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "cc", "gcc", "clang"))
+
+ROUND_TRIP = """
+from holdfast._native import codec
+import holdfast
+framed = codec.frame(b"hold fast")
+print(codec.records(framed, 0, len(framed), True, 9)[0], codec.NATIVE, holdfast.__file__)
+"""
+
+
+def install(folder: Path, **env: str) -> Path:
+    """From a copy: pip builds in the tree it is given, and leaves it there."""
+    source, target = folder / "source", folder / "site"
+    source.mkdir()
+    for part in PARTS:
+        if (TOP / part).is_dir():
+            shutil.copytree(TOP / part, source / part, ignore=BUILT)
+        else:
+            shutil.copy(TOP / part, source)
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+        "--target",
+        str(target),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(source)], env=os.environ | env, check=True
+    )
+    return target
+
+
+def run(site: Path, *arguments: str) -> str:
+    # HOLDFAST_NATIVE of the run this is part of is not meant for the package under test here.
+    env = {name: value for name, value in os.environ.items() if name != "HOLDFAST_NATIVE"} | {
+        "PYTHONPATH": str(site)
+    }
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=site, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def without_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("pure"), CC="/bin/false")
+
+
+@pytest.fixture(scope="module")
+def with_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not HAS_COMPILER:
+        pytest.skip("needs the system package gcc")
+    return install(tmp_path_factory.mktemp("compiled"))
+
+
+def test_without_a_compiler_it_installs_and_works(without_compiler: Path) -> None:
+    assert list(without_compiler.rglob("*.so")) == []
+    assert run(without_compiler, "-c", ROUND_TRIP).split() == [
+        "[b'hold", "fast']", "False", str(without_compiler / "holdfast" / "__init__.py")
+    ]  # fmt: skip
+
+
+def test_without_a_compiler_it_says_so_once(without_compiler: Path) -> None:
+    said = run(without_compiler, "-m", "holdfast", "--version")
+    assert said.count("pure Python") == 1
+    assert "compiled codec" not in said
+
+
+def test_with_a_compiler_the_compiled_codec_is_there(with_compiler: Path) -> None:
+    assert [path.name for path in with_compiler.rglob("*.so")] == ["_codec.abi3.so"]
+    assert run(with_compiler, "-c", ROUND_TRIP).split()[:3] == ["[b'hold", "fast']", "True"]
+
+
+def test_with_a_compiler_it_says_so(with_compiler: Path) -> None:
+    said = run(with_compiler, "-m", "holdfast", "--version")
+    assert "compiled codec" in said
+    assert "pure Python" not in said
+
+
+def test_these_very_tests_run_the_codec_they_should() -> None:
+    """A codec that silently fell back to pure Python would pass everything, slowly."""
+    if os.environ.get("HOLDFAST_NATIVE") == "0":
+        assert not codec.NATIVE
+    elif HAS_COMPILER:
+        assert codec.NATIVE

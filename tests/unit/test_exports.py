@@ -1,0 +1,48 @@
+"""The public face is what it says it is: nothing missing, nothing undeclared."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import holdfast
+import pytest
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast.")
+    if not module.name.endswith(".__main__")  # importing it runs the command
+)
+
+
+def test_the_face_declares_exactly_what_it_shows() -> None:
+    # A room that something imported hangs on the package by its name; that does not make it public.
+    shown = {name for name in dir(holdfast) if not name.startswith("_") and not is_room(name)}
+    declared = {name for name in holdfast.__all__ if not name.startswith("_") and not is_room(name)}
+    assert shown == declared
+
+
+def is_room(name: str) -> bool:
+    return isinstance(getattr(holdfast, name), ModuleType) and f"holdfast.{name}" in MODULES
+
+
+def test_the_face_lists_each_name_once() -> None:
+    assert len(holdfast.__all__) == len(set(holdfast.__all__))
+
+
+@pytest.mark.parametrize("name", getattr(holdfast, "__all__", ()))
+def test_each_public_name_can_be_had(name: str) -> None:
+    assert getattr(holdfast, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        holdfast.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_has_what_it_declares(module: str) -> None:
+    loaded = importlib.import_module(module)
+    declared = getattr(loaded, "__all__", ())
+    assert [name for name in declared if not hasattr(loaded, name)] == []
