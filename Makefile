@@ -62,16 +62,20 @@ fuzz: ## feed the C codec garbage for FUZZ_SECONDS (10 minutes)
 	@tools/system-packages.sh
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
-# The sanitizers' own library has to come first in the process, before Python; and libstdc++ with it, because it looks for
-# the C++ runtime's functions only once. Python's small objects go through malloc, where it can see them.
+# The sanitizers' own library has to come first in the process, before Python; and libstdc++ with it, because it looks
+# for the C++ runtime's functions only once. Python's small objects go through malloc, where it can see them. What they
+# find is written to descriptor 2 as the process ends, so pytest must not have captured that.
+SANITIZED_PYTEST = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc HOLDFAST_NATIVE=1 \
+    PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/python -m pytest --capture=sys
+
 .PHONY: sanitize
-sanitize: $(DONE)/test ## run the format tests with the C codec under ASan and UBSan
+sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C under ASan and UBSan
 	rm -rf $(SANITIZED)/lib
 	CC=gcc CFLAGS='-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' \
 	    $(BIN)/python setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
-	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc HOLDFAST_NATIVE=1 \
-	    PYTHONPATH=$(SANITIZED)/lib $(BIN)/python -m pytest -m formats $(PYTEST_ARGS)
+	$(SANITIZED_PYTEST) tests/unit/native $(PYTEST_ARGS)
+	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench
 bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; prints ratios, saves JSON and a plot
@@ -97,7 +101,7 @@ $(DONE)/venv:
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(@D) && touch $@
 
-# A codec that no longer compiles is optional, so pip goes on without it: the one built before must not stay in its place.
+# A codec that does not compile is optional, so pip goes on without it: the one built before must not stay in its place.
 $(DONE)/core: $(SOURCES) | $(DONE)/venv
 	@touch $@.begun
 	@echo "installing holdfast into $(VENV)"

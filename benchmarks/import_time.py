@@ -1,4 +1,4 @@
-"""What `import holdfast` adds to the start of Python: the best of ten, against a start that imports nothing."""
+"""What `import holdfast` adds to the start of Python: the best of ten, against a bare start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test gets: a clean environment, a check that it left nothing behind, and skips that name their reason.
+"""What every test gets: a clean environment, a check that it left nothing behind, skips with a reason.
 
 leftovers.py        what a test left behind
 line_child.py       a child process that answers JSON lines (line_server.py: its other end)
@@ -16,8 +16,9 @@ from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import leftovers
 import pytest
+
+import leftovers
 from tensorflow_client import TensorFlowPeer
 
 TOP = Path(__file__).resolve().parent.parent
@@ -38,12 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = cache.name
 
 
-# ---- nothing left behind ---------------------------------------------------------------------------------------------
+# ---- nothing left behind -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=sys.platform == "linux")
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fixtures of a wider scope are set up before, those of the test itself after: theirs must be gone again."""
+    """Fixtures of a wider scope are set up before it, those of the test itself after: these must be gone."""
     allowed = {_allowed_kind(mark) for mark in request.node.iter_markers("may_leave")}
     before = leftovers.take()
     yield
@@ -55,7 +56,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _allowed_kind(mark: pytest.Mark) -> str:
-    arguments = dict(zip(("kind", "reason"), mark.args, strict=False)) | mark.kwargs
+    arguments = dict(zip(("kind", "reason"), mark.args, strict=False)) | dict(mark.kwargs)
     if arguments.get("kind") not in leftovers.KINDS or not arguments.get("reason"):
         raise pytest.UsageError(
             f"wanted may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
@@ -63,7 +64,7 @@ def _allowed_kind(mark: pytest.Mark) -> str:
     return str(arguments["kind"])
 
 
-# ---- skips -----------------------------------------------------------------------------------------------------------
+# ---- skips -------------------------------------------------------------------------------------------------
 
 
 def _packages() -> dict[str, str]:
@@ -106,12 +107,12 @@ def _no_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"skipped with CI=true: {str(reason).removeprefix('Skipped: ')}"
 
 
-# ---- shared fixtures -------------------------------------------------------------------------------------------------
+# ---- shared fixtures ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def tensorflow_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlowPeer]:
-    """A real TensorFlow. Ask for it as an argument: what getfixturevalue starts inside a test looks left behind by it."""
+    """A real TensorFlow. Ask for it as an argument: started inside a test, it is left behind by it."""
     if find_spec("tensorflow") is None:
         pytest.skip("needs the Python package tensorflow-cpu")
     with TensorFlowPeer(tmp_path_factory.mktemp("tensorflow") / "stderr.txt") as peer:

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from document_blocks import Block, blocks, commands, matches
+from document_blocks import Block, Command, blocks, commands, matches
 from line_child import LineChild
 
 SHOWN_ONLY = {"text", "c", "yaml", "diff"}
@@ -71,27 +71,28 @@ class Page:
         return [self.problem(block.line, failure)] if failure else []
 
     def run_console(self, block: Block) -> list[str]:
-        problems = []
-        for command in commands(block):
-            done = subprocess.run(
-                ["bash", "-o", "pipefail", "-c", command.source],
-                cwd=self.folder,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
+        return [problem for command in commands(block) for problem in self.run_command(command)]
+
+    def run_command(self, command: Command) -> list[str]:
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command.source],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        got = done.stdout.decode(errors="replace")
+        if done.returncode == command.exit_code and matches(command.output, got):
+            return []
+        wanted = f"--- wanted, with exit code {command.exit_code}\n{command.output}"
+        return [
+            self.problem(
+                command.line,
+                f"$ {command.source}\n{wanted}\n--- got, with exit code {done.returncode}\n{got}",
             )
-            got = done.stdout.decode(errors="replace")
-            if done.returncode != command.exit_code or not matches(command.output, got):
-                problems.append(
-                    self.problem(
-                        command.line,
-                        f"$ {command.source}\n--- wanted, with exit code {command.exit_code}\n{command.output}\n"
-                        f"--- got, with exit code {done.returncode}\n{got}",
-                    )
-                )
-        return problems
+        ]
 
     def check_make(self, block: Block) -> list[str]:
         problems = []

@@ -2,7 +2,7 @@
 
     before = take()
     …the test…
-    left = wait_until_clean(before)      # {} or {"fd": ["7 -> /tmp/x"], "process": […], "thread": […], "shm": […]}
+    left = wait_until_clean(before)    # {} or {"fd": ["7 -> /tmp/x"], "process": […], "thread": […], …}
 
 Taking a picture costs a few hundred microseconds, so that every test can have one before and one after.
 """
@@ -39,7 +39,7 @@ def take() -> Picture:
 
 
 def wait_until_clean(before: Picture, grace_s: float = GRACE_S) -> dict[str, list[str]]:
-    """What is here and was not `before`, once it had its chance to go: a thread that is ending, a file in a cycle."""
+    """What is here and was not `before`, once it had its chance to go: a thread may be ending just now."""
     left = _added(before, take())
     if not left:
         return left
@@ -70,7 +70,7 @@ def _added(before: Picture, after: Picture) -> dict[str, list[str]]:
     return added
 
 
-# ---- descriptors -----------------------------------------------------------------------------------------------------
+# ---- descriptors -------------------------------------------------------------------------------------------
 
 
 def _descriptors() -> dict[Hashable, str]:
@@ -85,16 +85,16 @@ def _descriptors() -> dict[Hashable, str]:
             status = os.fstat(fd)
         except OSError:
             continue  # the listing's own, closed by now
-        # By inode, so that a number given to another file shows, and a file renamed or deleted meanwhile does not. All
-        # anonymous ones share an inode: there the target says a little more.
+        # By inode, so that a number given to another file shows, and a file renamed or deleted meanwhile does
+        # not. All anonymous ones share an inode: there the target says a little more.
         what = target if target.startswith("anon_inode:") else (status.st_dev, status.st_ino)
         found[fd, what] = f"{fd} -> {target}"
     return found
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
+# ---- processes ---------------------------------------------------------------------------------------------
 
-# Seen, and not our children: they never become so, and reading only new ones keeps a crowded machine from slowing each test.
+# Seen, and not our children: they never become so. Reading new ones only keeps it quick on a full machine.
 _strangers: set[int] = set()
 
 
@@ -135,13 +135,13 @@ def _command_line(pid: int) -> str:
 
 
 def _kept_by_python() -> tuple[int | None, int | None]:
-    """Process and descriptor of multiprocessing's resource tracker: Python starts it once and keeps it to the end."""
+    """Process and descriptor of multiprocessing's resource tracker, which Python starts once and keeps."""
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     return getattr(tracker, "_pid", None), getattr(tracker, "_fd", None)
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
+# ---- threads -----------------------------------------------------------------------------------------------
 
 
 def _threads() -> dict[Hashable, str]:
@@ -152,7 +152,7 @@ def _threads() -> dict[Hashable, str]:
     }
 
 
-# ---- shared memory ---------------------------------------------------------------------------------------------------
+# ---- shared memory -----------------------------------------------------------------------------------------
 
 
 def _shm_files() -> dict[Hashable, str]:

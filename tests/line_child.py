@@ -51,7 +51,8 @@ class LineChild:
         return self._process.pid
 
     def ask(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()

@@ -1,7 +1,8 @@
 """A real TensorFlow in a child process: the judge of what holdfast writes, the source of what it reads.
 
-A feature is (name, kind, values): kind "bytes", "float", "int" or None for an empty Feature. A spec says how TensorFlow
-shall parse one: {"kind": …, "shape": [3]}, {"kind": …, "ragged": True}, with "default" and, for lists of rows, both.
+A feature is (name, kind, values): kind "bytes", "float", "int", or None for an empty Feature. A spec says how
+TensorFlow shall parse one: {"kind": …, "shape": [3], "default": …}, {"kind": …, "ragged": True}; ragged with
+a shape is a list of rows.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class TensorFlowPeer:
         feature_lists: Mapping[str, Spec],
         compression: Compression = "",
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All records by tf.io.parse_single_sequence_example: context and feature lists, each {name: one list a record}."""
+        """All records by tf.io.parse_single_sequence_example: context and lists, as {name: one a record}."""
         got = self._ask(
             "parse_sequence", path, compression, context=_specs(context), feature_lists=_specs(feature_lists)
         )

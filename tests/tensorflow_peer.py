@@ -1,6 +1,6 @@
 """The child behind tensorflow_client.py: answers with what TensorFlow itself writes, reads and parses.
 
-Bytes cross as base64. Runs on its own: `python tests/tensorflow_peer.py`, then a line such as {"op": "version"}.
+Bytes cross as base64. It runs by hand too: `python tests/tensorflow_peer.py`, then {"op": "version"}.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
 from line_server import serve
 
 DTYPES = {"bytes": tf.string, "float": tf.float32, "int": tf.int64}
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
+# ---- writing -----------------------------------------------------------------------------------------------
 
 
 def feature(given: dict[str, Any]) -> tf.train.Feature:
@@ -67,7 +68,7 @@ def write_raw(ask: dict[str, Any]) -> None:
     write_all(ask, (base64.b64decode(record) for record in ask["records"]))
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 def records(ask: dict[str, Any]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The judge is judged first: what TensorFlow writes in its process, it reads there too, and an error comes back whole."""
+"""The judge is judged first: what TensorFlow writes, it reads again, and an error of its comes back whole."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from line_child import ChildDiedError, ChildError, LineChild
-from tensorflow_client import Compression, TensorFlowPeer
+from tensorflow_client import Compression, Feature, TensorFlowPeer
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
@@ -21,7 +22,7 @@ def test_raw_records_come_back(
 
 def test_examples_are_parsed(tensorflow_peer: TensorFlowPeer, tmp_path: Path) -> None:
     path = tmp_path / "examples.tfrecord"
-    first = [
+    first: list[Feature] = [
         ("name", "bytes", [b"\xff\0"]),
         ("size", "int", [-1, 2**62]),
         ("boxes", "float", [1.5, 2.0, -0.0, 4.0]),

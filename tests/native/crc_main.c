@@ -1,5 +1,5 @@
-/* Prints which crc32c is in use, then the CRC of each line of hex digits on stdin. `table` as the argument forces the slow
- * one. It needs no Python, so it runs for another CPU than the machine's. */
+/* Prints which crc32c is in use, then the CRC of each line of hex digits on stdin. The argument `table` forces the
+ * slow one. It needs no Python, so it runs for another CPU than the machine's. */
 #include "crc32c.h"
 
 #include <stdio.h>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from document_blocks import Block, Command, blocks, commands, matches, prose
 
 PAGE = """\

@@ -6,8 +6,9 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-import holdfast
 import pytest
+
+import holdfast
 
 MODULES = sorted(
     module.name
@@ -38,7 +39,7 @@ def test_each_public_name_can_be_had(name: str) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
-        holdfast.no_such_name  # noqa: B018
+        getattr(holdfast, "no_such_name")  # noqa: B009
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -9,8 +9,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-import leftovers
 import pytest
+
+import leftovers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux's /proc")
 

@@ -1,7 +1,9 @@
 """tf.train.Example and SequenceExample in the protobuf library itself, without TensorFlow.
 
-The messages are those of TensorFlow's feature.proto and example.proto. In `LENIENT`, the keys are not checked to be
-UTF-8, as they are in proto3, and all else is the same: there a message fails only for what is on the wire.
+MAPS        the messages of TensorFlow's feature.proto and example.proto
+ENTRIES     the same on the wire, with each map<string, X> as what it stands for there: repeated entries with a key and
+            a value. Here nothing but the wire counts. Of what protobuf's libraries do with a map besides, they do not
+            all do the same: they refuse keys that are not UTF-8, and some drop an entry that has unknown fields.
 """
 
 from __future__ import annotations
@@ -26,16 +28,12 @@ def _add(messages: Any, name: str, *fields: tuple[str, int, int, Any]) -> Any:
     return message
 
 
-def _add_map(file: Any, name: str, field: str, of: str) -> None:
+def _add_map(file: Any, name: str, field: str, of: str, as_map: bool) -> None:
     entry_name = "".join([word.title() for word in field.split("_")]) + "Entry"
     message = _add(file.message_type, name, (field, _MANY, Kind.TYPE_MESSAGE, f"{name}.{entry_name}"))
-    entry = _add(
-        message.nested_type,
-        entry_name,
-        ("key", _ONE, Kind.TYPE_STRING, ""),
-        ("value", _ONE, Kind.TYPE_MESSAGE, of),
-    )
-    entry.options.map_entry = True
+    key = ("key", _ONE, Kind.TYPE_STRING if as_map else Kind.TYPE_BYTES, "")
+    entry = _add(message.nested_type, entry_name, key, ("value", _ONE, Kind.TYPE_MESSAGE, of))
+    entry.options.map_entry = as_map
 
 
 def _add_feature(file: Any) -> None:
@@ -52,12 +50,12 @@ def _add_feature(file: Any) -> None:
         field.oneof_index = 0
 
 
-def _build(syntax: str) -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package=_PACKAGE, syntax=syntax)
+def _build(as_maps: bool) -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package=_PACKAGE, syntax="proto3")
     _add_feature(file)
-    _add_map(file, "Features", "feature", "Feature")
+    _add_map(file, "Features", "feature", "Feature", as_maps)
     _add(file.message_type, "FeatureList", ("feature", _MANY, Kind.TYPE_MESSAGE, "Feature"))
-    _add_map(file, "FeatureLists", "feature_list", "FeatureList")
+    _add_map(file, "FeatureLists", "feature_list", "FeatureList", as_maps)
     _add(file.message_type, "Example", ("features", _ONE, Kind.TYPE_MESSAGE, "Features"))
     _add(
         file.message_type,
@@ -74,13 +72,23 @@ def _build(syntax: str) -> dict[str, Any]:
     }
 
 
-STRICT = _build("proto3")
-LENIENT = _build("proto2")
+MAPS = _build(as_maps=True)
+ENTRIES = _build(as_maps=False)
 
 
-def parse(record: bytes, messages: dict[str, Any] = LENIENT) -> Any:
+def parse(record: bytes, messages: dict[str, Any] = ENTRIES) -> Any:
     """The record as a SequenceExample, of which an Example is the first half; None where protobuf refuses it."""
     try:
         return messages["SequenceExample"].FromString(record)
     except DecodeError:
         return None
+
+
+def contents(record: bytes) -> tuple[dict[bytes, Any], dict[bytes, list[Any]]] | None:
+    """(Features of the context, lists of Features), by key: the last entry of a key wins."""
+    message = parse(record)
+    if message is None:
+        return None
+    features = {entry.key: entry.value for entry in message.context.feature}
+    lists = {entry.key: list(entry.value.feature) for entry in message.feature_lists.feature_list}
+    return features, lists

@@ -3,7 +3,8 @@
 Frames are chained by their lengths, so after a damage the place of the next record must be found. A place where both
 CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. But a chain of such inner
 frames breaks off where the record around it ends, while the chain of true ones goes on to the end of the file or to the
-next damage. So: the earliest place whose chain can be trusted.
+next damage. So: the earliest place whose chain can be trusted. With one damage in a file this is exact; with several,
+a chain whose end explains itself in no way is left out rather than taken for records.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _WINDOW_BYTES = 1 << 20
 _HEADER = codec.HEADER_BYTES
 _FOOTER = codec.FOOTER_BYTES
 _OVERHEAD = codec.OVERHEAD_BYTES
+_SECTOR = 512
 
 # A damaged header that shares this many of its 12 bytes with the right one was that header. The seven high bytes of a
 # length below 256 are zero in any case, so they count for nothing.
@@ -42,7 +44,7 @@ def recover(source: Source, at: int) -> Recovery:
 def _recover(walker: _Walker, at: int) -> Recovery:
     length = walker.length_at(at)
     if length is None:
-        resume = walker.next_record(at + 1, at)
+        resume = walker.next_record(at + 1)
         repaired = walker.repaired(at, resume)
         if repaired is not None:
             return Recovery(repaired[1] + _FOOTER, 0, repaired)
@@ -52,10 +54,10 @@ def _recover(walker: _Walker, at: int) -> Recovery:
         # Its header is good: the rest of the file is this record's. Whatever looks like records in there may be its
         # data, and nothing must be invented.
         return Recovery(walker.size, 1)
-    if end == walker.size or walker.trusted(end, at):
+    if end == walker.size or walker.trusted(end):
         return Recovery(end, 1)
-    resume = walker.next_record(at + 1, at)
-    if end < resume and walker.repaired(end, resume) is not None:
+    resume = walker.next_record(at + 1, end)
+    if end + _OVERHEAD <= resume and walker.length_at(end) is None and walker.crc_matches(end + _HEADER, resume - _FOOTER):
         return Recovery(end, 1)  # the damage reached into the next header, and that record's data are whole
     return Recovery(resume, 1)
 
@@ -141,31 +143,37 @@ class _Walker:
             at += max(n - _HEADER + 1, 1)
         return self.size
 
-    def next_record(self, at: int, damage: int) -> int:
-        """The first true record at or behind `at`, where `damage` is the bad frame before it."""
+    def next_record(self, at: int, inside: int = 0) -> int:
+        """The first true record at or behind `at`. What ends before `inside` lies in a record known to reach up to there."""
         while True:
             place = self.next_frame(at)
-            if place == self.size or self.trusted(place, damage):
+            if place == self.size or self.trusted(place, inside):
                 return place
             at = self.chain_end(place)
 
-    def trusted(self, at: int, damage: int) -> bool:
+    def trusted(self, at: int, inside: int = 0) -> bool:
         """Whether the frames from `at` on are records of this file, and not data that look like some."""
         end = self.chain_end(at)
-        if end == self.size or self.length_at(end) is not None:
-            return True  # up to the end, or in step with the next record, though that one is bad
-        if end == at:
-            return False
-        # The chain breaks off: at a record with a bad header, or at the end of a record around it.
-        following = self.next_frame(end)
-        if following - end < _OVERHEAD:
-            return False  # no record fits there: these four bytes are the outer record's CRC
-        if self.repaired(end, following) is not None:
+        if end == self.size:
             return True
-        if self.alike(damage, following):
-            return False  # the damaged record reached up to there
-        # With one damage all told, the file is whole from `following` on, and this chain was part of the damaged record.
-        return following < self.size and self.chain_end(following) != self.size
+        if end <= inside:
+            return False
+        length = self.length_at(end)
+        if end == at:
+            # One good header is no proof: eight bytes of data and their CRC are one, too. Two in step are.
+            return length is not None and self.length_at(end + _OVERHEAD + length) is not None
+        if length is not None:
+            return True  # in step with the next record, though that one is bad
+        # The chain breaks off: at a record with a bad header, or at the end of a record around it. With one damage in
+        # the file it is the latter, so the former needs a sign.
+        return self.hole_at(end) or self.repaired(end, self.next_frame(end)) is not None
+
+    def hole_at(self, at: int) -> bool:
+        """Whether a zeroed sector begins in the header at `at`, or covers it: pages that never reached the disk."""
+        first = at // _SECTOR * _SECTOR
+        return any(
+            block <= at + _HEADER and self._read(block, _SECTOR) == bytes(_SECTOR) for block in (first, first + _SECTOR)
+        )
 
     def repaired(self, at: int, following: int) -> tuple[int, int] | None:
         """The data of the record at `at`, whose header is bad, if they are whole and end at or before `following`."""
