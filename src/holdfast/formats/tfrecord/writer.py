@@ -64,6 +64,7 @@ class TFRecordWriter:
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
         self._crc = 0
+        self._settled = False
         self._state: Literal["open", "closed", "failed", "forked"] = "open"
         try:
             self._file = PartialFile(path, overwrite=overwrite)
@@ -79,6 +80,17 @@ class TFRecordWriter:
         self._flush_rows()
         self._put(codec.frame(record))
         self.records += 1
+
+    def write_frames(self, frames: memoryview, records: int) -> None:
+        """Whole frames of so many records, as they are: whoever read them has checked their CRCs.
+
+        They are handed on before this returns, so the buffer may be used again.
+        """
+        self._check()
+        self._flush_rows()
+        self._flush()
+        self._out(self._pack.compress(frames) if self._pack else frames)
+        self.records += records
 
     def append(self, **sample: Any) -> None:
         """One sample: a value for every column of the schema."""
@@ -151,15 +163,25 @@ class TFRecordWriter:
 
     # ---- ending
 
-    def close(self) -> FileEntry:
-        """Commits. Afterwards the file is there under its name, also after a power cut."""
-        if self._state == "closed" and self.entry is not None:
-            return self.entry
+    def settle(self) -> tuple[Path, FileEntry]:
+        """Everything given is in the unfinished file: its path and what it should hold, for who wants to read it
+        again before close() gives it its name. Nothing can be added afterwards."""
         self._check()
         self._flush_rows()
         self._flush()
         if self._pack:
             self._out(self._pack.flush())
+            self._pack = None
+        assert self._file is not None
+        self._settled = True
+        return self._file.path, FileEntry(str(self.path), self.records, self._bytes, self._crc)
+
+    def close(self) -> FileEntry:
+        """Commits. Afterwards the file is there under its name, also after a power cut."""
+        if self._state == "closed" and self.entry is not None:
+            return self.entry
+        if not self._settled:
+            self.settle()
         assert self._file is not None
         try:
             self._file.commit()
@@ -196,6 +218,8 @@ class TFRecordWriter:
         if self._state != "open":
             why = "failed earlier" if self._state == "failed" else "is closed"
             raise ClosedWriterError(f"{self.path}: this writer {why}; open a new one")
+        if self._settled:
+            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
 
     def after_fork_in_child(self) -> None:
         """The child must neither write nor keep the parent's lock alive."""
