@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+
 from holdfast._native import codec
 
 IMPLEMENTATIONS = ["compiled", "pure"]
@@ -35,12 +37,12 @@ def _values(field: codec.Field, column: Any) -> list[Any]:
         return np.frombuffer(column[0], NUMBERS[field[1]]).tolist()
     ends = np.frombuffer(column[1], np.int64).tolist()
     data = bytes(column[0])
-    return [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(ends)]
 
 
 def _split(values: list[Any], offsets: Any, count: int = 1) -> list[list[Any]]:
     ends = [count * end for end in np.frombuffer(offsets, np.int64).tolist()]
-    return [values[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [values[a:b] for a, b in pairwise(ends)]
 
 
 def rows_of(field: codec.Field, column: Any, rows: int) -> list[list[Any]]:

@@ -1,9 +1,9 @@
 """tf.train.Example and SequenceExample in the protobuf library itself, without TensorFlow.
 
 MAPS        the messages of TensorFlow's feature.proto and example.proto
-ENTRIES     the same on the wire, with each map<string, X> as what it stands for there: repeated entries with a key and
-            a value. Here nothing but the wire counts. Of what protobuf's libraries do with a map besides, they do not
-            all do the same: they refuse keys that are not UTF-8, and some drop an entry that has unknown fields.
+ENTRIES     the same on the wire, with each map<string, X> as what it stands for there: repeated entries of a
+            key and a value. With these, nothing but the wire counts. With a map, protobuf also refuses keys that
+            are not UTF-8, and some of its libraries, not all, drop an entry that has unknown fields.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ENTRIES = _build(as_maps=False)
 
 
 def parse(record: bytes, messages: dict[str, Any] = ENTRIES) -> Any:
-    """The record as a SequenceExample, of which an Example is the first half; None where protobuf refuses it."""
+    """As a SequenceExample, of which an Example is the first half; None where protobuf refuses it."""
     try:
         return messages["SequenceExample"].FromString(record)
     except DecodeError:

@@ -9,6 +9,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
+
 from holdfast._native import codec
 
 RECORDS = [b"", b"a", b"x" * 5000, bytes(range(256)), b"last"]
@@ -36,7 +37,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-# ---- framing -------------------------------------------------------------------------------------------------------
+# ---- framing -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", RECORDS)
@@ -50,7 +51,7 @@ def test_frame_of_any_buffer(codec_impl: Any) -> None:
     assert type(codec_impl.frame(bytearray(b"ab"))) is bytes
 
 
-# ---- walking -------------------------------------------------------------------------------------------------------
+# ---- walking -----------------------------------------------------------------------------------------------
 
 
 def test_walks_all_frames(codec_impl: Any) -> None:
@@ -147,7 +148,7 @@ def test_ranges_out_of_bounds(codec_impl: Any, start: int, stop: int) -> None:
             call()
 
 
-# ---- finding -------------------------------------------------------------------------------------------------------
+# ---- finding -----------------------------------------------------------------------------------------------
 
 
 def test_find_header_at_every_offset(codec_impl: Any) -> None:

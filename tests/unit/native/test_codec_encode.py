@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from codec_cases import plain
 from example_messages import MAPS
+from wire_bytes import bytes_feature, entry, example, field, float_feature, int_feature, sequence, steps
+
 from holdfast._native import codec
 from holdfast._native.codec import BYTES, FIXED, FLOAT32, INT64, NESTED, RAGGED
-from wire_bytes import bytes_feature, entry, example, field, float_feature, int_feature, sequence, steps
 
 NO_LIMIT = 1 << 40
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -73,7 +74,7 @@ def as_bytes(column: Any) -> tuple[bytes | None, ...]:
     return tuple(None if buffer is None else bytes(memoryview(buffer).cast("B")) for buffer in column)
 
 
-# ---- the bytes -----------------------------------------------------------------------------------------------------
+# ---- the bytes ---------------------------------------------------------------------------------------------
 
 
 def test_the_bytes_of_an_example(codec_impl: Any) -> None:
@@ -129,7 +130,7 @@ def test_protobuf_reads_it(codec_impl: Any) -> None:
     assert decoded == [as_bytes(column) for column in COLUMNS]
 
 
-# ---- there and back ------------------------------------------------------------------------------------------------
+# ---- there and back ----------------------------------------------------------------------------------------
 
 
 def _decode(impl: Any, fields: list[codec.Field], frames: bytes) -> tuple[Any, Any]:
@@ -189,7 +190,7 @@ def test_splits_need_not_start_at_0(codec_impl: Any) -> None:
     assert record == example(entry(b"a", int_feature(1, 2)))
 
 
-# ---- parts of a batch ----------------------------------------------------------------------------------------------
+# ---- parts of a batch --------------------------------------------------------------------------------------
 
 
 def test_rows_in_parts(codec_impl: Any) -> None:
@@ -223,7 +224,7 @@ def test_refuses_numbers_out_of_bounds(codec_impl: Any, rows: int, first: int, s
         codec_impl.Encoder(FIELDS).encode(COLUMNS, rows, first, False, stop)
 
 
-# ---- columns that are not as they say ------------------------------------------------------------------------------
+# ---- columns that are not as they say ----------------------------------------------------------------------
 
 NOT_RISING = [
     int64s(0, 2, 1),
@@ -236,9 +237,9 @@ HUGE = [int64s(0, 1, HIGHEST), int64s(0, 1, 2**40), int64s(HIGHEST, HIGHEST, HIG
 
 
 def refuses(impl: Any, field: codec.Field, column: Any, error: Any = ValueError) -> None:
-    for sequence in (False, True):
+    for as_sequence in (False, True):
         with pytest.raises(error):
-            impl.Encoder([field]).encode([column], 2, 0, sequence, NO_LIMIT)
+            impl.Encoder([field]).encode([column], 2, 0, as_sequence, NO_LIMIT)
 
 
 @pytest.mark.parametrize("rows", [*NOT_RISING, *HUGE, int64s(), int64s(0), int64s(0, 1), int64s(0, 1, 2, 3)])

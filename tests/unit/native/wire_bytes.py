@@ -33,7 +33,7 @@ def group(number: int, content: bytes) -> bytes:
     return tag(number, GROUP) + content + tag(number, END_GROUP)
 
 
-# ---- a Feature's lists ---------------------------------------------------------------------------------------------
+# ---- a Feature's lists -------------------------------------------------------------------------------------
 
 
 def ints(*values: int) -> bytes:
@@ -56,7 +56,7 @@ def strings(*values: bytes) -> bytes:
     return b"".join([field(1, value) for value in values])
 
 
-# ---- Features ------------------------------------------------------------------------------------------------------
+# ---- Features ----------------------------------------------------------------------------------------------
 
 
 def bytes_feature(*values: bytes) -> bytes:
@@ -71,7 +71,7 @@ def int_feature(*values: int) -> bytes:
     return field(3, ints(*values))
 
 
-# ---- maps and messages ---------------------------------------------------------------------------------------------
+# ---- maps and messages -------------------------------------------------------------------------------------
 
 
 def entry(key: bytes, value: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -151,8 +152,8 @@ class Records:
         if isinstance(which, slice):
             return [self._read(i) for i in range(*which.indices(len(self)))]
         if hasattr(which, "__index__"):
-            return self._read(which.__index__())
-        return [self._read(i.__index__()) for i in which]
+            return self._read(operator.index(which))
+        return [self._read(operator.index(i)) for i in which]
 
     def _read(self, i: int) -> bytes:
         if not -len(self) <= i < len(self):

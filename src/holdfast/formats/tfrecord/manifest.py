@@ -72,3 +72,10 @@ def find_manifest(path: str | os.PathLike[str]) -> Manifest | None:
         return read_manifest(Path(path).parent / MANIFEST_NAME)
     except InputError:
         return None
+
+
+def renew_in_manifest(entry: FileEntry) -> None:
+    """The new count and checksum of a file that was replaced, where the manifest beside it lists it."""
+    manifest = find_manifest(entry.path)
+    if manifest is not None and os.path.basename(entry.path) in manifest.entries:
+        write_manifest(manifest.path.parent, [entry])

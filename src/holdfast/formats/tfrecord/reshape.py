@@ -1,22 +1,38 @@
-"""Many files from one, and one from many: record order and count proven, a manifest written."""
+"""Many files from one, and one from many: every record in its order, read again before it is called done.
+
+Whole runs of frames are copied, their CRCs checked on the way; the CRC of all of a part's frames is kept, and
+must come out again when the part is read back from disk. Only then do the new files get their names: split writes
+its parts in a hidden folder and moves them at the end, merge finishes its one file. The manifest comes last.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ...errors import DataError, WriteError
-from .manifest import FileEntry, write_manifest
-from .reader import TFRecordReader
-from .verify import verify_file
+from holdfast._base.threads import Stop, run_all
+from holdfast._native import codec
+from holdfast.errors import DataError, InputError, WriteError
+from holdfast.formats.columns import Ints
+
+from .manifest import FileEntry, renew_in_manifest
+from .runs import Progress, Runs
+from .source import open_source
+from .split_plan import MOST_PARTS, Cursor, Files, Plan, lanes_of, make_plan
+from .staging import publish, refuse_present, staging_folder
 from .writer import PackWith, TFRecordWriter
 
-Progress = Callable[[int], None]
+MERGE_PASSES = 2  # how often `progress` hears of every byte of the input: copy, read again
+SPLIT_PASSES = 3  # count, copy, read again
+
+_SUFFIXES = {"gzip": ".tfrecord.gz", "zlib": ".tfrecord.zlib"}
 
 
 def merge_files(
-    files: Sequence[str | os.PathLike[str]],
+    files: Files,
     out: str | os.PathLike[str],
     *,
     compression: PackWith = "auto",
@@ -24,16 +40,27 @@ def merge_files(
     progress: Progress | None = None,
 ) -> FileEntry:
     """All records of all files, in the order given, in one new file. Refuses damaged input."""
+    stamps = _stamps(files)
     _refuse_own_output(files, [Path(out)])
-    with TFRecordWriter(out, compression=compression, overwrite=overwrite) as writer:
-        read = sum(1 for _ in _copy(files, lambda record: writer.write(record), progress))
-    assert writer.entry is not None
-    _prove(read, [writer.entry])
-    return writer.entry
+    writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
+    try:
+        copied = _Copied(writer)
+        for file in files:
+            with Runs(file, progress=progress) as runs:
+                while runs.next(copied) is not None:
+                    pass
+        partial, entry = writer.settle()
+        _prove(partial, entry, copied, _in_step(progress, _total(stamps), entry.bytes))
+        _refuse_changed(files, stamps)
+        entry = writer.close()
+    finally:
+        writer.discard()
+    renew_in_manifest(entry)
+    return entry
 
 
 def split_files(
-    files: Sequence[str | os.PathLike[str]],
+    files: Files,
     folder: str | os.PathLike[str],
     *,
     parts: int | None = None,
@@ -41,85 +68,168 @@ def split_files(
     name: str | None = None,
     compression: PackWith = "none",
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> list[FileEntry]:
-    """All records of all files, in order, in new files of about equal size, or of about `part_bytes`.
+    """All records of all files, in order, in `parts` new files of about equally many, or of `part_bytes` each.
 
-    Files are named NAME-00000-of-00004.tfrecord, so that sorted names keep the order; the folder's manifest comes last.
+    Files are named NAME-00000-of-00004.tfrecord, so that sorted names keep the order. None of them is there
+    before all are; the folder's manifest comes last. `part_bytes` counts a part before it is packed; a record
+    larger than that has a part of its own. `jobs` threads write at the same time, unless the input is packed.
     """
+    stem = _checked_stem(files, parts, part_bytes, name)
+    stamps = _stamps(files)
+    stop = Stop()
+    tick = _stoppable(progress, stop)
+    jobs = jobs if all(stamp.plain for stamp in stamps) else 1
+    with staging_folder(Path(folder), stem) as staging:
+        plan = make_plan(files, parts, part_bytes, jobs, stop, tick)
+        suffix = _SUFFIXES.get(compression, ".tfrecord")
+        names = [f"{stem}-{i:05d}-of-{len(plan.counts):05d}{suffix}" for i in range(len(plan.counts))]
+        refuse_present(staging.parent, names)
+        work = _Split(plan, staging, names, compression, _total(stamps), tick)
+        lanes = lanes_of(len(names), jobs)
+        entries = [entry for lane in run_all(work.write_parts, lanes, jobs, stop) for entry in lane]
+        _refuse_changed(files, stamps)
+        return publish(entries, staging.parent)
+
+
+def _checked_stem(files: Files, parts: int | None, part_bytes: int | None, name: str | None) -> str:
     if (parts is None) == (part_bytes is None):
         raise ValueError("say either how many parts or how large one may be")
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    stem = name or Path(files[0]).name.split(".")[0]
-    sizes = [(len(record) for record in _records(files, None))]
-    borders = _borders(sizes[0], parts, part_bytes, sum(os.path.getsize(f) for f in files))
-    suffix = {"gzip": ".tfrecord.gz", "zlib": ".tfrecord.zlib"}.get(compression, ".tfrecord")
-    paths = [target / f"{stem}-{i:05d}-of-{len(borders):05d}{suffix}" for i in range(len(borders))]
-    _refuse_own_output(files, paths)
-    entries: list[FileEntry] = []
-    records = _records(files, progress)
-    total = 0
-    for path, count in zip(paths, borders, strict=True):
-        with TFRecordWriter(path, compression=compression) as writer:
-            for _ in range(count):
-                writer.write(next(records))
-                total += 1
+    if parts is not None and not 1 <= parts <= MOST_PARTS:
+        raise ValueError(f"wanted from 1 to {MOST_PARTS:,} parts, got {parts:,}")
+    if part_bytes is not None and part_bytes < 1:
+        raise ValueError(f"wanted parts of at least one byte, got {part_bytes:,}")
+    if not files:
+        raise ValueError("wanted at least one file to split")
+    stem = _stem(files[0]) if name is None else name
+    if not stem or os.path.basename(stem) != stem or stem.startswith("."):
+        raise ValueError(f"wanted a name for the parts, without a folder, got {stem!r}")
+    return stem
+
+
+def _stem(file: str | os.PathLike[str]) -> str:
+    """`data/train-00003-of-00010.tfrecord.gz` -> `train`."""
+    return re.sub(r"-\d{5}-of-\d{5}$", "", Path(file).name.split(".")[0]) or "part"
+
+
+# ---- copying and proving
+
+
+class _Copied:
+    """What goes into one file: counted, and the CRC of its frames kept."""
+
+    def __init__(self, writer: TFRecordWriter) -> None:
+        self.records = 0
+        self.crc = 0
+        self._writer = writer
+
+    def __call__(self, frames: memoryview, starts: Ints) -> None:
+        self.crc = codec.crc32c(frames, self.crc)
+        self.records += len(starts)
+        self._writer.write_frames(frames, len(starts))
+
+
+class _Split(NamedTuple):
+    plan: Plan
+    folder: Path
+    names: list[str]
+    compression: PackWith
+    input_bytes: int
+    tick: Progress
+
+    def write_parts(self, parts: range) -> list[FileEntry]:
+        cursor = Cursor(self.plan, self.tick)
+        try:
+            return [self._write_part(part, cursor) for part in parts]
+        finally:
+            cursor.close()
+
+    def _write_part(self, part: int, cursor: Cursor) -> FileEntry:
+        path, count = self.folder / self.names[part], self.plan.counts[part]
+        with TFRecordWriter(path, compression=self.compression) as writer:
+            copied = _Copied(writer)
+            cursor.copy(self.plan.firsts[part], count, copied)
         assert writer.entry is not None
-        entries.append(writer.entry)
-    if next(records, None) is not None:
-        raise WriteError(f"{stem}: the input grew while it was split; nothing was written to the manifest")
-    _prove(total, entries)
-    write_manifest(target, entries)
-    return entries
+        share = self.input_bytes * count // max(sum(self.plan.counts), 1)
+        _prove(path, writer.entry, copied, _in_step(self.tick, share, writer.entry.bytes))
+        return writer.entry
 
 
-def _records(files: Sequence[str | os.PathLike[str]], progress: Progress | None) -> Iterator[bytes]:
-    for file in files:
-        with TFRecordReader(file) as reader:
-            for record in reader.records():
-                if progress:
-                    progress(len(record))
-                yield record
+def _prove(path: Path, entry: FileEntry, copied: _Copied, progress: Progress | None) -> None:
+    """What was written is read again: the same records in the same order, in the file its writer meant."""
+    records, frames_crc, file_crc = 0, 0, 0
+
+    def put(frames: memoryview, starts: Ints) -> None:
+        nonlocal records, frames_crc
+        records += len(starts)
+        frames_crc = codec.crc32c(frames, frames_crc)
+
+    def on_bytes(data: memoryview) -> None:
+        nonlocal file_crc
+        file_crc = codec.crc32c(data, file_crc)
+
+    with Runs(path, progress=progress, on_bytes=on_bytes) as runs:
+        while runs.next(put) is not None:
+            pass
+        size = runs.file_bytes
+    if (records, frames_crc) != (copied.records, copied.crc):
+        said = f"{copied.records:,} records went in, {records:,} came out when it was read again"
+        raise DataError(entry.path, None, None, f"{said}, or others. Is the disk, or the memory, failing?")
+    if (size, file_crc, records) != (entry.bytes, entry.crc32c, entry.records):
+        raise DataError(entry.path, None, None, "reads otherwise than it was written: is the disk failing?")
 
 
-def _copy(
-    files: Sequence[str | os.PathLike[str]], put: Callable[[bytes], None], progress: Progress | None
-) -> Iterator[None]:
-    for record in _records(files, progress):
-        put(record)
-        yield
+def _in_step(progress: Progress | None, whole: int, size: int) -> Progress | None:
+    """For a pass over `size` bytes that should count as `whole`."""
+    if progress is None:
+        return None
+    return lambda n: progress(n * whole // max(size, 1))
 
 
-def _borders(sizes: Iterator[int], parts: int | None, part_bytes: int | None, total: int) -> list[int]:
-    """How many records go into each part."""
-    lengths = [size + 16 for size in sizes]
-    if parts is not None:
-        base, more = divmod(len(lengths), parts)
-        return [base + (i < more) for i in range(parts)]
-    assert part_bytes is not None
-    borders, held = [0], 0
-    for length in lengths:
-        if held and held + length > part_bytes:
-            borders.append(0)
-            held = 0
-        borders[-1] += 1
-        held += length
-    return borders
+def _stoppable(progress: Progress | None, stop: Stop) -> Progress:
+    def tick(n: int) -> None:
+        stop.check()
+        if progress:
+            progress(n)
+
+    return tick
 
 
-def _prove(read: int, entries: Sequence[FileEntry]) -> None:
-    """What was written is read again: counts, CRCs, and the checksum the writer kept."""
-    for entry in entries:
-        report = verify_file(entry.path)
-        if not report.ok or report.records != entry.records or report.bytes != entry.bytes:
-            reason = report.problems[0].reason if report.problems else "its count differs"
-            raise DataError(entry.path, None, None, f"was written, but is not whole: {reason}")
-    if read != sum(entry.records for entry in entries):
-        raise WriteError(f"{read:,} records were read, {sum(e.records for e in entries):,} written")
+# ---- before and after
 
 
-def _refuse_own_output(files: Sequence[str | os.PathLike[str]], outputs: Sequence[Path]) -> None:
+class _Stamp(NamedTuple):
+    bytes: int
+    mtime_ns: int
+    inode: int
+    plain: bool
+
+
+def _stamps(files: Files) -> list[_Stamp]:
+    """All files can be read, and which they are."""
+    return [_stamp(file) for file in files]
+
+
+def _stamp(file: str | os.PathLike[str]) -> _Stamp:
+    with open_source(file) as source:
+        info = os.fstat(source.fd)
+        return _Stamp(info.st_size, info.st_mtime_ns, info.st_ino, source.compression == "none")
+
+
+def _total(stamps: list[_Stamp]) -> int:
+    return sum(stamp.bytes for stamp in stamps)
+
+
+def _refuse_changed(files: Files, stamps: list[_Stamp]) -> None:
+    for file, stamp in zip(files, stamps, strict=True):
+        if _stamp(file) != stamp:
+            raise InputError(
+                f"{os.fspath(file)}: it changed while it was read; nothing was kept. Wait for its writer"
+            )
+
+
+def _refuse_own_output(files: Files, outputs: Sequence[Path]) -> None:
     for out in outputs:
-        for file in files:
-            if out.exists() and os.path.exists(file) and os.path.samefile(file, out):
-                raise WriteError(f"{out} is also an input; name another output")
+        if out.exists() and any(os.path.samefile(file, out) for file in files):
+            raise WriteError(f"{out} is also an input; name another output")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ...errors import WriteError
+from holdfast.errors import InputError, WriteError
+from holdfast.formats.columns import Ints
+
+from .manifest import renew_in_manifest
 from .problems import Problem
-from .reader import TFRecordReader
+from .runs import Progress, Runs
 from .writer import PackWith, TFRecordWriter
 
 
@@ -34,17 +36,36 @@ def salvage_file(
     *,
     compression: PackWith = "auto",
     overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
+    keep_empty: bool = True,
+    progress: Progress | None = None,
 ) -> Salvaged:
-    """Writes every intact record of `damaged` to `out`, in order. Nothing is invented."""
-    if os.path.exists(out) and os.path.samefile(damaged, out):
-        raise WriteError(f"{os.fspath(out)}: salvage never writes over the damaged file; name another one")
-    with TFRecordReader(damaged, on_corrupt="salvage") as reader:
-        with TFRecordWriter(out, compression=compression, overwrite=overwrite) as writer:
-            for record in reader.records():
-                writer.write(record)
-                if progress:
-                    progress(len(record))
-        problems = reader.losses
+    """Writes every intact record of `damaged` to `out`, in order. Nothing is invented.
+
+    keep_empty   False: where nothing at all could be kept of a damaged file, `out` is not written
+    """
+    _refuse_same(damaged, out)
+    writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
+    try:
+
+        def put(frames: memoryview, starts: Ints) -> None:
+            writer.write_frames(frames, len(starts))
+
+        with Runs(damaged, on_corrupt="salvage", progress=progress) as runs:
+            while runs.next(put) is not None:
+                pass
+            problems = runs.problems
+        if writer.records or keep_empty or not problems:
+            renew_in_manifest(writer.close())
+    finally:
+        writer.discard()
     lost = sum(problem.records_lost for problem in problems)
     return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), problems)
+
+
+def _refuse_same(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+    try:
+        same = os.path.exists(out) and os.path.samefile(damaged, out)
+    except OSError as error:
+        raise InputError(f"{os.fspath(damaged)}: cannot open: {error.strerror}") from error
+    if same:
+        raise WriteError(f"{os.fspath(out)}: salvage never writes over the damaged file; name another one")

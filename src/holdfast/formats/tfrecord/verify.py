@@ -1,21 +1,20 @@
-"""Is a file whole? Every CRC is checked, the walk goes on behind a damage, and the manifest's count is compared."""
+"""Is a file whole? Every CRC is checked, also behind a damage, and the manifest's count is compared."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ..._native import codec
-from ...errors import DataError, InputError
+from holdfast._native import codec
+from holdfast.errors import DataError, InputError
+from holdfast.formats.columns import Ints
+
 from .manifest import FileEntry, find_manifest
 from .problems import TRUNCATED, Problem, error_for
-from .source import open_source
+from .runs import Progress, Runs
 from .stream import FrameStream
 
 _LISTED = 1000  # problems of one file; a file that is all damage must not fill the memory
-
-Progress = Callable[[int], None]
 
 
 class FileReport(NamedTuple):
@@ -25,10 +24,17 @@ class FileReport(NamedTuple):
     bytes: int
     problems: list[Problem]
     hint: str = ""
+    readable: bool = True  # False: it could not be looked at, so nothing is known of it
 
     def as_dict(self) -> dict[str, object]:
         problems = [{"offset": p.offset, "record": p.record, "reason": p.reason} for p in self.problems]
-        return {"path": self.path, "ok": self.ok, "records": self.records, "bytes": self.bytes, "problems": problems}
+        return {
+            "path": self.path,
+            "ok": self.ok,
+            "records": self.records,
+            "bytes": self.bytes,
+            "problems": problems,
+        }
 
 
 def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) -> FileReport:
@@ -36,48 +42,46 @@ def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) 
     name = os.fspath(path)
     try:
         return _verify(name, progress)
-    except (InputError, DataError) as error:
-        reason = error.reason if isinstance(error, DataError) else str(error).removeprefix(f"{name}: ")
-        place = (error.offset or 0, error.record) if isinstance(error, DataError) else (0, None)
-        hint = error.hint if isinstance(error, DataError) else ""
-        return FileReport(name, False, 0, 0, [Problem(*place, reason)], hint)
+    except DataError as error:
+        problem = Problem(error.offset or 0, error.record, error.reason)
+        return FileReport(name, False, 0, 0, [problem], error.hint)
+    except (InputError, OSError) as error:
+        reason = str(error).removeprefix(f"{name}: ")
+        if isinstance(error, OSError):  # a disk that fails, or one too full to unpack a damaged file on
+            reason = f"cannot check: {error.strerror}"
+        return FileReport(name, False, 0, 0, [Problem(0, None, reason)], readable=False)
 
 
 def _verify(name: str, progress: Progress | None) -> FileReport:
     manifest = find_manifest(name)
     expected = manifest.entries.get(os.path.basename(name)) if manifest else None
+    try:
+        return _walk(name, expected, progress, spool=False)
+    except DataError:  # never of a plain file
+        # Looking behind a damage of a packed one takes room to unpack it all: only now.
+        return _walk(name, expected, None, spool=True)
+
+
+def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> FileReport:
     crc, good = 0, 0
-    stream_source = open_source(name)
-    with stream_source as source:
-        size = source.file_bytes()
-        if expected or progress:
 
-            def on_bytes(data: memoryview) -> None:
-                nonlocal crc
-                crc = codec.crc32c(data, crc) if expected else 0
-                if progress:
-                    progress(len(data))
+    def on_bytes(data: memoryview) -> None:
+        nonlocal crc
+        crc = codec.crc32c(data, crc)
 
-            source.on_bytes = on_bytes
-        stream = FrameStream(source, on_corrupt="salvage")
+    def put(_: memoryview, starts: Ints) -> None:
+        nonlocal good
+        good += len(starts)
 
-        def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
-            nonlocal good
-            walk = codec.scan(buf, start, stop, True)
-            good += walk[0]
-            return walk
-
-        try:
-            while stream.pump(feed):
-                if stream.problems:
-                    source.on_bytes = None  # looking for the next record reads here and there: the CRC is lost anyway
-                if len(stream.problems) >= _LISTED:
-                    stream.problems.append(Problem(stream.offset, stream.record, f"more than {_LISTED:,} problems; not read on"))
-                    break
-            hint = _explain(stream)
-        finally:
-            stream.close()
-    problems = list(stream.problems)
+    see = on_bytes if expected else None
+    with Runs(name, on_corrupt="salvage", spool=spool, progress=progress, on_bytes=see) as runs:
+        while runs.next(put) is not None:
+            if len(runs.problems) >= _LISTED:
+                reason = f"more than {_LISTED:,} problems; not read on"
+                runs.problems.append(Problem(runs.offset, runs.record, reason))
+                break
+        hint = _explain(runs.stream)
+        size, problems = runs.file_bytes, list(runs.problems)
     if expected and not problems:
         problems += _against(expected, good, size, crc)
     return FileReport(name, not problems, good, size, problems, hint)
@@ -102,5 +106,6 @@ def _against(entry: FileEntry, records: int, size: int, crc: int) -> list[Proble
     if entry.bytes != size:
         wrong.append(f"the manifest says {entry.bytes:,} bytes, the file has {size:,}")
     elif entry.crc32c != crc:
-        wrong.append(f"the manifest says crc32c {entry.crc32c:08x}, the file has {crc:08x}: whole, but not the same file")
+        said = f"the manifest says crc32c {entry.crc32c:08x}, the file has {crc:08x}"
+        wrong.append(f"{said}: whole, but not the same file")
     return [Problem(size, None, reason) for reason in wrong]

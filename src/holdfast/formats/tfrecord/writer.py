@@ -180,6 +180,7 @@ class TFRecordWriter:
         """Commits. Afterwards the file is there under its name, also after a power cut."""
         if self._state == "closed" and self.entry is not None:
             return self.entry
+        self._check_state()
         if not self._settled:
             self.settle()
         assert self._file is not None
@@ -211,6 +212,11 @@ class TFRecordWriter:
             self._file.discard()
 
     def _check(self) -> None:
+        self._check_state()
+        if self._settled:
+            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
+
+    def _check_state(self) -> None:
         if self._state == "forked":
             raise ForkedWriterError(
                 f"{self.path}: this writer belongs to the parent process; open one with another path in the child"
@@ -218,8 +224,6 @@ class TFRecordWriter:
         if self._state != "open":
             why = "failed earlier" if self._state == "failed" else "is closed"
             raise ClosedWriterError(f"{self.path}: this writer {why}; open a new one")
-        if self._settled:
-            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
 
     def after_fork_in_child(self) -> None:
         """The child must neither write nor keep the parent's lock alive."""

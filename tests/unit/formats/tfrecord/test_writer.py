@@ -1,0 +1,358 @@
+"""Writing: whole or not at all, one writer at a time, never from a forked child."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast as hold
+from holdfast._native import codec
+from holdfast.errors import (
+    ClosedWriterError,
+    ForkedWriterError,
+    SchemaError,
+    TargetExistsError,
+    WriteError,
+    WriterBusyError,
+)
+
+pytestmark = pytest.mark.formats
+
+SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(3), "image": hold.Bytes(), "ids": hold.Ragged(hold.Int64())}
+
+
+def rows(path: Path, schema: Any = SCHEMA) -> dict[str, list[Any]]:
+    got: dict[str, list[Any]] = {name: [] for name in schema}
+    with hold.TFRecordReader(path) as reader:
+        for batch in reader.batches(schema, 100):
+            for name, column in batch.items():
+                got[name] += column.tolist()
+    return got
+
+
+def test_samples_and_columns_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    with hold.TFRecordWriter(path, SCHEMA) as writer:
+        writer.append(label=1, emb=[1, 2, 3], image=b"png", ids=[])
+        writer.extend(
+            {
+                "label": np.array([2, -3]),
+                "emb": np.ones((2, 3)),
+                "image": ["text", bytearray(b"raw")],
+                "ids": [[1], np.array([2, 3])],
+            }
+        )
+        writer.append(label=np.int32(4), emb=np.zeros(3), image=memoryview(b"view"), ids=(7, 8))
+    assert rows(path) == {
+        "label": [1, 2, -3, 4],
+        "emb": [[1, 2, 3], [1, 1, 1], [1, 1, 1], [0, 0, 0]],
+        "image": [b"png", b"text", b"raw", b"view"],
+        "ids": [[], [1], [2, 3], [7, 8]],
+    }
+
+
+def test_a_readers_batch_can_be_written_as_it_is(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    with hold.TFRecordWriter(one, SCHEMA) as writer:
+        for i in range(50):
+            writer.append(label=i, emb=[i] * 3, image=b"x" * i, ids=range(i % 4))
+    with hold.TFRecordReader(one) as reader, hold.TFRecordWriter(two, SCHEMA) as writer:
+        for batch in reader.batches(SCHEMA, 7):
+            writer.extend(batch)
+    assert two.read_bytes() == one.read_bytes()
+
+
+def test_the_entry_is_for_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    with hold.TFRecordWriter(path) as writer:
+        for i in range(3):
+            writer.write(b"record %d" % i)
+    entry = writer.close()
+    assert entry == writer.entry
+    assert entry.as_dict() == {
+        "path": str(path),
+        "records": 3,
+        "bytes": path.stat().st_size,
+        "crc32c": f"{codec.crc32c(path.read_bytes()):08x}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "compression", "wbits"),
+    [
+        ("x.tfrecord.gz", "auto", 31),
+        ("x.tfrecord.zlib", "auto", 15),
+        ("x.gz", "none", None),
+        ("x", "gzip", 31),
+        ("x", "zlib", 15),
+        ("x", "GZIP", 31),
+        ("x.gz", None, None),
+        ("x", "", None),
+    ],
+)
+def test_compression_by_name_or_by_word(tmp_path: Path, name: str, compression: Any, wbits: int | None) -> None:
+    with hold.TFRecordWriter(tmp_path / name, compression=compression) as writer:
+        writer.write(b"hello")
+    data = (tmp_path / name).read_bytes()
+    assert (data if wbits is None else zlib.decompress(data, wbits)) == codec.frame(b"hello")
+    assert writer.entry is not None
+    assert writer.entry.crc32c == codec.crc32c(data)
+
+
+def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    with hold.TFRecordWriter(path) as writer:
+        for _ in range(100):
+            writer.write(bytes(100_000))
+        assert not path.exists()
+        assert [entry.name for entry in tmp_path.iterdir()] == [".x.tfrecord.partial"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.tfrecord"]
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), hold.TFRecordWriter(tmp_path / "x") as writer:
+        writer.write(b"one")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_writer_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+    writer = hold.TFRecordWriter(tmp_path / "x")
+    writer.write(b"one")
+    with pytest.warns(ResourceWarning, match="lost without close"):
+        del writer
+        gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_is_not_replaced_unless_asked(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"precious")
+    with pytest.raises(TargetExistsError, match="is there already"):
+        hold.TFRecordWriter(path)
+    with hold.TFRecordWriter(path, overwrite=True) as writer:
+        writer.write(b"new")
+        assert path.read_bytes() == b"precious"
+    assert path.read_bytes() == codec.frame(b"new")
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    writer = hold.TFRecordWriter(path)
+    path.write_bytes(b"somebody else's")
+    with pytest.raises(TargetExistsError, match="appeared"):
+        writer.close()
+    assert path.read_bytes() == b"somebody else's"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+WRITER = """
+import sys, holdfast as hold
+w = hold.TFRecordWriter(sys.argv[1])
+for i in range(int(sys.argv[2])):
+    w.write(b"x" * 100_000)
+print("ready", flush=True)
+sys.stdin.read()
+w.close()
+"""
+
+
+def start_writer(path: Path, records: int = 30) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(records)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def test_a_second_live_writer_is_refused_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with start_writer(path) as other:
+        with pytest.raises(WriterBusyError, match=f"process {other.pid} "):
+            hold.TFRecordWriter(path)
+        other.communicate("")
+    assert other.returncode == 0
+    with hold.TFRecordReader(path) as reader:
+        assert sum(1 for _ in reader) == 30
+
+
+def test_two_writers_in_one_process(tmp_path: Path) -> None:
+    with hold.TFRecordWriter(tmp_path / "x"), pytest.raises(WriterBusyError, match="this process itself"):
+        hold.TFRecordWriter(tmp_path / "x")
+
+
+def test_a_killed_writers_leftover_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with start_writer(path) as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert [entry.name for entry in tmp_path.iterdir()] == [".x.partial"]
+    with hold.TFRecordWriter(path) as writer:
+        writer.write(b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+    assert path.read_bytes() == codec.frame(b"new")
+
+
+def test_a_forked_child_can_neither_write_nor_commit(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    writer = hold.TFRecordWriter(path, SCHEMA)
+    writer.append(label=1, emb=[1, 2, 3], image=b"", ids=[])
+    pid = os.fork()
+    if pid == 0:
+        refused = 0
+        for use in (lambda: writer.write(b"child"), lambda: writer.append(label=2), writer.close, lambda: writer.extend({})):
+            try:
+                use()
+            except ForkedWriterError:
+                refused += 1
+            except BaseException:
+                os._exit(100)
+        writer.__exit__(None, None, None) if False else None
+        del writer
+        gc.collect()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    writer.append(label=3, emb=[1, 2, 3], image=b"", ids=[])
+    writer.close()
+    assert rows(path)["label"] == [1, 3]
+
+
+def test_a_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
+    # The parent dies while its forked child lives: the path must be free again.
+    code = """
+import os, sys, holdfast as hold
+w = hold.TFRecordWriter(sys.argv[1])
+r, go = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(go)
+    sys.stdin.read()
+    os._exit(0)
+print(pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    path = tmp_path / "x"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        other.wait()
+        with hold.TFRecordWriter(path) as writer:
+            writer.write(b"free")
+
+
+def test_use_after_close_and_after_failure(tmp_path: Path) -> None:
+    writer = hold.TFRecordWriter(tmp_path / "x", SCHEMA)
+    writer.close()
+    writer.close()
+    with pytest.raises(ClosedWriterError, match="is closed"):
+        writer.write(b"late")
+    discarded = hold.TFRecordWriter(tmp_path / "y", SCHEMA)
+    discarded.discard()
+    with pytest.raises(ClosedWriterError):
+        discarded.append(label=1)
+    assert not (tmp_path / "y").exists()
+
+
+def test_samples_that_do_not_fit(tmp_path: Path) -> None:
+    good: dict[str, Any] = {"label": 1, "emb": [1, 2, 3], "image": b"", "ids": []}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**good, "extra": 1}, r"unknown \['extra'\]"),
+        ({"label": 1}, r"missing \['emb', 'ids', 'image'\]"),
+        ({**good, "label": 1.5}, r"'label': wanted Int64\(\), got float64"),
+        ({**good, "label": "one"}, "'label'"),
+        ({**good, "label": 2**63}, "'label'"),
+        ({**good, "label": [1]}, r"shape \(1,\)"),
+        ({**good, "emb": [1, 2]}, r"wanted Float32\(3\), got items of shape \(2,\)"),
+        ({**good, "image": 7}, "got int where bytes were due"),
+        ({**good, "ids": 3}, "where a list was due"),
+        ({**good, "ids": ["a"]}, "'ids'"),
+    ]
+    for i, (sample, text) in enumerate(wrong):
+        with pytest.raises(SchemaError, match=text), hold.TFRecordWriter(tmp_path / str(i), SCHEMA) as writer:
+            writer.append(**good)
+            writer.append(**sample)
+    with pytest.raises(SchemaError, match="different numbers of rows"), hold.TFRecordWriter(tmp_path / "z", SCHEMA) as writer:
+        writer.extend({"label": [1, 2], "emb": [[1, 2, 3]], "image": [b""], "ids": [[]]})
+    with pytest.raises(SchemaError, match="without a schema"), hold.TFRecordWriter(tmp_path / "z") as writer:
+        writer.append(label=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(WriteError, match="No such file"):
+        hold.TFRecordWriter(tmp_path / "no" / "folder")
+    with pytest.raises(WriteError):
+        hold.TFRecordWriter(tmp_path)
+    with pytest.raises(ValueError, match="compression"):
+        hold.TFRecordWriter(tmp_path / "x", compression="bz2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="level"):
+        hold.TFRecordWriter(tmp_path / "x", compression="gzip", level=77)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_fails_clearly_and_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+import os, resource, signal, sys, holdfast as hold
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+try:
+    with hold.TFRecordWriter(sys.argv[1]) as w:
+        for i in range(100):
+            w.write(bytes(100_000))
+except hold.errors.WriteError as error:
+    print(error)
+try:
+    w.write(b"more")
+except hold.errors.ClosedWriterError as error:
+    print(error)
+"""
+    path = tmp_path / "x"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert "cannot write" in first
+    assert "nothing of it was left behind" in first
+    assert "failed earlier" in second
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_vanishes_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    writer = hold.TFRecordWriter(folder / "x")
+    (folder / ".x.partial").unlink()
+    folder.rmdir()
+    with pytest.raises(WriteError, match="cannot finish"):
+        writer.close()
+
+
+@pytest.mark.needs("strace")
+def test_the_order_on_disk_is_data_name_folder(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "import sys, holdfast as hold\nwith hold.TFRecordWriter(sys.argv[1]) as w: w.write(b'x')"
+    subprocess.run(
+        ["strace", "-f", "-y", "-e", "trace=write,fsync,link,linkat,rename,renameat,renameat2,unlink", "-o", str(log), sys.executable, "-c", code, str(tmp_path / "x.tfrecord")],
+        check=True,
+    )
+    mine = [line.split(maxsplit=1)[1] for line in log.read_text().splitlines() if "x.tfrecord" in line or f"<{tmp_path}>" in line]
+    calls = [line.split("(")[0] for line in mine]
+    assert calls == ["write", "fsync", "link", "unlink", "fsync"]
+
+
+def test_a_writer_costs_one_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with hold.TFRecordWriter(tmp_path / "x") as writer:
+        writer.write(bytes(3 << 20))
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
