@@ -170,7 +170,10 @@ size_t hf_decoder_faults(const hf_decoder *d, const hf_fault **faults) {
 
 void hf_decoder_clear_faults(hf_decoder *d) { d->n_faults = 0; }
 
-void hf_decoder_take(hf_decoder *d, hf_column *columns) {
+int hf_decoder_take(hf_decoder *d, hf_column *columns) {
+    if (!start_arrays(d)) { /* there may have been no feed since the last take */
+        return 0;
+    }
     memcpy(columns, d->columns, d->width * sizeof *columns);
     memcpy(d->last, d->columns, d->width * sizeof *columns); /* lengths only: the pointers are the caller's now */
     memset(d->columns, 0, d->width * sizeof *columns);
@@ -178,4 +181,5 @@ void hf_decoder_take(hf_decoder *d, hf_column *columns) {
         d->seen[i].row = -1;
     }
     d->rows = 0;
+    return 1;
 }

@@ -42,7 +42,7 @@ hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *buf, size_t n, int verify_
 size_t hf_decoder_faults(const hf_decoder *d, const hf_fault **faults);
 void hf_decoder_clear_faults(hf_decoder *d);
 
-/* Hands the columns over to the caller (as many as fields) and starts an empty batch. */
-void hf_decoder_take(hf_decoder *d, hf_column *columns);
+/* Hands the columns over to the caller (as many as fields) and starts an empty batch. 0: no memory, nothing done. */
+int hf_decoder_take(hf_decoder *d, hf_column *columns);
 
 #endif

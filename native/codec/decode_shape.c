@@ -94,6 +94,9 @@ static inline int act(hf_decoder *d, const action_t *a, const uint8_t *p) {
     if (f->depth == HF_FIXED) {
         return 1;
     }
+    if (f->depth == HF_NESTED) { /* only ever EMPTY */
+        return hf_push_int(d, &c->rows, hf_last_int(&c->rows));
+    }
     size_t n = f->kind == HF_BYTES ? c->ends.len / 8 - 1 : c->values.len / hf_value_size(f->kind);
     return hf_push_int(d, &c->rows, (int64_t)(n / f->count));
 }
@@ -219,6 +222,9 @@ static int learn_record(hf_decoder *d, hf_shape *shape, const uint8_t *p, const 
             return 0;
         }
         head = p;
+    }
+    if (!shape->n_checks) { /* nothing to know a record by */
+        return 0;
     }
     for (size_t i = 0; i < d->width; i++) {
         if (!used[i] && !add_action(d, shape, i, d->fields[i].depth == HF_FIXED ? DEFAULT : EMPTY, 0, 0)) {

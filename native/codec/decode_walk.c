@@ -43,7 +43,7 @@ static const uint8_t *read_floats(hf_decoder *d, size_t i, const uint8_t *p, con
                 return NULL;
             }
             p += 4;
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
             return NULL;
         }
     }
@@ -98,7 +98,7 @@ static const uint8_t *read_ints(hf_decoder *d, size_t i, const uint8_t *p, const
             if (p == end || !(p = add_varints(d, i, p, end, 1))) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
             return NULL;
         }
     }
@@ -137,7 +137,7 @@ static const uint8_t *read_bytes(hf_decoder *d, size_t i, const uint8_t *p, cons
             if (!p || !add_bytes(d, i, start, (size_t)(stop - start))) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
             return NULL;
         }
     }
@@ -158,7 +158,7 @@ int hf_check_varints(const uint8_t *p, const uint8_t *end) {
     return 1;
 }
 
-static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end) {
+static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end, int depth) {
     while (p < end) {
         uint32_t tag;
         const uint8_t *start, *stop;
@@ -171,7 +171,7 @@ static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end)
             if (!p || (kind == HF_FLOAT32 && (stop - start) % 4) || (kind == HF_INT64 && !hf_check_varints(start, stop))) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
             return NULL;
         }
     }
@@ -193,7 +193,7 @@ static const uint8_t *read_feature(hf_decoder *d, size_t i, const uint8_t *p, co
         }
         int kind = (int)(tag >> 3);
         if ((tag & 7) != HF_LEN || kind > HF_INT64) {
-            if (!(p = hf_skip_field(p, end, tag))) {
+            if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE + s->is_list))) {
                 return NULL;
             }
             continue;
@@ -209,7 +209,7 @@ static const uint8_t *read_feature(hf_decoder *d, size_t i, const uint8_t *p, co
         s->kind = kind;
         const uint8_t *done;
         if (kind != f->kind) {
-            done = check_list(kind, start, stop);
+            done = check_list(kind, start, stop, HF_IN_VALUES + s->is_list);
         } else if (kind == HF_FLOAT32) {
             done = read_floats(d, i, start, stop);
         } else if (kind == HF_INT64) {
@@ -224,7 +224,7 @@ static const uint8_t *read_feature(hf_decoder *d, size_t i, const uint8_t *p, co
     return p;
 }
 
-static const uint8_t *check_feature(const uint8_t *p, const uint8_t *end) {
+static const uint8_t *check_feature(const uint8_t *p, const uint8_t *end, int depth) {
     while (p < end) {
         uint32_t tag;
         const uint8_t *start, *stop;
@@ -234,10 +234,10 @@ static const uint8_t *check_feature(const uint8_t *p, const uint8_t *end) {
         }
         if ((tag & 7) == HF_LEN && tag >> 3 <= HF_INT64) {
             p = hf_read_len(p, end, &start, &stop);
-            if (!p || !check_list((int)(tag >> 3), start, stop)) {
+            if (!p || !check_list((int)(tag >> 3), start, stop, depth + 1)) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
             return NULL;
         }
     }
@@ -309,7 +309,7 @@ static const uint8_t *read_feature_list(hf_decoder *d, size_t i, const uint8_t *
             if (!p || !read_step(d, i, start, stop)) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE))) {
             return NULL;
         }
     }
@@ -326,10 +326,10 @@ static const uint8_t *check_feature_list(const uint8_t *p, const uint8_t *end) {
         }
         if (tag == (1 << 3 | HF_LEN)) {
             p = hf_read_len(p, end, &start, &stop);
-            if (!p || !check_feature(start, stop)) {
+            if (!p || !check_feature(start, stop, HF_IN_FEATURE + HF_STEP)) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE))) {
             return NULL;
         }
     }
@@ -356,10 +356,10 @@ size_t hf_find_field(hf_decoder *d, const uint8_t *key, size_t len, size_t ordin
 /* What an entry's value is put into: nowhere, when nobody asked for it. */
 static const uint8_t *read_entry_value(hf_decoder *d, size_t i, int in_lists, const uint8_t *p, const uint8_t *end) {
     if (i == d->width) {
-        return in_lists ? check_feature_list(p, end) : check_feature(p, end);
+        return in_lists ? check_feature_list(p, end) : check_feature(p, end, HF_IN_FEATURE);
     }
     if (in_lists != d->seen[i].is_list) { /* a feature list hides a context feature of the same name */
-        return check_feature(p, end);
+        return check_feature(p, end, HF_IN_FEATURE);
     }
     if (!in_lists) {
         return read_feature(d, i, p, end, hf_rewind_row);
@@ -410,7 +410,7 @@ static const uint8_t *read_entry(hf_decoder *d, int in_lists, const uint8_t *p, 
             key = start;
             key_len = p ? (size_t)(stop - start) : 0;
         } else {
-            p = hf_skip_field(p, end, tag);
+            p = hf_skip_field(p, end, tag, HF_IN_ENTRY);
         }
         if (!p) {
             return NULL;
@@ -428,7 +428,7 @@ static const uint8_t *read_entry(hf_decoder *d, int in_lists, const uint8_t *p, 
                 return NULL;
             }
         } else {
-            p = hf_skip_field(p, end, tag);
+            p = hf_skip_field(p, end, tag, HF_IN_ENTRY);
         }
     }
     return p;
@@ -447,7 +447,7 @@ static const uint8_t *read_map(hf_decoder *d, int in_lists, const uint8_t *p, co
             if (!p || !read_entry(d, in_lists, start, stop, (*ordinal)++)) {
                 return NULL;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_MAP))) {
             return NULL;
         }
     }
@@ -483,6 +483,7 @@ static int end_row(hf_decoder *d, size_t i, int64_t *got) {
     const hf_field *f = &d->fields[i];
     hf_column *c = &d->columns[i];
     const hf_seen *s = &d->seen[i];
+    *got = 0;
     int there = s->row == d->rows && (s->is_list || s->kind != HF_NONE);
     if (!there) {
         if (f->depth == HF_FIXED) {
@@ -533,7 +534,7 @@ int hf_walk_record(hf_decoder *d, const uint8_t *p, const uint8_t *end, int *fie
             if (!p || !read_map(d, tag >> 3 == 2, start, stop, &ordinal)) {
                 return d->out_of_memory ? HF_NO_MEMORY : HF_MALFORMED;
             }
-        } else if (!(p = hf_skip_field(p, end, tag))) {
+        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_RECORD))) {
             return HF_MALFORMED;
         }
     }

@@ -137,7 +137,10 @@ static PyObject *decoder_take(PyObject *op, PyObject *unused) {
     hf_column *columns = PyMem_Calloc(width + 1, sizeof *columns);
     PyObject *list = columns ? PyList_New(0) : PyErr_NoMemory();
     if (list) {
-        hf_decoder_take(self->decoder, columns);
+        if (!hf_decoder_take(self->decoder, columns)) {
+            Py_CLEAR(list);
+            PyErr_NoMemory();
+        }
         for (size_t i = 0; list && i < width; i++) {
             PyObject *tuple = column_tuple(hf_decoder_field(self->decoder, i), &columns[i]);
             if (!tuple || PyList_Append(list, tuple) < 0) {

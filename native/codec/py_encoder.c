@@ -56,7 +56,7 @@ static int open_column(const hf_field *f, PyObject *tuple, Py_buffer *buffers, h
             return 0;
         }
         size_t size = k ? 8 : hf_value_size(f->kind);
-        if ((size_t)buffers[k].len % size || (uintptr_t)buffers[k].buf % size) {
+        if ((size_t)buffers[k].len % size || (buffers[k].len && (uintptr_t)buffers[k].buf % size)) {
             PyErr_SetString(PyExc_ValueError, "a column's buffer is not made of whole, aligned values");
             return 0;
         }

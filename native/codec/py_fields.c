@@ -32,7 +32,9 @@ static int set_bytes_default(hf_field *f, PyObject *values) {
             PyErr_NoMemory();
             return 0;
         }
-        memcpy(joined.data + joined.len, data, (size_t)n);
+        if (n) {
+            memcpy(joined.data + joined.len, data, (size_t)n);
+        }
         joined.len += (size_t)n;
         f->fill_ends[k] = (int64_t)joined.len;
         Py_DECREF(item);

@@ -1,10 +1,8 @@
 #include "wire.h"
 
-enum { HF_MAX_GROUPS = 100 }; /* protobuf's own recursion limit */
-
-const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag) {
-    uint32_t open[HF_MAX_GROUPS];
-    int depth = 0;
+const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag, int depth) {
+    uint32_t open[HF_MAX_NESTED];
+    int groups = 0;
     for (;;) {
         uint64_t v;
         const uint8_t *start, *stop;
@@ -19,13 +17,13 @@ const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag)
             p = hf_read_len(p, end, &start, &stop);
             break;
         case HF_GROUP:
-            if (depth == HF_MAX_GROUPS) {
+            if (depth + groups == HF_MAX_NESTED) {
                 return NULL;
             }
-            open[depth++] = tag >> 3;
+            open[groups++] = tag >> 3;
             break;
         case HF_END_GROUP:
-            if (depth == 0 || open[--depth] != tag >> 3) {
+            if (groups == 0 || open[--groups] != tag >> 3) {
                 return NULL;
             }
             break;
@@ -35,7 +33,7 @@ const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag)
         default:
             return NULL;
         }
-        if (!p || depth == 0) {
+        if (!p || groups == 0) {
             return p;
         }
         p = hf_read_tag(p, end, &tag);

@@ -7,6 +7,11 @@
 
 enum { HF_VARINT = 0, HF_FIXED64 = 1, HF_LEN = 2, HF_GROUP = 3, HF_END_GROUP = 4, HF_FIXED32 = 5 };
 
+enum {
+    HF_MAX_SMALL = 5,   /* bytes of a tag or a length: protobuf's own bound, though a value may have ten */
+    HF_MAX_NESTED = 100 /* messages and groups within each other: protobuf's own bound */
+};
+
 /* One varint; NULL when it is cut short or longer than ten bytes. */
 static inline const uint8_t *hf_read_varint(const uint8_t *p, const uint8_t *end, uint64_t *out) {
     if (p < end && *p < 128) {
@@ -28,10 +33,11 @@ static inline const uint8_t *hf_read_varint(const uint8_t *p, const uint8_t *end
 /* A length-delimited value's bytes: sets *start and *stop; NULL when they are not all there. */
 static inline const uint8_t *hf_read_len(const uint8_t *p, const uint8_t *end, const uint8_t **start, const uint8_t **stop) {
     uint64_t n;
-    p = hf_read_varint(p, end, &n);
-    if (!p || n > (uint64_t)(end - p)) {
+    const uint8_t *q = hf_read_varint(p, end, &n);
+    if (!q || q - p > HF_MAX_SMALL || n > (uint64_t)(end - q)) {
         return NULL;
     }
+    p = q;
     *start = p;
     *stop = p + n;
     return *stop;
@@ -40,15 +46,25 @@ static inline const uint8_t *hf_read_len(const uint8_t *p, const uint8_t *end, c
 /* A field's tag. Protobuf's own bounds: 32 bits, field number not 0. */
 static inline const uint8_t *hf_read_tag(const uint8_t *p, const uint8_t *end, uint32_t *tag) {
     uint64_t v;
-    p = hf_read_varint(p, end, &v);
-    if (!p || v > UINT32_MAX || v >> 3 == 0) {
+    const uint8_t *q = hf_read_varint(p, end, &v);
+    if (!q || q - p > HF_MAX_SMALL || v > UINT32_MAX || v >> 3 == 0) {
         return NULL;
     }
     *tag = (uint32_t)v;
-    return p;
+    return q;
 }
 
-/* Behind a field nobody asked for. */
-const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag);
+/* How many messages are around the fields of each part of a record. */
+enum {
+    HF_IN_RECORD = 0,
+    HF_IN_MAP = 1,
+    HF_IN_ENTRY = 2,
+    HF_IN_FEATURE = 3,
+    HF_IN_VALUES = 4,
+    HF_STEP = 1, /* added inside a feature list's steps */
+};
+
+/* Behind a field nobody asked for, with `depth` messages around it. */
+const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag, int depth);
 
 #endif

@@ -7,9 +7,9 @@ crc32c(data, value=0)       the CRC of `value`'s bytes and then `data`
 scan(buf, start, stop, verify_data, starts=None, base=0)
                             walks whole frames in buf[start:stop]; returns (frames, bytes they take, status,
                             needed). `starts`, a writable buffer of int64, gets base + each frame's offset
-                            from `start`, and bounds how many frames are walked. `needed` is the next frame's
-                            size when its header is there and good but the rest is not (status NEED_MORE),
-                            else the overhead of an empty frame.
+                            from `start`, and bounds how many frames are walked. `needed` is the size
+                            of the frame it stopped at where that one's header is there and good, else the
+                            size of an empty frame; 0 with OK.
 records(buf, start, stop, verify_data, max)
                             the same walk, but returns the data of at most `max` frames as a list of bytes in
                             place of their number

@@ -7,7 +7,8 @@ nothing behind.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -182,9 +183,14 @@ class Decoder:
         self._faults: list[Fault] = []
         self._turn = Lock()
 
-    def _take_turn(self) -> None:
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("this Decoder is at work in another thread: give each thread its own")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def feed(
         self,
@@ -198,11 +204,8 @@ class Decoder:
         /,
     ) -> tuple[int, int, int, int]:
         view = as_range(buf, start, stop)[start:stop]
-        self._take_turn()
-        try:
+        with self._at_work():
             return self._feed(view, verify_data, max_rows, record, offset)
-        finally:
-            self._turn.release()
 
     def _feed(
         self, view: memoryview, verify_data: bool, max_rows: int, record: int, offset: int
@@ -236,15 +239,13 @@ class Decoder:
 
     def faults(self) -> list[Fault]:
         """Since the last call."""
-        self._take_turn()
-        faults, self._faults = self._faults, []
-        self._turn.release()
-        return faults
+        with self._at_work():
+            faults, self._faults = self._faults, []
+            return faults
 
     def take(self) -> list[ColumnBuffers]:
         """The rows so far; starts an empty batch."""
-        self._take_turn()
-        taken = [column.take() for column in self._columns]
-        self._rows = 0
-        self._turn.release()
-        return taken
+        with self._at_work():
+            taken = [column.take() for column in self._columns]
+            self._rows = 0
+            return taken

@@ -2,7 +2,7 @@
 
 MAPS        the messages of TensorFlow's feature.proto and example.proto
 ENTRIES     the same on the wire, with each map<string, X> as what it stands for there: repeated entries of a
-            key and a value. With these, nothing but the wire counts. With a map, protobuf also refuses keys that
+            key and a value. With these, only the wire counts. With a map, protobuf also refuses keys that
             are not UTF-8, and some of its libraries, not all, drop an entry that has unknown fields.
 """
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import operator
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ def index_path(path: str | os.PathLike[str], place: Place) -> Path:
     return root / "holdfast" / "index" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:32]
 
 
-def build_index(source: Source) -> Ints:
+def build_index(source: Source, progress: Callable[[int], None] | None = None) -> Ints:
     """The offsets of all records, and of the end. Every length is checked against its CRC, the data are not read twice."""
     stream = FrameStream(source, verify="header")
     runs: list[Ints] = []
@@ -48,8 +49,11 @@ def build_index(source: Source) -> Ints:
         runs.append(starts[: walk[0]].copy())
         return walk
 
+    done = 0
     while stream.pump(feed):
-        pass
+        if progress:
+            progress(stream.offset - done)
+            done = stream.offset
     return np.concatenate([*runs, np.array([stream.offset], np.int64)])
 
 
@@ -179,10 +183,12 @@ class Records:
         self.close()
 
 
-def make_index(path: str | os.PathLike[str], place: Place = "beside") -> tuple[Path, int]:
+def make_index(
+    path: str | os.PathLike[str], place: Place = "beside", progress: Callable[[int], None] | None = None
+) -> tuple[Path, int]:
     """Builds and keeps a file's index, for `holdfast index`. Returns where it is and how many records there are."""
     with open_source(path) as source:
         if source.compression != "none":
             raise InputError(f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed")
-        offsets = build_index(source)
+        offsets = build_index(source, progress)
         return save_index(path, source, offsets, place), len(offsets) - 1

@@ -8,11 +8,32 @@ from typing import Any
 
 import numpy as np
 
-from ..._native import codec
-from ...schema import Bytes, Column, Float32, Int64, Ragged, Value
+from holdfast._native import codec
+from holdfast._native.pure_wire import FIXED32, LEN, VARINT, Malformed, each_part, unpack_varints
+from holdfast.schema import Bytes, Column, Float32, Int64, Ragged, Value
 
 _TYPES: dict[int, type[Value]] = {codec.BYTES: Bytes, codec.FLOAT32: Float32, codec.INT64: Int64}
-Wire = Iterator[tuple[int, int, Any]]
+
+# Tags of fields 1 and 2 where they hold a message or bytes, as nearly everywhere in an Example.
+_FIRST = 1 << 3 | LEN
+_SECOND = 2 << 3 | LEN
+
+
+@dataclass
+class _Found:
+    """One feature of one record; a feature list has one for each step."""
+
+    kind: int = codec.NONE
+    runs: list[Any] = field(default_factory=list)  # arrays of numbers, or lists of bytes
+
+    @property
+    def count(self) -> int:
+        return sum(len(run) for run in self.runs)
+
+    def tolist(self) -> list[Any]:
+        return [
+            value for run in self.runs for value in (run.tolist() if isinstance(run, np.ndarray) else run)
+        ]
 
 
 @dataclass
@@ -23,13 +44,12 @@ class _Seen:
     counts: set[int] = field(default_factory=set)  # values in a feature, or in a step of a list
     records: int = 0
     is_list: bool = False
-    example: Any = None
 
 
 @dataclass(frozen=True)
 class Inferred:
     schema: dict[str, Column]
-    examples: dict[str, Any]  # the first record's values
+    examples: dict[str, Any]  # the first record's values: lists, for a feature list a list for each step
     notes: dict[str, str]  # what could not be settled, by column
     records: int  # how many were looked at
     sequence: bool  # SequenceExample
@@ -40,23 +60,21 @@ class NotAnExample(ValueError):
 
 
 def infer_schema(records: Iterable[bytes]) -> Inferred:
-    """The schema that all these records fit. Sizes that differ become Ragged, features that some lack get a default."""
+    """The schema that all these records fit. Sizes that differ become Ragged, what some lack gets a default."""
     seen: dict[str, _Seen] = {}
+    examples: dict[str, Any] = {}
     total = 0
     for record in records:
-        total += 1
         try:
-            for in_lists, key, kind, values in _features(memoryview(record)):
-                entry = seen.setdefault(key, _Seen())
-                entry.is_list |= in_lists
-                entry.records += 1
-                entry.example = values if entry.example is None else entry.example
-                for one_kind, one in zip(kind, values, strict=True) if in_lists else [(kind, values)]:
-                    if one_kind != codec.NONE:
-                        entry.kinds.add(one_kind)
-                        entry.counts.add(len(one))
-        except (ValueError, IndexError, UnicodeDecodeError) as error:
-            raise NotAnExample(f"record {total - 1} is not a tf.train.Example: {error}") from None
+            features = _features(bytes(record))
+        except (Malformed, ValueError) as error:
+            why = f": {error}" if str(error) else ""
+            raise NotAnExample(f"record {total} is not a tf.train.Example{why}") from None
+        if total == 0:
+            examples = {key: _example(found) for key, found in features.items()}
+        for key, found in features.items():
+            _note(seen.setdefault(key, _Seen()), found)
+        total += 1
     schema, notes = {}, {}
     for key in sorted(seen):
         column, note = _column(seen[key], total)
@@ -64,8 +82,20 @@ def infer_schema(records: Iterable[bytes]) -> Inferred:
             schema[key] = column
         if note:
             notes[key] = note
-    examples = {key: entry.example for key, entry in seen.items()}
     return Inferred(schema, examples, notes, total, any(entry.is_list for entry in seen.values()))
+
+
+def _example(found: _Found | list[_Found]) -> list[Any]:
+    return [step.tolist() for step in found] if isinstance(found, list) else found.tolist()
+
+
+def _note(entry: _Seen, found: _Found | list[_Found]) -> None:
+    entry.records += 1
+    entry.is_list |= isinstance(found, list)
+    for one in found if isinstance(found, list) else [found]:
+        if one.kind != codec.NONE:
+            entry.kinds.add(one.kind)
+            entry.counts.add(one.count)
 
 
 def _column(entry: _Seen, total: int) -> tuple[Column | None, str]:
@@ -86,90 +116,64 @@ def _column(entry: _Seen, total: int) -> tuple[Column | None, str]:
     return kind(*shape), note
 
 
-# ---- a plain reader of the wire: a handful of records, so clear beats fast
+# ---- the messages: a handful of records, so clear beats fast
 
 
-def _features(record: memoryview) -> Iterator[tuple[bool, str, Any, Any]]:
-    """(in feature lists, name, kind, values); for lists kind and values are lists, one entry a step."""
-    for number, wire, content in _fields(record):
-        if wire == 2 and number in (1, 2):
-            for entry_number, entry_wire, entry in _fields(content):
-                if (entry_number, entry_wire) != (1, 2):
-                    continue
-                parts = dict[int, memoryview]()
-                for part_number, part_wire, part in _fields(entry):
-                    if part_wire == 2:
-                        parts[part_number] = part
-                key = bytes(parts.get(1, b"")).decode()
-                value = parts.get(2, memoryview(b""))
-                if number == 1:
-                    kind, values = _feature(value)
-                    yield False, key, kind, values
-                else:
-                    steps = [_feature(step) for n, w, step in _fields(value) if (n, w) == (1, 2)]
-                    yield True, key, [kind for kind, _ in steps], [values for _, values in steps]
-
-
-def _feature(content: memoryview) -> tuple[int, list[Any]]:
-    kind, values = codec.NONE, list[Any]()
-    for number, wire, part in _fields(content):
-        if wire == 2 and number in _TYPES:
-            values = [] if number != kind else values
-            kind = number
-            for value_number, value_wire, value in _fields(part):
-                if value_number == 1:
-                    values += _values(kind, value_wire, value)
-    return kind, values
-
-
-def _values(kind: int, wire: int, value: Any) -> list[Any]:
-    if kind == codec.BYTES:
-        return [bytes(value)]
-    if kind == codec.FLOAT32:
-        return list(np.frombuffer(value, "<f4").tolist())
-    if wire == 0:
-        return [_signed(value)]
-    numbers, at = [], 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        numbers.append(_signed(number))
-    return numbers
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def _fields(content: memoryview) -> Wire:
-    """(field number, wire type, value) of a message; a varint's value is an int, every other's its bytes."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        wire, size = tag & 7, 0
-        if tag >> 3 == 0:
-            raise ValueError("field number 0")
-        if wire == 0:
-            value, at = _varint(content, at)
-            yield tag >> 3, wire, value
+def _features(data: bytes) -> dict[str, _Found | list[_Found]]:
+    """One record's features by name. Of a name that is there twice the last counts, a list before a feature."""
+    features: dict[str, _Found | list[_Found]] = {}
+    lists: dict[str, _Found | list[_Found]] = {}
+    is_example = not data
+    for tag, start, stop in each_part(data, 0, len(data), 0):
+        if tag not in (_FIRST, _SECOND):
             continue
-        if wire == 2:
-            size, at = _varint(content, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire}")
-        if size > len(content) - at:
-            raise ValueError("a length goes past the end")
-        yield tag >> 3, wire, content[at : at + size]
-        at += size
+        is_example |= start == stop
+        for key, value in _entries(data[start:stop]):
+            is_example = True
+            if tag == _FIRST:
+                features[key] = _feature(value)
+            else:
+                lists[key] = [_feature(step) for n, step in _messages(value, 1) if n == _FIRST]
+    if not is_example:
+        raise ValueError("it has no features")
+    return features | lists
 
 
-def _varint(content: memoryview, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = content[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number & (1 << 64) - 1, at
-    raise ValueError("a number longer than ten bytes")
+def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """A map's names and messages. A message in pieces is joined, as protobuf does."""
+    for tag, entry in _messages(data, 1):
+        if tag == _FIRST:
+            parts = list(_messages(entry, 2))
+            keys = [part for n, part in parts if n == _FIRST]
+            pieces = [part for n, part in parts if n == _SECOND]
+            if parts and not keys and not pieces:
+                raise ValueError("an entry without name and value")
+            yield (keys[-1] if keys else b"").decode(), b"".join(pieces)
+
+
+def _messages(data: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
+    return ((tag, data[start:stop]) for tag, start, stop in each_part(data, 0, len(data), depth))
+
+
+def _feature(data: bytes) -> _Found:
+    """Another member of the oneof replaces what came before it, the same one adds to it."""
+    found = _Found()
+    for tag, content in _messages(data, 3):
+        kind = tag >> 3
+        if tag & 7 == LEN and kind in _TYPES:
+            found = found if found.kind == kind else _Found(kind)
+            runs = [_run(kind, value_tag, value) for value_tag, value in _messages(content, 4)]
+            found.runs += [run for run in runs if run is not None]
+    return found
+
+
+def _run(kind: int, tag: int, value: bytes) -> Any:
+    """Values packed into one field, or a single one; None where protobuf would call the field unknown."""
+    wire = tag & 7
+    if tag >> 3 != 1:
+        return None
+    if kind == codec.BYTES:
+        return [value] if wire == LEN else None
+    if kind == codec.FLOAT32:
+        return np.frombuffer(value, "<f4") if wire in (LEN, FIXED32) else None
+    return np.frombuffer(unpack_varints(value), "<i8") if wire in (LEN, VARINT) else None

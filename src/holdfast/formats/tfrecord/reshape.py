@@ -1,8 +1,9 @@
 """Many files from one, and one from many: every record in its order, read again before it is called done.
 
 Whole runs of frames are copied, their CRCs checked on the way; the CRC of all of a part's frames is kept, and
-must come out again when the part is read back from disk. Only then do the new files get their names: split writes
-its parts in a hidden folder and moves them at the end, merge finishes its one file. The manifest comes last.
+must come out again when the part is read back from disk. Only then do the new files get their names: split
+writes its parts in a hidden folder and moves them at the end, merge names its one file.
+The manifest comes last.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def split_files(
     progress: Progress | None = None,
     jobs: int = 1,
 ) -> list[FileEntry]:
-    """All records of all files, in order, in `parts` new files of about equally many, or of `part_bytes` each.
+    """All records of all files, in order, in `parts` new files of about as many each, or of `part_bytes`.
 
     Files are named NAME-00000-of-00004.tfrecord, so that sorted names keep the order. None of them is there
     before all are; the folder's manifest comes last. `part_bytes` counts a part before it is packed; a record

@@ -23,7 +23,7 @@ MOST_PARTS = 99_999  # names have five digits, so that they sort
 
 
 class Mark(NamedTuple):
-    """A place to begin reading at: a record's number over all files; its file, its number and offset there."""
+    """A place to begin reading at: a record's number over all files; its file, number and offset there."""
 
     record: int
     file: int
@@ -122,7 +122,7 @@ def lanes_of(parts: int, jobs: int) -> list[range]:
 
 
 class Cursor:
-    """Reads the input from any record on; going on from where it stands costs nothing. Holds one file open."""
+    """Reads the input from any record on; going on from where it stands costs nothing. One file is open."""
 
     def __init__(self, plan: Plan, tick: Progress) -> None:
         self._plan = plan

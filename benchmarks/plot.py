@@ -1,0 +1,90 @@
+"""The results as a picture: how far every ratio is from what was wanted, and the other peers for context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from measure import Result
+from rows import MEMORY_LIMIT_BYTES
+from table import times
+
+MET, MISSED, CONTEXT, INK = "#2a7f8e", "#d1603d", "#9aa5b1", "#22303c"
+BAR_INCHES = 0.36
+
+
+class Bar(NamedTuple):
+    name: str
+    length: float
+    told: str
+    colour: str
+
+
+def save_plot(results: list[Result], path: Path, caption: str) -> None:
+    judged = [bar for result in results if (bar := _judged(result))]
+    context = [
+        Bar(f"{_short(result.work)}  ·  {result.peer}", result.ratio, times(result.ratio), CONTEXT)
+        for result in results
+        if result.ratio is not None and result.wanted is None
+    ]
+    panels = [bars for bars in (judged, context) if bars]
+    heights = [len(bars) + 1.5 for bars in panels] or [1.0]
+    # Sizes in inches at 100 dots each: 1100 pixels wide, and as high as there are bars.
+    figure = Figure(figsize=(11, BAR_INCHES * sum(heights) + 1.3), dpi=100, layout="constrained")
+    axes = figure.subplots(max(len(panels), 1), 1, height_ratios=heights, squeeze=False)[:, 0]
+    figure.suptitle("TFRecord: holdfast against what was wanted of it", color=INK, weight="bold", size=13)
+    for axis, bars in zip(axes, panels, strict=False):
+        _draw(axis, bars)
+        if bars is judged:
+            axis.axvline(1, color=INK, linewidth=1.4)
+            axis.set_title("measured ÷ wanted: right of the line is enough", **_title())
+        else:
+            axis.set_title("for context: times the speed of other ways", **_title())
+    figure.supxlabel(caption, size=8, color="#5b6770")
+    figure.savefig(path)
+
+
+def _judged(result: Result) -> Bar | None:
+    if result.growth_bytes is not None:
+        over = MEMORY_LIMIT_BYTES / max(result.growth_bytes, 1 << 20)
+        told = f"+{result.growth_bytes / (1 << 20):.0f} MiB   (≤ {MEMORY_LIMIT_BYTES >> 20} MiB)"
+        return Bar(result.work, over, told, MET if result.met else MISSED)
+    if result.ratio is None or result.wanted is None:
+        return None
+    told = f"{times(result.ratio)}   (≥ {result.wanted:g}×)"
+    name = f"{_short(result.work)}  ·  {result.peer}"
+    return Bar(name, result.ratio / result.wanted, told, MET if result.met else MISSED)
+
+
+def _draw(axis: Any, bars: list[Bar]) -> None:
+    places = range(len(bars))
+    axis.barh(places, [bar.length for bar in bars], color=[bar.colour for bar in bars], height=0.66)
+    axis.set_xscale("log")
+    shortest, longest = min(bar.length for bar in bars), max(bar.length for bar in bars)
+    axis.set_xlim(min(0.5, 0.7 * shortest), longest * (longest / min(0.5, shortest)) ** 0.35)
+    for place, bar in zip(places, bars, strict=True):
+        axis.annotate(
+            bar.told, (bar.length, place), (5, 0), textcoords="offset points", va="center", size=9, color=INK
+        )
+    axis.set_yticks(places, [bar.name for bar in bars], size=9, color=INK)
+    axis.invert_yaxis()
+    axis.xaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axis.xaxis.set_minor_locator(LogLocator(10, ()))
+    axis.tick_params(axis="x", labelsize=8, colors="#5b6770")
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x", color="#e3e7eb", linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+
+
+def _short(work: str) -> str:
+    return work.split(",")[0] if "batches" in work or "object" in work else work
+
+
+def _title() -> dict[str, Any]:
+    return {"loc": "left", "size": 10, "color": INK}

@@ -1,0 +1,62 @@
+"""The results as a table: aligned for a terminal, or as Markdown."""
+
+from __future__ import annotations
+
+from measure import Result, Speed
+from rows import MEMORY_LIMIT_BYTES
+
+HEADS = ("row", "work", "holdfast", "peer", "its speed", "ratio", "wanted", "met")
+
+
+def text_table(results: list[Result]) -> str:
+    lines = [HEADS, *_cells(results)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADS))]
+    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    drawn.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(line.rstrip() for line in drawn)
+
+
+def markdown_table(results: list[Result]) -> str:
+    lines = [HEADS, ("---",) * len(HEADS), *_cells(results)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def notes(results: list[Result]) -> list[str]:
+    return [f"{result.work}: {result.note}" for result in results if result.note]
+
+
+def _cells(results: list[Result]) -> list[tuple[str, ...]]:
+    cells = []
+    last = ""
+    for result in results:
+        first, last = result.key != last, result.key
+        row, work = (result.row, result.work) if first else ("", "")
+        ours = _ours(result) if first else ""
+        cells.append((row, work, ours, result.peer, *_against(result)))
+    return cells
+
+
+def _ours(result: Result) -> str:
+    if result.growth_bytes is not None:
+        return f"+{result.growth_bytes / (1 << 20):.1f} MiB"
+    return _speed(result.ours) if result.ours else ""
+
+
+def _against(result: Result) -> tuple[str, str, str, str]:
+    met = "" if result.met is None else "yes" if result.met else "NO"
+    if result.growth_bytes is not None:
+        return "", "", f"≤ {MEMORY_LIMIT_BYTES >> 20} MiB", met
+    wanted = "" if result.wanted is None else f"≥ {result.wanted:g}×"
+    if result.ratio is None or result.theirs is None:
+        return "skipped", "", wanted, ""
+    return _speed(result.theirs), times(result.ratio), wanted, met
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×" if ratio >= 10 else f"{ratio:.2f}×"
+
+
+def _speed(speed: Speed) -> str:
+    rate = speed.records_per_s
+    count = f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{rate / 1e3:.1f} k"
+    return f"{count} rec/s, {speed.bytes_per_s / 1e9:.2f} GB/s"
