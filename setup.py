@@ -12,7 +12,14 @@ setup(
             depends=sorted(glob("native/codec/*.h")),
             include_dirs=["native/codec"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Werror=implicit-function-declaration"],
+            extra_compile_args=[
+                "-O3",
+                "-std=c11",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Werror=implicit-function-declaration",
+            ],
             py_limited_api=True,
             optional=True,
         )

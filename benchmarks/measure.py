@@ -1,4 +1,4 @@
-"""Data files made once, a check that all sides read the same, then rounds in which every side has its turn."""
+"""Data files made once, proof that all sides read the same, then rounds in which every side has its turn."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Result:
     met: bool | None = None
     skipped: str = ""
     growth_bytes: int | None = None
+    limit_bytes: int | None = None
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def measure_task(bench: Bench, task: Task) -> list[Result]:
             able.append(peer)
         except SideError as error:
             result.skipped = str(error)
-    bench.say(f"{task.row}  {task.work}: {bench.rounds} rounds of {len(able)} sides")
+    bench.say(f"{task.row}  {task.work} (rounds: {bench.rounds}, sides: {len(able)})")
     turns = _rounds(bench, able, job)
     speeds = {peer: _best(turns[peer], nbytes) for peer in able}
     for peer, result in zip(task.peers, results, strict=True):
@@ -129,8 +130,8 @@ def _prepare(bench: Bench, task: Task) -> tuple[dict[str, Any], int]:
     least = {"least_s": bench.sizes.turn_s}
     if not task.target:
         data = bench.files(task.data)
-        given = {"data": task.data, "files": data.files, "records": data.records, "bytes": data.bytes}
-        job = {**given, **least}
+        job: dict[str, Any] = {"data": task.data, "files": data.files, **least}
+        job |= {"records": data.records, "bytes": data.bytes}
         bench.sides.get("holdfast").call(task.operation, **job)  # warm, as its peers will be
         return job, data.bytes
     if task.target not in bench.folders:
@@ -180,7 +181,7 @@ def _best(turns: list[dict[str, float]], nbytes: int) -> Speed:
 
 
 def _fsync_note(ours: Speed, theirs: Speed) -> str:
-    if not ours.fsync_s:
+    if ours.fsync_s < 0.001 * ours.seconds:
         return ""
     without = theirs.seconds / (ours.seconds - ours.fsync_s)
     return f"fsync is {1000 * ours.fsync_s:.1f} ms of ours, the peer has none; without it {without:.3g}×"
@@ -218,5 +219,6 @@ def _memory_of(bench: Bench, task: MemoryTask, large: Path) -> Result:
     growth = answer["growth_bytes"]
     read = f"{large.stat().st_size / 1e9:.2f} GB, {answer['records']:,} records"
     result = Result(task.row, task.key, task.work, "its own start", None, growth_bytes=growth, note=read)
+    result.limit_bytes = MEMORY_LIMIT_BYTES
     result.met = growth <= MEMORY_LIMIT_BYTES
     return result

@@ -83,17 +83,13 @@ def records(job: Job) -> Pass:
 
 
 def finished(count: int, iterator: Any) -> Pass:
-    # Letting go of an iterator can wait for the autotuner's next tick, which comes 0.6, 1.3, 2.6, 5.1 … s after
-    # its start. That is no part of reading: the iterator goes when the clock has stopped.
+    # Letting go of an iterator can wait for the autotuner's next tick: 0.6, 1.3, 2.6, 5.1 … s from its start.
+    # That is no part of reading: it goes when the clock has stopped.
     held = [iterator]
     return Pass(count, held.clear)
 
 
 _small_columns = functools.cache(small_columns)
-
-
-def prepare_write(job: Job) -> None:
-    _small_columns(job["rows"])
 
 
 def write(job: Job) -> Pass:
@@ -135,5 +131,5 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    operations = [sums, columns, columns_in_turn, records, prepare_write, write]
+    operations = [sums, columns, columns_in_turn, records, write]
     serve({operation.__name__: operation for operation in operations}, facts)

@@ -66,8 +66,12 @@ class Side:
         return lines[-1] if lines else f"exit code {self._process.returncode}"
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """It ends by itself when its pipe closes, and removes its temporary files; killed, it would not."""
+        try:
+            self._process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
         self._said.close()
 
 

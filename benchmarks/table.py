@@ -26,7 +26,7 @@ def notes(results: list[Result]) -> list[str]:
 
 
 def _cells(results: list[Result]) -> list[tuple[str, ...]]:
-    cells = []
+    cells: list[tuple[str, ...]] = []
     last = ""
     for result in results:
         first, last = result.key != last, result.key

@@ -1,7 +1,8 @@
-"""TFRecord, side by side: holdfast, TensorFlow, PyPI's tfrecord and plain reading, on the same files in the same rounds.
+"""TFRecord, side by side: holdfast, TensorFlow, PyPI's tfrecord and plain reading, on the same files.
 
-Prints a table of ratios, and saves it as JSON, Markdown and a plot. Every side is a process of its own that stays for the
-whole run; a number is the best of all rounds. Nothing here fails because it was slow.
+Prints a table of ratios, and saves it as JSON, Markdown and a plot. Every side is a process of its own that
+stays for the whole run and has a turn in every round; a number is the best of all rounds. Nothing here fails
+because it was slow.
 """
 
 from __future__ import annotations
@@ -56,9 +57,7 @@ def main() -> None:
             folders["tmpfs"] = _folder(stack, TMPFS)
         _check_space(folders["disk"], sizes)
         machine = machine_facts(folders["disk"])
-        bench = Bench(
-            sides, sizes, arguments.rounds, folders, lambda line: print(line, file=sys.stderr, flush=True)
-        )
+        bench = Bench(sides, sizes, arguments.rounds, folders, tell)
         results = run(bench, arguments.only)
     busy.append(load_average())
     report = {
@@ -74,6 +73,10 @@ def main() -> None:
     print("\n".join(["", text_table(results), "", *lines]))
     if arguments.out is not None:
         save(arguments.out, report, results, lines)
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def run(bench: Bench, rows: list[str]) -> list[Result]:
@@ -103,13 +106,13 @@ def _check_space(folder: Path, sizes: Sizes) -> None:
         )
 
 
-# ---- what is told besides the table ------------------------------------------------------------------------------
+# ---- what is told besides the table ------------------------------------------------------------------------
 
 
 def _side_facts(sides: Sides) -> dict[str, Any]:
     facts: dict[str, Any] = {"versions": {}}
     for told in sides.facts.values():
-        facts["versions"] |= told["versions"]
+        facts["versions"] = told["versions"] | facts["versions"]  # holdfast came first: its numpy is told
         facts |= {name: value for name, value in told.items() if name != "versions"}
     return facts
 
@@ -154,9 +157,15 @@ def save(folder: Path, report: dict[str, Any], results: list[Result], lines: lis
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tfrecord.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     told = "\n".join(f"- {line}" for line in lines)
-    head = "# TFRecord, side by side\n\nOne process, every CRC checked; each number is the best of"
-    page = f"{head} {report['rounds']} rounds. Made by `benchmarks/tfrecord.py`.\n\n{markdown_table(results)}\n\n{told}\n"
-    (folder / "tfrecord.md").write_text(page + "\n![measured against wanted](tfrecord.png)\n")
+    page = [
+        "# TFRecord, side by side",
+        "One process, every CRC checked; each number is the best of "
+        f"{report['rounds']} rounds. Made by `benchmarks/tfrecord.py`.",
+        markdown_table(results),
+        told,
+        "![measured against wanted](tfrecord.png)",
+    ]
+    (folder / "tfrecord.md").write_text("\n\n".join(page) + "\n")
     machine = report["machine"]
     caption = f"{machine['cpu']}, {machine['cores']} cores; best of {report['rounds']} rounds"
     save_plot(results, folder / "tfrecord.png", caption)

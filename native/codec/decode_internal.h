@@ -91,11 +91,25 @@ static inline int hf_push_bytes(hf_decoder *d, hf_array *a, const uint8_t *p, si
         return 0;
     }
     uint8_t *to = a->data + a->len;
-    if (n == 8) { /* a call for the commonest sizes costs more than the copy */
-        memcpy(to, p, 8);
-    } else if (n == 4) {
-        memcpy(to, p, 4);
-    } else if (n) {
+    if (n <= 16) { /* for the commonest sizes a call costs more than the copy: two overlapping moves instead */
+        if (n >= 8) {
+            uint64_t first, last;
+            memcpy(&first, p, 8);
+            memcpy(&last, p + n - 8, 8);
+            memcpy(to, &first, 8);
+            memcpy(to + n - 8, &last, 8);
+        } else if (n >= 4) {
+            uint32_t first, last;
+            memcpy(&first, p, 4);
+            memcpy(&last, p + n - 4, 4);
+            memcpy(to, &first, 4);
+            memcpy(to + n - 4, &last, 4);
+        } else {
+            for (size_t i = 0; i < n; i++) {
+                to[i] = p[i];
+            }
+        }
+    } else {
         memcpy(to, p, n);
     }
     a->len += n;

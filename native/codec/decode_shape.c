@@ -20,11 +20,12 @@ typedef struct {
 
 struct hf_shape {
     uint64_t length;
-    size_t n_checks, n_actions;
+    size_t n_checks, n_copies, n_actions;
     struct {
         uint64_t word;
         uint32_t at;
     } checks[MAX_CHECKS];
+    action_t copies[MAX_ACTIONS]; /* the commonest of all, apart: floats of fixed shape */
     action_t actions[MAX_ACTIONS];
 };
 
@@ -119,6 +120,13 @@ int hf_shape_read(hf_decoder *d, const uint8_t *p, uint64_t length) {
         if (!same_frame(shape, p)) {
             continue;
         }
+        for (size_t i = 0; i < shape->n_copies; i++) {
+            const action_t *a = &shape->copies[i];
+            if (!hf_push_bytes(d, &d->columns[a->field].values, p + a->at, a->len)) {
+                hf_drop_row(d);
+                return 0;
+            }
+        }
         for (size_t i = 0; i < shape->n_actions; i++) {
             if (!act(d, &shape->actions[i], p)) {
                 hf_drop_row(d); /* the walk will find out what is wrong */
@@ -154,10 +162,15 @@ static int add_checks(hf_shape *shape, const uint8_t *p, size_t from, size_t to)
 }
 
 static int add_action(hf_decoder *d, hf_shape *shape, size_t field, uint32_t op, size_t at, size_t len) {
-    if (shape->n_actions == MAX_ACTIONS) {
+    action_t action = {(uint32_t)(field < d->width ? field : 0), op, (uint32_t)at, (uint32_t)len};
+    if (shape->n_actions == MAX_ACTIONS || shape->n_copies == MAX_ACTIONS) {
         return 0;
     }
-    shape->actions[shape->n_actions++] = (action_t){(uint32_t)(field < d->width ? field : 0), op, (uint32_t)at, (uint32_t)len};
+    if (op == FLOATS && d->fields[field].depth == HF_FIXED) {
+        shape->copies[shape->n_copies++] = action;
+    } else {
+        shape->actions[shape->n_actions++] = action;
+    }
     return 1;
 }
 

@@ -49,18 +49,16 @@ class BytesColumn(Sequence[memoryview]):
             start, stop, step = i.indices(len(self))
             if step != 1:
                 raise IndexError(f"a column is sliced in steps of 1, got {step}")
-            return self._slice(start, max(start, stop), self.per_item)
+            return self.rows(start, max(start, stop))
         i = _position(i, len(self))
         if self.per_item:
-            return self._slice(i, i + 1, self.per_item)._flat()
+            return BytesColumn(self._values, self.rows(i, i + 1)._offsets)
         return self._values[self._offsets[i] : self._offsets[i + 1]].data
 
-    def _slice(self, start: int, stop: int, per_item: int) -> BytesColumn:
-        n = per_item or 1
-        return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], per_item)
-
-    def _flat(self) -> BytesColumn:
-        return BytesColumn(self._values, self._offsets)
+    def rows(self, start: int, stop: int) -> BytesColumn:
+        """Rows [start, stop), which must be there. Shares the bytes."""
+        n = self.per_item or 1
+        return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], self.per_item)
 
     def __iter__(self) -> Iterator[memoryview]:
         return (self[i] for i in range(len(self)))
@@ -107,9 +105,13 @@ class RaggedColumn(Sequence[Any]):
             start, stop, step = i.indices(len(self))
             if step != 1:
                 raise IndexError(f"a column is sliced in steps of 1, got {step}")
-            return RaggedColumn(self._values, self._splits[start : max(start, stop) + 1])
+            return self.rows(start, max(start, stop))
         i = _position(i, len(self))
         return self._values[int(self._splits[i]) : int(self._splits[i + 1])]
+
+    def rows(self, start: int, stop: int) -> RaggedColumn:
+        """Rows [start, stop), which must be there. Shares the items."""
+        return RaggedColumn(self._values, self._splits[start : stop + 1])
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -137,5 +139,8 @@ Batch = dict[str, ColumnData]
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
-    """Rows [start, stop) of every column, without a copy."""
-    return {name: column[start:stop] for name, column in batch.items()}
+    """Rows [start, stop) of every column, which must be there, without a copy."""
+    return {
+        name: column[start:stop] if type(column) is np.ndarray else column.rows(start, stop)  # type: ignore[union-attr]
+        for name, column in batch.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,24 +63,39 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
 # ---- reading: buffers -> columns
 
 
-def batch_of(schema: Schema, buffers: Sequence[codec.ColumnBuffers]) -> Batch:
-    """What Decoder.take gave, as the columns the schema names. Shares the memory."""
-    return {name: _column_of(column, parts) for (name, column), parts in zip(schema.items(), buffers, strict=True)}
+def batch_maker(schema: Schema) -> Callable[[Sequence[codec.ColumnBuffers]], Batch]:
+    """Makes the columns the schema names of what Decoder.take gave, sharing its memory.
+
+    Everything that follows from the schema is settled once: this runs for every few hundred rows.
+    """
+    makers = [(name, _column_maker(column)) for name, column in schema.items()]
+    return lambda buffers: {name: make(parts) for (name, make), parts in zip(makers, buffers, strict=True)}
 
 
-def _column_of(column: Column, parts: codec.ColumnBuffers) -> ColumnData:
-    values, ends, steps, rows = parts
+def _column_maker(column: Column) -> Callable[[codec.ColumnBuffers], ColumnData]:
     value = value_of(column)
-    data: Any = np.frombuffer(values, DTYPES[KINDS[type(value)]])
-    if isinstance(value, Bytes):
-        data = BytesColumn(data, np.frombuffer(ends, np.int64), value.count if value.shape else 0)
-    elif value.shape:
-        data = data.reshape(-1, *value.shape)
-    if steps is not None:
-        data = RaggedColumn(data, np.frombuffer(steps, np.int64))
-    if rows is not None:
-        data = RaggedColumn(data, np.frombuffer(rows, np.int64))
-    return data  # type: ignore[no-any-return]
+    make = _bytes_maker(value) if isinstance(value, Bytes) else _array_maker(value)
+    if not isinstance(column, Ragged):
+        return make
+    frombuffer, int64 = np.frombuffer, np.dtype(np.int64)
+    if column.depth == codec.RAGGED:
+        return lambda parts: RaggedColumn(make(parts), frombuffer(parts[3], int64))
+    return lambda parts: RaggedColumn(
+        RaggedColumn(make(parts), frombuffer(parts[2], int64)), frombuffer(parts[3], int64)
+    )
+
+
+def _array_maker(value: Value) -> Callable[[codec.ColumnBuffers], ColumnData]:
+    frombuffer, dtype, shape = np.frombuffer, DTYPES[KINDS[type(value)]], (-1, *value.shape)
+    if not value.shape:
+        return lambda parts: frombuffer(parts[0], dtype)
+    return lambda parts: frombuffer(parts[0], dtype).reshape(shape)
+
+
+def _bytes_maker(value: Bytes) -> Callable[[codec.ColumnBuffers], ColumnData]:
+    frombuffer, uint8, int64 = np.frombuffer, DTYPES[codec.BYTES], np.dtype(np.int64)
+    per_item = value.count if value.shape else 0
+    return lambda parts: BytesColumn(frombuffer(parts[0], uint8), frombuffer(parts[1], int64), per_item)
 
 
 # ---- writing: what people have -> buffers

@@ -60,7 +60,7 @@ class NotAnExample(ValueError):
 
 
 def infer_schema(records: Iterable[bytes]) -> Inferred:
-    """The schema that all these records fit. Sizes that differ become Ragged, what some lack gets a default."""
+    """The schema all these records fit. Sizes that differ become Ragged, what some lack gets a default."""
     seen: dict[str, _Seen] = {}
     examples: dict[str, Any] = {}
     total = 0
@@ -120,7 +120,7 @@ def _column(entry: _Seen, total: int) -> tuple[Column | None, str]:
 
 
 def _features(data: bytes) -> dict[str, _Found | list[_Found]]:
-    """One record's features by name. Of a name that is there twice the last counts, a list before a feature."""
+    """One record's features by name. Of a name that is there twice the last counts; lists go first."""
     features: dict[str, _Found | list[_Found]] = {}
     lists: dict[str, _Found | list[_Found]] = {}
     is_example = not data

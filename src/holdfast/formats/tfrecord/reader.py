@@ -11,7 +11,7 @@ from ..._native import codec
 from ...errors import CorruptError, DecodeError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, slice_batch
-from .encoding import KIND_NAMES, batch_of, fields_of, kind_of, value_of
+from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, value_of
 from .problems import Problem
 from .source import Compression, open_source
 from .stream import BUFFER_BYTES, FrameStream, OnCorrupt, Verify
@@ -20,7 +20,7 @@ OnMismatch = Literal["raise", "skip"]
 
 # Rows are decoded in runs of about this many bytes, and batches are slices of a run: a call into the codec costs about
 # as much as decoding twenty small records. A batch that is kept keeps its run alive, so this bounds what it can pin.
-RUN_BYTES = 1 << 18
+RUN_BYTES = 1 << 19
 
 _MANY = 1 << 62
 
@@ -105,6 +105,7 @@ class TFRecordReader:
     def _batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
         stream = self._stream
         decoder = codec.Decoder(fields_of(schema))
+        make_batch = batch_maker(schema)
         run = size  # rows; a multiple of `size`
 
         def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
@@ -122,7 +123,7 @@ class TFRecordReader:
                 continue
             whole = rows if failed is None and not more and not drop_last else rows - rows % size
             if whole:
-                batch = batch_of(schema, decoder.take())
+                batch = make_batch(decoder.take())
                 for start in range(0, whole, size):
                     yield slice_batch(batch, start, min(start + size, whole))
                 del batch

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from holdfast.errors import DataError, FormatError, HoldfastError, InputError
+from holdfast._native import codec
+from holdfast.errors import DataError, FormatError, HoldfastError
 from holdfast.formats.columns import Ints
 
 from .index import load_index
@@ -18,9 +19,10 @@ from .manifest import find_manifest
 from .reader import TFRecordReader
 from .runs import Progress, Runs
 from .source import open_source
+from .verify import explain
 
-_FRAME_BYTES = 16
-_SAMPLE_BYTES = 64 << 20  # of the records a schema is read from; at least one is looked at in any case
+_SAMPLE_BYTES = 64 << 20  # of the records a schema is taken from; one is looked at in any case
+_HEAD_BYTES = 64
 
 
 class Sizes(NamedTuple):
@@ -34,50 +36,41 @@ class Sizes(NamedTuple):
 @dataclass
 class Survey:
     path: str
-    format: Literal["tfrecord"] | None = None  # None: not one, or nothing is known of it
-    compression: str = ""
-    bytes: int = 0
-    records: int = 0
+    format: Literal["tfrecord"] | None = None  # None: it is not one, or could not be read
+    compression: str = "none"
+    file_bytes: int = 0
+    records: int = 0  # intact ones
     sizes: Sizes | None = None
     inferred: Inferred | None = None  # None: there are no records, or they are not Examples
-    head: bytes = b""  # the first record's, where they are not Examples
-    head_bytes: int = 0  # how long that record is
-    manifest: str = ""
+    head: bytes = b""  # the beginning of the first record, where they are not Examples
+    head_of: int = 0  # how long that record is
+    manifest: str = "none beside it"
     problem: str | None = None
     hint: str = ""
     readable: bool = True
-    _counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)  # of frames, by their size
 
     def note(self, problem: str, hint: str = "") -> None:
-        """Keeps the first problem: those behind it mostly follow from it."""
+        """The first problem is kept: those behind it mostly follow from it."""
         if self.problem is None:
             self.problem, self.hint = problem, hint
 
 
 def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progress | None = None) -> Survey:
-    """Never raises for what is wrong with the file: as much as could be found out is in the survey.
+    """Never raises for what is wrong with the file: whatever could be found out is in the survey.
 
-    With a fresh index only the first records are read; else the whole file is, and all of its CRCs checked.
+    With a fresh index only the first records are read; else the whole file is, and all its CRCs are checked.
     """
     survey = Survey(os.fspath(path))
     try:
         _measure(survey, progress)
-        _sample(survey, sample)
-        _compare(survey)
-    except FormatError as error:
-        survey.format = None
-        survey.note(error.reason, error.hint)
-    except DataError as error:
-        survey.note(_said(error), error.hint)
+        if survey.format:
+            _sample(survey, sample)
+            _compare(survey)
     except (HoldfastError, OSError) as error:
         survey.readable = False
-        survey.note(error.strerror or "" if isinstance(error, OSError) else str(error).removeprefix(f"{path}: "))
+        survey.note((isinstance(error, OSError) and error.strerror) or str(error).removeprefix(f"{path}: "))
     return survey
-
-
-def _said(error: DataError) -> str:
-    """The error without the path, which stands beside it anyway."""
-    return str(error).removeprefix(f"{error.path}, ").removeprefix(f"{error.path} ").removesuffix(f". {error.hint}")
 
 
 # ---- how many, how large
@@ -85,57 +78,101 @@ def _said(error: DataError) -> str:
 
 def _measure(survey: Survey, progress: Progress | None) -> None:
     with open_source(survey.path) as source:
-        survey.compression, survey.bytes = source.compression, source.file_bytes()
+        survey.format, survey.compression, survey.file_bytes = (
+            "tfrecord",
+            source.compression,
+            source.file_bytes(),
+        )
         offsets = load_index(survey.path, source) if source.compression == "none" else None
-    survey.format = "tfrecord"
-    if offsets is not None:
+    if offsets is None:
+        _walk(survey, progress)
+    else:
         _count(survey, np.diff(offsets))
         if progress:
-            progress(survey.bytes)
-    else:
-        _walk(survey, progress)
-    survey.sizes = _sizes(survey._counts)
+            progress(survey.file_bytes)
+    survey.records = survey.counts.total()
+    survey.sizes = _sizes(survey.counts)
 
 
 def _walk(survey: Survey, progress: Progress | None) -> None:
-    """Goes on behind damages of a plain file; a packed one ends there."""
+    """Goes on behind the damages of a plain file; a packed one ends there."""
 
     def put(frames: memoryview, starts: Ints) -> None:
         _count(survey, np.diff(starts, append=len(frames)))
 
+    error: DataError | None
+    more = 0
     try:
         with Runs(survey.path, on_corrupt="salvage", spool=False, progress=progress) as runs:
             while runs.next(put) is not None:
                 pass
-            if runs.problems:
-                from .verify import explain
+            error, more = explain(runs.stream), len(runs.problems) - 1
+    except DataError as found:
+        error = found
+    if error is not None:
+        survey.note(_said(error) + (f", and {more:,} more" if more > 0 else ""), error.hint)
+        survey.format = None if isinstance(error, FormatError) else "tfrecord"
 
-                hint = explain(runs.stream)
-                first = runs.problems[0]
-                place = f"record {first.record:,} at byte {first.offset:,}" if first.record is not None else ""
-                more = len(runs.problems) - 1
-                survey.note(f"{place}: {first.reason}" + (f", and {more:,} more" if more else ""), hint)
-    except DataError as error:
-        survey.note(_said(error), error.hint)
+
+def _said(error: DataError) -> str:
+    """Without the path, which stands beside it anyway, and without the hint."""
+    return str(DataError("", error.record, error.offset, error.reason)).lstrip(",: ")
 
 
 def _count(survey: Survey, frame_bytes: Ints) -> None:
-    values, counts = np.unique(frame_bytes, return_counts=True)
-    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-        survey._counts[value] = survey._counts.get(value, 0) + count
-    survey.records += len(frame_bytes)
+    sizes, counts = np.unique(frame_bytes, return_counts=True)
+    survey.counts.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
 
 
-def _sizes(counts: dict[int, int]) -> Sizes | None:
+def _sizes(counts: Counter[int]) -> Sizes | None:
     if not counts:
         return None
     sizes = sorted(counts)
-    middle, below = (sum(counts.values()) - 1) // 2, 0
-    for median in sizes:
-        below += counts[median]
-        if below > middle:
-            break
-    return Sizes(sizes[0] - _FRAME_BYTES, median - _FRAME_BYTES, sizes[-1] - _FRAME_BYTES)
+    ends = np.cumsum([counts[size] for size in sizes])
+    middle = sizes[int(np.searchsorted(ends, (counts.total() + 1) // 2))]
+    return Sizes(*(size - codec.OVERHEAD_BYTES for size in (sizes[0], middle, sizes[-1])))
 
 
 # ---- what they are
+
+
+def _sample(survey: Survey, sample: int) -> None:
+    records = _first_records(survey, sample)
+    if not records:
+        return
+    try:
+        survey.inferred = infer_schema(records)
+    except NotAnExample:
+        survey.head, survey.head_of = records[0][:_HEAD_BYTES], len(records[0])
+
+
+def _first_records(survey: Survey, sample: int) -> list[bytes]:
+    records: list[bytes] = []
+    size = 0
+    with TFRecordReader(
+        survey.path, on_corrupt="salvage" if survey.compression == "none" else "raise"
+    ) as reader:
+        try:
+            for record in reader.records():
+                records.append(record)
+                size += len(record)
+                if len(records) >= sample or size >= _SAMPLE_BYTES:
+                    break
+        except DataError as error:
+            survey.note(_said(error), error.hint)
+    return records
+
+
+def _compare(survey: Survey) -> None:
+    """With what its writer said of it."""
+    manifest = find_manifest(survey.path)
+    if manifest is None:
+        return
+    entry = manifest.entries.get(os.path.basename(survey.path))
+    if entry is None:
+        survey.manifest = f"not listed in {manifest.path.name}"
+        return
+    survey.manifest = f"listed in {manifest.path.name}, {entry.records:,} records"
+    if (entry.records, entry.bytes) != (survey.records, survey.file_bytes):
+        said = f"the manifest says {entry.records:,} records in {entry.bytes:,} bytes"
+        survey.note(f"{said}, the file has {survey.records:,} in {survey.file_bytes:,}")

@@ -80,22 +80,22 @@ def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spoo
                 reason = f"more than {_LISTED:,} problems; not read on"
                 runs.problems.append(Problem(runs.offset, runs.record, reason))
                 break
-        hint = _explain(runs.stream)
+        error = explain(runs.stream)
         size, problems = runs.file_bytes, list(runs.problems)
     if expected and not problems:
         problems += _against(expected, good, size, crc)
-    return FileReport(name, not problems, good, size, problems, hint)
+    return FileReport(name, not problems, good, size, problems, error.hint if error else "")
 
 
-def _explain(stream: FrameStream) -> str:
-    """The first problem as a reader would be told: unfinished, foreign, or damaged."""
+def explain(stream: FrameStream) -> DataError | None:
+    """The first problem as a reader would be told of it: unfinished, foreign, or damaged."""
     if not stream.problems:
-        return ""
+        return None
     first = stream.problems[0]
     error = error_for(stream.source, first.record or 0, first.offset, first.reason)
     if error.reason != first.reason and (first.reason.startswith(TRUNCATED) or first.offset == 0):
         stream.problems[0] = first._replace(reason=error.reason)
-    return error.hint
+    return error
 
 
 def _against(entry: FileEntry, records: int, size: int, crc: int) -> list[Problem]:

@@ -1,0 +1,31 @@
+"""The command `holdfast`: one module for each command, and what they share.
+
+overview.py   the commands by purpose; loads a command's module when it is called
+command.py    what a command is: its module's docstring is its --help; --json, --quiet, --debug
+exits.py      exit codes; the one place where an error becomes a sentence on stderr
+screen.py     what goes to stdout: text for people, or one JSON document
+progress.py   the bar on stderr
+inputs.py     files, globs and folders
+cores.py      the same work for many files, on all cores
+version.py    the line `holdfast --version` prints
+
+Importing this module loads the standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    try:
+        from .exits import run
+
+        return run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # while loading, or while saying what went wrong
+        print("holdfast: interrupted", file=sys.stderr)
+        return 130

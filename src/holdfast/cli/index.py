@@ -1,0 +1,95 @@
+"""Where every record begins, for reading by number.
+
+An index makes holdfast.Records open at once, and lets readers go straight to
+any record. It is kept beside FILE as .NAME.index, or with --cache in
+~/.cache/holdfast ($XDG_CACHE_HOME), and is thrown away by itself when FILE
+changes. Packed files have no index: merge them into a plain one first.
+
+FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+
+Example:
+
+  holdfast index 'data/train-*.tfrecord'
+
+With --json:
+
+  {"files": [{"path": "data/train-00000.tfrecord",
+   "index": "data/.train-00000.tfrecord.index", "records": 4711,
+   "problem": null}]}
+
+  problem   why there is no index; "index" and "records" are then null
+
+Exit codes: 0 all files have an index; 1 some have none because they are
+damaged; 3 some could not be read, or their index not be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import click
+
+from holdfast.errors import DataError, HoldfastError
+from holdfast.formats.tfrecord.index import Place, make_index
+from holdfast.report.words import counted
+
+from .command import command
+from .cores import for_each_file, jobs_option
+from .exits import FINE, FOUND, NO_ACCESS, describe
+from .inputs import expand_once
+from .screen import Screen
+
+_SHOWN = 20
+
+
+class Indexed(NamedTuple):
+    path: str
+    index: str | None
+    records: int | None
+    problem: str | None = None
+    code: int = FINE
+
+
+@command(__doc__)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--cache", is_flag=True, help="Keep it in the user's cache folder, not beside FILE.")
+@jobs_option
+def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
+    paths = expand_once(files)
+    work = partial(_index, "cache" if cache else "beside")
+    done = for_each_file(work, paths, jobs, screen, f"indexing {counted(len(paths), 'file')}")
+    screen.document(
+        {"files": [{key: getattr(one, key) for key in ("path", "index", "records", "problem")} for one in done]}
+    )
+    failed = [one for one in done if one.problem is not None]
+    good = [one for one in done if one.problem is None]
+    _show(screen, good, failed)
+    codes = {one.code for one in failed}
+    return FOUND if FOUND in codes else NO_ACCESS if codes else FINE
+
+
+def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None) -> Indexed:
+    try:
+        where, records = make_index(path, place, progress)
+    except (HoldfastError, OSError) as error:
+        said, code = describe(error)
+        if isinstance(error, DataError):
+            said = f"{error.reason}, record {error.record or 0:,} at byte {error.offset or 0:,}"
+        return Indexed(path, None, None, said.removeprefix(f"{path}: "), code)
+    return Indexed(path, str(where), records)
+
+
+def _show(screen: Screen, good: list[Indexed], failed: list[Indexed]) -> None:
+    if good:
+        screen.table(["file", ">records", "index"], [(g.path, f"{g.records:,}", g.index or "") for g in good[:_SHOWN]])
+        if len(good) > _SHOWN:
+            screen.print(f"… and {counted(len(good) - _SHOWN, 'more file')} (--json lists all)")
+        screen.print()
+    if failed:
+        screen.table(["no index for", "because"], [(one.path, one.problem or "") for one in failed])
+        screen.print()
+    records = counted(sum(one.records or 0 for one in good), "record")
+    of = f" of {len(good) + len(failed):,}" if failed else ""
+    screen.print(f"{records} in {len(good):,}{of} {'file' if len(good) + len(failed) == 1 else 'files'} indexed")

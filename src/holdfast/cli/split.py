@@ -1,0 +1,104 @@
+"""Many files from one, or from many others.
+
+All records of all FILEs, in order, go to new files in DIR that are named
+NAME-00000-of-00004.tfrecord and so on: N files with about equally many
+records, or as many files as it takes with at most SIZE each (before packing;
+a record larger than that has a file of its own). Every CRC is checked on the
+way, and every new file is read again: the same records, in the same order.
+All of them appear together, when all are whole, and holdfast.manifest.json
+beside them keeps their counts and checksums. A damaged FILE is refused:
+salvage it first.
+
+FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+
+Examples:
+
+  holdfast split train.tfrecord -n 16 -o shards
+  holdfast split 'raw/*.tfrecord.gz' --size 256MB -o shards --name train
+
+With --json:
+
+  {"records": 4711, "files": [{"path": "shards/train-00000-of-00016.tfrecord",
+   "records": 295, "bytes": 512345, "crc32c": "e3069283"}]}
+
+Exit codes: 0 all is written; 1 a FILE is damaged; 3 a FILE cannot be read, DIR
+cannot be written, or a file of that name is there already. Without 0 nothing
+is left behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast._base.units import format_bytes
+from holdfast._native import codec
+from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
+from holdfast.formats.tfrecord.reshape import MOST_PARTS, SPLIT_PASSES, split_files
+from holdfast.report.words import counted
+
+from .command import COMPRESSION, Size, command
+from .cores import jobs_option, total_bytes
+from .exits import FINE
+from .inputs import expand
+from .progress import bar_for
+from .screen import Screen
+
+_SHOWN = 20
+
+
+@command(__doc__)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="How many files to write.")
+@click.option("--size", type=Size(), metavar="SIZE", help="How large one may be: 256MB, 1.5GiB, …")
+@click.option("-o", "--out", required=True, metavar="DIR", help="The folder for them; made if missing.")
+@click.option("--name", metavar="NAME", help="What their names begin with.  [default: as the first FILE's]")
+@click.option("--compression", type=COMPRESSION, default="none", help="How to pack them.  [default: none]")
+@jobs_option
+@click.pass_context
+def split(
+    context: click.Context,
+    screen: Screen,
+    files: tuple[str, ...],
+    parts: int | None,
+    size: int | None,
+    out: str,
+    name: str | None,
+    compression: Any,
+    jobs: int,
+) -> int:
+    if (parts is None) == (size is None):
+        raise click.UsageError("say either how many files (-n) or how large one may be (--size)", context)
+    paths = expand(files)
+    with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
+        try:
+            entries = split_files(
+                paths,
+                out,
+                parts=parts,
+                part_bytes=size,
+                name=name,
+                compression=compression,
+                progress=lambda n: bar.advance(n / SPLIT_PASSES),
+                jobs=jobs if codec.NATIVE else 1,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error), context) from error
+    records = sum(entry.records for entry in entries)
+    screen.document({"records": records, "files": [entry.as_dict() for entry in entries]})
+    _show(screen, entries, records)
+    return FINE
+
+
+def _show(screen: Screen, entries: list[FileEntry], records: int) -> None:
+    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN]]
+    screen.table(["file", ">records", ">size"], rows)
+    if len(entries) > _SHOWN:
+        screen.print(f"… and {counted(len(entries) - _SHOWN, 'more file')} (--json lists all)")
+    screen.print()
+    empty = sum(not entry.records for entry in entries)
+    if empty:
+        screen.print(f"{counted(empty, 'file')} stayed empty: there are only {counted(records, 'record')}.")
+    what = f"{counted(records, 'record')} in {counted(len(entries), 'file')}"
+    screen.print(f"{what}, in order and read again; listed in {MANIFEST_NAME}")

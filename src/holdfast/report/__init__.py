@@ -1,0 +1,1 @@
+"""The same facts for people and for machines."""
