@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from measure import Result
@@ -35,8 +36,8 @@ def save_plot(results: list[Result], path: Path, caption: str) -> None:
     panels = [bars for bars in (judged, context) if bars]
     heights = [len(bars) + 1.5 for bars in panels] or [1.0]
     # Sizes in inches at 100 dots each: 1100 pixels wide, and as high as there are bars.
-    figure = Figure(figsize=(11, BAR_INCHES * sum(heights) + 1.3), dpi=100, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(11, BAR_INCHES * sum(heights) + 1.3), dpi=100, layout=layout)
     axes = figure.subplots(max(len(panels), 1), 1, height_ratios=heights, squeeze=False)[:, 0]
     figure.suptitle("TFRecord: holdfast against what was wanted of it", color=INK, weight="bold", size=13)
     for axis, bars in zip(axes, panels, strict=False):

@@ -34,14 +34,18 @@ _HOMES = {
     "errors": "",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the face is this table
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     home = _HOMES[name]
-    value = importlib.import_module(f".{name}", __name__) if not home else getattr(importlib.import_module(f".{home}", __name__), name)
+    value = (
+        importlib.import_module(f".{name}", __name__)
+        if not home
+        else getattr(importlib.import_module(f".{home}", __name__), name)
+    )
     globals()[name] = value
     return value
 

@@ -36,7 +36,7 @@ class Value:
             raise SchemaError("Value is the base of Bytes, Int64 and Float32: use one of those")
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         try:
-            self.shape = tuple(_size(n) for n in sizes)  # type: ignore[union-attr]
+            self.shape = tuple(_size(n) for n in sizes)
         except TypeError:
             raise SchemaError(f"{self.type_name}: wanted sizes of a shape, got {shape!r}") from None
         self.default = default

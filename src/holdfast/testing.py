@@ -1,11 +1,11 @@
 """The tests that every format must pass: subclass FormatContract, say how to write and read, let pytest collect it.
 
-    from holdfast.testing import FormatContract
+from holdfast.testing import FormatContract
 
-    class TestMyFormat(FormatContract):
-        suffix = ".mine"
-        def write(self, path, schema, columns): ...
-        def read(self, path, schema, size): ...
+class TestMyFormat(FormatContract):
+    suffix = ".mine"
+    def write(self, path, schema, columns): ...
+    def read(self, path, schema, size): ...
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real TensorFlow reads what holdfast writes, and holdfast reads what TensorFlow writes: all types, all compressions."""
+"""A real TensorFlow reads what holdfast writes, holdfast reads what TensorFlow writes: all types, all compressions."""
 
 from __future__ import annotations
 
@@ -81,10 +81,20 @@ def test_tensorflow_reads_ours(tensorflow_peer: TensorFlowPeer, tmp_path: Path, 
 def test_we_read_tensorflows(tensorflow_peer: TensorFlowPeer, tmp_path: Path, ours: str, theirs: Compression) -> None:
     path = tmp_path / "theirs"
     flat = {"emb": lambda v: [x for row in v for x in row], "boxes": lambda v: [x for row in v for x in row]}
-    kinds = {"name": "bytes", "label": "int", "edges": "int", "emb": "float", "boxes": "float", "tags": "bytes", "ids": "int"}
+    kinds = {
+        "name": "bytes",
+        "label": "int",
+        "edges": "int",
+        "emb": "float",
+        "boxes": "float",
+        "tags": "bytes",
+        "ids": "int",
+    }
     examples = []
     for row in rows():
-        values = {name: flat.get(name, lambda v: v if isinstance(v, list) else [v])(value) for name, value in row.items()}
+        values = {
+            name: flat.get(name, lambda v: v if isinstance(v, list) else [v])(value) for name, value in row.items()
+        }
         examples.append([(name, kinds[name], value) for name, value in values.items()])
     tensorflow_peer.write(path, examples, theirs)
     with hold.TFRecordReader(path) as reader:
@@ -131,7 +141,9 @@ def sequences(n: int = 20) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PACKED)
-def test_sequence_examples_both_ways(tensorflow_peer: TensorFlowPeer, tmp_path: Path, ours: Any, theirs: Compression) -> None:
+def test_sequence_examples_both_ways(
+    tensorflow_peer: TensorFlowPeer, tmp_path: Path, ours: Any, theirs: Compression
+) -> None:
     with hold.TFRecordWriter(tmp_path / "ours", SEQUENCE, sequence=True, compression=ours) as writer:
         for row in sequences():
             writer.append(**row)

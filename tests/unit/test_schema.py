@@ -26,7 +26,12 @@ def test_equality_and_repr() -> None:
     assert hold.Int64(3) != hold.Float32(3)
     assert hold.Int64(default=1) != hold.Int64()
     assert hold.Ragged(hold.Int64(2)) == hold.Ragged(hold.Int64(2))
-    for column in (hold.Bytes(), hold.Float32(4, 3, default=1.5), hold.Ragged(hold.Int64(2), key="k"), hold.Int64(key="a")):
+    for column in (
+        hold.Bytes(),
+        hold.Float32(4, 3, default=1.5),
+        hold.Ragged(hold.Int64(2), key="k"),
+        hold.Int64(key="a"),
+    ):
         assert eval(repr(column), vars(hold) | {n: getattr(hold, n) for n in hold.__all__}) == column
         assert pickle.loads(pickle.dumps(column)) == column
         assert hash(column) == hash(pickle.loads(pickle.dumps(column)))

@@ -69,7 +69,9 @@ class PartialFile:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise WriterBusyError(f"another writer is at work on {self.target} and holds {self.path.name}") from None
+                raise WriterBusyError(
+                    f"another writer is at work on {self.target} and holds {self.path.name}"
+                ) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
         # Between our open and our lock its owner may have committed it: then the name leads elsewhere by now.
         try:

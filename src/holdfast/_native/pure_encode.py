@@ -110,9 +110,7 @@ class _View:
         if a == b:
             return b""
         values = self.values[a:b]
-        return _within(
-            pack_varints(values.view(np.uint64)) if values.dtype == np.int64 else values.tobytes(), 1
-        )
+        return _within(pack_varints(values.view(np.uint64)) if values.dtype == np.int64 else values.tobytes(), 1)
 
 
 class Encoder:

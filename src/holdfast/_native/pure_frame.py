@@ -68,9 +68,7 @@ def bytes_needed(length: int) -> int:
     return min(length + OVERHEAD_BYTES, _MOST_BYTES)
 
 
-def _walk(
-    view: memoryview, start: int, stop: int, verify_data: bool, most: int
-) -> tuple[array[int], int, int]:
+def _walk(view: memoryview, start: int, stop: int, verify_data: bool, most: int) -> tuple[array[int], int, int]:
     """(where each frame starts and then where the last ends), status, needed."""
     bounds = array("q", [start])
     at = start
@@ -104,9 +102,7 @@ def _as_offsets(starts: Buffer) -> npt.NDArray[np.int64]:
     return offsets
 
 
-def records(
-    buf: Buffer, start: int, stop: int, verify_data: bool, max: int, /
-) -> tuple[list[bytes], int, int, int]:
+def records(buf: Buffer, start: int, stop: int, verify_data: bool, max: int, /) -> tuple[list[bytes], int, int, int]:
     view = as_range(buf, start, stop)
     bounds, status, needed = _walk(view, start, stop, verify_data, max)
     data = [view[a + HEADER_BYTES : b - FOOTER_BYTES].tobytes() for a, b in pairwise(bounds)]

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from holdfast._base.units import parse_bytes
+from holdfast.errors import TargetExistsError
 
 from .screen import Screen
 
@@ -17,6 +18,14 @@ COMPRESSION = click.Choice(["none", "gzip", "zlib"])
 
 
 class Command(click.Command):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TargetExistsError as error:
+            if "force" in ctx.params and str(error).endswith("allow it to be replaced"):
+                raise TargetExistsError(f"{error}, with --force") from error
+            raise
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As it is written, not filled anew: examples and lists keep their lines."""
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
@@ -41,11 +50,9 @@ def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
     return make
 
 
-class Size(click.ParamType):
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_bytes(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def size_of(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: `256MB` -> bytes."""
+    try:
+        return None if value is None else parse_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None

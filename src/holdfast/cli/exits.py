@@ -25,7 +25,7 @@ from types import FrameType
 
 import click
 
-from holdfast.errors import DataError, HoldfastError, SchemaError, TargetExistsError
+from holdfast.errors import DataError, HoldfastError, SchemaError
 from holdfast.report.words import printable
 
 from .overview import holdfast
@@ -77,8 +77,6 @@ def describe(error: BaseException) -> tuple[str, int]:
             return "interrupted", 128 + signal.SIGINT
         case SignalledError():
             return f"ended by {signal.Signals(error.number).name}", 128 + error.number
-        case TargetExistsError():
-            return _with_force(str(error)), NO_ACCESS
         case DataError():
             return str(error), FOUND
         case SchemaError():
@@ -104,12 +102,6 @@ def _usage(error: click.UsageError) -> str:
         said = f"no such option: {error.option_name}" + (f"; did you mean {near}?" if near else "")
     name = path.removeprefix("holdfast").strip()
     return f"{name}: {said} (see `{path} --help`)" if name else f"{said} (see `{path} --help`)"
-
-
-def _with_force(said: str) -> str:
-    context = click.get_current_context(silent=True)
-    has_force = context and any(param.name == "force" for param in context.command.params)
-    return f"{said}, with --force" if has_force and said.endswith("allow it to be replaced") else said
 
 
 def _system(error: OSError) -> str:

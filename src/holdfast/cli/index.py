@@ -27,13 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 from holdfast.errors import DataError, HoldfastError
 from holdfast.formats.tfrecord.index import Place, make_index
-from holdfast.report.words import counted
+from holdfast.formats.tfrecord.survey import said_of
+from holdfast.report.words import counted, printable
 
 from .command import command
 from .cores import for_each_file, jobs_option
@@ -46,10 +48,13 @@ _SHOWN = 20
 
 class Indexed(NamedTuple):
     path: str
-    index: str | None
+    where: str | None
     records: int | None
     problem: str | None = None
     code: int = FINE
+
+    def as_dict(self) -> dict[str, object]:
+        return {"path": self.path, "index": self.where, "records": self.records, "problem": self.problem}
 
 
 @command(__doc__)
@@ -60,12 +65,10 @@ def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int
     paths = expand_once(files)
     work = partial(_index, "cache" if cache else "beside")
     done = for_each_file(work, paths, jobs, screen, f"indexing {counted(len(paths), 'file')}")
-    screen.document(
-        {"files": [{key: getattr(one, key) for key in ("path", "index", "records", "problem")} for one in done]}
-    )
+    screen.document({"files": [one.as_dict() for one in done]})
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
-    _show(screen, good, failed)
+    _show(screen, good, failed, cache)
     codes = {one.code for one in failed}
     return FOUND if FOUND in codes else NO_ACCESS if codes else FINE
 
@@ -76,14 +79,14 @@ def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None
     except (HoldfastError, OSError) as error:
         said, code = describe(error)
         if isinstance(error, DataError):
-            said = f"{error.reason}, record {error.record or 0:,} at byte {error.offset or 0:,}"
+            said = said_of(error)
         return Indexed(path, None, None, said.removeprefix(f"{path}: "), code)
     return Indexed(path, str(where), records)
 
 
-def _show(screen: Screen, good: list[Indexed], failed: list[Indexed]) -> None:
+def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: bool) -> None:
     if good:
-        screen.table(["file", ">records", "index"], [(g.path, f"{g.records:,}", g.index or "") for g in good[:_SHOWN]])
+        screen.table(["file", ">records"], [(one.path, f"{one.records:,}") for one in good[:_SHOWN]])
         if len(good) > _SHOWN:
             screen.print(f"… and {counted(len(good) - _SHOWN, 'more file')} (--json lists all)")
         screen.print()
@@ -91,5 +94,10 @@ def _show(screen: Screen, good: list[Indexed], failed: list[Indexed]) -> None:
         screen.table(["no index for", "because"], [(one.path, one.problem or "") for one in failed])
         screen.print()
     records = counted(sum(one.records or 0 for one in good), "record")
-    of = f" of {len(good) + len(failed):,}" if failed else ""
-    screen.print(f"{records} in {len(good):,}{of} {'file' if len(good) + len(failed) == 1 else 'files'} indexed")
+    files = f"{len(good):,} of {counted(len(good) + len(failed), 'file')}" if failed else counted(len(good), "file")
+    where = (
+        f"in {printable(str(Path(good[0].where or '').parent))}"
+        if cache and good
+        else "beside the files, as .NAME.index"
+    )
+    screen.print(f"indexed {records} of {files}" + (f"; the index is {where}" if good else ""))

@@ -67,12 +67,12 @@ class Overview(click.Group):
         lines = [ABOUT, "", "Usage: holdfast COMMAND [OPTIONS] …", ""]
         for purpose, commands in COMMANDS.items():
             lines.append(bold(purpose, sys.stdout))
-            lines += [f"  {name:<9} {line.rstrip('.')}" for name, line in commands.items()]
+            lines += [f"  {name:<10} {line.rstrip('.')}" for name, line in commands.items()]
             lines.append("")
         lines += [bold("Options", sys.stdout)]
-        lines += [f"  {'--version':<9} The version, and how the codec was built"]
-        lines += [f"  {'--debug':<9} Show the traceback of an error"]
-        lines += [f"  {'--help':<9} This page; `holdfast COMMAND --help` has more, with an example", ""]
+        lines += [f"  {'--version':<10} The version, and how the codec was built"]
+        lines += [f"  {'--debug':<10} Show the traceback of an error"]
+        lines += [f"  {'--help':<10} This page; `holdfast COMMAND --help` has more, with an example", ""]
         lines += [bold("Exit codes", sys.stdout), *EXIT_CODES.splitlines()]
         formatter.write("\n".join(lines) + "\n")
 

@@ -16,7 +16,7 @@ AFTER_S = 1.0
 
 
 class Bar:
-    """`advance(n)` from any thread. Shows nothing where stderr is not a terminal, and nothing after the `with` block."""
+    """`advance(n)` from any thread. Nothing stays of it after the `with` block."""
 
     def __init__(self, doing: str, total_bytes: int, *, shown: bool, after_s: float = AFTER_S) -> None:
         self._doing = doing

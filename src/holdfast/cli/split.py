@@ -28,6 +28,7 @@ is left behind.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -35,10 +36,11 @@ import click
 from holdfast._base.units import format_bytes
 from holdfast._native import codec
 from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from holdfast.formats.tfrecord.reshape import MOST_PARTS, SPLIT_PASSES, split_files
-from holdfast.report.words import counted
+from holdfast.formats.tfrecord.reshape import SPLIT_PASSES, split_files
+from holdfast.formats.tfrecord.split_plan import MOST_PARTS
+from holdfast.report.words import counted, printable
 
-from .command import COMPRESSION, Size, command
+from .command import COMPRESSION, command, size_of
 from .cores import jobs_option, total_bytes
 from .exits import FINE
 from .inputs import expand
@@ -51,7 +53,7 @@ _SHOWN = 20
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="How many files to write.")
-@click.option("--size", type=Size(), metavar="SIZE", help="How large one may be: 256MB, 1.5GiB, …")
+@click.option("--size", callback=size_of, metavar="SIZE", help="How large one may be: 256MB, 1.5GiB, …")
 @click.option("-o", "--out", required=True, metavar="DIR", help="The folder for them; made if missing.")
 @click.option("--name", metavar="NAME", help="What their names begin with.  [default: as the first FILE's]")
 @click.option("--compression", type=COMPRESSION, default="none", help="How to pack them.  [default: none]")
@@ -87,11 +89,11 @@ def split(
             raise click.UsageError(str(error), context) from error
     records = sum(entry.records for entry in entries)
     screen.document({"records": records, "files": [entry.as_dict() for entry in entries]})
-    _show(screen, entries, records)
+    _show(screen, entries, records, out)
     return FINE
 
 
-def _show(screen: Screen, entries: list[FileEntry], records: int) -> None:
+def _show(screen: Screen, entries: list[FileEntry], records: int, folder: str) -> None:
     rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN]]
     screen.table(["file", ">records", ">size"], rows)
     if len(entries) > _SHOWN:
@@ -101,4 +103,5 @@ def _show(screen: Screen, entries: list[FileEntry], records: int) -> None:
     if empty:
         screen.print(f"{counted(empty, 'file')} stayed empty: there are only {counted(records, 'record')}.")
     what = f"{counted(records, 'record')} in {counted(len(entries), 'file')}"
-    screen.print(f"{what}, in order and read again; listed in {MANIFEST_NAME}")
+    screen.print(f"{what}, in order and read again;")
+    screen.print(f"counts and checksums are in {printable(os.path.join(folder, MANIFEST_NAME))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.formats.tfrecord.problems import Problem
+from holdfast.report.words import printable
 
 from .screen import Screen
 
@@ -13,11 +14,13 @@ _SHOWN = 8
 
 def show_problems(screen: Screen, problems: Sequence[Problem]) -> None:
     """Where and what; long lists are cut, and that is said."""
-    rows = [
-        ("" if p.record is None else f"{p.record:,}", "" if p.record is None else f"{p.offset:,}", p.reason)
-        for p in problems[:_SHOWN]
-    ]
-    screen.table([">record", ">at byte", "what is wrong"], rows, indent=2)
+    shown = problems[:_SHOWN]
+    if all(problem.record is None for problem in shown):  # of the file as a whole
+        for problem in shown:
+            screen.print(f"  {printable(problem.reason)}")
+    else:
+        rows = [("" if p.record is None else f"{p.record:,}", f"{p.offset:,}", p.reason) for p in shown]
+        screen.table([">record", ">at byte", "what is wrong"], rows, indent=2)
     if len(problems) > _SHOWN:
         screen.print(f"  … and {len(problems) - _SHOWN:,} more (--json lists all)")
     screen.print()

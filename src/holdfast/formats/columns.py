@@ -6,7 +6,7 @@ Both are views: an item is a memoryview or a slice of the joined values, and a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-class BytesColumn(Sequence[memoryview]):
+class BytesColumn(Sequence[Any]):
     """Byte strings, joined: string i is `values[offsets[i]:offsets[i + 1]]`.
 
     A column of Bytes(n) has n strings a row; its items are then columns of n.
@@ -40,10 +40,6 @@ class BytesColumn(Sequence[memoryview]):
     def __len__(self) -> int:
         return (len(self._offsets) - 1) // (self.per_item or 1)
 
-    @overload
-    def __getitem__(self, i: int) -> memoryview: ...
-    @overload
-    def __getitem__(self, i: slice) -> BytesColumn: ...
     def __getitem__(self, i: int | slice) -> Any:
         if isinstance(i, slice):
             start, stop, step = i.indices(len(self))
@@ -60,7 +56,7 @@ class BytesColumn(Sequence[memoryview]):
         n = self.per_item or 1
         return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], self.per_item)
 
-    def __iter__(self) -> Iterator[memoryview]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
     def tolist(self) -> list[Any]:

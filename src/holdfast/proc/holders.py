@@ -24,7 +24,9 @@ def writers_of(path: str | os.PathLike[str]) -> list[Holder]:
         for fd in _descriptors(pid):
             try:
                 got = os.stat(f"/proc/{pid}/fd/{fd}")
-                if (got.st_dev, got.st_ino) == (want.st_dev, want.st_ino) and _writes(_read(f"/proc/{pid}/fdinfo/{fd}")):
+                if (got.st_dev, got.st_ino) == (want.st_dev, want.st_ino) and _writes(
+                    _read(f"/proc/{pid}/fdinfo/{fd}")
+                ):
                     found.append(Holder(pid, fd, _command(_read(f"/proc/{pid}/cmdline"))))
             except OSError:
                 continue  # closed, or its process ended, since it was listed

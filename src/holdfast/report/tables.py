@@ -26,9 +26,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, terminal: bool
         header_style="bold",
     )
     for head in heads:
-        numbers = head.startswith(">")
-        justify = "right" if numbers else "left"
-        made.add_column(head.removeprefix(">"), justify=justify, no_wrap=numbers, overflow="fold")
+        if head.startswith(">"):
+            made.add_column(head[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(head, overflow="fold")
     for row in rows:
         made.add_row(*(Text(printable(cell)) for cell in row))
     return Padding(made, (0, 0, 0, indent), expand=False)

@@ -42,9 +42,7 @@ def _add_feature(file: Any) -> None:
         numbers = _add(file.message_type, name, ("value", _MANY, kind, ""))
         numbers.field[0].options.packed = True
     lists = (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List"))
-    feature = _add(
-        file.message_type, "Feature", *[(field, _ONE, Kind.TYPE_MESSAGE, name) for field, name in lists]
-    )
+    feature = _add(file.message_type, "Feature", *[(field, _ONE, Kind.TYPE_MESSAGE, name) for field, name in lists])
     feature.oneof_decl.add(name="kind")
     for field in feature.field:
         field.oneof_index = 0
@@ -66,10 +64,7 @@ def _build(as_maps: bool) -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("Example", "SequenceExample", "Feature", "FeatureList")
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in names
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in names}
 
 
 MAPS = _build(as_maps=True)

@@ -145,9 +145,7 @@ def asked_fields(draw: st.DrawFn) -> list[Field]:
         default: Any = None
         if depth == FIXED and draw(st.booleans()):
             default = (
-                [b"d" * k for k in range(count)]
-                if kind == BYTES
-                else bytes(range(8))[:: 8 // SIZES[kind]] * count
+                [b"d" * k for k in range(count)] if kind == BYTES else bytes(range(8))[:: 8 // SIZES[kind]] * count
             )
         fields.append((key.encode(), kind, depth, count, default))
     return fields
@@ -212,9 +210,7 @@ def within(number: int, content: st.SearchStrategy[bytes]) -> st.SearchStrategy[
 def odd_records() -> st.SearchStrategy[bytes]:
     """Legal, but as no library writes them: in pieces, repeated, unpacked, out of order, unknown fields."""
     numbers = st.lists(INTEGERS, max_size=4)
-    long_varint = st.builds(
-        lambda value, size: tag(1, VARINT) + varint(value, size), INTEGERS, st.integers(1, 10)
-    )
+    long_varint = st.builds(lambda value, size: tag(1, VARINT) + varint(value, size), INTEGERS, st.integers(1, 10))
     int_list = joined(numbers.map(lambda values: ints(*values)), long_varint, UNKNOWN)
     some_floats = st.lists(FLOATS, max_size=3)
     float_list = joined(
@@ -256,9 +252,7 @@ CHANGES = st.tuples(
     st.floats(0, 1),
     st.one_of(
         st.binary(min_size=1, max_size=6),
-        st.sampled_from(
-            [b"\x00", b"\x0a", b"\x12", b"\x1a", b"\x08", b"\x0b", b"\x0c", b"\x7f", b"\x80", b"\xff"]
-        ),
+        st.sampled_from([b"\x00", b"\x0a", b"\x12", b"\x1a", b"\x08", b"\x0b", b"\x0c", b"\x7f", b"\x80", b"\xff"]),
     ),
 )
 
@@ -435,9 +429,7 @@ def encoded(impl: Any, fields: list[Field], columns: list[Any], rows: int, seque
 
 
 @SETTINGS
-@given(
-    data=st.data(), rows=st.integers(0, 3), sequence=st.booleans(), stop=st.sampled_from([1, 60, NO_LIMIT])
-)
+@given(data=st.data(), rows=st.integers(0, 3), sequence=st.booleans(), stop=st.sampled_from([1, 60, NO_LIMIT]))
 def test_both_encode_the_same(data: st.DataObject, rows: int, sequence: bool, stop: int) -> None:
     fields = data.draw(asked_fields())
     columns = [data.draw(columns_for(asked)) for asked in fields]

@@ -183,18 +183,14 @@ def test_other_values_in_the_same_places(codec_impl: Any) -> None:
 
 
 def test_as_many_bytes_can_hold_another_number_of_ints(codec_impl: Any) -> None:
-    records = [
-        alike(1, d) for d in ([1, 2, 3, 4], [300, 400], [1, 2, 300], [2**21, 5], [1, 2, 3, 4], [2**27 - 1])
-    ]
+    records = [alike(1, d) for d in ([1, 2, 3, 4], [300, 400], [1, 2, 300], [2**21, 5], [1, 2, 3, 4], [2**27 - 1])]
     gives_what_each_gives_alone(codec_impl, ALIKE, *records, *records)
 
 
 def test_every_byte_of_a_record_that_was_seen_before(codec_impl: Any) -> None:
     record = alike(1, [1, 2])
     for at in range(len(record)):
-        changed = [
-            record[:at] + bytes([byte]) + record[at + 1 :] for byte in {0, 0x0A, 0x7F, 0x80, record[at] ^ 1}
-        ]
+        changed = [record[:at] + bytes([byte]) + record[at + 1 :] for byte in {0, 0x0A, 0x7F, 0x80, record[at] ^ 1}]
         gives_what_each_gives_alone(codec_impl, ALIKE, record, record, *changed, record)
 
 
@@ -212,9 +208,7 @@ def test_a_nested_column_that_is_missing_again_and_again(codec_impl: Any) -> Non
 
 
 def test_a_key_of_the_same_length(codec_impl: Any) -> None:
-    records = [
-        example(entry(key, int_feature(7))) for key in (b"first", b"first", b"other", b"First", b"first")
-    ]
+    records = [example(entry(key, int_feature(7))) for key in (b"first", b"first", b"other", b"First", b"first")]
     fields = [(b"first", INT64, RAGGED, 1, None), (b"other", INT64, FIXED, 1, bytes(8))]
     gives_what_each_gives_alone(codec_impl, fields, *records)
 

@@ -217,9 +217,7 @@ def test_an_entry_without_a_key_has_the_empty_key(codec_impl: Any) -> None:
 # ---- what is not there -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "record", [b"", example(), example(entry(b"b", int_feature(1))), of_a(b""), of_a(UNKNOWN[0])]
-)
+@pytest.mark.parametrize("record", [b"", example(), example(entry(b"b", int_feature(1))), of_a(b""), of_a(UNKNOWN[0])])
 def test_missing(codec_impl: Any, record: bytes) -> None:
     assert fault_of(codec_impl, ONE_INT, record) == (MISSING, 0, 0)
     for kind in (BYTES, FLOAT32, INT64):
@@ -292,9 +290,7 @@ def test_ragged_rows_hold_whole_items(codec_impl: Any) -> None:
 
 def test_the_first_field_that_is_bad_is_named(codec_impl: Any) -> None:
     fields = [(key, INT64, FIXED, 1, None) for key in (b"a", b"b", b"c")]
-    record = example(
-        entry(b"c", float_feature(1)), entry(b"b", int_feature(1, 2)), entry(b"a", int_feature(1))
-    )
+    record = example(entry(b"c", float_feature(1)), entry(b"b", int_feature(1, 2)), entry(b"a", int_feature(1)))
     assert decode(codec_impl, fields, record)[1] == [(0, WRONG_COUNT, 1, 2)]
 
 

@@ -56,9 +56,7 @@ NESTED_COLUMNS: list[Any] = [
 KINDS = {INT64: "int64_list", FLOAT32: "float_list", BYTES: "bytes_list"}
 
 
-def encode(
-    impl: Any, fields: list[codec.Field], columns: list[Any], rows: int, sequence: bool = False
-) -> bytes:
+def encode(impl: Any, fields: list[codec.Field], columns: list[Any], rows: int, sequence: bool = False) -> bytes:
     out, after = impl.Encoder(fields).encode(columns, rows, 0, sequence, NO_LIMIT)
     assert after == rows
     return bytes(out)
@@ -216,9 +214,7 @@ def test_no_rows(codec_impl: Any) -> None:
     assert (bytes(out), after) == (b"", 0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "first", "stop"), [(-1, 0, 1), (3, -1, 1), (3, 4, 1), (3, 0, 0), (3, 0, -1)]
-)
+@pytest.mark.parametrize(("rows", "first", "stop"), [(-1, 0, 1), (3, -1, 1), (3, 4, 1), (3, 0, 0), (3, 0, -1)])
 def test_refuses_numbers_out_of_bounds(codec_impl: Any, rows: int, first: int, stop: int) -> None:
     with pytest.raises(ValueError, match="within bounds"):
         codec_impl.Encoder(FIELDS).encode(COLUMNS, rows, first, False, stop)

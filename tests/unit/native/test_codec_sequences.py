@@ -92,9 +92,7 @@ def test_the_last_feature_list_of_a_key_wins(codec_impl: Any) -> None:
 
 
 def test_a_feature_list_in_pieces_is_joined(codec_impl: Any) -> None:
-    pieces = (
-        field(2, steps(int_feature(1))) + field(1, b"a") + field(2, steps(int_feature(2), int_feature(3)))
-    )
+    pieces = field(2, steps(int_feature(1))) + field(1, b"a") + field(2, steps(int_feature(2), int_feature(3)))
     assert decode_one(codec_impl, INTS, sequence([], [field(1, pieces)])) == [1, 2, 3]
 
 

@@ -103,13 +103,10 @@ def _bytes_maker(value: Bytes) -> Callable[[codec.ColumnBuffers], ColumnData]:
 
 def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.ColumnBuffers], int]:
     """A batch's columns in the codec's layout, and how many rows it has. Arrays that fit are not copied."""
-    wrong = set(columns) ^ set(schema)
-    if wrong:
-        missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
-        raise SchemaError(
-            "the columns do not fit the schema: "
-            + "; ".join(filter(None, [missing and f"missing {missing}", unknown and f"unknown {unknown}"]))
-        )
+    missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
+    if missing or unknown:
+        wrong = [f"missing {missing}"] * bool(missing) + [f"unknown {unknown}"] * bool(unknown)
+        raise SchemaError(f"the columns do not fit the schema: {'; '.join(wrong)}")
     buffers, counts = [], {}
     for name, column in schema.items():
         try:

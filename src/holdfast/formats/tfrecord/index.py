@@ -72,7 +72,7 @@ def load_index(path: str | os.PathLike[str], source: Source) -> Ints | None:
     """A fresh index from beside the file or from the user's cache; None when there is none."""
     for place in ("beside", "cache"):
         try:
-            content = index_path(path, place).read_bytes()  # type: ignore[arg-type]
+            content = index_path(path, place).read_bytes()
             offsets = _parse(content, source)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # absent, unreadable or not ours: it can be built again

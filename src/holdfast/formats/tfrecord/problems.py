@@ -65,7 +65,10 @@ def _unfinished(path: str) -> tuple[str, str] | None:
         return "its writer died before it was finished", "Write it again, or salvage it"
     manifest = find_manifest(path)
     if manifest is not None and os.path.basename(path) not in manifest.entries:
-        return f"it is not in {manifest.path.name}: its writer has not finished, or died", "Wait for it, or write it again"
+        return (
+            f"it is not in {manifest.path.name}: its writer has not finished, or died",
+            "Wait for it, or write it again",
+        )
     return None
 
 

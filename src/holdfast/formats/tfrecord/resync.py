@@ -57,7 +57,11 @@ def _recover(walker: _Walker, at: int) -> Recovery:
     if end == walker.size or walker.trusted(end):
         return Recovery(end, 1)
     resume = walker.next_record(at + 1, end)
-    if end + _OVERHEAD <= resume and walker.length_at(end) is None and walker.crc_matches(end + _HEADER, resume - _FOOTER):
+    if (
+        end + _OVERHEAD <= resume
+        and walker.length_at(end) is None
+        and walker.crc_matches(end + _HEADER, resume - _FOOTER)
+    ):
         return Recovery(end, 1)  # the damage reached into the next header, and that record's data are whole
     return Recovery(resume, 1)
 
@@ -144,7 +148,7 @@ class _Walker:
         return self.size
 
     def next_record(self, at: int, inside: int = 0) -> int:
-        """The first true record at or behind `at`. What ends before `inside` lies in a record known to reach up to there."""
+        """The first true record at or behind `at`. What ends before `inside` lies in a record known to reach there."""
         while True:
             place = self.next_frame(at)
             if place == self.size or self.trusted(place, inside):

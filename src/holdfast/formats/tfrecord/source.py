@@ -1,4 +1,4 @@
-"""The bytes of one file, plain or unpacked: `read_at(offset, view)`, by pread, so nothing is shared over fork or threads."""
+"""The bytes of one file, plain or unpacked: `read_at(offset, view)`. By pread: no offset is shared over fork or threads."""
 
 from __future__ import annotations
 
@@ -217,7 +217,9 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
             raise InputError(f"{name}: cannot read: {error.strerror}") from error
         found = sniff(head)
         if compression not in ("auto", "none") and found != compression and head:
-            raise FormatError(name, None, 0, f"read as {compression}, but it is not", "Leave compression to be found out")
+            raise FormatError(
+                name, None, 0, f"read as {compression}, but it is not", "Leave compression to be found out"
+            )
         if compression == "none" and found != "none":
             hint = "Read it with compression='auto'"
             raise FormatError(name, 0, 0, f"this is {found} data read as plain", hint)

@@ -25,8 +25,8 @@ Feed = Callable[[bytearray, int, int], tuple[int, int, int, int]]
 class FrameStream:
     """Frames of one source, from `offset` on. `pump(feed)` hands what is buffered to `feed` until nothing is left.
 
-    on_corrupt: "raise" stops at the first damage. "skip" leaves out a record whose data are bad; where a length is bad it
-    gives the rest of the file up. "salvage" looks for the next record behind any damage. What was left out is in
+    on_corrupt: "raise" stops at the first damage. "skip" leaves out a record whose data are bad; where a length is bad
+    it gives the rest of the file up. "salvage" looks for the next record behind any damage. What was left out is in
     `problems`.
     """
 
@@ -64,7 +64,7 @@ class FrameStream:
         self.source.close()
 
     def pump(self, feed: Feed) -> bool:
-        """One call of `feed` with what is buffered, after a refill if there is nothing. False: the file is at its end."""
+        """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end."""
         while True:
             if self._over or (self._start == self._stop and not self._refill(1)):
                 return self._finish()

@@ -110,11 +110,11 @@ def _walk(survey: Survey, progress: Progress | None) -> None:
     except DataError as found:
         error = found
     if error is not None:
-        survey.note(_said(error) + (f", and {more:,} more" if more > 0 else ""), error.hint)
+        survey.note(said_of(error) + (f", and {more:,} more" if more > 0 else ""), error.hint)
         survey.format = None if isinstance(error, FormatError) else "tfrecord"
 
 
-def _said(error: DataError) -> str:
+def said_of(error: DataError) -> str:
     """Without the path, which stands beside it anyway, and without the hint."""
     return str(DataError("", error.record, error.offset, error.reason)).lstrip(",: ")
 
@@ -159,7 +159,7 @@ def _first_records(survey: Survey, sample: int) -> list[bytes]:
                 if len(records) >= sample or size >= _SAMPLE_BYTES:
                     break
         except DataError as error:
-            survey.note(_said(error), error.hint)
+            survey.note(said_of(error), error.hint)
     return records
 
 

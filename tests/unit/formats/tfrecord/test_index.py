@@ -125,7 +125,9 @@ def test_packed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
         index.make_index(tmp_path / "x.gz")
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_does_no_harm(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))

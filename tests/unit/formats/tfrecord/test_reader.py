@@ -16,7 +16,15 @@ import pytest
 
 import holdfast as hold
 from holdfast._native import codec
-from holdfast.errors import CorruptError, DecodeError, FormatError, HoldfastError, InputError, SchemaError, UnfinishedError
+from holdfast.errors import (
+    CorruptError,
+    DecodeError,
+    FormatError,
+    HoldfastError,
+    InputError,
+    SchemaError,
+    UnfinishedError,
+)
 from holdfast.formats.columns import BytesColumn, RaggedColumn
 
 pytestmark = pytest.mark.formats
@@ -126,7 +134,9 @@ def test_records_longer_than_the_buffer(tmp_path: Path, buffer_bytes: int) -> No
         assert list(reader) == records
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, lambda data: gzip.compress(data[:5000]) + gzip.compress(data[5000:])])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zlib.compress, lambda data: gzip.compress(data[:5000]) + gzip.compress(data[5000:])]
+)
 @pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz", "x.zlib"])
 def test_packed_files_are_known_by_content_not_by_name(file: Path, tmp_path: Path, pack: Any, name: str) -> None:
     packed = tmp_path / name
@@ -380,7 +390,10 @@ def test_one_bad_example_does_not_fail_its_neighbours(tmp_path: Path) -> None:
         got = [int(x) for batch in reader.batches({"x": hold.Int64()}, 7) for x in batch["x"]]
         assert got == [i for i in range(100) if i % 10 not in (3, 5)]
         assert [loss.record for loss in reader.losses] == [i for i in range(100) if i % 10 in (3, 5)]
-    with hold.TFRecordReader(path, on_mismatch="skip") as reader, pytest.raises(DecodeError, match="not a tf.train.Example"):
+    with (
+        hold.TFRecordReader(path, on_mismatch="skip") as reader,
+        pytest.raises(DecodeError, match="not a tf.train.Example"),
+    ):
         list(reader.batches({"x": hold.Int64()}, 7))
     with hold.TFRecordReader(path, on_corrupt="skip") as reader, pytest.raises(DecodeError, match="missing"):
         list(reader.batches({"x": hold.Int64()}, 7))
@@ -431,7 +444,11 @@ def test_wrong_arguments_say_what_was_wanted(file: Path) -> None:
 
 def test_places_that_cannot_be_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path, why in [(tmp_path / "nothing", "No such file"), (tmp_path, "a folder"), (tmp_path / "fifo", "not a regular file")]:
+    for path, why in [
+        (tmp_path / "nothing", "No such file"),
+        (tmp_path, "a folder"),
+        (tmp_path / "fifo", "not a regular file"),
+    ]:
         with pytest.raises(InputError, match=why):
             hold.TFRecordReader(path)
     with pytest.raises(InputError, match="not a regular file"):

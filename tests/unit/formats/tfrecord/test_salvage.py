@@ -1,4 +1,4 @@
-"""Salvage loses only what is damaged: every record the damage did not touch comes back, in order, and none is invented."""
+"""Salvage loses only what is damaged: every record the damage did not touch comes back, in order, none is invented."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def check(records: list[bytes], got: list[bytes], touched: tuple[int, int]) -> N
     """`touched`: the range of the file's bytes [a, b) that a damage changed, or a == b for an insertion there."""
     a, b = touched
     intact = [
-        record
-        for record, (start, stop) in zip(records, borders(records), strict=True)
-        if stop <= a or start >= b
+        record for record, (start, stop) in zip(records, borders(records), strict=True) if stop <= a or start >= b
     ]
     # A record whose header alone was hit may come back too; nothing else may.
     rest = iter(records)
@@ -148,7 +146,9 @@ record_lists = st.lists(
 @settings(
     max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(record_lists, st.sampled_from(["flip", "zero", "cut", "insert", "noise"]), st.integers(0, 10**6), st.integers(1, 80))
+@given(
+    record_lists, st.sampled_from(["flip", "zero", "cut", "insert", "noise"]), st.integers(0, 10**6), st.integers(1, 80)
+)
 def test_any_single_damage(tmp_path: Path, records: list[bytes], kind: str, place: int, size: int) -> None:
     records = [record + b"%d" % i for i, record in enumerate(records)]  # told apart
     whole = frames(records)

@@ -63,7 +63,11 @@ def test_all_damages_are_listed(file: Path) -> None:
     report = verify_file(file)
     assert not report.ok
     assert report.bytes == size - 2
-    assert [problem.reason.split(":")[0] for problem in report.problems] == ["bad data CRC", "bad data CRC", "truncated"]
+    assert [problem.reason.split(":")[0] for problem in report.problems] == [
+        "bad data CRC",
+        "bad data CRC",
+        "truncated",
+    ]
     assert report.records == 297
     assert "salvage" in report.hint
 
@@ -137,7 +141,13 @@ def test_manifests(file: Path, tmp_path: Path) -> None:
     assert list(manifest.entries) == ["x.tfrecord"]
     write_manifest(tmp_path, [manifest.entries["x.tfrecord"]._replace(path="y.tfrecord")])
     assert sorted(read_manifest(path).entries) == ["x.tfrecord", "y.tfrecord"]
-    for bad in (b"", b"{}", b"[1]", b'{"holdfast_manifest": 9, "files": []}', b'{"holdfast_manifest": 1, "files": [{}]}'):
+    for bad in (
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"holdfast_manifest": 9, "files": []}',
+        b'{"holdfast_manifest": 1, "files": [{}]}',
+    ):
         path.write_bytes(bad)
         with pytest.raises(InputError, match="not a holdfast manifest"):
             read_manifest(path)

@@ -168,7 +168,10 @@ w.close()
 
 def start_writer(path: Path, records: int = 30) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(records)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER, str(path), str(records)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
@@ -210,14 +213,18 @@ def test_a_forked_child_can_neither_write_nor_commit(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         refused = 0
-        for use in (lambda: writer.write(b"child"), lambda: writer.append(label=2), writer.close, lambda: writer.extend({})):
+        for use in (
+            lambda: writer.write(b"child"),
+            lambda: writer.append(label=2),
+            writer.close,
+            lambda: writer.extend({}),
+        ):
             try:
                 use()
             except ForkedWriterError:
                 refused += 1
-            except BaseException:
+            except Exception:  # noqa: BLE001 - in a child that must not go on
                 os._exit(100)
-        writer.__exit__(None, None, None) if False else None
         del writer
         gc.collect()
         os._exit(refused)
@@ -283,7 +290,10 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match=text), hold.TFRecordWriter(tmp_path / str(i), SCHEMA) as writer:
             writer.append(**good)
             writer.append(**sample)
-    with pytest.raises(SchemaError, match="different numbers of rows"), hold.TFRecordWriter(tmp_path / "z", SCHEMA) as writer:
+    with (
+        pytest.raises(SchemaError, match="different numbers of rows"),
+        hold.TFRecordWriter(tmp_path / "z", SCHEMA) as writer,
+    ):
         writer.extend({"label": [1, 2], "emb": [[1, 2, 3]], "image": [b""], "ids": [[]]})
     with pytest.raises(SchemaError, match="without a schema"), hold.TFRecordWriter(tmp_path / "z") as writer:
         writer.append(label=1)
@@ -342,10 +352,26 @@ def test_the_order_on_disk_is_data_name_folder(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "import sys, holdfast as hold\nwith hold.TFRecordWriter(sys.argv[1]) as w: w.write(b'x')"
     subprocess.run(
-        ["strace", "-f", "-y", "-e", "trace=write,fsync,link,linkat,rename,renameat,renameat2,unlink", "-o", str(log), sys.executable, "-c", code, str(tmp_path / "x.tfrecord")],
+        [
+            "strace",
+            "-f",
+            "-y",
+            "-e",
+            "trace=write,fsync,link,linkat,rename,renameat,renameat2,unlink",
+            "-o",
+            str(log),
+            sys.executable,
+            "-c",
+            code,
+            str(tmp_path / "x.tfrecord"),
+        ],
         check=True,
     )
-    mine = [line.split(maxsplit=1)[1] for line in log.read_text().splitlines() if "x.tfrecord" in line or f"<{tmp_path}>" in line]
+    mine = [
+        line.split(maxsplit=1)[1]
+        for line in log.read_text().splitlines()
+        if "x.tfrecord" in line or f"<{tmp_path}>" in line
+    ]
     calls = [line.split("(")[0] for line in mine]
     assert calls == ["write", "fsync", "link", "unlink", "fsync"]
 
