@@ -1,4 +1,4 @@
-"""Everything static is in pyproject.toml; here only the C parts, which may fail to build: it runs in pure Python then."""
+"""Everything static is in pyproject.toml; here only the C parts. They may fail to build: it runs in pure Python then."""
 
 from glob import glob
 

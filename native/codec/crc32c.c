@@ -106,6 +106,7 @@ HF_TARGET_X86 static uint32_t crc_hardware(uint32_t crc, const uint8_t *p, size_
 
 static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t) = crc_table;
 static const char *kind = "table";
+int hf_crc_is_x86 = 0;
 
 void hf_crc32c_init(int allow) {
     if (table[0][1] == 0) {
@@ -113,10 +114,12 @@ void hf_crc32c_init(int allow) {
     }
     chosen = crc_table;
     kind = "table";
+    hf_crc_is_x86 = 0;
 #if defined(HF_X86)
     if ((allow & HF_CRC_HARDWARE) && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
         chosen = crc_hardware;
         kind = "sse4.2";
+        hf_crc_is_x86 = 1;
     }
 #elif defined(HF_ARM)
 #if defined(__linux__)

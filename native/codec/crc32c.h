@@ -10,6 +10,9 @@
 enum { HF_CRC_TABLE = 1, HF_CRC_HARDWARE = 2, HF_CRC_ALL = 3 };
 void hf_crc32c_init(int allow);
 
+/* Whether the instructions of crc32c_x86.h were chosen. */
+extern int hf_crc_is_x86;
+
 /* "sse4.2", "armv8" or "table". */
 const char *hf_crc32c_kind(void);
 

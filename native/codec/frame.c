@@ -54,12 +54,12 @@ HF_TARGET_X86 static inline uint32_t header_or_data_crc(uint32_t crc, const uint
 HF_DEFINE_WALK(x86, HF_TARGET_X86, header_or_data_crc)
 
 int hf_frame_check(const uint8_t *p, size_t avail, int verify_data, uint64_t *length) {
-    return hf_crc32c_kind()[0] == 's' ? check_x86(p, avail, verify_data, length)
+    return hf_crc_is_x86 ? check_x86(p, avail, verify_data, length)
                                       : check_any(p, avail, verify_data, length);
 }
 
 hf_walk hf_scan(const uint8_t *buf, size_t n, int verify_data, int64_t *starts, int64_t base, int64_t max) {
-    return hf_crc32c_kind()[0] == 's' ? scan_x86(buf, n, verify_data, starts, base, max)
+    return hf_crc_is_x86 ? scan_x86(buf, n, verify_data, starts, base, max)
                                       : scan_any(buf, n, verify_data, starts, base, max);
 }
 #else

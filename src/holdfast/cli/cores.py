@@ -40,7 +40,7 @@ def cores() -> int:
 
 def jobs_option(function: F) -> F:
     said = "How many files at the same time.  [default: all cores]"
-    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, help=said)(function)
+    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=said)(function)
 
 
 def total_bytes(files: Sequence[str]) -> int:

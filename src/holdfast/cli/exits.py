@@ -10,12 +10,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
@@ -106,11 +104,7 @@ def _usage(error: click.UsageError) -> str:
 
 def _system(error: OSError) -> str:
     said = error.strerror or str(error)
-    if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {said}"
-    if error.errno == errno.ENOSPC:  # files of ours are named; what is left are temporary ones
-        return f"{said}: {tempfile.gettempdir()} holds what is unpacked on the way; TMPDIR names another place"
-    return said
+    return said if error.filename is None else f"{os.fsdecode(error.filename)}: {said}"
 
 
 def _tell(sentence: str, error: BaseException, *, as_json: bool, debug: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -21,6 +22,15 @@ _PIPE_WIDTH = 1 << 14  # in a pipe nothing is folded: paths stay whole, one row 
 
 def bold(text: str, stream: TextIO) -> str:
     return f"\x1b[1m{text}\x1b[0m" if stream.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+class _Page(io.StringIO):
+    """What rich draws on. Not stdout itself: rich ends the process when nobody reads on."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """For what stdout can show: without UTF-8 lines are drawn with ASCII."""
+        return sys.stdout.encoding or "utf-8"
 
 
 class Screen:
@@ -48,7 +58,8 @@ class Screen:
 
         if self._made is None:
             self._made = Console(
-                file=sys.stdout,
+                file=_Page(),
+                force_terminal=True if self.terminal else None,
                 width=None if self.terminal else _PIPE_WIDTH,
                 markup=False,  # brackets in a path are brackets
                 highlight=False,
@@ -61,9 +72,9 @@ class Screen:
         if not self.talks:
             return
         console = self._console
-        with console.capture() as capture:
-            console.print(*parts, sep="", width=width, soft_wrap=not self.terminal and width is None)
-        text = capture.get()
+        console.file = page = _Page()
+        console.print(*parts, sep="", width=width, soft_wrap=not self.terminal and width is None)
+        text = page.getvalue()
         if not self.terminal:
             text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         self._write(text)

@@ -78,4 +78,4 @@ def _summary(reports: list[FileReport], bad: list[FileReport]) -> str:
     unread = sum(not report.readable for report in bad)
     parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} damaged"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []
-    return f"{', '.join(parts)}; {records} intact"
+    return ", ".join(parts) + (f"; {records} intact" if len(bad) > unread else "")

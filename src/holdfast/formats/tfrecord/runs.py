@@ -6,11 +6,13 @@ A frame is made of its record alone, so frames that were good in one file are go
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
 
 from holdfast._native import codec
+from holdfast.errors import InputError
 from holdfast.formats.columns import Ints
 
 from .problems import Problem
@@ -57,6 +59,10 @@ class Runs:
             self._source = source
             mode: OnCorrupt = "raise" if packed and not spool else on_corrupt
             self._stream = FrameStream(source, verify=verify, on_corrupt=mode)
+        except OSError as error:
+            source.close()
+            where = f"into {tempfile.gettempdir()} (TMPDIR names another place)"
+            raise InputError(f"{source.path}: cannot be unpacked {where}: {error.strerror}") from error
         except BaseException:
             source.close()
             raise

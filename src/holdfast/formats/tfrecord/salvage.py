@@ -11,6 +11,7 @@ from holdfast.formats.columns import Ints
 from .manifest import renew_in_manifest
 from .problems import Problem
 from .runs import Progress, Runs
+from .verify import explain
 from .writer import PackWith, TFRecordWriter
 
 
@@ -53,6 +54,7 @@ def salvage_file(
         with Runs(damaged, on_corrupt="salvage", progress=progress) as runs:
             while runs.next(put) is not None:
                 pass
+            explain(runs.stream)  # says "not a TFRecord" of what is none
             problems = runs.problems
         if writer.records or keep_empty or not problems:
             renew_in_manifest(writer.close())

@@ -1,4 +1,4 @@
-"""The bytes of one file, plain or unpacked: `read_at(offset, view)`. By pread: no offset is shared over fork or threads."""
+"""The bytes of one file, plain or unpacked: `read_at(offset, view)`, by pread, so no offset is shared over fork."""
 
 from __future__ import annotations
 
