@@ -60,7 +60,9 @@ void hf_rewind_row(hf_decoder *d, size_t i) {
         items = hf_last_int(&c->steps);
     }
     size_t values = (size_t)items * f->count;
-    if (f->kind == HF_BYTES) {
+    if (f->lent) {
+        c->values.len = 16 * values;
+    } else if (f->kind == HF_BYTES) {
         c->ends.len = 8 * (values + 1);
         c->values.len = (size_t)hf_last_int(&c->ends);
     } else {
@@ -114,7 +116,7 @@ static int start_arrays(hf_decoder *d) {
         const hf_field *f = &d->fields[i];
         hf_column *c = &d->columns[i], *last = &d->last[i];
         if (!start_array(&c->values, &last->values, 0) ||
-            (f->kind == HF_BYTES && !start_array(&c->ends, &last->ends, 1)) ||
+            (f->kind == HF_BYTES && !f->lent && !start_array(&c->ends, &last->ends, 1)) ||
             (f->depth == HF_NESTED && !start_array(&c->steps, &last->steps, 1)) ||
             (f->depth != HF_FIXED && !start_array(&c->rows, &last->rows, 1))) {
             return 0;
@@ -123,10 +125,11 @@ static int start_arrays(hf_decoder *d) {
     return 1;
 }
 
-hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *buf, size_t n, int verify_data, int64_t max_rows, int64_t record,
-                        int64_t offset) {
+hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *base, const uint8_t *buf, size_t n, int verify_data,
+                        int64_t max_rows, int64_t record, int64_t offset) {
     hf_walk walk = {0, 0, HF_OK, 0};
     d->out_of_memory = 0;
+    d->base = base;
     if (!start_arrays(d)) {
         walk.status = HF_NO_MEMORY;
         return walk;

@@ -34,9 +34,10 @@ const hf_field *hf_decoder_field(const hf_decoder *d, size_t i);
 int64_t hf_decoder_rows(const hf_decoder *d);
 
 /* Decodes frames of buf[0..n) behind what is already there, until there are max_rows rows or the bytes end. Frames are
- * checked like hf_scan's. `record` and `offset` number the first frame, for the faults. */
-hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *buf, size_t n, int verify_data, int64_t max_rows, int64_t record,
-                        int64_t offset);
+ * checked like hf_scan's. `record` and `offset` number the first frame, for the faults. `base`: what the positions of lent
+ * bytes count from; the caller keeps that buffer as it is while it uses the columns. */
+hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *base, const uint8_t *buf, size_t n, int verify_data,
+                        int64_t max_rows, int64_t record, int64_t offset);
 
 /* The faults since the last hf_decoder_clear_faults. */
 size_t hf_decoder_faults(const hf_decoder *d, const hf_fault **faults);

@@ -34,6 +34,7 @@ struct hf_decoder {
     size_t width;
     int64_t rows;
     int out_of_memory;
+    const uint8_t *base; /* of the positions of lent bytes */
     size_t guess[HF_GUESSES]; /* which field the last record had at this place: records keep one order nearly always */
     hf_shape *shapes[HF_SHAPES];
     uint32_t misses; /* records in a row that had no known shape */
@@ -84,6 +85,10 @@ static inline int hf_push_int(hf_decoder *d, hf_array *a, int64_t v) {
     memcpy(a->data + a->len, &v, 8);
     a->len += 8;
     return 1;
+}
+
+static inline int hf_push_lent(hf_decoder *d, hf_array *a, const uint8_t *p, size_t n) {
+    return hf_push_int(d, a, p - d->base) && hf_push_int(d, a, p + n - d->base);
 }
 
 static inline int hf_push_bytes(hf_decoder *d, hf_array *a, const uint8_t *p, size_t n) {

@@ -10,7 +10,7 @@
 enum { MAX_CHECKS = 96, MAX_ACTIONS = 48, MIN_HEAD = 8 };
 
 /* What to do with one entry's values, or for a column without an entry. */
-enum { SKIP_INTS, FLOATS, ONE_INT, INTS, BYTES, DEFAULT, EMPTY };
+enum { SKIP_INTS, FLOATS, ONE_INT, INTS, BYTES, LENT, DEFAULT, EMPTY };
 
 typedef struct {
     uint32_t field;
@@ -87,6 +87,8 @@ static inline int act(hf_decoder *d, const action_t *a, const uint8_t *p) {
             return 0;
         }
         break;
+    case LENT:
+        return hf_push_lent(d, &c->values, body, a->len);
     case DEFAULT:
         return hf_put_default(d, a->field);
     default: /* EMPTY: only the row's end is said, below */
@@ -191,7 +193,7 @@ static uint32_t choose_op(const hf_field *f, int kind, size_t len) {
     case HF_INT64:
         return f->depth == HF_FIXED && f->count == 1 && len <= 10 ? ONE_INT : INTS;
     default:
-        return BYTES;
+        return f->lent ? LENT : BYTES;
     }
 }
 

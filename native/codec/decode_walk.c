@@ -107,6 +107,12 @@ static const uint8_t *read_ints(hf_decoder *d, size_t i, const uint8_t *p, const
 
 static int add_bytes(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
     hf_array *values = &d->columns[i].values;
+    if (d->fields[i].lent) {
+        if (d->seen[i].n++ == 0) {
+            return hf_push_lent(d, values, p, n);
+        }
+        return 1;
+    }
     if (wanted(&d->fields[i], &d->seen[i])) {
         if (values->cap - values->len < n && !hf_array_room(values, n)) {
             d->out_of_memory = 1;

@@ -67,8 +67,8 @@ static PyObject *decoder_feed(PyObject *op, PyObject *args) {
     }
     hf_walk walk;
     Py_BEGIN_ALLOW_THREADS;
-    walk = hf_decoder_feed(self->decoder, (const uint8_t *)view.buf + start, (size_t)(stop - start), verify, max_rows,
-                           record, offset);
+    walk = hf_decoder_feed(self->decoder, view.buf, (const uint8_t *)view.buf + start, (size_t)(stop - start), verify,
+                           max_rows, record, offset);
     Py_END_ALLOW_THREADS;
     self->busy = 0;
     PyBuffer_Release(&view);
@@ -111,7 +111,7 @@ static PyObject *decoder_faults(PyObject *op, PyObject *unused) {
 
 /* A column's arrays that its field has; None for the others. */
 static PyObject *column_tuple(const hf_field *f, hf_column *c) {
-    int has[4] = {1, f->kind == HF_BYTES, f->depth == HF_NESTED, f->depth != HF_FIXED};
+    int has[4] = {1, f->kind == HF_BYTES && !f->lent, f->depth == HF_NESTED, f->depth != HF_FIXED};
     hf_array *arrays[4] = {&c->values, &c->ends, &c->steps, &c->rows};
     PyObject *tuple = PyTuple_New(4);
     for (int k = 0; tuple && k < 4; k++) {

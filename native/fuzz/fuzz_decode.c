@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *buf = framed(data, size, COPIES, &n);
     hf_decoder *d = fuzz_decoder();
     size_t width = hf_decoder_width(d);
-    hf_walk walk = hf_decoder_feed(d, buf, n, 1, COPIES, 0, 0);
+    hf_walk walk = hf_decoder_feed(d, buf, buf, n, 1, COPIES, 0, 0);
     const hf_fault *faults;
     size_t n_faults = hf_decoder_faults(d, &faults);
     int64_t rows = hf_decoder_rows(d);
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (rows) {
         hf_column *again = calloc(width, sizeof *again);
         hf_decoder_clear_faults(d);
-        hf_decoder_feed(d, out.data, out.len, 1, COPIES, 0, 0);
+        hf_decoder_feed(d, out.data, out.data, out.len, 1, COPIES, 0, 0);
         if (hf_decoder_rows(d) != rows) {
             abort();
         }

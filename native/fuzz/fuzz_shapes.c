@@ -18,7 +18,7 @@ static int judge(const uint8_t *data, size_t size, hf_column *columns) {
     size_t n;
     uint8_t *frame = fuzz_frame(data, size, &n);
     hf_decoder *d = fuzz_decoder();
-    hf_decoder_feed(d, frame, n, 1, 1, 0, 0);
+    hf_decoder_feed(d, frame, frame, n, 1, 1, 0, 0);
     int64_t rows = hf_decoder_rows(d);
     if (!hf_decoder_take(d, columns)) {
         abort();
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         size_t n;
         uint8_t *frame = fuzz_frame(parts[which], sizes[which], &n);
         int rows = judge(parts[which], sizes[which], want);
-        hf_decoder_feed(d, frame, n, 1, 1, 0, 0);
+        hf_decoder_feed(d, frame, frame, n, 1, 1, 0, 0);
         if (hf_decoder_rows(d) != rows) {
             abort();
         }

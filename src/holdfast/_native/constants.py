@@ -24,6 +24,10 @@ BYTES = 1
 FLOAT32 = 2
 INT64 = 3
 
+# Bytes that stay where they are, one string a row: `values` holds int64 pairs, its start and stop in the buffer that
+# was fed. The compiled codec only.
+LENT_BYTES = 4
+
 # How often an item occurs in a row: once, as a list, as a list of lists.
 FIXED = 0
 RAGGED = 1

@@ -83,6 +83,8 @@ def describe(error: BaseException) -> tuple[str, int]:
             return str(error), NO_ACCESS
         case OSError():
             return _system(error), NO_ACCESS
+        case ImportError():
+            return f"{error}; is the installation complete?", NO_ACCESS
         case MemoryError():
             return "out of memory", NO_ACCESS
         case BrokenExecutor():

@@ -49,6 +49,9 @@ class BytesColumn(Sequence[Any]):
         i = _position(i, len(self))
         if self.per_item:
             return BytesColumn(self._values, self.rows(i, i + 1)._offsets)
+        return self._item(i)
+
+    def _item(self, i: int) -> memoryview:
         return self._values[self._offsets[i] : self._offsets[i + 1]].data
 
     def rows(self, start: int, stop: int) -> BytesColumn:
@@ -69,6 +72,54 @@ class BytesColumn(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<BytesColumn of {len(self):,}, {int(self._offsets[-1] - self._offsets[0]):,} bytes>"
+
+
+class LentBytesColumn(BytesColumn):
+    """Byte strings that stay where they were read: string i is `buffer[spans[i, 0]:spans[i, 1]]`.
+
+    Large values are not copied at all this way. `values` and `offsets` join them when they are asked for.
+    """
+
+    __slots__ = ("_joined", "_spans")
+
+    def __init__(self, buffer: npt.NDArray[np.uint8], spans: Ints) -> None:
+        self._values = buffer
+        self._spans = spans
+        self._joined: BytesColumn | None = None
+        self.per_item = 0
+
+    def _join(self) -> BytesColumn:
+        if self._joined is None:
+            offsets = np.zeros(len(self) + 1, np.int64)
+            np.cumsum(self._spans[:, 1] - self._spans[:, 0], out=offsets[1:])
+            parts = [self._values[start:stop] for start, stop in self._spans]
+            self._joined = BytesColumn(np.concatenate(parts) if parts else self._values[:0], offsets)
+        return self._joined
+
+    @property
+    def values(self) -> npt.NDArray[np.uint8]:
+        return self._join().values
+
+    @property
+    def offsets(self) -> Ints:
+        return self._join().offsets
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def rows(self, start: int, stop: int) -> BytesColumn:
+        return LentBytesColumn(self._values, self._spans[start:stop])
+
+    def _item(self, i: int) -> memoryview:
+        return self._values[self._spans[i, 0] : self._spans[i, 1]].data
+
+    def copy(self) -> BytesColumn:
+        joined = self._join()
+        self._joined = None
+        return joined
+
+    def __repr__(self) -> str:
+        return f"<BytesColumn of {len(self):,}, {int((self._spans[:, 1] - self._spans[:, 0]).sum()):,} bytes>"
 
 
 class RaggedColumn(Sequence[Any]):

@@ -10,7 +10,7 @@ import numpy as np
 from ..._native import codec
 from ...errors import SchemaError
 from ...schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value
-from ..columns import Batch, BytesColumn, ColumnData, RaggedColumn
+from ..columns import Batch, BytesColumn, ColumnData, LentBytesColumn, RaggedColumn
 
 KINDS: dict[type[Value], int] = {Bytes: codec.BYTES, Float32: codec.FLOAT32, Int64: codec.INT64}
 KIND_NAMES = {codec.NONE: "nothing", codec.BYTES: "bytes", codec.FLOAT32: "floats", codec.INT64: "integers"}
@@ -29,15 +29,21 @@ def kind_of(column: Column) -> int:
     return KINDS[type(value_of(column))]
 
 
-def fields_of(schema: Schema) -> list[codec.Field]:
-    """The schema in the codec's terms."""
+def lendable(column: Column) -> bool:
+    """Whether a column's values can stay in the buffer they were read into."""
+    return isinstance(column, Bytes) and not column.shape and column.default is None
+
+
+def fields_of(schema: Schema, lend: bool = False) -> list[codec.Field]:
+    """The schema in the codec's terms. With `lend`, byte strings stay where they are, as far as they can."""
     fields: list[codec.Field] = []
     for name, column in schema.items():
         key = (name if column.key is None else column.key).encode()
         value = value_of(column)
         depth = column.depth if isinstance(column, Ragged) else codec.FIXED
         default = None if isinstance(column, Ragged) else _default_of(name, column)
-        fields.append((key, kind_of(column), depth, value.count, default))
+        kind = codec.LENT_BYTES if lend and lendable(column) else kind_of(column)
+        fields.append((key, kind, depth, value.count, default))
     return fields
 
 
@@ -63,39 +69,46 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
 # ---- reading: buffers -> columns
 
 
-def batch_maker(schema: Schema) -> Callable[[Sequence[codec.ColumnBuffers]], Batch]:
-    """Makes the columns the schema names of what Decoder.take gave, sharing its memory.
+Maker = Callable[[codec.ColumnBuffers, Any], ColumnData]
+
+
+def batch_maker(schema: Schema, lend: bool = False) -> Callable[[Sequence[codec.ColumnBuffers], Any], Batch]:
+    """Makes the columns the schema names of what Decoder.take gave, and of the buffer that lent bytes are in.
 
     Everything that follows from the schema is settled once: this runs for every few hundred rows.
     """
-    makers = [(name, _column_maker(column)) for name, column in schema.items()]
-    return lambda buffers: {name: make(parts) for (name, make), parts in zip(makers, buffers, strict=True)}
+    makers = [(name, _lent_maker if lend and lendable(c) else _column_maker(c)) for name, c in schema.items()]
+    return lambda taken, lent: {name: make(parts, lent) for (name, make), parts in zip(makers, taken, strict=True)}
 
 
-def _column_maker(column: Column) -> Callable[[codec.ColumnBuffers], ColumnData]:
+def _lent_maker(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
+    return LentBytesColumn(lent, np.frombuffer(parts[0], np.int64).reshape(-1, 2))
+
+
+def _column_maker(column: Column) -> Maker:
     value = value_of(column)
     make = _bytes_maker(value) if isinstance(value, Bytes) else _array_maker(value)
     if not isinstance(column, Ragged):
         return make
     frombuffer, int64 = np.frombuffer, np.dtype(np.int64)
     if column.depth == codec.RAGGED:
-        return lambda parts: RaggedColumn(make(parts), frombuffer(parts[3], int64))
-    return lambda parts: RaggedColumn(
-        RaggedColumn(make(parts), frombuffer(parts[2], int64)), frombuffer(parts[3], int64)
+        return lambda parts, lent: RaggedColumn(make(parts, lent), frombuffer(parts[3], int64))
+    return lambda parts, lent: RaggedColumn(
+        RaggedColumn(make(parts, lent), frombuffer(parts[2], int64)), frombuffer(parts[3], int64)
     )
 
 
-def _array_maker(value: Value) -> Callable[[codec.ColumnBuffers], ColumnData]:
+def _array_maker(value: Value) -> Maker:
     frombuffer, dtype, shape = np.frombuffer, DTYPES[KINDS[type(value)]], (-1, *value.shape)
     if not value.shape:
-        return lambda parts: frombuffer(parts[0], dtype)
-    return lambda parts: frombuffer(parts[0], dtype).reshape(shape)
+        return lambda parts, _: frombuffer(parts[0], dtype)
+    return lambda parts, _: frombuffer(parts[0], dtype).reshape(shape)
 
 
-def _bytes_maker(value: Bytes) -> Callable[[codec.ColumnBuffers], ColumnData]:
+def _bytes_maker(value: Bytes) -> Maker:
     frombuffer, uint8, int64 = np.frombuffer, DTYPES[codec.BYTES], np.dtype(np.int64)
     per_item = value.count if value.shape else 0
-    return lambda parts: BytesColumn(frombuffer(parts[0], uint8), frombuffer(parts[1], int64), per_item)
+    return lambda parts, _: BytesColumn(frombuffer(parts[0], uint8), frombuffer(parts[1], int64), per_item)
 
 
 # ---- writing: what people have -> buffers

@@ -118,7 +118,9 @@ class Records:
     descriptor until close().
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: Literal["all", "header"] = "all", cache: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, verify: Literal["all", "header"] = "all", cache: bool = True
+    ) -> None:
         if verify not in ("all", "header"):
             raise ValueError(f"wanted verify to be one of all, header, got {verify!r}")
         self.path = os.fspath(path)
@@ -189,6 +191,8 @@ def make_index(
     """Builds and keeps a file's index, for `holdfast index`. Returns where it is and how many records there are."""
     with open_source(path) as source:
         if source.compression != "none":
-            raise InputError(f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed")
+            raise InputError(
+                f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed"
+            )
         offsets = build_index(source, progress)
         return save_index(path, source, offsets, place), len(offsets) - 1

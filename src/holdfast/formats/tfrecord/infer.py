@@ -31,9 +31,7 @@ class _Found:
         return sum(len(run) for run in self.runs)
 
     def tolist(self) -> list[Any]:
-        return [
-            value for run in self.runs for value in (run.tolist() if isinstance(run, np.ndarray) else run)
-        ]
+        return [value for run in self.runs for value in (run.tolist() if isinstance(run, np.ndarray) else run)]
 
 
 @dataclass

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from ..._native import codec
 from ...errors import CorruptError, DecodeError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, slice_batch
-from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, value_of
+from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
 from .problems import Problem
 from .source import Compression, open_source
-from .stream import BUFFER_BYTES, FrameStream, OnCorrupt, Verify
+from .stream import FrameStream, OnCorrupt, Verify
+from .window import BUFFER_BYTES, LendingWindow
 
 OnMismatch = Literal["raise", "skip"]
 
 # Rows are decoded in runs of about this many bytes, and batches are slices of a run: a call into the codec costs about
 # as much as decoding twenty small records. A batch that is kept keeps its run alive, so this bounds what it can pin.
 RUN_BYTES = 1 << 19
+
+# From this size of records on, byte strings stay in the buffer they were read into: a copy would cost as much again.
+LEND_BYTES = 1 << 14
 
 _MANY = 1 << 62
 
@@ -80,7 +84,7 @@ class TFRecordReader:
         stream = self._stream
         ready: deque[list[bytes]] = deque()
 
-        def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
+        def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             records, used, status, needed = codec.records(buf, start, stop, stream.verify_data, _MANY)
             ready.append(records)
             return len(records), used, status, needed
@@ -107,31 +111,63 @@ class TFRecordReader:
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
         run = size  # rows; a multiple of `size`
-
-        def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
-            return decoder.feed(buf, start, stop, stream.verify_data, run, stream.record, stream.offset)
-
-        failed: Exception | None = None
         while True:
-            try:
-                more = stream.pump(feed)
-                self._judge(schema, decoder)
-            except Exception as error:  # noqa: BLE001 - raised again below, once the rows before it were handed out
-                failed, more = error, False
+            more, failed = self._decode(schema, decoder, run)
             rows = decoder.rows()
             if rows < run and more:
                 continue
-            whole = rows if failed is None and not more and not drop_last else rows - rows % size
+            whole = rows - rows % size if more or failed is not None or drop_last else rows
             if whole:
-                batch = make_batch(decoder.take())
+                batch = make_batch(decoder.take(), None)
                 for start in range(0, whole, size):
                     yield slice_batch(batch, start, min(start + size, whole))
                 del batch
-                run = size * max(1, RUN_BYTES * stream.record // (max(stream.offset, 1) * size))
             if failed is not None:
                 raise failed
             if not more:
                 return
+            record_bytes = stream.offset // max(stream.record, 1) + 1
+            if record_bytes >= LEND_BYTES and self._can_lend(schema):
+                yield from self._lent_batches(schema, size, drop_last)
+                return
+            run = size * max(1, RUN_BYTES // (record_bytes * size))
+
+    def _can_lend(self, schema: dict[str, Column]) -> bool:
+        # Repaired records are not in the window's buffer, so what can salvage does not lend.
+        return codec.NATIVE and self._stream.on_corrupt == "raise" and any(map(lendable, schema.values()))
+
+    def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
+        """Large records: a batch gets the buffer it was read into instead of a copy."""
+        stream = self._stream
+        stream.window = window = LendingWindow(stream.window)
+        decoder = codec.Decoder(fields_of(schema, lend=True))
+        make_batch = batch_maker(schema, lend=True)
+        while True:
+            window.want = (size - decoder.rows()) * (stream.offset // stream.record + 1)
+            more, failed = self._decode(schema, decoder, size)
+            rows = decoder.rows()
+            if rows < size and more:
+                continue
+            if rows == size or (rows and failed is None and not drop_last):
+                yield make_batch(decoder.take(), window.hand_over())
+            if failed is not None:
+                raise failed
+            if not more:
+                return
+
+    def _decode(self, schema: dict[str, Column], decoder: codec.Decoder, rows: int) -> tuple[bool, Exception | None]:
+        """One step: whether there is more, and what went wrong, to be raised once the rows before it are handed out."""
+        stream = self._stream
+
+        def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
+            return decoder.feed(buf, start, stop, stream.verify_data, rows, stream.record, stream.offset)
+
+        try:
+            more = stream.pump(feed)
+            self._judge(schema, decoder)
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            return False, error
+        return more, None
 
     def _judge(self, schema: dict[str, Column], decoder: codec.Decoder) -> None:
         """What to do about records that gave no row."""

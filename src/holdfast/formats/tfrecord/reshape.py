@@ -225,9 +225,7 @@ def _total(stamps: list[_Stamp]) -> int:
 def _refuse_changed(files: Files, stamps: list[_Stamp]) -> None:
     for file, stamp in zip(files, stamps, strict=True):
         if _stamp(file) != stamp:
-            raise InputError(
-                f"{os.fspath(file)}: it changed while it was read; nothing was kept. Wait for its writer"
-            )
+            raise InputError(f"{os.fspath(file)}: it changed while it was read; nothing was kept. Wait for its writer")
 
 
 def _refuse_own_output(files: Files, outputs: Sequence[Path]) -> None:

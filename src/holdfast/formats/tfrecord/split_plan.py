@@ -38,9 +38,7 @@ class Plan(NamedTuple):
     firsts: list[int]  # each part's first record
 
 
-def make_plan(
-    files: Files, parts: int | None, part_bytes: int | None, jobs: int, stop: Stop, tick: Progress
-) -> Plan:
+def make_plan(files: Files, parts: int | None, part_bytes: int | None, jobs: int, stop: Stop, tick: Progress) -> Plan:
     by_size = None if part_bytes is None else _BySize(part_bytes)
 
     def look(number: int) -> tuple[list[Mark], int]:

@@ -17,9 +17,7 @@ from .manifest import MANIFEST_NAME, FileEntry, read_manifest, write_manifest
 def refuse_present(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if os.path.lexists(folder / name):
-            raise TargetExistsError(
-                f"{folder / name} is there already; remove it, or choose another folder or name"
-            )
+            raise TargetExistsError(f"{folder / name} is there already; remove it, or choose another folder or name")
     if (folder / MANIFEST_NAME).exists():
         read_manifest(folder / MANIFEST_NAME)  # one that cannot be added to is better found now
 

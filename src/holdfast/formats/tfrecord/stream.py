@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from ..._native import codec
 from .problems import Problem, describe, error_for
 from .resync import recover
 from .source import InflateSource, Source, spool
+from .window import BUFFER_BYTES, Window
 
 Verify = Literal["all", "header"]
 OnCorrupt = Literal["raise", "skip", "salvage"]
 VERIFY = ("all", "header")
 ON_CORRUPT = ("raise", "skip", "salvage")
 
-# Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
-BUFFER_BYTES = 1 << 19
-
 # feed(buf, start, stop) -> (frames, bytes, status, needed), as codec.scan
-Feed = Callable[[bytearray, int, int], tuple[int, int, int, int]]
+Feed = Callable[[Any, int, int], tuple[int, int, int, int]]
 
 
 class FrameStream:
@@ -46,11 +44,7 @@ class FrameStream:
         self.verify_data = verify == "all"
         self.on_corrupt = on_corrupt
         self.problems: list[Problem] = []
-        self.offset = 0  # of buf[start], in the file
-        self.record = 0  # the number of the frame there
-        self._buf = bytearray(buffer_bytes)
-        self._view = memoryview(self._buf)
-        self._start = self._stop = 0
+        self.record = 0  # the number of the frame that comes next
         self._over = False  # the rest was given up
         if on_corrupt == "salvage" and isinstance(source, InflateSource):
             # Salvage goes back and forth, which packed data cannot.
@@ -59,21 +53,31 @@ class FrameStream:
             self._packed_problem = problem
         else:
             self._packed_problem = None
+        self.window = Window(self.source, buffer_bytes)
+
+    @property
+    def offset(self) -> int:
+        """Of the frame that comes next, in the file."""
+        return self.window.offset
+
+    @offset.setter
+    def offset(self, offset: int) -> None:
+        self.window.jump(offset)
 
     def close(self) -> None:
         self.source.close()
 
     def pump(self, feed: Feed) -> bool:
         """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end."""
+        window = self.window
         while True:
-            if self._over or (self._start == self._stop and not self._refill(1)):
+            if self._over or (window.empty and not window.refill(1)):
                 return self._finish()
-            frames, used, status, needed = feed(self._buf, self._start, self._stop)
-            self._start += used
-            self.offset += used
+            frames, used, status, needed = feed(window.buf, window.start, window.stop)
+            window.use(used)
             self.record += frames
             if status == codec.NEED_MORE:
-                if not self._refill(needed):
+                if not window.refill(needed):
                     self._damage(feed, status, needed)
                 elif not frames:
                     continue
@@ -88,56 +92,22 @@ class FrameStream:
             self.problems.append(lost)
         return False
 
-    def _refill(self, needed: int) -> bool:
-        """More bytes behind those at hand, so that `needed` are there. False when the file has not that many.
-
-        Memory grows with bytes that are there, never with what a header claims.
-        """
-        size = self.source.size()
-        have = self._stop - self._start
-        if size is not None and needed > size - self.offset:
-            return False
-        while True:
-            if self._start:
-                self._view[:have] = self._view[self._start : self._stop]
-                self._start, self._stop = 0, have
-            if have == len(self._buf):
-                self._grow(min(needed, 2 * len(self._buf)) if size is None else needed)
-            got = self.source.read_at(self.offset + have, self._view[have:])
-            self._stop += got
-            have += got
-            if have >= needed:
-                return True
-            if not got:
-                return False
-
-    def _grow(self, size: int) -> None:
-        bigger = bytearray(max(size, len(self._buf) + BUFFER_BYTES))
-        bigger[: self._stop] = self._view[: self._stop]
-        self._view.release()
-        self._buf = bigger
-        self._view = memoryview(bigger)
-
-    def _left(self) -> int:
-        size = self.source.size()
-        return self._stop - self._start if size is None else max(size - self.offset, 0)
-
     def _damage(self, feed: Feed, status: int, needed: int) -> None:
-        reason = describe(status, needed, self._left())
+        reason = describe(status, needed, self.window.left())
         if self.on_corrupt == "raise":
             raise error_for(self.source, self.record, self.offset, reason)
         if self.on_corrupt == "salvage":
             self._salvage(feed, reason)
         elif status == codec.BAD_DATA_CRC:
             self.problems.append(Problem(self.offset, self.record, reason, 1, needed))
-            self._move(self.offset + needed)
+            self.window.jump(self.offset + needed)
             self.record += 1
         else:
             self._give_up(reason)
 
     def _give_up(self, reason: str) -> None:
         reason = f"{reason}; the rest of the file was given up"
-        self.problems.append(Problem(self.offset, self.record, reason, 1, self._left()))
+        self.problems.append(Problem(self.offset, self.record, reason, 1, self.window.left()))
         self._over = True
 
     def _salvage(self, feed: Feed, reason: str) -> None:
@@ -156,12 +126,4 @@ class FrameStream:
                 reason += "; too much of what follows looks like records without being any: given up"
             self.problems.append(Problem(self.offset, self.record, reason, found.records_lost, lost))
             self.record += found.records_lost
-        self._move(found.resume)
-
-    def _move(self, offset: int) -> None:
-        """On with the frame at `offset`, which may be buffered already."""
-        ahead = offset - self.offset
-        self._start = min(self._start + ahead, self._stop) if ahead >= 0 else self._stop
-        if self._start == self._stop:
-            self._start = self._stop = 0
-        self.offset = offset
+        self.window.jump(found.resume)

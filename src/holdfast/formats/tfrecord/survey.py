@@ -149,9 +149,7 @@ def _sample(survey: Survey, sample: int) -> None:
 def _first_records(survey: Survey, sample: int) -> list[bytes]:
     records: list[bytes] = []
     size = 0
-    with TFRecordReader(
-        survey.path, on_corrupt="salvage" if survey.compression == "none" else "raise"
-    ) as reader:
+    with TFRecordReader(survey.path, on_corrupt="salvage" if survey.compression == "none" else "raise") as reader:
         try:
             for record in reader.records():
                 records.append(record)

@@ -237,7 +237,7 @@ def test_a_header_that_claims_the_moon_allocates_nothing(tmp_path: Path) -> None
             with hold.TFRecordReader(path) as reader:
                 with pytest.raises(CorruptError, match="truncated") as caught:
                     list(reader)
-                assert len(reader._stream._buf) < 4 << 20
+                assert len(reader._stream.window.buf) < 4 << 20
             assert caught.value.record == 1
 
 

@@ -1,0 +1,133 @@
+"""The part of a file that is in memory: one buffer, refilled from the source as its frames are used up."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .source import Source
+
+# Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
+BUFFER_BYTES = 1 << 19
+
+
+class Window:
+    """buf[start:stop] is the source's bytes from `offset` on. The buffer is used again and again."""
+
+    def __init__(self, source: Source, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.source = source
+        self.offset = 0
+        self.buf: Any = bytearray(buffer_bytes)
+        self.start = self.stop = 0
+        self._view = memoryview(self.buf)
+
+    @property
+    def empty(self) -> bool:
+        return self.start == self.stop
+
+    def use(self, n: int) -> None:
+        """The first n bytes are done with."""
+        self.start += n
+        self.offset += n
+
+    def jump(self, offset: int) -> None:
+        """On with the byte at `offset`, which may be buffered already."""
+        ahead = offset - self.offset
+        self.start = min(self.start + ahead, self.stop) if ahead >= 0 else self.stop
+        self.offset = offset
+
+    def left(self) -> int:
+        """How many bytes there are from here to the end, as far as one can know."""
+        size = self.source.size()
+        return self.stop - self.start if size is None else max(size - self.offset, 0)
+
+    def refill(self, needed: int) -> bool:
+        """More bytes behind those at hand, so that `needed` are there. False when the source has not that many.
+
+        Memory grows with bytes that are there, never with what a header claims.
+        """
+        size = self.source.size()
+        if size is not None and needed > size - self.offset:
+            return False
+        while True:
+            have = self.stop - self.start
+            self._make_room(needed, needed if size is not None else min(needed, 2 * max(have, BUFFER_BYTES)))
+            got = self.source.read_at(self.offset + have, self._view[self.stop : self._end(needed)])
+            self.stop += got
+            if have + got >= needed:
+                return True
+            if not got:
+                return False
+
+    def _end(self, needed: int) -> int:
+        """Up to where the buffer is to be filled."""
+        return len(self.buf)
+
+    def _make_room(self, needed: int, sure: int) -> None:
+        """Room behind `stop`. `needed` bytes are wanted in all; that many as `sure` may be allocated for it."""
+        have = self.stop - self.start
+        if self.start:
+            self._view[:have] = self._view[self.start : self.stop]
+            self.start, self.stop = 0, have
+        if have == len(self.buf):
+            self._replace(bytearray(max(sure, have + BUFFER_BYTES)))
+
+    def _replace(self, bigger: Any) -> None:
+        """Another buffer with the same bytes at the same places."""
+        view = memoryview(bigger)
+        view[: self.stop] = self._view[: self.stop]
+        self.buf, self._view = bigger, view
+
+
+class LendingWindow(Window):
+    """Goes on from a window with buffers that are given away: large values need not be copied out of them.
+
+    Bytes stay where they are until `hand_over`, so positions in the buffer hold. A buffer that nobody refers to any
+    more is used again: fresh memory costs as much as reading into it.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self.source = window.source
+        self.offset = window.offset
+        self.want = 0  # how many bytes the rows still to come will take, as a guess
+        self._buffers: list[npt.NDArray[np.uint8]] = []
+        have = window.stop - window.start
+        self.buf = self._fresh(max(have, BUFFER_BYTES))
+        self._view = memoryview(self.buf)
+        self._view[:have] = window._view[window.start : window.stop]
+        self.start, self.stop = 0, have
+
+    def hand_over(self) -> npt.NDArray[np.uint8]:
+        """The buffer, to be kept by whoever has positions in it. Unused bytes go on in another one."""
+        given: npt.NDArray[np.uint8] = self.buf
+        have = self.stop - self.start
+        self.buf = self._fresh(max(self.stop, have))
+        view = memoryview(self.buf)
+        view[:have] = self._view[self.start : self.stop]
+        self._view = view
+        self.start, self.stop = 0, have
+        return given
+
+    def _end(self, needed: int) -> int:
+        # In pieces, for the cache's sake; and little more than what is wanted, since the rest must be copied.
+        have = self.stop - self.start
+        piece = min(max(self.want - have, needed - have), max(BUFFER_BYTES, needed - have))
+        return min(self.stop + piece, len(self.buf))
+
+    def _make_room(self, needed: int, sure: int) -> None:
+        goal = max(self.start + sure, min(self.start + self.want, self.stop + BUFFER_BYTES))
+        if goal > len(self.buf):
+            self._replace(self._fresh(goal + goal // 4))
+
+    def _fresh(self, size: int) -> npt.NDArray[np.uint8]:
+        """A buffer of at least this size: one that was given back, or a new one. Three are remembered at the most."""
+        for i in range(len(self._buffers)):
+            # Two references, the list's and this call's: no batch, no item of one, and not the window itself.
+            if len(self._buffers[i]) >= size and sys.getrefcount(self._buffers[i]) == 2:
+                return self._buffers[i]
+        buffer = np.empty(size, np.uint8)
+        self._buffers = [*self._buffers[-2:], buffer]
+        return buffer
