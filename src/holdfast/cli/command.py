@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from holdfast._base.units import parse_bytes
-from holdfast.errors import TargetExistsError
-
+from .._base.units import parse_bytes
+from ..errors import TargetExistsError
 from .screen import Screen
 
 COMPRESSION = click.Choice(["none", "gzip", "zlib"])

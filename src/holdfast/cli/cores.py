@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from holdfast._base.threads import Stop, run_all
-from holdfast._native import codec
-
+from .._base.threads import Stop, run_all
+from .._native import codec
 from .progress import bar_for
 from .screen import Screen
 

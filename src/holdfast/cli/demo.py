@@ -30,9 +30,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.errors import TargetExistsError, WriteError
-from holdfast.report.words import counted, printable
-
+from ..errors import TargetExistsError, WriteError
+from ..report.words import counted, printable
 from .command import command
 from .demo_stage import Outcome, Stage
 from .demo_steps import STEPS

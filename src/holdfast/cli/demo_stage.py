@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.formats.tfrecord.manifest import FileEntry
-
+from ..formats.tfrecord.manifest import FileEntry
 from .screen import Screen
 
 

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast._base.units import format_bytes
-from holdfast._native import codec
-from holdfast.formats.columns import BytesColumn, RaggedColumn
-from holdfast.formats.tfrecord.index import build_index
-from holdfast.formats.tfrecord.infer import infer_schema
-from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from holdfast.formats.tfrecord.reader import TFRecordReader
-from holdfast.formats.tfrecord.salvage import salvage_file
-from holdfast.formats.tfrecord.source import open_source
-from holdfast.formats.tfrecord.verify import verify_file
-from holdfast.formats.tfrecord.writer import TFRecordWriter
-from holdfast.schema import Bytes, Column, Float32, Int64, Ragged, as_code
-
+from .._base.units import format_bytes
+from .._native import codec
+from ..formats.columns import BytesColumn, RaggedColumn
+from ..formats.tfrecord.index import build_index
+from ..formats.tfrecord.infer import infer_schema
+from ..formats.tfrecord.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from ..formats.tfrecord.reader import TFRecordReader
+from ..formats.tfrecord.salvage import salvage_file
+from ..formats.tfrecord.source import open_source
+from ..formats.tfrecord.verify import verify_file
+from ..formats.tfrecord.writer import TFRecordWriter
+from ..schema import Bytes, Column, Float32, Int64, Ragged, as_code
 from .demo_stage import Damage, MemoryMeter, Outcome, Stage, open_descriptors, rate
 
 SHARDS = 4

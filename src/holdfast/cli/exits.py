@@ -23,9 +23,8 @@ from types import FrameType
 
 import click
 
-from holdfast.errors import DataError, HoldfastError, SchemaError
-from holdfast.report.words import printable
-
+from ..errors import DataError, HoldfastError, SchemaError
+from ..report.words import printable
 from .overview import holdfast
 from .streams import forget_stdout, prepare_streams
 

@@ -32,11 +32,10 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.errors import DataError, HoldfastError
-from holdfast.formats.tfrecord.index import Place, make_index
-from holdfast.formats.tfrecord.survey import said_of
-from holdfast.report.words import counted, printable
-
+from ..errors import DataError, HoldfastError
+from ..formats.tfrecord.index import Place, make_index
+from ..formats.tfrecord.survey import said_of
+from ..report.words import counted, printable
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS, describe

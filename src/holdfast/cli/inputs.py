@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import click
 
-from holdfast.formats.tfrecord.manifest import MANIFEST_NAME
+from ..formats.tfrecord.manifest import MANIFEST_NAME
 
 # In a folder: what looks like TFRecord. The last is what TensorFlow Datasets calls its shards.
 PATTERNS = (

@@ -1,4 +1,4 @@
-"""What is in files: records, sizes, features as a schema, first values.
+"""What is in files: records, sizes, the schema, first values.
 
 The schema is taken from the first records: the code to read the file with.
 A feature whose number of values differs is Ragged, one that some records lack
@@ -42,12 +42,11 @@ from functools import partial
 
 import click
 
-from holdfast._base.units import format_bytes
-from holdfast.formats.tfrecord.survey import Survey, survey_file
-from holdfast.report.values import as_json, as_text
-from holdfast.report.words import counted, printable
-from holdfast.schema import as_code
-
+from .._base.units import format_bytes
+from ..formats.tfrecord.survey import Survey, survey_file
+from ..report.values import as_json, as_text
+from ..report.words import counted, printable
+from ..schema import as_code
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS

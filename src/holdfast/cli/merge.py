@@ -27,10 +27,9 @@ from typing import Any
 
 import click
 
-from holdfast._base.units import format_bytes
-from holdfast.formats.tfrecord.reshape import MERGE_PASSES, merge_files
-from holdfast.report.words import counted, printable
-
+from .._base.units import format_bytes
+from ..formats.tfrecord.reshape import MERGE_PASSES, merge_files
+from ..report.words import counted, printable
 from .command import COMPRESSION, command
 from .cores import total_bytes
 from .exits import FINE

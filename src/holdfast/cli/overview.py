@@ -14,7 +14,7 @@ from .version import version_line
 # Each line is the first line of the command's docstring; a test compares them.
 COMMANDS = {
     "Look into files": {
-        "inspect": "What is in files: records, sizes, features as a schema, first values.",
+        "inspect": "What is in files: records, sizes, the schema, first values.",
         "verify": "Whether files are whole, and where they are not.",
     },
     "Repair": {
@@ -38,7 +38,7 @@ EXIT_CODES = """\
   0    fine
   1    the data are damaged, or something was found
   2    wrong usage
-  3    cannot read or write: no such file, no permission, disk full, target exists
+  3    cannot read or write: no such file, no permission, disk full, …
   70   a bug in holdfast
   130  interrupted with Ctrl-C (128 + its number for another signal)"""
 

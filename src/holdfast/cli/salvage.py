@@ -26,10 +26,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast._base.units import format_bytes
-from holdfast.formats.tfrecord.salvage import Salvaged, salvage_file
-from holdfast.report.words import counted, printable
-
+from .._base.units import format_bytes
+from ..formats.tfrecord.salvage import Salvaged, salvage_file
+from ..report.words import counted, printable
 from .command import command
 from .cores import total_bytes
 from .exits import FINE, FOUND

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.errors import WriteError
-from holdfast.report.words import printable
-
+from ..errors import WriteError
+from ..report.words import printable
 from .streams import forget_stdout
 
 if TYPE_CHECKING:  # rich takes a tenth of a second to load: --version and --help do without
@@ -86,7 +85,7 @@ class Screen:
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> None:
         if self.talks:
-            from holdfast.report.tables import table
+            from ..report.tables import table
 
             self.print(table(heads, rows, terminal=self.terminal, indent=indent))
 

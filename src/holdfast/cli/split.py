@@ -33,13 +33,12 @@ from typing import Any
 
 import click
 
-from holdfast._base.units import format_bytes
-from holdfast._native import codec
-from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from holdfast.formats.tfrecord.reshape import SPLIT_PASSES, split_files
-from holdfast.formats.tfrecord.split_plan import MOST_PARTS
-from holdfast.report.words import counted, printable
-
+from .._base.units import format_bytes
+from .._native import codec
+from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
+from ..formats.tfrecord.reshape import SPLIT_PASSES, split_files
+from ..formats.tfrecord.split_plan import MOST_PARTS
+from ..report.words import counted, printable
 from .command import COMPRESSION, command, size_of
 from .cores import jobs_option, total_bytes
 from .exits import FINE

@@ -30,10 +30,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast._base.units import format_bytes
-from holdfast.formats.tfrecord.verify import FileReport, verify_file
-from holdfast.report.words import counted
-
+from .._base.units import format_bytes
+from ..formats.tfrecord.verify import FileReport, verify_file
+from ..report.words import counted
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast import __version__
+from .. import __version__
 
 
 def version_line() -> str:
@@ -17,7 +17,7 @@ def _codec() -> str:
     if wanted == "0":
         return "pure Python codec: HOLDFAST_NATIVE=0 asks for it; slower, same results"
     try:
-        from holdfast._native import _codec
+        from .._native import _codec
     except ImportError as error:
         if wanted == "1":
             return f"no codec: HOLDFAST_NATIVE=1 asks for the compiled one, and {error}"

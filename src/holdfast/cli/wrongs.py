@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.formats.tfrecord.problems import Problem
-from holdfast.report.words import printable
-
+from ..formats.tfrecord.problems import Problem
+from ..report.words import printable
 from .screen import Screen
 
 _SHOWN = 8

@@ -82,7 +82,7 @@ def batch_maker(schema: Schema, lend: bool = False) -> Callable[[Sequence[codec.
 
 
 def _lent_maker(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
-    return LentBytesColumn(lent, np.frombuffer(parts[0], np.int64).reshape(-1, 2))
+    return LentBytesColumn(np.frombuffer(lent, np.uint8), np.frombuffer(parts[0], np.int64).reshape(-1, 2))
 
 
 def _column_maker(column: Column) -> Maker:

@@ -1,7 +1,7 @@
 """Where every record of a file begins: built once at the codec's speed, kept in a small file, thrown away when stale.
 
-An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
-records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should be.
+An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than
+there are records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should be.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def index_path(path: str | os.PathLike[str], place: Place) -> Path:
 
 
 def build_index(source: Source, progress: Callable[[int], None] | None = None) -> Ints:
-    """The offsets of all records, and of the end. Every length is checked against its CRC, the data are not read twice."""
+    """The offsets of all records, and of the end. Every length is checked against its CRC, data are not."""
     stream = FrameStream(source, verify="header")
     runs: list[Ints] = []
 

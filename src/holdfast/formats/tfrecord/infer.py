@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast._native import codec
-from holdfast._native.pure_wire import FIXED32, LEN, VARINT, Malformed, each_part, unpack_varints
-from holdfast.schema import Bytes, Column, Float32, Int64, Ragged, Value
+from ..._native import codec
+from ..._native.pure_wire import FIXED32, LEN, VARINT, Malformed, each_part, unpack_varints
+from ...schema import Bytes, Column, Float32, Int64, Ragged, Value
 
 _TYPES: dict[int, type[Value]] = {codec.BYTES: Bytes, codec.FLOAT32: Float32, codec.INT64: Int64}
 

@@ -126,11 +126,14 @@ class TFRecordReader:
                 raise failed
             if not more:
                 return
-            record_bytes = stream.offset // max(stream.record, 1) + 1
-            if record_bytes >= LEND_BYTES and self._can_lend(schema):
+            if self._bytes_of(1) >= LEND_BYTES and self._can_lend(schema):
                 yield from self._lent_batches(schema, size, drop_last)
                 return
-            run = size * max(1, RUN_BYTES // (record_bytes * size))
+            run = size * max(1, RUN_BYTES // self._bytes_of(size))
+
+    def _bytes_of(self, rows: int) -> int:
+        """What so many rows take in the file, going by those so far."""
+        return rows * (self._stream.offset // max(self._stream.record, 1) + 1)
 
     def _can_lend(self, schema: dict[str, Column]) -> bool:
         # Repaired records are not in the window's buffer, so what can salvage does not lend.
@@ -139,17 +142,18 @@ class TFRecordReader:
     def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
         """Large records: a batch gets the buffer it was read into instead of a copy."""
         stream = self._stream
-        stream.window = window = LendingWindow(stream.window)
+        stream.window = window = LendingWindow(stream.window, self._bytes_of(size))
         decoder = codec.Decoder(fields_of(schema, lend=True))
         make_batch = batch_maker(schema, lend=True)
         while True:
-            window.want = (size - decoder.rows()) * (stream.offset // stream.record + 1)
+            window.want = self._bytes_of(size - decoder.rows())
             more, failed = self._decode(schema, decoder, size)
             rows = decoder.rows()
             if rows < size and more:
                 continue
             if rows == size or (rows and failed is None and not drop_last):
-                yield make_batch(decoder.take(), window.hand_over())
+                yield make_batch(decoder.take(), window.buf)
+                window.renew(self._bytes_of(size))  # only now: the batch before this one may have been let go of
             if failed is not None:
                 raise failed
             if not more:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast._base.threads import Stop, run_all
-from holdfast._native import codec
-from holdfast.errors import DataError, InputError, WriteError
-from holdfast.formats.columns import Ints
-
+from ..._base.threads import Stop, run_all
+from ..._native import codec
+from ...errors import DataError, InputError, WriteError
+from ..columns import Ints
 from .manifest import FileEntry, renew_in_manifest
 from .runs import Progress, Runs
 from .source import open_source

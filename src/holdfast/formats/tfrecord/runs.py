@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from holdfast._native import codec
-from holdfast.errors import InputError
-from holdfast.formats.columns import Ints
-
+from ..._native import codec
+from ...errors import InputError
+from ..columns import Ints
 from .problems import Problem
 from .source import open_source
 from .stream import FrameStream, OnCorrupt, Verify

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from holdfast.errors import InputError, WriteError
-from holdfast.formats.columns import Ints
-
+from ...errors import InputError, WriteError
+from ..columns import Ints
 from .manifest import renew_in_manifest
 from .problems import Problem
 from .runs import Progress, Runs

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast._base.threads import Stop, run_all
-from holdfast._base.units import format_bytes
-from holdfast.errors import InputError
-from holdfast.formats.columns import Ints
-
+from ..._base.threads import Stop, run_all
+from ..._base.units import format_bytes
+from ...errors import InputError
+from ..columns import Ints
 from .runs import Progress, Put, Runs
 
 Files = Sequence[str | os.PathLike[str]]

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast._base.atomic import PartialFile, sync_folder
-from holdfast.errors import TargetExistsError, WriteError, WriterBusyError
-
+from ..._base.atomic import PartialFile, sync_folder
+from ...errors import TargetExistsError, WriteError, WriterBusyError
 from .manifest import MANIFEST_NAME, FileEntry, read_manifest, write_manifest
 
 

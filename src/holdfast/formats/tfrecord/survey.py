@@ -9,10 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from holdfast._native import codec
-from holdfast.errors import DataError, FormatError, HoldfastError
-from holdfast.formats.columns import Ints
-
+from ..._native import codec
+from ...errors import DataError, FormatError, HoldfastError
+from ..columns import Ints
 from .index import load_index
 from .infer import Inferred, NotAnExample, infer_schema
 from .manifest import find_manifest

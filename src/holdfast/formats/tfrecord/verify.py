@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from holdfast._native import codec
-from holdfast.errors import DataError, InputError
-from holdfast.formats.columns import Ints
-
+from ..._native import codec
+from ...errors import DataError, InputError
+from ..columns import Ints
 from .manifest import FileEntry, find_manifest
 from .problems import TRUNCATED, Problem, error_for
 from .runs import Progress, Runs

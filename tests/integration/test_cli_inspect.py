@@ -1,0 +1,170 @@
+"""`holdfast inspect`: what is in a file, as far as it can be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from cli_process import (
+    document,
+    flip,
+    frame_starts,
+    holdfast,
+    on_terminal,
+    records_of,
+    without_styles,
+    write_shard,
+    write_shards,
+)
+
+import holdfast as hold
+
+pytestmark = pytest.mark.formats
+
+KEYS = [
+    "path",
+    "format",
+    "compression",
+    "bytes",
+    "records",
+    "record_bytes",
+    "schema",
+    "sequence",
+    "notes",
+    "first",
+    "problem",
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_shards(tmp_path, shards=1)[0]
+
+
+def test_json_has_its_keys_and_the_truth(file: Path) -> None:
+    [said] = document("inspect", file)["files"]
+    sizes = sorted(len(record) for record in records_of(file))
+    assert list(said) == KEYS
+    assert said == {
+        "path": str(file),
+        "format": "tfrecord",
+        "compression": "none",
+        "bytes": file.stat().st_size,
+        "records": 20,
+        "record_bytes": {"min": sizes[0], "median": sizes[9], "max": sizes[-1]},
+        "schema": {"emb": "Float32(4)", "image": "Bytes()", "label": "Int64()", "tags": "Ragged(Bytes())"},
+        "sequence": False,
+        "notes": {},
+        "first": {
+            "emb": [0.1, 2.0, 3.0, 0.0],
+            "image": {"length": 56, "hex": "89504e470d0a" + "00" * 50},
+            "label": 0,
+            "tags": [],
+        },
+        "problem": None,
+    }
+
+
+def test_text_has_the_facts_the_schema_and_first_values(file: Path) -> None:
+    done = holdfast("inspect", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == str(file)
+    assert lines[1].split() == ["format", "TFRecord,", "not", "packed"]
+    assert "records    20, " in done.stdout
+    assert "manifest   none beside it" in done.stdout
+    assert "        'emb': hold.Float32(4)," in lines
+    assert "emb        [0.1, 2, 3, 0]" in done.stdout
+    assert r"image      b'\x89PNG\r\n\x00\x00" in done.stdout
+    assert "…' (56 bytes)" in done.stdout
+
+
+def test_on_80_columns_every_line_fits(file: Path) -> None:
+    shown, code = on_terminal("inspect", file)
+    assert code == 0
+    assert max(map(len, without_styles(shown).splitlines()[1:])) <= 80
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zlib", "zlib")])
+def test_packed_files_are_told_by_their_content(tmp_path: Path, suffix: str, kind: str) -> None:
+    write_shard(tmp_path / f"x.tfrecord{suffix}", 5)
+    os.rename(tmp_path / f"x.tfrecord{suffix}", tmp_path / "x.tfrecord")
+    [said] = document("inspect", tmp_path)["files"]
+    assert (said["compression"], said["records"], said["problem"]) == (kind, 5, None)
+
+
+def test_the_schema_alone_is_code_that_reads_the_file(file: Path) -> None:
+    done = holdfast("inspect", "--schema", file)
+    assert done.stdout.startswith("import holdfast as hold\n\nschema = {\n")
+    scope: dict[str, dict[str, hold.Int64]] = {}
+    exec(done.stdout, scope)
+    with hold.TFRecordReader(file) as reader:
+        [batch] = reader.batches(scope["schema"], 100)
+    assert list(batch["label"]) == list(range(20))
+
+
+def test_files_of_one_schema_share_it(tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, shards=2)
+    with hold.TFRecordWriter(tmp_path / "other.tfrecord", {"x": hold.Int64()}) as writer:
+        writer.append(x=1)
+    assert holdfast("inspect", "--schema", *paths).stdout.count("schema =") == 1
+    both = holdfast("inspect", "--schema", *paths, tmp_path / "other.tfrecord").stdout
+    assert both.count("schema =") == 2
+    assert f"# {paths[1]}\n" in both
+
+
+def test_how_many_records_the_schema_is_taken_from_can_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    with hold.TFRecordWriter(path, {"x": hold.Ragged(hold.Int64())}) as writer:
+        writer.extend({"x": [[1, 2], [3, 4], [5]]})
+    assert document("inspect", "--records", "2", path)["files"][0]["schema"] == {"x": "Int64(2)"}
+    assert document("inspect", path)["files"][0]["schema"] == {"x": "Ragged(Int64())"}
+
+
+def test_a_damaged_file_shows_what_it_can(file: Path) -> None:
+    start = frame_starts(file)[7]
+    flip(file, start + 20)
+    [said] = document("inspect", file, code=1)["files"]
+    assert said["problem"] == f"record 7 at byte {start:,}: bad data CRC"
+    assert (said["format"], said["records"], said["first"]["label"]) == ("tfrecord", 19, 0)
+    text = holdfast("inspect", file)
+    assert text.returncode == 1
+    assert "records    19 intact, " in text.stdout
+    assert f"holdfast salvage {file} OUT" in text.stdout
+
+
+def test_records_that_are_no_examples(tmp_path: Path) -> None:
+    path = tmp_path / "raw.tfrecord"
+    with hold.TFRecordWriter(path) as writer:
+        writer.write(b"hello world")
+        writer.write(bytes(1000))
+    done = holdfast("inspect", path)
+    assert done.returncode == 0
+    assert "records are not tf.train.Example messages" in done.stdout
+    assert "68 65 6c 6c 6f 20 77 6f 72 6c 64" in done.stdout
+    [said] = document("inspect", path)["files"]
+    assert said["schema"] is None
+    assert said["first"] == {"length": 11, "hex": b"hello world".hex()}
+
+
+def test_files_of_another_kind_missing_ones_and_empty_ones(tmp_path: Path) -> None:
+    (tmp_path / "text.tfrecord").write_text("only words\n" * 9)
+    (tmp_path / "empty.tfrecord").touch()
+    said = document("inspect", tmp_path, tmp_path / "nix", code=1)["files"]
+    assert [file["format"] for file in said] == ["tfrecord", None, None]
+    assert said[0]["record_bytes"] is None
+    assert "this looks like a text file" in said[1]["problem"]
+    assert said[2]["problem"] == "cannot open: No such file or directory"
+    assert holdfast("inspect", tmp_path / "nix", tmp_path / "empty.tfrecord").returncode == 3
+
+
+def test_the_manifest_is_compared(tmp_path: Path) -> None:
+    write_shard(tmp_path / "all.tfrecord", 9)
+    assert holdfast("split", tmp_path / "all.tfrecord", "-n", "2", "-o", tmp_path / "parts").returncode == 0
+    [first, second] = sorted((tmp_path / "parts").glob("*.tfrecord"))
+    assert "listed in holdfast.manifest.json, 5 records" in holdfast("inspect", first).stdout
+    os.truncate(first, frame_starts(first)[3])  # cut between records: only a count kept elsewhere shows it
+    [said] = document("inspect", first, code=1)["files"]
+    assert said["problem"].startswith("the manifest says 5 records in ")
+    assert document("inspect", second)["files"][0]["problem"] is None

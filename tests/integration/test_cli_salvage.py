@@ -1,0 +1,85 @@
+"""`holdfast salvage`: every intact record, in a new file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_process import document, everything_in, flip, frame_starts, holdfast, records_of, refused, write_shards
+
+pytestmark = pytest.mark.formats
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_shards(tmp_path, shards=1)[0]
+
+
+def test_json_has_its_keys(file: Path, tmp_path: Path) -> None:
+    before = records_of(file)
+    starts = frame_starts(file)
+    flip(file, starts[7] + 20)
+    said = document("salvage", file, tmp_path / "out.tfrecord")
+    assert said == {
+        "records_kept": 19,
+        "records_lost_at_least": 1,
+        "bytes_lost": starts[8] - starts[7],
+        "problems": [{"offset": starts[7], "record": 7, "reason": "bad data CRC"}],
+    }
+    assert records_of(tmp_path / "out.tfrecord") == before[:7] + before[8:]
+
+
+def test_text_says_what_was_kept_and_lost(file: Path, tmp_path: Path) -> None:
+    flip(file, frame_starts(file)[7] + 20)
+    done = holdfast("salvage", file, tmp_path / "out.tfrecord")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[-3:] == ["bad", "data", "CRC"]
+    out = tmp_path / "out.tfrecord"
+    assert lines[-1].startswith(f"kept 19 records in {out}; lost at least 1 record (")
+
+
+def test_a_whole_file_is_copied(file: Path, tmp_path: Path) -> None:
+    done = holdfast("salvage", file, tmp_path / "out.tfrecord")
+    assert done.stdout == f"nothing was damaged: kept all 20 records in {tmp_path / 'out.tfrecord'}\n"
+    assert (tmp_path / "out.tfrecord").read_bytes() == file.read_bytes()
+
+
+def test_where_nothing_can_be_kept_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "bad.tfrecord").write_bytes(bytes(range(1, 251)) * 9)
+    done = holdfast("salvage", tmp_path / "bad.tfrecord", tmp_path / "out.tfrecord")
+    assert done.returncode == 1
+    assert "nothing could be kept" in done.stdout
+    assert list(everything_in(tmp_path)) == ["bad.tfrecord"]
+
+
+def test_it_replaces_a_file_only_when_told_to(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tfrecord"
+    out.write_text("precious")
+    said = refused("salvage", file, out, code=3)
+    assert said == f"{out} is there already; name another file or allow it to be replaced, with --force"
+    assert out.read_text() == "precious"
+    assert document("salvage", file, out, "--force")["records_kept"] == 20
+    assert len(records_of(out)) == 20
+
+
+def test_it_never_writes_over_the_damaged_file(file: Path, tmp_path: Path) -> None:
+    before = file.read_bytes()
+    (tmp_path / "other-name").symlink_to(file)
+    for out in (file, tmp_path / "other-name"):
+        assert "salvage never writes over the damaged file" in refused("salvage", file, out, "-f", code=3)
+    assert file.read_bytes() == before
+
+
+def test_a_missing_file_leaves_nothing(tmp_path: Path) -> None:
+    said = refused("salvage", tmp_path / "nix", tmp_path / "out", code=3)
+    assert said == f"{tmp_path / 'nix'}: cannot open: No such file or directory"
+    assert list(everything_in(tmp_path)) == []
+
+
+def test_packed_files_on_both_sides(file: Path, tmp_path: Path) -> None:
+    before = records_of(file)
+    assert holdfast("merge", file, "-o", tmp_path / "x.tfrecord.gz").returncode == 0
+    document("salvage", tmp_path / "x.tfrecord.gz", tmp_path / "y.tfrecord.zlib")
+    assert document("inspect", tmp_path / "y.tfrecord.zlib")["files"][0]["compression"] == "zlib"
+    assert records_of(tmp_path / "y.tfrecord.zlib") == before
