@@ -1,7 +1,8 @@
 """Where every record of a file begins: built once at the codec's speed, kept in a small file, thrown away when stale.
 
-An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than
-there are records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should be.
+An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
+records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should
+be.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class TFRecordReader:
         decoder = codec.Decoder(fields_of(schema, lend=True))
         make_batch = batch_maker(schema, lend=True)
         while True:
-            window.want = self._bytes_of(size - decoder.rows())
+            window.expect(self._bytes_of(size - decoder.rows()))
             more, failed = self._decode(schema, decoder, size)
             rows = decoder.rows()
             if rows < size and more:

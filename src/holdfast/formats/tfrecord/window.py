@@ -101,13 +101,17 @@ class LendingWindow(Window):
         self.source = window.source
         self.offset = window.offset
         self._known_size = window._known_size
-        self.want = want  # how many bytes the rows still to come will take, as a guess
         self._buffers: list[npt.NDArray[np.uint8]] = []
         have = window.stop - window.start
         self.start, self.stop = 0, have
+        self._until = want  # up to where in the buffer this batch will reach, as a guess
         self.buf = self._fresh(max(have, self._bounded(want)))
         self._view = memoryview(self.buf)
         self._view[:have] = window._view[window.start : window.stop]
+
+    def expect(self, more: int) -> None:
+        """The batch will take so many bytes from here on, as a guess."""
+        self._until = self.start + more
 
     def renew(self, want: int) -> None:
         """Leaves the buffer to whoever has positions in it by now. Unused bytes go on in one for `want` bytes."""
@@ -116,16 +120,15 @@ class LendingWindow(Window):
         view = memoryview(fresh)
         view[:have] = self._view[self.start : self.stop]
         self.buf, self._view = fresh, view
-        self.start, self.stop = 0, have
+        self.start, self.stop, self._until = 0, have, want
 
     def _end(self, needed: int) -> int:
         # In pieces, for the cache's sake; and little more than what is wanted, since the rest must be copied.
-        have = self.stop - self.start
-        piece = min(max(self.want - have, needed - have), max(PIECE_BYTES, needed - have))
-        return min(self.stop + piece, len(self.buf))
+        must = self.start + needed
+        return min(max(must, min(self._until, self.stop + PIECE_BYTES)), len(self.buf))
 
     def _make_room(self, needed: int, sure: int) -> None:
-        goal = self.start + max(sure, self._bounded(self.want))
+        goal = max(self.start + sure, self.start + self._bounded(self._until - self.start))
         if goal > len(self.buf):
             self._replace(self._fresh(goal))
 
