@@ -25,8 +25,6 @@ from cli_process import (
     write_shards,
 )
 
-pytestmark = pytest.mark.formats
-
 
 @pytest.fixture
 def shards(tmp_path: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from ..schema import Bytes, Column, Float32, Int64, Ragged, as_code
 from .demo_stage import Damage, MemoryMeter, Outcome, Stage, open_descriptors, rate
 
 SHARDS = 4
-RECORDS = 50_000 if codec.NATIVE else 10_000  # pure Python is far slower
+RECORDS = 50_000 if codec.NATIVE else 6_000  # pure Python is far slower
 BATCH = 256
 PAGE = 4096
 

@@ -33,7 +33,10 @@ def expand(arguments: Iterable[str]) -> list[str]:
 
 def expand_once(arguments: Iterable[str]) -> list[str]:
     """The same, but a file that several arguments mean comes once."""
-    return list({os.path.abspath(file): file for file in reversed(expand(arguments))}.values())[::-1]
+    files: dict[str, str] = {}
+    for file in expand(arguments):
+        files.setdefault(os.path.abspath(file), file)
+    return list(files.values())
 
 
 def _expand(argument: str) -> list[str]:

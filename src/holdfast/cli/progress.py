@@ -24,20 +24,20 @@ class Bar:
         self._shown = shown
         self._since = time.monotonic()
         self._after_s = after_s
-        self._done = 0.0
+        self.done = 0.0
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
     def advance(self, n: float) -> None:
         with self._lock:
-            self._done = min(self._done + n, self._total)
+            self.done = min(self.done + n, self._total)
             if not self._shown:
                 return
             if self._progress is None and time.monotonic() - self._since >= self._after_s:
                 self._show()
             if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, completed=self._done)
+                self._progress.update(self._task, completed=self.done)
 
     def _show(self) -> None:
         from rich.console import Console

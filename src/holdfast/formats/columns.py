@@ -187,7 +187,8 @@ Batch = dict[str, ColumnData]
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
     """Rows [start, stop) of every column, which must be there, without a copy."""
+    rows = slice(start, stop)
     return {
-        name: column[start:stop] if type(column) is np.ndarray else column.rows(start, stop)  # type: ignore[union-attr]
+        name: column[rows] if type(column) is np.ndarray else column.rows(start, stop)  # type: ignore[union-attr]
         for name, column in batch.items()
     }

@@ -66,6 +66,8 @@ def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progr
         if survey.format:
             _sample(survey, sample)
             _compare(survey)
+    except DataError as error:
+        survey.note(said_of(error), error.hint)
     except (HoldfastError, OSError) as error:
         survey.readable = False
         survey.note((isinstance(error, OSError) and error.strerror) or str(error).removeprefix(f"{path}: "))
@@ -77,11 +79,8 @@ def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progr
 
 def _measure(survey: Survey, progress: Progress | None) -> None:
     with open_source(survey.path) as source:
-        survey.format, survey.compression, survey.file_bytes = (
-            "tfrecord",
-            source.compression,
-            source.file_bytes(),
-        )
+        survey.format = "tfrecord"
+        survey.compression, survey.file_bytes = source.compression, source.file_bytes()
         offsets = load_index(survey.path, source) if source.compression == "none" else None
     if offsets is None:
         _walk(survey, progress)
@@ -94,23 +93,26 @@ def _measure(survey: Survey, progress: Progress | None) -> None:
 
 
 def _walk(survey: Survey, progress: Progress | None) -> None:
-    """Goes on behind the damages of a plain file; a packed one ends there."""
+    try:
+        error, more = _count_all(survey, progress, spool=False)
+    except DataError:  # never of a plain file
+        survey.counts.clear()
+        error, more = _count_all(survey, None, spool=True)
+    if error is not None:
+        survey.note(said_of(error) + (f", and {more:,} more" if more else ""), error.hint)
+        survey.format = None if isinstance(error, FormatError) else "tfrecord"
+
+
+def _count_all(survey: Survey, progress: Progress | None, spool: bool) -> tuple[DataError | None, int]:
+    """The first problem, and how many more there are."""
 
     def put(frames: memoryview, starts: Ints) -> None:
         _count(survey, np.diff(starts, append=len(frames)))
 
-    error: DataError | None
-    more = 0
-    try:
-        with Runs(survey.path, on_corrupt="salvage", spool=False, progress=progress) as runs:
-            while runs.next(put) is not None:
-                pass
-            error, more = explain(runs.stream), len(runs.problems) - 1
-    except DataError as found:
-        error = found
-    if error is not None:
-        survey.note(said_of(error) + (f", and {more:,} more" if more > 0 else ""), error.hint)
-        survey.format = None if isinstance(error, FormatError) else "tfrecord"
+    with Runs(survey.path, on_corrupt="salvage", spool=spool, progress=progress) as runs:
+        while runs.next(put) is not None:
+            pass
+        return explain(runs.stream), len(runs.problems) - 1
 
 
 def said_of(error: DataError) -> str:
@@ -148,15 +150,12 @@ def _sample(survey: Survey, sample: int) -> None:
 def _first_records(survey: Survey, sample: int) -> list[bytes]:
     records: list[bytes] = []
     size = 0
-    with TFRecordReader(survey.path, on_corrupt="salvage" if survey.compression == "none" else "raise") as reader:
-        try:
-            for record in reader.records():
-                records.append(record)
-                size += len(record)
-                if len(records) >= sample or size >= _SAMPLE_BYTES:
-                    break
-        except DataError as error:
-            survey.note(said_of(error), error.hint)
+    with TFRecordReader(survey.path, on_corrupt="raise" if survey.problem is None else "salvage") as reader:
+        for record in reader.records():
+            records.append(record)
+            size += len(record)
+            if len(records) >= sample or size >= _SAMPLE_BYTES:
+                break
     return records
 
 

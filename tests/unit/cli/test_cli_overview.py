@@ -1,0 +1,69 @@
+"""The table of commands is what the commands say of themselves."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from holdfast.cli.exits import __doc__ as exit_page
+from holdfast.cli.overview import EXIT_CODES, LINES, holdfast
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_command_is_its_module(name: str) -> None:
+    module = importlib.import_module(f"holdfast.cli.{name}")
+    command = holdfast.get_command(click.Context(holdfast), name)
+    assert command is getattr(module, name)
+    assert command.help == module.__doc__
+    assert LINES[name] == (module.__doc__ or "").splitlines()[0]
+
+
+def test_there_are_no_other_commands() -> None:
+    assert holdfast.get_command(click.Context(holdfast), "exits") is None
+
+
+def test_the_exit_codes_are_the_documented_ones() -> None:
+    listed = [line.split()[0] for line in EXIT_CODES.splitlines()]
+    documented = [line.split()[0] for line in (exit_page or "").splitlines() if line[:1].isdigit()]
+    assert listed == documented == ["0", "1", "2", "3", "70", "130"]
+
+
+def test_the_overview_and_the_version_load_neither_numpy_nor_rich() -> None:
+    program = (
+        "import sys; from holdfast.cli import main; codes = main(['--version']), main([]); "
+        "print(codes, sorted({'numpy', 'rich', 'holdfast.formats'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "(0, 0) []"
+
+
+WITHOUT_CODEC = """
+import sys
+sys.modules["holdfast._native._codec"] = None  # as if it had not been compiled
+from holdfast.cli import main
+main(["--version"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("", "(pure Python codec: no compiler was there when it was installed; slower, same results)"),
+        ("0", "(pure Python codec: HOLDFAST_NATIVE=0 asks for it; slower, same results)"),
+        ("1", "(no codec: HOLDFAST_NATIVE=1 asks for the compiled one, and "),
+    ],
+)
+def test_the_version_without_a_compiled_codec(wanted: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CODEC],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"HOLDFAST_NATIVE": wanted},
+        check=True,
+    )
+    assert said in done.stdout
+    assert done.stdout.count("\n") == 1
