@@ -1,4 +1,4 @@
-"""Everything static is in pyproject.toml; here only the C parts. They may fail to build: it runs in pure Python then."""
+"""Everything static is in pyproject.toml; here only the C parts: if they do not build, it runs in pure Python."""
 
 from glob import glob
 

@@ -29,11 +29,11 @@ typedef struct {
     uint8_t *key;
     size_t key_len;
     int kind;
-    int depth;       /* HF_FIXED, HF_RAGGED, HF_NESTED */
-    int lent; /* one string a row, not copied: `values` gets its start and stop in the buffer, as two int64 */
-    uint64_t count;  /* values an item: the product of its shape */
-    int has_default; /* else a row without it is a fault; ragged columns are empty then */
-    uint8_t *fill;   /* the default: `count` values; bytes: all of them joined … */
+    int depth;          /* HF_FIXED, HF_RAGGED, HF_NESTED */
+    int lent;           /* one string a row, not copied: `values` gets its start and stop in the buffer, as two int64 */
+    uint64_t count;     /* values an item: the product of its shape */
+    int has_default;    /* else a row without it is a fault; ragged columns are empty then */
+    uint8_t *fill;      /* the default: `count` values; bytes: all of them joined … */
     int64_t *fill_ends; /* … and where each ends */
 } hf_field;
 

@@ -13,8 +13,8 @@
 
 /* What the current record has shown of one field so far. Judged once the whole record was seen, because of "last wins". */
 typedef struct {
-    int64_t row; /* the row this is about; another row's is stale */
-    uint64_t n;  /* values */
+    int64_t row;  /* the row this is about; another row's is stale */
+    uint64_t n;   /* values */
     uint8_t kind; /* HF_NONE: an empty Feature, the same as none at all */
     uint8_t is_list;
     uint8_t fault; /* of a step of a feature list */
@@ -34,7 +34,7 @@ struct hf_decoder {
     size_t width;
     int64_t rows;
     int out_of_memory;
-    const uint8_t *base; /* of the positions of lent bytes */
+    const uint8_t *base;      /* of the positions of lent bytes */
     size_t guess[HF_GUESSES]; /* which field the last record had at this place: records keep one order nearly always */
     hf_shape *shapes[HF_SHAPES];
     uint32_t misses; /* records in a row that had no known shape */

@@ -218,7 +218,8 @@ static int learn_entry(hf_decoder *d, hf_shape *shape, const uint8_t *record, co
         return kind != HF_INT64 || add_action(d, shape, i, SKIP_INTS, (size_t)(body - record), len);
     }
     const hf_field *f = &d->fields[i];
-    if (used[i] || f->kind != kind || f->depth == HF_NESTED || (kind == HF_BYTES && f->depth == HF_FIXED && f->count != 1)) {
+    if (used[i] || f->kind != kind || f->depth == HF_NESTED ||
+        (kind == HF_BYTES && f->depth == HF_FIXED && f->count != 1)) {
         return 0;
     }
     used[i] = 1;

@@ -174,7 +174,8 @@ static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end,
         }
         if (tag == (1 << 3 | HF_LEN) && kind != HF_BYTES) {
             p = hf_read_len(p, end, &start, &stop);
-            if (!p || (kind == HF_FLOAT32 && (stop - start) % 4) || (kind == HF_INT64 && !hf_check_varints(start, stop))) {
+            if (!p || (kind == HF_FLOAT32 && (stop - start) % 4) ||
+                (kind == HF_INT64 && !hf_check_varints(start, stop))) {
                 return NULL;
             }
         } else if (!(p = hf_skip_field(p, end, tag, depth))) {
@@ -553,4 +554,3 @@ int hf_walk_record(hf_decoder *d, const uint8_t *p, const uint8_t *end, int *fie
     }
     return HF_OK;
 }
-

@@ -182,17 +182,18 @@ static PyMethodDef methods[] = {
     {"crc32c", py_crc32c, METH_VARARGS, "crc32c(data, value=0) -> int"},
     {"crc_kind", py_crc_kind, METH_NOARGS, "crc_kind() -> 'sse4.2', 'armv8' or 'table'"},
     {"use_crc", py_use_crc, METH_O, "use_crc(allowed): 1 table only, 3 the best there is; for tests"},
-    {"scan", py_scan, METH_VARARGS, "scan(buf, start, stop, verify_data, starts=None, base=0) -> (frames, bytes, status, needed)"},
-    {"records", py_records, METH_VARARGS, "records(buf, start, stop, verify_data, max) -> (list, bytes, status, needed)"},
+    {"scan", py_scan, METH_VARARGS,
+     "scan(buf, start, stop, verify_data, starts=None, base=0) -> (frames, bytes, status, needed)"},
+    {"records", py_records, METH_VARARGS,
+     "records(buf, start, stop, verify_data, max) -> (list, bytes, status, needed)"},
     {"find_header", py_find_header, METH_VARARGS, "find_header(buf, start, stop) -> offset or -1"},
     {"find_end", py_find_end, METH_VARARGS, "find_end(buf, start, stop, crc) -> (offset or -1, crc)"},
     {"frame", py_frame, METH_O, "frame(data) -> bytes"},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_codec", .m_size = -1, .m_methods = methods,
-    .m_doc = "TFRecord framing, crc32c and Example columns in C."};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_codec", .m_size = -1, .m_methods = methods,
+                                        .m_doc = "TFRecord framing, crc32c and Example columns in C."};
 
 static int add_type(PyObject *module, const char *name, PyObject *type) {
     int good = type && PyModule_AddObjectRef(module, name, type) == 0;

@@ -95,8 +95,8 @@ static PyObject *decoder_faults(PyObject *op, PyObject *unused) {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < n; i++) {
         const hf_fault *f = &faults[i];
-        PyObject *tuple = Py_BuildValue("LLiiL", (long long)f->record, (long long)f->offset, f->code, f->field,
-                                        (long long)f->got);
+        PyObject *tuple =
+            Py_BuildValue("LLiiL", (long long)f->record, (long long)f->offset, f->code, f->field, (long long)f->got);
         if (!tuple || PyList_Append(list, tuple) < 0) {
             Py_CLEAR(list);
         }

@@ -31,7 +31,8 @@ static inline const uint8_t *hf_read_varint(const uint8_t *p, const uint8_t *end
 }
 
 /* A length-delimited value's bytes: sets *start and *stop; NULL when they are not all there. */
-static inline const uint8_t *hf_read_len(const uint8_t *p, const uint8_t *end, const uint8_t **start, const uint8_t **stop) {
+static inline const uint8_t *hf_read_len(const uint8_t *p, const uint8_t *end, const uint8_t **start,
+                                         const uint8_t **stop) {
     uint64_t n;
     const uint8_t *q = hf_read_varint(p, end, &n);
     if (!q || q - p > HF_MAX_SMALL || n > (uint64_t)(end - q)) {

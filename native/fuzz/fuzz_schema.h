@@ -27,11 +27,11 @@ static hf_decoder *fuzz_decoder(void) {
         int kind, depth;
         uint64_t count;
         int with_default;
-    } columns[] = {
-        {"a", HF_INT64, HF_FIXED, 1, 1},   {"b", HF_FLOAT32, HF_FIXED, 2, 1}, {"c", HF_BYTES, HF_FIXED, 1, 1},
-        {"d", HF_BYTES, HF_FIXED, 2, 1},   {"e", HF_INT64, HF_RAGGED, 1, 0},  {"f", HF_FLOAT32, HF_RAGGED, 2, 0},
-        {"g", HF_BYTES, HF_RAGGED, 1, 0},  {"h", HF_INT64, HF_NESTED, 1, 0},  {"i", HF_BYTES, HF_NESTED, 1, 0},
-        {"j", HF_FLOAT32, HF_NESTED, 2, 0}};
+    } columns[] = {{"a", HF_INT64, HF_FIXED, 1, 1},  {"b", HF_FLOAT32, HF_FIXED, 2, 1},
+                   {"c", HF_BYTES, HF_FIXED, 1, 1},  {"d", HF_BYTES, HF_FIXED, 2, 1},
+                   {"e", HF_INT64, HF_RAGGED, 1, 0}, {"f", HF_FLOAT32, HF_RAGGED, 2, 0},
+                   {"g", HF_BYTES, HF_RAGGED, 1, 0}, {"h", HF_INT64, HF_NESTED, 1, 0},
+                   {"i", HF_BYTES, HF_NESTED, 1, 0}, {"j", HF_FLOAT32, HF_NESTED, 2, 0}};
     size_t n = sizeof columns / sizeof *columns;
     hf_field *fields = calloc(n, sizeof *fields);
     for (size_t i = 0; i < n; i++) {

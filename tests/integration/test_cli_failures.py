@@ -31,15 +31,9 @@ def shards(tmp_path: Path) -> list[Path]:
     return write_shards(tmp_path / "in")
 
 
-def start(*arguments: str | Path, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        **options,
-    )  # type: ignore[call-overload,no-any-return]
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
 
 
 def shell(line: str, *paths: Path, **env: str) -> subprocess.CompletedProcess[str]:

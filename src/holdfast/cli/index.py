@@ -94,9 +94,7 @@ def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: boo
         screen.print()
     records = counted(sum(one.records or 0 for one in good), "record")
     files = f"{len(good):,} of {counted(len(good) + len(failed), 'file')}" if failed else counted(len(good), "file")
-    where = (
-        f"in {printable(str(Path(good[0].where or '').parent))}"
-        if cache and good
-        else "beside the files, as .NAME.index"
-    )
-    screen.print(f"indexed {records} of {files}" + (f"; the index is {where}" if good else ""))
+    screen.print(f"indexed {records} of {files}")
+    if good:
+        folder = Path(good[0].where or "").parent
+        screen.print(f"the index is {f'in {printable(str(folder))}' if cache else 'beside each file, as .NAME.index'}")

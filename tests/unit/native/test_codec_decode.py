@@ -341,7 +341,7 @@ def test_a_bad_record_does_not_touch_its_neighbours(codec_impl: Any) -> None:
     ("asked", "error"),
     [
         ((b"a", 0, 0, 1, None), ValueError),
-        ((b"a", 4, 0, 1, None), ValueError),
+        ((b"a", 5, 0, 1, None), ValueError),
         ((b"a", 3, -1, 1, None), ValueError),
         ((b"a", 3, 3, 1, None), ValueError),
         ((b"a", 3, 0, 0, None), ValueError),

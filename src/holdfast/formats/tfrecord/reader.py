@@ -107,7 +107,6 @@ class TFRecordReader:
         return self._batches(check_schema(schema), size, drop_last)
 
     def _batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
-        stream = self._stream
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
         run = size  # rows; a multiple of `size`
