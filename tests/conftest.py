@@ -30,9 +30,7 @@ _call_failed = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing of the user's settings reaches the tests, nothing of the tests reaches the user's cache."""
-    for name in [
-        name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT
-    ]:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT]:
         del os.environ[name]
     cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")
     config.add_cleanup(cache.cleanup)
@@ -76,9 +74,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for command in mark.args:
             if shutil.which(command) is None:
-                pytest.skip(
-                    f"needs the system package {_packages().get(command, command)} (no command {command})"
-                )
+                pytest.skip(f"needs the system package {_packages().get(command, command)} (no command {command})")
 
 
 @pytest.hookimpl(wrapper=True)

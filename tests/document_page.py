@@ -56,11 +56,7 @@ class Page:
             case "toml":
                 return self.parse(block, tomllib.loads)
             case "":
-                return [
-                    self.problem(
-                        block.line, "a block without a language: say what it is, `text` if nothing else"
-                    )
-                ]
+                return [self.problem(block.line, "a block without a language: say what it is, `text` if nothing else")]
             case language if language in SHOWN_ONLY:
                 return []
             case language:

@@ -146,10 +146,7 @@ def _kept_by_python() -> tuple[int | None, int | None]:
 
 def _threads() -> dict[Hashable, str]:
     """Python's only: pools inside numerical libraries start when first used, and stay."""
-    return {
-        thread: f"{thread.name} (daemon)" if thread.daemon else thread.name
-        for thread in threading.enumerate()
-    }
+    return {thread: f"{thread.name} (daemon)" if thread.daemon else thread.name for thread in threading.enumerate()}
 
 
 # ---- shared memory -----------------------------------------------------------------------------------------

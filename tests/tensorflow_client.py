@@ -45,9 +45,7 @@ class TensorFlowPeer:
     def write_sequences(
         self,
         path: Path,
-        sequences: Iterable[
-            tuple[Iterable[Feature], Mapping[str, Sequence[tuple[str | None, Sequence[Any]]]]]
-        ],
+        sequences: Iterable[tuple[Iterable[Feature], Mapping[str, Sequence[tuple[str | None, Sequence[Any]]]]]],
         compression: Compression = "",
     ) -> None:
         """One tf.train.SequenceExample each: (context, {name: [(kind, values) of a step, …]})."""
@@ -55,8 +53,7 @@ class TensorFlowPeer:
             {
                 "context": [_feature(*feature) for feature in context],
                 "feature_lists": {
-                    name: [_feature("", kind, values) for kind, values in steps]
-                    for name, steps in features.items()
+                    name: [_feature("", kind, values) for kind, values in steps] for name, steps in features.items()
                 },
             }
             for context, features in sequences
@@ -69,9 +66,7 @@ class TensorFlowPeer:
     def read_raw(self, path: Path, compression: Compression = "") -> list[bytes]:
         return [base64.b64decode(record) for record in self._ask("read_raw", path, compression)]
 
-    def parse(
-        self, path: Path, features: Mapping[str, Spec], compression: Compression = ""
-    ) -> dict[str, Any]:
+    def parse(self, path: Path, features: Mapping[str, Spec], compression: Compression = "") -> dict[str, Any]:
         """All records by tf.io.parse_example: {name: nested lists}."""
         return _columns(self._ask("parse", path, compression, features=_specs(features)), features)
 
@@ -128,10 +123,7 @@ def _default(spec: Spec) -> dict[str, Any]:
 
 
 def _columns(got: dict[str, Any], features: Mapping[str, Spec]) -> dict[str, Any]:
-    return {
-        name: _decoded(column) if features[name]["kind"] == "bytes" else column
-        for name, column in got.items()
-    }
+    return {name: _decoded(column) if features[name]["kind"] == "bytes" else column for name, column in got.items()}
 
 
 def _decoded(nested: Any) -> Any:

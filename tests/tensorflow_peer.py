@@ -23,9 +23,7 @@ def feature(given: dict[str, Any]) -> tf.train.Feature:
     values = given["values"]
     match given["kind"]:
         case "bytes":
-            return tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[base64.b64decode(v) for v in values])
-            )
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[base64.b64decode(v) for v in values]))
         case "float":
             return tf.train.Feature(float_list=tf.train.FloatList(value=values))
         case "int":
@@ -51,9 +49,7 @@ def sequence_example(given: dict[str, Any]) -> tf.train.SequenceExample:
 
 
 def write_all(ask: dict[str, Any], records: Iterable[bytes]) -> None:
-    with tf.io.TFRecordWriter(
-        ask["path"], tf.io.TFRecordOptions(compression_type=ask["compression"])
-    ) as writer:
+    with tf.io.TFRecordWriter(ask["path"], tf.io.TFRecordOptions(compression_type=ask["compression"])) as writer:
         for record in records:
             writer.write(record)
 

@@ -28,9 +28,7 @@ def suite(tmp_path: Path) -> Path:
 def run(suite: Path, source: str, **env: str) -> tuple[dict[str, int], str]:
     """How many tests passed, failed, … and all that was said."""
     (suite / "tests" / "test_it.py").write_text("import os, pytest, threading\n" + source)
-    clean = {
-        name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("HOLDFAST_")
-    }
+    clean = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("HOLDFAST_")}
     command = [
         sys.executable,
         "-m",

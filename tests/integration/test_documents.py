@@ -54,9 +54,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     outside = [
         f"{page.name}: {found}"
         for page in (tmp_path / "site").rglob("*.html")
-        for found in re.findall(
-            r'<(?:script|link|img)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text()
-        )
+        for found in re.findall(r'<(?:script|link|img)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text())
     ]
     assert not outside, f"pages that load from elsewhere: {outside}"
 

@@ -49,17 +49,13 @@ def install(folder: Path, **env: str) -> Path:
         "--target",
         str(target),
     ]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, str(source)], env=os.environ | env, check=True
-    )
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], env=os.environ | env, check=True)
     return target
 
 
 def run(site: Path, *arguments: str) -> str:
     # HOLDFAST_NATIVE of the run this is part of is not meant for the package under test here.
-    env = {name: value for name, value in os.environ.items() if name != "HOLDFAST_NATIVE"} | {
-        "PYTHONPATH": str(site)
-    }
+    env = {name: value for name, value in os.environ.items() if name != "HOLDFAST_NATIVE"} | {"PYTHONPATH": str(site)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=site, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
 

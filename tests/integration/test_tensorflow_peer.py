@@ -12,9 +12,7 @@ from tensorflow_client import Compression, Feature, TensorFlowPeer
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_raw_records_come_back(
-    tensorflow_peer: TensorFlowPeer, tmp_path: Path, compression: Compression
-) -> None:
+def test_raw_records_come_back(tensorflow_peer: TensorFlowPeer, tmp_path: Path, compression: Compression) -> None:
     path = tmp_path / "raw.tfrecord"
     tensorflow_peer.write_raw(path, [b"", b"one", bytes(range(256))], compression)
     assert tensorflow_peer.read_raw(path, compression) == [b"", b"one", bytes(range(256))]

@@ -79,4 +79,5 @@ def _foreign(source: Source) -> str | None:
     if codec.find_header(buf, 0, n) >= 0:
         return None
     kind = what_else(bytes(buf[:512]))
-    return "not a TFRecord" + (f": this looks like {kind}" if kind else ": no record begins in its first megabyte")
+    where = "in its first megabyte" if n == _LOOK_BYTES else "anywhere in it"
+    return "not a TFRecord" + (f": this looks like {kind}" if kind else f": no record begins {where}")

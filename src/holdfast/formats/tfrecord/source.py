@@ -139,10 +139,7 @@ class InflateSource(Source):
         """At least one and at most `limit` bytes; none at the end."""
         while not self._ended:
             if not self._packed:
-                self._packed = os.pread(self.fd, _CHUNK_BYTES, self._at)
-                if self.on_bytes and self._packed:
-                    self.on_bytes(memoryview(self._packed))
-                self._at += len(self._packed)
+                self._packed = self._read_packed()
             data = self._unpack(limit)
             at_end = not self._packed
             self._packed = self._inflate.unconsumed_tail
@@ -154,6 +151,12 @@ class InflateSource(Source):
             if at_end and not self._inflate.eof and not self._ended:
                 raise self._damaged(f"the {self.compression} data are cut short")
         return b""
+
+    def _read_packed(self) -> bytes:
+        buf = bytearray(_CHUNK_BYTES)
+        n = Source.read_at(self, self._at, memoryview(buf))
+        self._at += n
+        return bytes(buf[:n])
 
     def _unpack(self, limit: int) -> bytes:
         before = self._inflate.copy() if self.patient else None
@@ -179,10 +182,13 @@ class InflateSource(Source):
 
     def _next_member(self) -> None:
         # Files joined with `cat` are one file to gzip and to TensorFlow; zeros behind the end are padding.
-        rest = self._inflate.unused_data or os.pread(self.fd, _CHUNK_BYTES, self._at)
-        if not self._inflate.unused_data:
-            self._at += len(rest)
-        rest = rest.lstrip(b"\0") if self.compression == "gzip" else rest
+        rest = self._inflate.unused_data or self._read_packed()
+        while rest and self.compression == "gzip":
+            stripped = rest.lstrip(b"\0")
+            if stripped:
+                rest = stripped
+                break
+            rest = self._read_packed()
         if not rest:
             self._ended = True
             return

@@ -11,7 +11,7 @@ import pytest
 from holdfast._native import codec
 from holdfast.errors import InputError
 from holdfast.formats.tfrecord import TFRecordWriter
-from holdfast.formats.tfrecord.manifest import find_manifest, read_manifest, write_manifest
+from holdfast.formats.tfrecord.manifest import FileEntry, find_manifest, read_manifest, write_manifest
 from holdfast.formats.tfrecord.verify import verify_file
 
 pytestmark = pytest.mark.formats
@@ -109,6 +109,20 @@ def test_packed_files(tmp_path: Path) -> None:
     data[500] ^= 4
     path.write_bytes(gzip.compress(data))
     assert [problem.reason for problem in verify_file(path).problems] == ["bad data CRC"]
+
+
+def test_members_that_end_where_a_read_ends(tmp_path: Path) -> None:
+    """Each member is padded by a file name in its header to exactly one chunk of 64 KiB."""
+    path = tmp_path / "x.gz"
+    content = b""
+    for part in (RECORDS[:150], RECORDS[150:]):
+        packed = gzip.compress(frames(part))
+        name = b"n" * (65536 - len(packed) - 1) + b"\0"
+        content += packed[:3] + bytes([packed[3] | 8]) + packed[4:10] + name + packed[10:]
+    content += bytes(200_000)  # padding, longer than a chunk
+    path.write_bytes(content)
+    write_manifest(tmp_path, [FileEntry("x.gz", 300, len(content), codec.crc32c(content))])
+    assert verify_file(path).as_dict()["problems"] == []
 
 
 def test_what_cannot_be_read_is_a_finding(tmp_path: Path) -> None:

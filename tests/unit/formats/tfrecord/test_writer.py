@@ -239,12 +239,13 @@ def test_a_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
     code = """
 import os, sys, holdfast as hold
 w = hold.TFRecordWriter(sys.argv[1])
-r, go = os.pipe()
+ready, tell = os.pipe()
 pid = os.fork()
 if pid == 0:
-    os.close(go)
+    os.write(tell, b"x")  # by now the hooks that run in a child have run
     sys.stdin.read()
     os._exit(0)
+os.read(ready, 1)
 print(pid, flush=True)
 os.kill(os.getpid(), 9)
 """
