@@ -187,10 +187,17 @@ def _bytes_of(value: Bytes, data: Any) -> tuple[tuple[Any, Any], int]:
         items = [item for row in items for item in row]
     if len(items) != len(rows) * value.count:
         raise ValueError("got rows of another shape")
-    texts = [item.encode() if isinstance(item, str) else item for item in items]
-    for item in texts:
-        if not isinstance(item, (bytes, bytearray, memoryview, np.bytes_)):
-            raise TypeError(f"got {type(item).__name__} where bytes were due")
+    texts = items if set(map(type, items)) <= {bytes} else [_as_bytes(item) for item in items]
     ends = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([memoryview(item).nbytes for item in texts], out=ends[1:])
+    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
     return (np.frombuffer(b"".join(texts), np.uint8), ends), len(rows)
+
+
+def _as_bytes(item: Any) -> bytes | bytearray:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, (bytes, bytearray)):
+        return item
+    if isinstance(item, memoryview):
+        return item.tobytes()
+    raise TypeError(f"got {type(item).__name__} where bytes were due")
