@@ -25,29 +25,28 @@ static int add_floats(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
     return 1;
 }
 
-static const uint8_t *read_floats(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+static int read_floats(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end, int depth) {
     while (p < end) {
         uint32_t tag;
         const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
+        if (!(p = hf_read_tag(p, end, &tag))) {
+            return 0;
         }
         if (tag == (1 << 3 | HF_LEN)) {
             p = hf_read_len(p, end, &start, &stop);
             if (!p || (stop - start) % 4 || !add_floats(d, i, start, (size_t)(stop - start) / 4)) {
-                return NULL;
+                return 0;
             }
         } else if (tag == (1 << 3 | HF_FIXED32)) {
             if (end - p < 4 || !add_floats(d, i, p, 1)) {
-                return NULL;
+                return 0;
             }
             p += 4;
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
-            return NULL;
+        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
+            return 0;
         }
     }
-    return p;
+    return 1;
 }
 
 /* Room for every varint that can be in these bytes is made once, so that the loop only writes. */
@@ -81,28 +80,27 @@ static const uint8_t *add_varints(hf_decoder *d, size_t i, const uint8_t *p, con
     return p;
 }
 
-static const uint8_t *read_ints(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+static int read_ints(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end, int depth) {
     while (p < end) {
         uint32_t tag;
         const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
+        if (!(p = hf_read_tag(p, end, &tag))) {
+            return 0;
         }
         if (tag == (1 << 3 | HF_LEN)) {
             p = hf_read_len(p, end, &start, &stop);
             if (!p || !add_varints(d, i, start, stop, 0)) {
-                return NULL;
+                return 0;
             }
         } else if (tag == (1 << 3 | HF_VARINT)) {
             if (p == end || !(p = add_varints(d, i, p, end, 1))) {
-                return NULL;
+                return 0;
             }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
-            return NULL;
+        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
+            return 0;
         }
     }
-    return p;
+    return 1;
 }
 
 static int add_bytes(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
@@ -130,30 +128,20 @@ static int add_bytes(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
     return 1;
 }
 
-static const uint8_t *read_bytes(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !add_bytes(d, i, start, (size_t)(stop - start))) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_VALUES + d->seen[i].is_list))) {
-            return NULL;
+static int read_bytes(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end, int depth) {
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, depth, &number, &start, &stop)) > 0) {
+        if (number == 1 && !add_bytes(d, i, start, (size_t)(stop - start))) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
 /* ---- one Feature ---------------------------------------------------------------------------------------------------- */
 
-/* A list nobody wants still has to be well-formed, or a damaged record would pass because its bad part was not asked for:
- * protobuf itself would refuse it. */
 int hf_check_varints(const uint8_t *p, const uint8_t *end) {
     uint64_t v;
     while (p < end) {
@@ -164,91 +152,65 @@ int hf_check_varints(const uint8_t *p, const uint8_t *end) {
     return 1;
 }
 
-static const uint8_t *check_list(int kind, const uint8_t *p, const uint8_t *end, int depth) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN) && kind != HF_BYTES) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || (kind == HF_FLOAT32 && (stop - start) % 4) ||
-                (kind == HF_INT64 && !hf_check_varints(start, stop))) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
-            return NULL;
+/* A list nobody wants still has to be well-formed, or a damaged record would pass because its bad part was not asked for:
+ * protobuf itself would refuse it. */
+static int check_list(int kind, const uint8_t *p, const uint8_t *end, int depth) {
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, depth, &number, &start, &stop)) > 0) {
+        if (number == 1 &&
+            ((kind == HF_FLOAT32 && (stop - start) % 4) || (kind == HF_INT64 && !hf_check_varints(start, stop)))) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
 /* The values of a Feature go behind those that the column has for this item. Another member of the oneof replaces what
  * came before it: `restart` rewinds to where this item began. */
-static const uint8_t *read_feature(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end,
-                                   void (*restart)(hf_decoder *, size_t)) {
-    const hf_field *f = &d->fields[i];
+static int read_feature(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end,
+                        void (*restart)(hf_decoder *, size_t)) {
     hf_seen *s = &d->seen[i];
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        int kind = (int)(tag >> 3);
-        if ((tag & 7) != HF_LEN || kind > HF_INT64) {
-            if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE + s->is_list))) {
-                return NULL;
-            }
+    int depth = HF_IN_FEATURE + s->is_list, more;
+    uint32_t kind;
+    const uint8_t *start, *stop;
+    while ((more = hf_next_len(&p, end, depth, &kind, &start, &stop)) > 0) {
+        if (kind > HF_INT64) {
             continue;
-        }
-        p = hf_read_len(p, end, &start, &stop);
-        if (!p) {
-            return NULL;
         }
         if (s->kind != kind && s->kind != HF_NONE) {
             restart(d, i);
             s->n = 0;
         }
-        s->kind = kind;
-        const uint8_t *done;
-        if (kind != f->kind) {
-            done = check_list(kind, start, stop, HF_IN_VALUES + s->is_list);
+        s->kind = (uint8_t)kind;
+        int good;
+        if ((int)kind != d->fields[i].kind) {
+            good = check_list((int)kind, start, stop, depth + 1);
         } else if (kind == HF_FLOAT32) {
-            done = read_floats(d, i, start, stop);
+            good = read_floats(d, i, start, stop, depth + 1);
         } else if (kind == HF_INT64) {
-            done = read_ints(d, i, start, stop);
+            good = read_ints(d, i, start, stop, depth + 1);
         } else {
-            done = read_bytes(d, i, start, stop);
+            good = read_bytes(d, i, start, stop, depth + 1);
         }
-        if (!done) {
-            return NULL;
+        if (!good) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
-static const uint8_t *check_feature(const uint8_t *p, const uint8_t *end, int depth) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if ((tag & 7) == HF_LEN && tag >> 3 <= HF_INT64) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !check_list((int)(tag >> 3), start, stop, depth + 1)) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, depth))) {
-            return NULL;
+static int check_feature(const uint8_t *p, const uint8_t *end, int depth) {
+    uint32_t kind;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, depth, &kind, &start, &stop)) > 0) {
+        if (kind <= HF_INT64 && !check_list((int)kind, start, stop, depth + 1)) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
 /* ---- one feature list (SequenceExample) ------------------------------------------------------------------------------ */
@@ -273,15 +235,18 @@ static void rewind_step(hf_decoder *d, size_t i) {
 }
 
 /* One step. A faulty one leaves no values, so that the next step's start where rewind_step expects them. */
-static const uint8_t *read_step(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+static int read_step(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
     const hf_field *f = &d->fields[i];
     hf_column *c = &d->columns[i];
     hf_seen *s = &d->seen[i];
     s->kind = HF_NONE;
     s->n = 0;
-    p = read_feature(d, i, p, end, rewind_step);
-    if (!p || s->fault) {
-        return p;
+    if (!read_feature(d, i, p, end, rewind_step)) {
+        return 0;
+    }
+    if (s->fault) {
+        rewind_step(d, i);
+        return 1;
     }
     if (s->kind != HF_NONE && s->kind != f->kind) {
         s->fault = HF_WRONG_KIND;
@@ -289,58 +254,37 @@ static const uint8_t *read_step(hf_decoder *d, size_t i, const uint8_t *p, const
     } else if (f->depth == HF_RAGGED ? s->n != f->count : s->n % f->count != 0) {
         s->fault = HF_WRONG_COUNT;
         s->got = (int64_t)s->n;
-    } else if (f->depth == HF_NESTED) {
-        if (!hf_push_int(d, &c->steps, hf_last_int(&c->steps) + (int64_t)(s->n / f->count))) {
-            return NULL;
-        }
-        s->items++;
-    } else {
-        s->items++;
     }
     if (s->fault) {
         rewind_step(d, i);
+        return 1;
     }
-    return p;
+    s->items++;
+    return f->depth != HF_NESTED || hf_push_int(d, &c->steps, hf_last_int(&c->steps) + (int64_t)(s->n / f->count));
 }
 
-static const uint8_t *read_feature_list(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !read_step(d, i, start, stop)) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE))) {
-            return NULL;
+static int read_feature_list(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end) {
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, HF_IN_FEATURE, &number, &start, &stop)) > 0) {
+        if (number == 1 && !read_step(d, i, start, stop)) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
-static const uint8_t *check_feature_list(const uint8_t *p, const uint8_t *end) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !check_feature(start, stop, HF_IN_FEATURE + HF_STEP)) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_FEATURE))) {
-            return NULL;
+static int check_feature_list(const uint8_t *p, const uint8_t *end) {
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, HF_IN_FEATURE, &number, &start, &stop)) > 0) {
+        if (number == 1 && !check_feature(start, stop, HF_IN_FEATURE + HF_STEP)) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
 /* ---- the map of features --------------------------------------------------------------------------------------------- */
@@ -361,7 +305,7 @@ size_t hf_find_field(hf_decoder *d, const uint8_t *key, size_t len, size_t ordin
 }
 
 /* What an entry's value is put into: nowhere, when nobody asked for it. */
-static const uint8_t *read_entry_value(hf_decoder *d, size_t i, int in_lists, const uint8_t *p, const uint8_t *end) {
+static int read_value(hf_decoder *d, size_t i, int in_lists, const uint8_t *p, const uint8_t *end) {
     if (i == d->width) {
         return in_lists ? check_feature_list(p, end) : check_feature(p, end, HF_IN_FEATURE);
     }
@@ -385,80 +329,44 @@ static void begin_entry(hf_decoder *d, size_t i, int in_lists) {
     *s = (hf_seen){.row = d->rows, .is_list = in_lists};
 }
 
-/* One entry of map<string, Feature> or map<string, FeatureList>: key = 1, value = 2, in any order and number. */
-static const uint8_t *read_entry(hf_decoder *d, int in_lists, const uint8_t *p, const uint8_t *end, size_t ordinal) {
-    const uint8_t *first = p, *start = p, *stop = p, *key = NULL;
+/* One entry of map<string, Feature> or map<string, FeatureList>: key = 1, value = 2, in any order and number. So the key
+ * is looked for first, then the values are read. */
+static int read_entry(hf_decoder *d, int in_lists, const uint8_t *entry, const uint8_t *end, size_t ordinal) {
+    uint32_t number;
+    const uint8_t *p = entry, *start, *stop, *key = entry;
     size_t key_len = 0;
-    uint32_t tag = 0;
-    if (p < end && *p == (1 << 3 | HF_LEN)) { /* nearly always: the key, then the value, then nothing */
-        p = hf_read_len(p + 1, end, &start, &stop);
-        if (p && p < end && *p == (2 << 3 | HF_LEN)) {
+    int more;
+    while ((more = hf_next_len(&p, end, HF_IN_ENTRY, &number, &start, &stop)) > 0) {
+        if (number == 1) {
             key = start;
             key_len = (size_t)(stop - start);
-            p = hf_read_len(p + 1, end, &start, &stop);
-            if (p == end) {
-                size_t i = hf_find_field(d, key, key_len, ordinal);
-                if (i < d->width) {
-                    begin_entry(d, i, in_lists);
-                }
-                return read_entry_value(d, i, in_lists, start, stop);
-            }
         }
     }
-    key = NULL;
-    key_len = 0;
-    for (p = first; p < end;) {
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            key = start;
-            key_len = p ? (size_t)(stop - start) : 0;
-        } else {
-            p = hf_skip_field(p, end, tag, HF_IN_ENTRY);
-        }
-        if (!p) {
-            return NULL;
-        }
+    if (more < 0) {
+        return 0;
     }
-    size_t i = hf_find_field(d, key ? key : first, key_len, ordinal);
+    size_t i = hf_find_field(d, key, key_len, ordinal);
     if (i < d->width) {
         begin_entry(d, i, in_lists);
     }
-    for (p = first; p < end;) {
-        p = hf_read_tag(p, end, &tag); /* well-formed: the loop above went the same way */
-        if (tag == (2 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!read_entry_value(d, i, in_lists, start, stop)) {
-                return NULL;
-            }
-        } else {
-            p = hf_skip_field(p, end, tag, HF_IN_ENTRY);
+    for (p = entry; hf_next_len(&p, end, HF_IN_ENTRY, &number, &start, &stop) > 0;) {
+        if (number == 2 && !read_value(d, i, in_lists, start, stop)) {
+            return 0;
         }
     }
-    return p;
+    return 1;
 }
 
-static const uint8_t *read_map(hf_decoder *d, int in_lists, const uint8_t *p, const uint8_t *end, size_t *ordinal) {
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return NULL;
-        }
-        if (tag == (1 << 3 | HF_LEN)) {
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !read_entry(d, in_lists, start, stop, (*ordinal)++)) {
-                return NULL;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_MAP))) {
-            return NULL;
+static int read_map(hf_decoder *d, int in_lists, const uint8_t *p, const uint8_t *end, size_t *ordinal) {
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
+    while ((more = hf_next_len(&p, end, HF_IN_MAP, &number, &start, &stop)) > 0) {
+        if (number == 1 && !read_entry(d, in_lists, start, stop, (*ordinal)++)) {
+            return 0;
         }
     }
-    return p;
+    return more == 0;
 }
 
 /* ---- one record ------------------------------------------------------------------------------------------------------- */
@@ -527,23 +435,19 @@ static int end_row(hf_decoder *d, size_t i, int64_t *got) {
 
 int hf_walk_record(hf_decoder *d, const uint8_t *p, const uint8_t *end, int *field, int64_t *got) {
     size_t ordinal = 0;
+    uint32_t number;
+    const uint8_t *start, *stop;
+    int more;
     *field = -1;
     *got = 0;
-    while (p < end) {
-        uint32_t tag;
-        const uint8_t *start, *stop;
-        p = hf_read_tag(p, end, &tag);
-        if (!p) {
-            return HF_MALFORMED;
+    while ((more = hf_next_len(&p, end, HF_IN_RECORD, &number, &start, &stop)) > 0) {
+        /* features or context = 1, feature_lists = 2 */
+        if (number <= 2 && !read_map(d, number == 2, start, stop, &ordinal)) {
+            return d->out_of_memory ? HF_NO_MEMORY : HF_MALFORMED;
         }
-        if ((tag & 7) == HF_LEN && tag >> 3 <= 2) { /* features or context = 1, feature_lists = 2 */
-            p = hf_read_len(p, end, &start, &stop);
-            if (!p || !read_map(d, tag >> 3 == 2, start, stop, &ordinal)) {
-                return d->out_of_memory ? HF_NO_MEMORY : HF_MALFORMED;
-            }
-        } else if (!(p = hf_skip_field(p, end, tag, HF_IN_RECORD))) {
-            return HF_MALFORMED;
-        }
+    }
+    if (more < 0) {
+        return HF_MALFORMED;
     }
     for (size_t i = 0; i < d->width; i++) {
         int code = end_row(d, i, got);

@@ -68,4 +68,26 @@ enum {
 /* Behind a field nobody asked for, with `depth` messages around it. */
 const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag, int depth);
 
+/* Goes on to the next length-delimited field, over all others. 1: *number, *start and *stop are its; 0: there is none;
+ * -1: malformed. */
+static inline int hf_next_len(const uint8_t **p, const uint8_t *end, int depth, uint32_t *number, const uint8_t **start,
+                              const uint8_t **stop) {
+    while (*p < end) {
+        uint32_t tag;
+        const uint8_t *q = hf_read_tag(*p, end, &tag);
+        if (!q) {
+            return -1;
+        }
+        if ((tag & 7) == HF_LEN) {
+            *p = hf_read_len(q, end, start, stop);
+            *number = tag >> 3;
+            return *p ? 1 : -1;
+        }
+        if (!(*p = hf_skip_field(q, end, tag, depth))) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 #endif
