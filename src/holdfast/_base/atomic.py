@@ -37,25 +37,35 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 class PartialFile:
-    """The unfinished file of one target: `write`, then `commit` or `discard`. Holds one descriptor until then."""
+    """The unfinished file of one target: `write`, then `commit` or `discard`.
+
+    Holds two descriptors until then, the file's and its folder's: what is needed to finish must not be lacking when
+    hours of work are to be given their name, and a relative path must not lead elsewhere after a chdir.
+    """
 
     def __init__(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         self.target = Path(target)
         self.path = partial_path(target)
         self.overwrite = overwrite
+        self.fd = self._folder = -1
         if not overwrite and os.path.lexists(self.target):
             raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
         if self.target.is_dir():
             raise WriteError(f"{self.target} is a folder; wanted the name of a file")
-        self.fd = self._open()
+        try:
+            self._folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.fd = self._open()
+        except OSError as error:
+            self._close()
+            raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
+        except BaseException:
+            self._close()
+            raise
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         while True:
-            try:
-                fd = os.open(self.path, flags, 0o666)
-            except OSError as error:
-                raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
+            fd = os.open(self.path.name, flags, 0o666, dir_fd=self._folder)
             try:
                 if self._own(fd):
                     return fd
@@ -69,13 +79,12 @@ class PartialFile:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise WriterBusyError(
-                    f"another writer is at work on {self.target} and holds {self.path.name}"
-                ) from None
+                text = f"another writer is at work on {self.target} and holds {self.path.name}"
+                raise WriterBusyError(text) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
         # Between our open and our lock its owner may have committed it: then the name leads elsewhere by now.
         try:
-            here = os.stat(self.path, follow_symlinks=False)
+            here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
         mine = os.fstat(fd)
@@ -93,43 +102,46 @@ class PartialFile:
         """fsync, give it its name, fsync the folder. Afterwards it is there, also after a power cut."""
         os.fsync(self.fd)
         if self.overwrite:
-            os.replace(self.path, self.target)
+            os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
             self._link()
-        sync_folder(self.target.parent)
+        os.fsync(self._folder)
         self._close()
 
     def _link(self) -> None:
         # link fails when the name is taken; rename would replace what somebody put there meanwhile.
+        here = self._folder
         try:
-            os.link(self.path, self.target)
+            os.link(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
         except FileExistsError:
             raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            os.rename(self.path, self.target)  # a filesystem without hard links
+            # A filesystem without hard links.
+            os.rename(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
             return
-        os.unlink(self.path)
+        os.unlink(self.path.name, dir_fd=here)
 
     def discard(self) -> None:
         """Leaves nothing behind. Safe to call twice, and after a failed commit."""
         if self.fd >= 0:
             try:
-                os.unlink(self.path)
+                os.unlink(self.path.name, dir_fd=self._folder)
             except OSError:
                 pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
             self._close()
 
     def abandon(self) -> None:
-        """Lets go of the descriptor, and with it of this process's share in the lock, but touches no file: for a
+        """Lets go of the descriptors, and with them of this process's share in the lock, but touches no file: for a
         forked child, whose parent still writes."""
         self._close()
 
     def _close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for fd in (self.fd, self._folder):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._folder = -1
 
 
 def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:

@@ -358,7 +358,7 @@ def test_the_order_on_disk_is_data_name_folder(tmp_path: Path) -> None:
             "-f",
             "-y",
             "-e",
-            "trace=write,fsync,link,linkat,rename,renameat,renameat2,unlink",
+            "trace=write,fsync,link,linkat,rename,renameat,renameat2,unlink,unlinkat",
             "-o",
             str(log),
             sys.executable,
@@ -374,12 +374,51 @@ def test_the_order_on_disk_is_data_name_folder(tmp_path: Path) -> None:
         if "x.tfrecord" in line or f"<{tmp_path}>" in line
     ]
     calls = [line.split("(")[0] for line in mine]
-    assert calls == ["write", "fsync", "link", "unlink", "fsync"]
+    assert calls == ["write", "fsync", "linkat", "unlinkat", "fsync"]
 
 
-def test_a_writer_costs_one_descriptor(tmp_path: Path) -> None:
+def test_a_file_is_finished_with_no_descriptor_left(tmp_path: Path) -> None:
+    code = """
+import os, resource, sys, holdfast as hold
+writer = hold.TFRecordWriter(sys.argv[1])
+writer.write(b"hours of work")
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True:
+        os.dup(0)
+except OSError as error:
+    print(error.errno)
+try:
+    hold.TFRecordWriter(sys.argv[1] + ".other")
+except hold.errors.WriteError as error:
+    print(error)
+try:
+    hold.TFRecordReader(sys.argv[0])
+except hold.errors.InputError as error:
+    print(error)
+print(writer.close().records)
+"""
+    path = tmp_path / "x"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    full, refused, unread, written = done.stdout.splitlines()
+    assert (full, written) == ("24", "1")
+    assert "Too many open files" in refused
+    assert "Too many open files" in unread
+    assert path.read_bytes() == codec.frame(b"hours of work")
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with hold.TFRecordWriter("x") as writer:
+        writer.write(b"here")
+        monkeypatch.chdir(tmp_path / "other")
+    assert (tmp_path / "x").read_bytes() == codec.frame(b"here")
+
+
+def test_a_writer_costs_two_descriptors(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with hold.TFRecordWriter(tmp_path / "x") as writer:
         writer.write(bytes(3 << 20))
-        assert len(os.listdir("/proc/self/fd")) == before + 1
+        assert len(os.listdir("/proc/self/fd")) == before + 2
     assert len(os.listdir("/proc/self/fd")) == before
