@@ -16,7 +16,10 @@ static int rising(const int64_t *a, uint64_t n) {
     return 1;
 }
 
-const char *hf_view_check(const hf_field *f, const hf_view *v, int64_t rows) {
+const char *hf_view_check(const hf_field *f, const hf_view *v, int64_t rows, int sequence) {
+    if (f->depth == HF_NESTED && !sequence) {
+        return "lists of lists need a SequenceExample";
+    }
     uint64_t items = (uint64_t)rows;
     if (f->depth != HF_FIXED) {
         if (v->n_rows != items + 1 || !rising(v->rows, v->n_rows)) {

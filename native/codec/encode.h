@@ -13,8 +13,9 @@ typedef struct {
     uint64_t n_ends, n_steps, n_rows;
 } hf_view;
 
-/* NULL when every index in the column lies within its arrays and it has `rows` rows; else what is wrong. */
-const char *hf_view_check(const hf_field *f, const hf_view *v, int64_t rows);
+/* NULL when every index in the column lies within its arrays, it has `rows` rows, and the kind of record can hold it; else
+ * what is wrong. */
+const char *hf_view_check(const hf_field *f, const hf_view *v, int64_t rows, int sequence);
 
 /* Appends rows [first, last) to out until that holds stop_bytes or more. Returns the first row not written, or -1: no
  * memory. With `sequence`, ragged columns become feature lists, else lists of values. The views must have been checked. */

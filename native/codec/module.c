@@ -106,9 +106,15 @@ static PyObject *py_records(PyObject *module, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS;
     walk = hf_scan(data, (size_t)(stop - start), verify, NULL, 0, max);
     Py_END_ALLOW_THREADS;
+    const uint8_t *end = data + walk.consumed;
     PyObject *list = PyList_New((Py_ssize_t)walk.count);
     for (int64_t i = 0; list && i < walk.count; i++) {
-        size_t length = (size_t)hf_load64(data);
+        uint64_t length = hf_load64(data);
+        if (length > (uint64_t)(end - data) || (uint64_t)(end - data) - length < HF_OVERHEAD) {
+            PyErr_SetString(PyExc_RuntimeError, "the buffer was changed while it was read: give each thread its own");
+            Py_CLEAR(list);
+            break;
+        }
         PyObject *record = PyBytes_FromStringAndSize((const char *)data + HF_HEADER, (Py_ssize_t)length);
         if (!record) {
             Py_CLEAR(list);

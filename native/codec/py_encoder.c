@@ -129,7 +129,7 @@ static PyObject *encoder_encode(PyObject *op, PyObject *args) {
         if (!good) {
             break;
         }
-        const char *wrong = hf_view_check(&self->fields[i], &views[i], rows);
+        const char *wrong = hf_view_check(&self->fields[i], &views[i], rows, sequence);
         if (wrong) {
             PyErr_Format(PyExc_ValueError, "column %zu: %s", i, wrong);
             break;

@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < width; i++) {
         fields[i] = *hf_decoder_field(d, i);
         views[i] = view_of(&columns[i], &fields[i]);
-        if (hf_view_check(&fields[i], &views[i], rows)) {
+        if (hf_view_check(&fields[i], &views[i], rows, 1)) {
             abort();
         }
     }

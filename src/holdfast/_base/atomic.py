@@ -48,11 +48,11 @@ class PartialFile:
         self.path = partial_path(target)
         self.overwrite = overwrite
         self.fd = self._folder = -1
-        if not overwrite and os.path.lexists(self.target):
-            raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
-        if self.target.is_dir():
-            raise WriteError(f"{self.target} is a folder; wanted the name of a file")
         try:
+            if not overwrite and os.path.lexists(self.target):
+                raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
+            if self.target.is_dir():
+                raise WriteError(f"{self.target} is a folder; wanted the name of a file")
             self._folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.fd = self._open()
         except OSError as error:
@@ -90,6 +90,9 @@ class PartialFile:
         mine = os.fstat(fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
             return False
+        if mine.st_nlink > 1:  # its writer was killed between giving it its name and taking this one away
+            os.unlink(self.path.name, dir_fd=self._folder)
+            return False
         os.ftruncate(fd, 0)
         return True
 
@@ -101,12 +104,19 @@ class PartialFile:
     def commit(self) -> None:
         """fsync, give it its name, fsync the folder. Afterwards it is there, also after a power cut."""
         os.fsync(self.fd)
+        self._must_be_mine()
         if self.overwrite:
             os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
             self._link()
         os.fsync(self._folder)
         self._close()
+
+    def _must_be_mine(self) -> None:
+        """Names are given to names: what is under this one must still be what was written."""
+        here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
+        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
+            raise WriteError(f"{self.path} was taken away and replaced while {self.target} was being written")
 
     def _link(self) -> None:
         # link fails when the name is taken; rename would replace what somebody put there meanwhile.
@@ -127,8 +137,9 @@ class PartialFile:
         """Leaves nothing behind. Safe to call twice, and after a failed commit."""
         if self.fd >= 0:
             try:
+                self._must_be_mine()
                 os.unlink(self.path.name, dir_fd=self._folder)
-            except OSError:
+            except (OSError, WriteError):
                 pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
             self._close()
 

@@ -124,7 +124,7 @@ class Encoder:
     ) -> tuple[bytearray, int]:
         if rows < 0 or not 0 <= first <= rows or stop_bytes < 1:
             raise ValueError("rows, first and stop_bytes must be within bounds")
-        views = self._views(columns, rows)
+        views = self._views(columns, rows, sequence)
         out = bytearray()
         row = first
         while row < rows and len(out) < stop_bytes:
@@ -132,13 +132,15 @@ class Encoder:
             row += 1
         return out, row
 
-    def _views(self, columns: Sequence[ColumnBuffers], rows: int) -> list[_View]:
+    def _views(self, columns: Sequence[ColumnBuffers], rows: int, sequence: bool) -> list[_View]:
         if len(columns) != len(self._fields):
             raise ValueError(f"wanted {len(self._fields)} columns, got {len(columns)}")
         views = []
         for i, field in enumerate(self._fields):
             view = _View(field, columns[i])
             wrong = view.check(rows)
+            if field.depth == NESTED and not sequence:
+                wrong = "lists of lists need a SequenceExample"
             if wrong:
                 raise ValueError(f"column {i}: {wrong}")
             views.append(view)

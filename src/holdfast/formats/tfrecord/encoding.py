@@ -61,7 +61,11 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
         array = np.asarray(value.default)
         if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind not in "iub":
             raise ValueError(f"{array.dtype} is not {dtype}")
-        return np.broadcast_to(array.astype(dtype), value.shape).tobytes()
+        with np.errstate(over="ignore"):
+            cast = array.astype(dtype)
+        if not np.array_equal(np.isfinite(cast), np.isfinite(array)) or (dtype.kind == "i" and (cast != array).any()):
+            raise ValueError("it is out of range")
+        return np.broadcast_to(cast, value.shape).tobytes()
     except (ValueError, TypeError, OverflowError) as error:
         raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit {value!r}: {error}") from None
 

@@ -58,11 +58,16 @@ def build_index(source: Source, progress: Callable[[int], None] | None = None) -
     return np.concatenate([*runs, np.array([stream.offset], np.int64)])
 
 
-def save_index(path: str | os.PathLike[str], source: Source, offsets: Ints, place: Place) -> Path:
+def save_index(
+    path: str | os.PathLike[str], source: Source, offsets: Ints, place: Place, stamp: dict[str, int]
+) -> Path:
+    """Keeps an index. `stamp` was taken before it was built: what changed meanwhile makes it worthless."""
+    if stamp != stamp_of(source) or offsets[-1] != stamp["size"]:
+        raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
     target = index_path(path, place)
     if place == "cache":
         target.parent.mkdir(parents=True, exist_ok=True)
-    head = {"kind": _MAGIC, **_stamp(source), "records": len(offsets) - 1, "sample": _sample(source, offsets)}
+    head = {"kind": _MAGIC, **stamp, "records": len(offsets) - 1, "sample": _sample(source, offsets)}
     body = offsets.astype("<i8").tobytes()
     line = json.dumps({**head, "crc32c": codec.crc32c(body)}).encode() + b"\n"
     write_atomically(target, line + body)
@@ -75,7 +80,7 @@ def load_index(path: str | os.PathLike[str], source: Source) -> Ints | None:
         try:
             content = index_path(path, place).read_bytes()
             offsets = _parse(content, source)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # absent, unreadable or not ours: it can be built again
         if offsets is not None:
             return offsets
@@ -86,15 +91,17 @@ def _parse(content: bytes, source: Source) -> Ints | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
-    stamp = _stamp(source)
+    stamp = stamp_of(source)
     if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
         return None
     if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
         return None
+    if offsets[0] != 0 or offsets[-1] != stamp["size"] or (np.diff(offsets) < codec.OVERHEAD_BYTES).any():
+        return None
     return offsets if _sample(source, offsets) == head["sample"] else None
 
 
-def _stamp(source: Source) -> dict[str, int]:
+def stamp_of(source: Source) -> dict[str, int]:
     info = os.fstat(source.fd)
     return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
 
@@ -110,6 +117,12 @@ def _sample(source: Source, offsets: Ints) -> list[str]:
         source.read_at(int(offsets[i + 1]) - 4, view[4:])
         crcs.append(crc.hex())
     return crcs
+
+
+def _number(i: Any) -> int:
+    if isinstance(i, (bool, np.bool_)):
+        raise TypeError("wanted a record's number, got True or False; a mask is a numpy array of them")
+    return operator.index(i)
 
 
 class Records:
@@ -144,10 +157,11 @@ class Records:
     def _index(self, cache: bool) -> Ints:
         found = load_index(self.path, self._source) if cache else None
         if found is None:
+            stamp = stamp_of(self._source)
             found = build_index(self._source)
             if cache:
                 try:
-                    save_index(self.path, self._source, found, "cache")
+                    save_index(self.path, self._source, found, "cache", stamp)
                 except (OSError, WriteError):
                     pass  # no home, a full disk, another process doing the same: it was only to save time
         return found
@@ -156,11 +170,15 @@ class Records:
         return len(self._offsets) - 1
 
     def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, np.ndarray) and which.dtype == bool:
+            if which.shape != (len(self),):
+                raise IndexError(f"{self.path}: wanted a mask of {len(self):,}, got one of shape {which.shape}")
+            which = np.flatnonzero(which)
         if isinstance(which, slice):
             return [self._read(i) for i in range(*which.indices(len(self)))]
-        if hasattr(which, "__index__"):
-            return self._read(operator.index(which))
-        return [self._read(operator.index(i)) for i in which]
+        if hasattr(which, "__index__") and not getattr(which, "shape", ()):
+            return self._read(_number(which))
+        return [self._read(_number(i)) for i in which]
 
     def _read(self, i: int) -> bytes:
         if not -len(self) <= i < len(self):
@@ -195,5 +213,6 @@ def make_index(
             raise InputError(
                 f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed"
             )
+        stamp = stamp_of(source)
         offsets = build_index(source, progress)
-        return save_index(path, source, offsets, place), len(offsets) - 1
+        return save_index(path, source, offsets, place, stamp), len(offsets) - 1

@@ -42,6 +42,7 @@ class _Seen:
     counts: set[int] = field(default_factory=set)  # values in a feature, or in a step of a list
     records: int = 0
     is_list: bool = False
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,25 @@ def _example(found: _Found | list[_Found]) -> list[Any]:
 
 
 def _note(entry: _Seen, found: _Found | list[_Found]) -> None:
+    if not isinstance(found, list):
+        if one_is_there := found.kind != codec.NONE:  # an empty Feature is the same as none
+            entry.kinds.add(found.kind)
+            entry.counts.add(found.count)
+        entry.records += one_is_there
+        entry.is_plain |= one_is_there
+        return
     entry.records += 1
-    entry.is_list |= isinstance(found, list)
-    for one in found if isinstance(found, list) else [found]:
-        if one.kind != codec.NONE:
-            entry.kinds.add(one.kind)
-            entry.counts.add(one.count)
+    entry.is_list = True
+    for step in found:
+        entry.kinds |= {step.kind} - {codec.NONE}
+        entry.counts.add(step.count if step.kind != codec.NONE else 0)
 
 
 def _column(entry: _Seen, total: int) -> tuple[Column | None, str]:
     if len(entry.kinds) != 1:
         return None, "always empty" if not entry.kinds else "its type differs from record to record"
+    if entry.is_list and entry.is_plain:
+        return None, "a feature in some records, a feature list in others"
     kind = _TYPES[next(iter(entry.kinds))]
     counts = entry.counts
     note = f"missing in {total - entry.records} of {total} records" if entry.records < total else ""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..._base.atomic import write_atomically
-from ...errors import InputError
+from ..._base.atomic import PartialFile
+from ...errors import InputError, WriterBusyError
 
 MANIFEST_NAME = "holdfast.manifest.json"
 _VERSION = 1
+_PATIENCE_S = 30.0
 
 
 class FileEntry(NamedTuple):
@@ -39,12 +41,28 @@ class Manifest(NamedTuple):
 def write_manifest(folder: str | os.PathLike[str], entries: Iterable[FileEntry]) -> Path:
     """Writes, or adds to, the folder's manifest. The files must be finished."""
     path = Path(folder) / MANIFEST_NAME
-    known = read_manifest(path).entries if path.exists() else {}
-    known.update({os.path.basename(entry.path): entry for entry in entries})
-    files = [entry._replace(path=name).as_dict() for name, entry in sorted(known.items())]
-    text = json.dumps({"holdfast_manifest": _VERSION, "files": files}, indent=1)
-    write_atomically(path, text.encode() + b"\n")
+    partial = _wait_for(path)  # from here on nobody else adds to it
+    try:
+        known = read_manifest(path).entries if path.exists() else {}
+        known.update({os.path.basename(entry.path): entry for entry in entries})
+        files = [entry._replace(path=name).as_dict() for name, entry in sorted(known.items())]
+        partial.write(json.dumps({"holdfast_manifest": _VERSION, "files": files}, indent=1).encode() + b"\n")
+        partial.commit()
+    finally:
+        partial.discard()
     return path
+
+
+def _wait_for(path: Path) -> PartialFile:
+    """Others write their lines in milliseconds: wait for them."""
+    give_up = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return PartialFile(path, overwrite=True)
+        except WriterBusyError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.005)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -61,21 +79,22 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         }
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: not a holdfast manifest: {error!r}") from None
     return Manifest(path, entries)
 
 
 def find_manifest(path: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest beside a file, if there is a readable one."""
-    try:
-        return read_manifest(Path(path).parent / MANIFEST_NAME)
-    except InputError:
-        return None
+    """The manifest beside a file, if there is one. One that cannot be read is an InputError, not none."""
+    beside = Path(path).parent / MANIFEST_NAME
+    return read_manifest(beside) if os.path.lexists(beside) else None
 
 
 def renew_in_manifest(entry: FileEntry) -> None:
     """The new count and checksum of a file that was replaced, where the manifest beside it lists it."""
-    manifest = find_manifest(entry.path)
+    try:
+        manifest = find_manifest(entry.path)
+    except InputError:
+        return  # verify tells of it; the file itself is written well
     if manifest is not None and os.path.basename(entry.path) in manifest.entries:
         write_manifest(manifest.path.parent, [entry])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import NamedTuple
 
 from ..._base.atomic import target_of_partial
 from ..._native import codec
-from ...errors import CorruptError, DataError, FormatError, UnfinishedError
+from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError
 from ...proc.holders import writers_of
 from .manifest import find_manifest
 from .source import Source, what_else
@@ -51,7 +52,7 @@ def error_for(source: Source, record: int, offset: int, reason: str) -> DataErro
         foreign = _foreign(source)
         if foreign is not None:
             return FormatError(path, record, offset, foreign, "Look at it with `file`, and at what wrote it")
-    hint = f"The file is damaged: `holdfast salvage {path} OUT` gets the intact records back"
+    hint = f"The file is damaged: `holdfast salvage {shlex.quote(path)} OUT` gets the intact records back"
     return CorruptError(path, record, offset, reason, hint)
 
 
@@ -63,7 +64,10 @@ def _unfinished(path: str) -> tuple[str, str] | None:
         return f"still being written by process {who.pid} ({who.command})", "Wait for it to end"
     if target_of_partial(path) is not None:
         return "its writer died before it was finished", "Write it again, or salvage it"
-    manifest = find_manifest(path)
+    try:
+        manifest = find_manifest(path)
+    except InputError:
+        manifest = None  # verify tells of that
     if manifest is not None and os.path.basename(path) not in manifest.entries:
         return (
             f"it is not in {manifest.path.name}: its writer has not finished, or died",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ..._native import codec
-from ...errors import CorruptError, DecodeError
+from ...errors import DecodeError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, slice_batch
 from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
@@ -55,6 +55,7 @@ class TFRecordReader:
             raise ValueError(f"wanted on_mismatch to be 'raise' or 'skip', got {on_mismatch!r}")
         self.path = os.fspath(path)
         self.on_mismatch = on_mismatch
+        self._turn = 0
         source = open_source(path, compression)
         try:
             self._stream = FrameStream(source, verify=verify, on_corrupt=on_corrupt, buffer_bytes=buffer_bytes)
@@ -89,14 +90,18 @@ class TFRecordReader:
             ready.append(records)
             return len(records), used, status, needed
 
-        try:
-            while stream.pump(feed):
-                while ready:
-                    yield from ready.popleft()
-        except CorruptError:
+        turn = self._begin()
+        more, failed = True, None
+        while more:
+            self._still(turn)
+            try:
+                more = stream.pump(feed)
+            except Exception as error:  # noqa: BLE001 - raised once what was read before it is handed out
+                more, failed = False, error
             while ready:
                 yield from ready.popleft()
-            raise
+        if failed is not None:
+            raise failed
 
     def batches(
         self, schema: Mapping[str, Column | type[Value]], size: int, *, drop_last: bool = False
@@ -106,16 +111,28 @@ class TFRecordReader:
             raise ValueError(f"wanted a batch size from 1 up, got {size!r}")
         return self._batches(check_schema(schema), size, drop_last)
 
+    def _begin(self) -> int:
+        """An iteration begins where the last one stopped, and that one is over: they would take each other's rows."""
+        self._turn += 1
+        return self._turn
+
+    def _still(self, turn: int) -> None:
+        if turn != self._turn:
+            raise RuntimeError(f"{self.path}: another iteration over this reader has begun; open a reader for each")
+
     def _batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
+        turn = self._begin()
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
-        run = size  # rows; a multiple of `size`
+        run, began = size, self._stream.offset  # rows, a multiple of `size`; and where in the file
         while True:
-            more, failed = self._decode(schema, decoder, run)
-            rows = decoder.rows()
-            if rows < run and more:
+            self._still(turn)
+            rows, more, failed = self._decode(schema, decoder, run)
+            if more and self._stream.offset - began >= 2 * RUN_BYTES:  # the records have become larger
+                run = min(run, max(size, -(-rows // size) * size))
+            if more and rows < run:
                 continue
-            whole = rows - rows % size if more or failed is not None or drop_last else rows
+            whole = rows - rows % size if failed is not None or drop_last else rows
             if whole:
                 batch = make_batch(decoder.take(), None)
                 for start in range(0, whole, size):
@@ -125,10 +142,10 @@ class TFRecordReader:
                 raise failed
             if not more:
                 return
+            run, began = size * max(1, RUN_BYTES // self._bytes_of(size)), self._stream.offset
             if self._bytes_of(1) >= LEND_BYTES and self._can_lend(schema):
-                yield from self._lent_batches(schema, size, drop_last)
+                yield from self._lent_batches(schema, size, drop_last, turn)
                 return
-            run = size * max(1, RUN_BYTES // self._bytes_of(size))
 
     def _bytes_of(self, rows: int) -> int:
         """What so many rows take in the file, going by those so far."""
@@ -138,53 +155,62 @@ class TFRecordReader:
         # Repaired records are not in the window's buffer, so what can salvage does not lend.
         return codec.NATIVE and self._stream.on_corrupt == "raise" and any(map(lendable, schema.values()))
 
-    def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
+    def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool, turn: int) -> Iterator[Batch]:
         """Large records: a batch gets the buffer it was read into instead of a copy."""
         stream = self._stream
         stream.window = window = LendingWindow(stream.window, self._bytes_of(size))
         decoder = codec.Decoder(fields_of(schema, lend=True))
         make_batch = batch_maker(schema, lend=True)
-        while True:
-            window.expect(self._bytes_of(size - decoder.rows()))
-            more, failed = self._decode(schema, decoder, size)
-            rows = decoder.rows()
-            if rows < size and more:
-                continue
-            if rows == size or (rows and failed is None and not drop_last):
-                yield make_batch(decoder.take(), window.buf)
-                window.renew(self._bytes_of(size))  # only now: the batch before this one may have been let go of
-            if failed is not None:
-                raise failed
-            if not more:
-                return
+        try:
+            while True:
+                window.expect(self._bytes_of(size - decoder.rows()))
+                rows, more, failed = self._decode(schema, decoder, size)
+                if rows < size and more:
+                    continue
+                if rows == size or (rows and failed is None and not drop_last):
+                    yield make_batch(decoder.take(), window.buf)
+                    self._still(turn)
+                    window.renew(self._bytes_of(size))  # only now: the batch before this one may have been let go of
+                if failed is not None:
+                    raise failed
+                if not more:
+                    return
+        finally:
+            if stream.window is window:
+                stream.window = window.plain()
 
-    def _decode(self, schema: dict[str, Column], decoder: codec.Decoder, rows: int) -> tuple[bool, Exception | None]:
-        """One step: whether there is more, and what went wrong, to be raised once the rows before it are handed out."""
+    def _decode(
+        self, schema: dict[str, Column], decoder: codec.Decoder, most: int
+    ) -> tuple[int, bool, Exception | None]:
+        """One step: how many rows there are, whether there is more, and what went wrong behind those rows."""
         stream = self._stream
+        rows_before, record_before = decoder.rows(), stream.record
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
-            return decoder.feed(buf, start, stop, stream.verify_data, rows, stream.record, stream.offset)
+            return decoder.feed(buf, start, stop, stream.verify_data, most, stream.record, stream.offset)
 
+        failed: Exception | None = None
         try:
             more = stream.pump(feed)
-            self._judge(schema, decoder)
-        except Exception as error:  # noqa: BLE001 - the caller raises it
-            return False, error
-        return more, None
+        except Exception as error:  # noqa: BLE001 - the caller raises it, once the rows before it are handed out
+            more, failed = False, error
+        for skipped, fault in enumerate(decoder.faults()):
+            problem, fatal = self._judge(schema, codec.Fault(*fault))
+            if fatal:
+                rows = rows_before + fault[0] - record_before - skipped
+                return rows, False, DecodeError(self.path, problem.record, problem.offset, problem.reason)
+            self.losses.append(problem)
+        return decoder.rows(), more, failed
 
-    def _judge(self, schema: dict[str, Column], decoder: codec.Decoder) -> None:
-        """What to do about records that gave no row."""
-        for fault in decoder.faults():
-            record, offset, code, field, got = fault
-            if code == codec.MALFORMED:
-                reason = "its CRC is right, but it is not a tf.train.Example"
-                keep_going = self._stream.on_corrupt != "raise"
-            else:
-                reason = _mismatch(list(schema.items())[field], code, got)
-                keep_going = self.on_mismatch == "skip"
-            if not keep_going:
-                raise DecodeError(self.path, record, offset, reason)
-            self.losses.append(Problem(offset, record, reason, 1))
+    def _judge(self, schema: dict[str, Column], fault: codec.Fault) -> tuple[Problem, bool]:
+        """What is wrong with a record that gave no row, and whether that is the end."""
+        if fault.code == codec.MALFORMED:
+            reason = "its CRC is right, but it is not a tf.train.Example"
+            fatal = self._stream.on_corrupt == "raise"
+        else:
+            reason = _mismatch(list(schema.items())[fault.field], fault.code, fault.got)
+            fatal = self.on_mismatch == "raise"
+        return Problem(fault.offset, fault.record, reason, 1), fatal
 
 
 def _mismatch(item: tuple[str, Column], code: int, got: int) -> str:

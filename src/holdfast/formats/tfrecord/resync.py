@@ -3,8 +3,9 @@
 Frames are chained by their lengths, so after a damage the place of the next record must be found. A place where both
 CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. But a chain of such inner
 frames breaks off where the record around it ends, while the chain of true ones goes on to the end of the file or to the
-next damage. So: the earliest place whose chain can be trusted. With one damage in a file this is exact; with several,
-a chain whose end explains itself in no way is left out rather than taken for records.
+next damage. So: the earliest place whose chain can be trusted. With one damage in a file this is exact, unless the
+damaged record itself holds a TFRecord that is damaged or cut; with several, a chain whose end explains itself in no way
+is left out rather than taken for records.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ _HEADER = codec.HEADER_BYTES
 _FOOTER = codec.FOOTER_BYTES
 _OVERHEAD = codec.OVERHEAD_BYTES
 _SECTOR = 512
+_FIRST_BYTES = 1 << 14
+
+# How far, and over how many runs of good frames, the end of one damaged record is looked for.
+_NEAR_BYTES = 64 << 20
+_CHAINS = 16
 
 # A damaged header that shares this many of its 12 bytes with the right one was that header. The seven high bytes of a
 # length below 256 are zero in any case, so they count for nothing.
@@ -32,36 +38,41 @@ class Recovery(NamedTuple):
     gave_up: bool = False  # the search cost too much: made to look like records all over
 
 
-def recover(source: Source, at: int) -> Recovery:
-    """How to go on behind the bad frame that begins at byte `at` of a source of known size."""
-    walker = _Walker(source)
+def recover(walker: Walker, at: int) -> Recovery:
+    """How to go on behind the bad frame that begins at byte `at`."""
+    walker.begin()
     try:
-        return _recover(walker, at)
+        found = _behind_good_header(walker, at) if walker.length_at(at) is not None else _behind_bad_header(walker, at)
     except _TooMuchWorkError:
-        return Recovery(walker.size, 1, gave_up=True)
+        found = Recovery(walker.size, 1, gave_up=True)
+    walker.damages += 1
+    return found
 
 
-def _recover(walker: _Walker, at: int) -> Recovery:
-    length = walker.length_at(at)
-    if length is None:
-        resume = walker.next_record(at + 1)
-        repaired = walker.repaired(at, resume)
-        if repaired is not None:
-            return Recovery(repaired[1] + _FOOTER, 0, repaired)
-        return Recovery(resume, 1 if resume - at >= _OVERHEAD else 0)
-    end = at + _OVERHEAD + length
+def _behind_bad_header(walker: Walker, at: int) -> Recovery:
+    # With one damage all told, the file is whole from some place on. If this record's data run up to there, that is
+    # proof, whatever they look like.
+    whole = walker.next_whole(at + 1)
+    if whole is not None and walker.crc_matches(at + _HEADER, whole - _FOOTER):
+        return Recovery(whole, 0, (at + _HEADER, whole - _FOOTER))
+    resume = walker.next_record(at + 1)
+    repaired = walker.repaired(at, resume)
+    if repaired is not None:
+        return Recovery(repaired[1] + _FOOTER, 0, repaired)
+    return Recovery(resume, 1 if resume - at >= _OVERHEAD else 0)
+
+
+def _behind_good_header(walker: Walker, at: int) -> Recovery:
+    end = at + _OVERHEAD + (walker.length_at(at) or 0)
     if end > walker.size:
-        # Its header is good: the rest of the file is this record's. Whatever looks like records in there may be its
-        # data, and nothing must be invented.
-        return Recovery(walker.size, 1)
+        # The rest of the file is this record's. Whatever looks like records in there may be its data, and nothing must
+        # be invented. But behind another damage this very header may be data: then what is whole up to the end counts.
+        return Recovery((walker.next_whole(at + 1) or walker.size) if walker.damages else walker.size, 1)
     if end == walker.size or walker.trusted(end):
         return Recovery(end, 1)
     resume = walker.next_record(at + 1, end)
-    if (
-        end + _OVERHEAD <= resume
-        and walker.length_at(end) is None
-        and walker.crc_matches(end + _HEADER, resume - _FOOTER)
-    ):
+    whole_behind = end + _OVERHEAD <= resume and walker.length_at(end) is None
+    if whole_behind and walker.crc_matches(end + _HEADER, resume - _FOOTER):
         return Recovery(end, 1)  # the damage reached into the next header, and that record's data are whole
     return Recovery(resume, 1)
 
@@ -70,7 +81,7 @@ class _TooMuchWorkError(Exception):
     pass
 
 
-class _Walker:
+class Walker:
     """Questions about the frames of one source, answered with two reused windows and a bounded number of bytes read."""
 
     def __init__(self, source: Source) -> None:
@@ -79,11 +90,15 @@ class _Walker:
             raise ValueError("a source of unknown size cannot be searched")
         self.source = source
         self.size = size
+        self.damages = 0  # recovered from so far
         window = min(_WINDOW_BYTES, max(size, 1))
         self._walk = bytearray(window)
         self._check = memoryview(bytearray(window))
+        self.begin()
+
+    def begin(self) -> None:
         # A file can be made to hold a good header at every twelfth byte, each asking for a CRC over all the rest.
-        self._budget = 16 * size + (64 << 20)
+        self._budget = 16 * self.size + (64 << 20)
 
     def _read_into(self, at: int, view: memoryview) -> int:
         n = self.source.read_at(at, view)
@@ -113,6 +128,8 @@ class _Walker:
 
     def crc_matches(self, start: int, stop: int) -> bool:
         """Whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
+        if stop < start:
+            return False
         crc, at = 0, start
         while at < stop:
             n = self._read_into(at, self._check[: stop - at])
@@ -124,13 +141,15 @@ class _Walker:
 
     def chain_end(self, at: int) -> int:
         """The end of the run of good frames that begins at `at`; `at` itself when there is none."""
+        piece = _FIRST_BYTES  # a chain may end at once: begin with little
         while at < self.size:
-            n = self._read_into(at, memoryview(self._walk))
+            n = self._read_into(at, memoryview(self._walk)[:piece])
             _, used, status, _ = codec.scan(self._walk, 0, n, True)
             at += used
+            piece = min(4 * piece, len(self._walk))
             if status == codec.OK or used:
                 continue
-            end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than the window
+            end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than what was read
             if end is None:
                 return at
             at = end
@@ -138,14 +157,31 @@ class _Walker:
 
     def next_frame(self, at: int) -> int:
         """The first good frame at or behind `at`; the file's size when there is none."""
+        piece = _FIRST_BYTES
         while at + _OVERHEAD <= self.size:
-            n = self._read_into(at, memoryview(self._walk))
+            n = self._read_into(at, memoryview(self._walk)[:piece])
+            piece = min(4 * piece, len(self._walk))
             place = -1
             while (place := codec.find_header(self._walk, place + 1, n)) >= 0:
                 if self.frame_end(at + place) is not None:
                     return at + place
             at += max(n - _HEADER + 1, 1)
         return self.size
+
+    def next_whole(self, at: int) -> int | None:
+        """The first place from which on the file is whole up to its end: the end itself, if no record is. None when it
+        is not near."""
+        start = at
+        for _ in range(_CHAINS):
+            place = self.next_frame(at)
+            if place == self.size:
+                return place
+            if place - start > _NEAR_BYTES:
+                return None
+            at = self.chain_end(place)
+            if at == self.size:
+                return place
+        return None
 
     def next_record(self, at: int, inside: int = 0) -> int:
         """The first true record at or behind `at`. What ends before `inside` lies in a record known to reach there."""
@@ -182,8 +218,6 @@ class _Walker:
     def repaired(self, at: int, following: int) -> tuple[int, int] | None:
         """The data of the record at `at`, whose header is bad, if they are whole and end at or before `following`."""
         start, stop = at + _HEADER, following - _FOOTER
-        if stop < start:
-            return None
         if self.crc_matches(start, stop):
             return start, stop
         # Another damaged record may come before `following`: look where the data's CRC runs into their footer.

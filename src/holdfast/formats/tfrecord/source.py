@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tempfile
+import warnings
 import zlib
 from collections.abc import Callable
 from typing import Literal
@@ -64,6 +66,8 @@ class Source:
 
     def read_at(self, offset: int, view: memoryview) -> int:
         """Fills the view from the file's byte `offset` on; fewer bytes than asked for only at the end."""
+        if self.fd < 0:
+            raise ValueError(f"{self.path}: it was closed")
         got = 0
         while got < len(view):
             try:
@@ -96,6 +100,11 @@ class Source:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
+            self.close()
+
 
 class InflateSource(Source):
     """A GZIP or ZLIB file, unpacked on the way. Forward only; going back starts over."""
@@ -112,6 +121,7 @@ class InflateSource(Source):
         self._at = 0  # in the file
         self._position = 0  # in what comes out
         self._ended = False
+        self._failed: CorruptError | None = None  # to be raised once all that came before it was given
 
     def _new(self) -> zlib._Decompress:
         return zlib.decompressobj(zlib.MAX_WBITS | (16 if self.compression == "gzip" else 0))
@@ -128,7 +138,13 @@ class InflateSource(Source):
                 return 0
         got = 0
         while got < len(view):
-            data = self._some(len(view) - got)
+            try:
+                data = self._some(len(view) - got)
+            except CorruptError as error:
+                if not got:
+                    raise
+                self._failed = error
+                break
             if not data:
                 break
             view[got : got + len(data)] = data
@@ -137,6 +153,8 @@ class InflateSource(Source):
 
     def _some(self, limit: int) -> bytes:
         """At least one and at most `limit` bytes; none at the end."""
+        if self._failed is not None:
+            raise self._failed
         while not self._ended:
             if not self._packed:
                 self._packed = self._read_packed()
@@ -144,7 +162,12 @@ class InflateSource(Source):
             at_end = not self._packed
             self._packed = self._inflate.unconsumed_tail
             if self._inflate.eof:
-                self._next_member()
+                try:
+                    self._next_member()
+                except CorruptError as error:
+                    self._failed = error
+                    if not data:
+                        raise
             if data:
                 self._position += len(data)
                 return data
@@ -200,7 +223,11 @@ class InflateSource(Source):
 
     def _damaged(self, reason: str) -> CorruptError:
         return CorruptError(
-            self.path, None, self._at, reason, f"`holdfast salvage {self.path} OUT` keeps what can be unpacked"
+            self.path,
+            None,
+            self._at,
+            reason,
+            f"`holdfast salvage {shlex.quote(self.path)} OUT` keeps what can be unpacked",
         )
 
 
@@ -208,7 +235,7 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
     """Opens a file for reading; says plainly why it cannot."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"wanted compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
-    name = os.fspath(path)
+    name = os.fsdecode(path)
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
     except OSError as error:
@@ -221,7 +248,7 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
             head = os.pread(fd, 512, 0)
         except OSError as error:
             raise InputError(f"{name}: cannot read: {error.strerror}") from error
-        found = sniff(head)
+        found = _believe(fd, sniff(head))
         if compression not in ("auto", "none") and found != compression and head:
             raise FormatError(
                 name, None, 0, f"read as {compression}, but it is not", "Leave compression to be found out"
@@ -235,6 +262,19 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
     except BaseException:
         os.close(fd)
         raise
+
+
+def _believe(fd: int, found: Literal["none", "gzip", "zlib"]) -> Literal["none", "gzip", "zlib"]:
+    """A plain file with a damaged first header can begin like a packed one: it does not unpack, but has records."""
+    if found == "none":
+        return found
+    try:
+        if zlib.decompressobj(zlib.MAX_WBITS | (16 if found == "gzip" else 0)).decompress(os.pread(fd, 4096, 0), 64):
+            return found
+    except zlib.error:
+        pass
+    look = os.pread(fd, 1 << 20, 0)
+    return "none" if codec.find_header(look, 0, len(look)) >= 0 else found
 
 
 def spool(source: InflateSource, folder: str | None = None) -> tuple[Source, CorruptError | None]:

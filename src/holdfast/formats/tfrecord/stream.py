@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ..._native import codec
+from ...errors import CorruptError
 from .problems import Problem, describe, error_for
-from .resync import recover
+from .resync import Walker, recover
 from .source import InflateSource, Source, spool
 from .window import BUFFER_BYTES, Window
 
@@ -46,6 +47,8 @@ class FrameStream:
         self.problems: list[Problem] = []
         self.record = 0  # the number of the frame that comes next
         self._over = False  # the rest was given up
+        self._busy = False
+        self._walker: Walker | None = None  # of damage; made when there is some
         if on_corrupt == "salvage" and isinstance(source, InflateSource):
             # Salvage goes back and forth, which packed data cannot.
             self.source, problem = spool(source)
@@ -69,6 +72,20 @@ class FrameStream:
 
     def pump(self, feed: Feed) -> bool:
         """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end."""
+        if self._busy:
+            raise RuntimeError(f"{self.source.path}: two threads use one reader; open one for each")
+        self._busy = True
+        try:
+            return self._pump(feed)
+        except CorruptError as error:
+            if self.on_corrupt != "skip":
+                raise
+            self._give_up(error.reason)  # packed data that cannot be unpacked any further
+            return True
+        finally:
+            self._busy = False
+
+    def _pump(self, feed: Feed) -> bool:
         window = self.window
         while True:
             if self._over or (window.empty and not window.refill(1)):
@@ -111,7 +128,9 @@ class FrameStream:
         self._over = True
 
     def _salvage(self, feed: Feed, reason: str) -> None:
-        found = recover(self.source, self.offset)
+        if self._walker is None:
+            self._walker = Walker(self.source)
+        found = recover(self._walker, self.offset)
         if found.repaired is not None:
             start, stop = found.repaired
             data = bytearray(stop - start)

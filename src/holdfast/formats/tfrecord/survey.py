@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ...errors import DataError, FormatError, HoldfastError
+from ...errors import DataError, FormatError, HoldfastError, InputError
 from ..columns import Ints
 from .index import load_index
 from .infer import Inferred, NotAnExample, infer_schema
-from .manifest import find_manifest
+from .manifest import MANIFEST_NAME, find_manifest
 from .reader import TFRecordReader
 from .runs import Progress, Runs
 from .source import open_source
@@ -161,7 +161,11 @@ def _first_records(survey: Survey, sample: int) -> list[bytes]:
 
 def _compare(survey: Survey) -> None:
     """With what its writer said of it."""
-    manifest = find_manifest(survey.path)
+    try:
+        manifest = find_manifest(survey.path)
+    except InputError:
+        survey.manifest = f"{MANIFEST_NAME} cannot be read"
+        return
     if manifest is None:
         return
     entry = manifest.entries.get(os.path.basename(survey.path))

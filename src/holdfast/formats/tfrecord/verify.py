@@ -52,13 +52,19 @@ def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) 
 
 
 def _verify(name: str, progress: Progress | None) -> FileReport:
-    manifest = find_manifest(name)
+    try:
+        manifest, unreadable = find_manifest(name), None
+    except InputError as error:
+        manifest, unreadable = None, Problem(0, None, f"what it should hold is not known: {error}")
     expected = manifest.entries.get(os.path.basename(name)) if manifest else None
     try:
-        return _walk(name, expected, progress, spool=False)
+        report = _walk(name, expected, progress, spool=False)
     except DataError:  # never of a plain file
         # Looking behind a damage of a packed one takes room to unpack it all: only now.
-        return _walk(name, expected, None, spool=True)
+        report = _walk(name, expected, None, spool=True)
+    if unreadable is not None:
+        return report._replace(ok=False, problems=[*report.problems, unreadable])
+    return report
 
 
 def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> FileReport:

@@ -109,6 +109,13 @@ class LendingWindow(Window):
         self._view = memoryview(self.buf)
         self._view[:have] = window._view[window.start : window.stop]
 
+    def plain(self) -> Window:
+        """A window of the ordinary kind that goes on from here."""
+        window = Window(self.source, max(self.stop - self.start, BUFFER_BYTES))
+        window.offset, window.stop = self.offset, self.stop - self.start
+        window._view[: window.stop] = self._view[self.start : self.stop]
+        return window
+
     def expect(self, more: int) -> None:
         """The batch will take so many bytes from here on, as a guess."""
         self._until = self.start + more

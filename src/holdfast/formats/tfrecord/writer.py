@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ..._base.atomic import PartialFile
 from ..._base.fork import tell_after_fork
 from ..._native import codec
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...proc.holders import writers_of
-from ...schema import Column, Value, check_schema
+from ...schema import Column, Ragged, Value, check_schema
 from .encoding import buffers_of, fields_of
 from .manifest import FileEntry
 
@@ -57,6 +59,10 @@ class TFRecordWriter:
         self.sequence = sequence
         self.records = 0
         self.entry: FileEntry | None = None
+        if not sequence and any(isinstance(c, Ragged) and c.depth > 1 for c in (self.schema or {}).values()):
+            raise SchemaError(
+                "Ragged(Ragged(…)) is a list of lists, which only a SequenceExample holds: say sequence=True"
+            )
         self._encoder = None if self.schema is None else codec.Encoder(fields_of(self.schema))
         self._pack = _packer(_choose(self.path, compression), level)
         self._pending: list[Any] = []
@@ -97,7 +103,7 @@ class TFRecordWriter:
         schema = self._need_schema()
         if sample.keys() != schema.keys():
             buffers_of(schema, {name: [value] for name, value in sample.items()})  # says which
-        self._rows.append(sample)
+        self._rows.append({name: _snapshot(value) for name, value in sample.items()})
         if len(self._rows) >= 256:
             self._flush_rows()
 
@@ -245,6 +251,17 @@ class TFRecordWriter:
         if getattr(self, "_file", None) is not None and self._state == "open":
             warnings.warn(f"{self.path}: a writer was lost without close(); its file was dropped", ResourceWarning, 2)
             self.discard()
+
+
+def _snapshot(value: Any) -> Any:
+    """Samples are encoded some later, and people fill one array again and again."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, (list, tuple)):
+        return [_snapshot(item) for item in value]
+    return value
 
 
 def _choose(path: Path, compression: str | None) -> str:

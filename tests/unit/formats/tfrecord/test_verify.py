@@ -161,11 +161,16 @@ def test_manifests(file: Path, tmp_path: Path) -> None:
         b"[1]",
         b'{"holdfast_manifest": 9, "files": []}',
         b'{"holdfast_manifest": 1, "files": [{}]}',
+        b'{"holdfast_manifest": 1, "files": [{"path": "x", "records": 1e999, "bytes": 1, "crc32c": "0"}]}',
+        b"[" * 100_000,
     ):
         path.write_bytes(bad)
         with pytest.raises(InputError, match="not a holdfast manifest"):
             read_manifest(path)
-        assert find_manifest(file) is None
+        with pytest.raises(InputError):
+            find_manifest(file)
+        assert "what it should hold is not known" in verify_file(file).problems[0].reason
     os.unlink(path)
+    assert find_manifest(file) is None
     with pytest.raises(InputError, match="No such file"):
         read_manifest(path)
