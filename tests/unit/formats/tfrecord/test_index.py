@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import holdfast as hold
@@ -138,3 +141,45 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 def test_a_wrong_argument(file: Path) -> None:
     with pytest.raises(ValueError, match="verify"):
         hold.Records(file, verify="none")  # type: ignore[arg-type]
+
+
+def test_arrays_and_masks(file: Path, records: list[bytes]) -> None:
+    mask = np.zeros(500, bool)
+    mask[[3, 499]] = True
+    with hold.Records(file) as got:
+        assert got[np.array([3, 5])] == [records[3], records[5]]
+        assert got[np.int64(7)] == records[7]
+        assert got[mask] == [records[3], records[499]]
+        for wrong in (True, [True, False]):
+            with pytest.raises(TypeError, match="True or False"):
+                got[wrong]
+        with pytest.raises(IndexError, match="mask of 500"):
+            got[mask[:5]]
+
+
+def test_a_file_that_grows_while_it_is_indexed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = index.build_index
+
+    def build_slowly(source: Any) -> Any:
+        offsets = build(source)
+        with open(file, "ab") as more:
+            more.write(codec.frame(b"one more"))
+        return offsets
+
+    monkeypatch.setattr(index, "build_index", build_slowly)
+    with hold.Records(file) as got:
+        assert len(got) == 500
+    monkeypatch.undo()
+    with hold.Records(file) as got:
+        assert got[500] == b"one more"
+
+
+@pytest.mark.parametrize("offsets", [[0, 2**62], [5, 100], [0, 3, 2], [0]])
+def test_an_index_of_nonsense_is_built_again(file: Path, records: list[bytes], offsets: list[int]) -> None:
+    path, _ = index.make_index(file)
+    head = json.loads(path.read_bytes().partition(b"\n")[0])
+    body = np.array(offsets, "<i8").tobytes()
+    head |= {"records": len(offsets) - 1, "crc32c": codec.crc32c(body), "sample": []}
+    path.write_bytes(json.dumps(head).encode() + b"\n" + body)
+    with hold.Records(file) as got:
+        assert got[499] == records[499]

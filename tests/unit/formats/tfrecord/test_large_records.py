@@ -124,3 +124,14 @@ reader.close()
     assert rows == 1500 - 32
     assert grown_kib < 32 << 10, "150 MB were read"
     os.unlink(path)
+
+
+def test_going_on_after_large_batches_costs_no_memory(file: Path) -> None:
+    with hold.TFRecordReader(file) as reader:
+        batches = reader.batches(SCHEMA, 8)
+        for _ in range(3):
+            next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        rest = list(reader)
+        assert len(reader._stream.window.buf) <= 2 << 20
+    assert len(rest) == 200 - 24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import subprocess
@@ -501,3 +502,96 @@ def test_a_batch_that_is_kept_keeps_little_alive(tmp_path: Path) -> None:
             while held.base is not None and isinstance(held.base, np.ndarray):
                 held = held.base
             assert memoryview(held.base if held.base is not None else held).nbytes <= 1 << 20  # type: ignore[arg-type]
+
+
+def test_a_second_iteration_ends_the_first(file: Path) -> None:
+    with hold.TFRecordReader(file) as reader:
+        first = reader.batches(SCHEMA, 10)
+        assert next(first)["label"][0] == sample(0)["label"]
+        second = iter(reader)
+        next(second)
+        with pytest.raises(RuntimeError, match="another iteration"):
+            list(first)
+
+
+def test_what_came_before_an_unfinished_record_is_handed_out(tmp_path: Path) -> None:
+    path = raw(tmp_path / ".x.partial", [b"one", b"two", b"three"])
+    os.truncate(path, path.stat().st_size - 1)
+    got = []
+    with hold.TFRecordReader(path) as reader, pytest.raises(UnfinishedError):
+        for record in reader:
+            got.append(record)
+    assert got == [b"one", b"two"]
+
+
+def test_a_mismatch_comes_before_the_rows_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with hold.TFRecordWriter(path, {"x": hold.Int64()}) as writer:
+        for i in range(25):
+            if i == 10:
+                writer.write(b"")
+            else:
+                writer.append(x=i)
+    got: list[int] = []
+    with hold.TFRecordReader(path) as reader, pytest.raises(DecodeError, match="record 10 "):
+        for batch in reader.batches({"x": hold.Int64()}, 4):
+            got += batch["x"].tolist()
+    assert got == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_records_that_grow_do_not_make_runs_grow(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    schema = {"x": hold.Ragged(hold.Float32())}
+    with hold.TFRecordWriter(path, schema) as writer:
+        writer.append(x=[])
+        for _ in range(60):
+            writer.append(x=np.zeros(250_000, np.float32))
+    with hold.TFRecordReader(path) as reader:
+        for batch in reader.batches(schema, 1):
+            values = batch["x"]._values  # type: ignore[union-attr]
+            assert values.nbytes <= 4 << 20
+    path.unlink()
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.9])
+def test_packed_data_that_are_cut_give_what_came_before(file: Path, keep: float) -> None:
+    packed = gzip.compress(file.read_bytes())
+    file.write_bytes(packed[: int(len(packed) * keep)])
+    counts = {}
+    for mode in ("raise", "skip", "salvage"):
+        got = 0
+        with hold.TFRecordReader(file, on_corrupt=mode) as reader:  # type: ignore[arg-type]
+            try:
+                for _ in reader:
+                    got += 1
+            except CorruptError:
+                assert mode == "raise"
+            counts[mode] = got
+            assert mode == "raise" or reader.losses
+    assert counts["raise"] == counts["skip"] == counts["salvage"] > 100
+
+
+def test_one_reader_serves_one_thread(file: Path) -> None:
+    with hold.TFRecordReader(file) as reader:
+        reader._stream._busy = True  # as it is while another thread is in there
+        with pytest.raises(RuntimeError, match="two threads"):
+            list(reader)
+
+
+def test_a_reader_that_was_lost_gives_its_descriptor_back(file: Path) -> None:
+    reader = hold.TFRecordReader(file)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del reader
+        gc.collect()
+
+
+def test_a_closed_reader_says_so(file: Path) -> None:
+    with hold.TFRecordReader(file) as reader:
+        pass
+    with pytest.raises(ValueError, match="closed"):
+        list(reader)
+
+
+def test_bytes_as_a_path(file: Path) -> None:
+    with hold.TFRecordReader(os.fsencode(file)) as reader:  # type: ignore[arg-type]
+        assert sum(1 for _ in reader) == 1000

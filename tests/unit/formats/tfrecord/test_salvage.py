@@ -6,13 +6,14 @@ import gzip
 import random
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast._native import codec
-from holdfast.errors import WriteError
+from holdfast.errors import CorruptError, WriteError
 from holdfast.formats.tfrecord import TFRecordReader
 from holdfast.formats.tfrecord.salvage import salvage_file
 
@@ -256,3 +257,46 @@ def header(length: int) -> bytes:
     raw = length.to_bytes(8, "little")
     crc = codec.crc32c(raw)
     return raw + (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("inside", ["cut", "bad header", "padded to a sector"])
+@pytest.mark.parametrize("damage", ["flip", "zero", "noise"])
+def test_a_record_that_holds_a_damaged_tfrecord(tmp_path: Path, inside: str, damage: str) -> None:
+    """Its frames break off in every way; but its own data are whole, and prove themselves."""
+    inner = frames([b"INNER%d" % i for i in range(3)])
+    if inside == "cut":
+        inner += codec.frame(b"q" * 100_000)[:40]
+    elif inside == "bad header":
+        inner += b"\1" + codec.frame(b"more")[1:] + codec.frame(b"last")
+    else:
+        inner += bytes(1024)
+    records = [*numbered(5), inner, *numbered(10)[5:]]
+    whole = bytearray(frames(records))
+    at = borders(records)[5][0]
+    if damage == "flip":
+        whole[at + 9] ^= 4
+    else:
+        whole[at : at + 12] = bytes(12) if damage == "zero" else b"noise noise!"
+    assert salvaged(tmp_path, bytes(whole)) == records
+
+
+@pytest.mark.parametrize("length", [376, 35615, 40056])
+def test_a_damaged_first_header_that_looks_packed(tmp_path: Path, length: int) -> None:
+    records = [b"a" * length, *numbered(20)]
+    data = bytearray(frames(records))
+    data[9] ^= 1
+    assert salvaged(tmp_path, bytes(data)) == records
+    with pytest.raises(CorruptError, match="length"), TFRecordReader(tmp_path / "damaged.tfrecord") as reader:
+        list(reader)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_what_stands_behind_packed_data_costs_none_of_them(tmp_path: Path, pack: Any) -> None:
+    assert salvaged(tmp_path, pack(frames(numbered(20))) + b"garbage") == numbered(20)
+
+
+def test_a_file_of_nothing_but_damage_ends_soon(tmp_path: Path) -> None:
+    data = bytearray(frames([b"x" * 300] * 4000))
+    for i in range(4000):
+        data[316 * i + 20] ^= 1
+    assert salvaged(tmp_path, bytes(data)) == []

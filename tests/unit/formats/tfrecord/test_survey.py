@@ -185,3 +185,29 @@ def test_a_file_that_holds_no_examples(tmp_path: Path) -> None:
     path.write_bytes(codec.frame(b"hello") + codec.frame(b""))
     found = survey_file(path)
     assert (found.inferred, found.head, found.head_of, found.problem) == (None, b"hello", 5, None)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [example(x=field(3, b"\x08\x05")), example(x=b"")],  # an empty Feature is none
+        [example(x=field(3, b"\x08\x05")), example(y=field(3, b"\x08\x05"))],
+        [
+            field(2, field(1, field(1, b"s") + field(2, field(1, field(3, b"\x08\x05")) + field(1, b""))))
+        ],  # an empty step
+        [example(x=field(1, b"\x0a\x01a\x0a\x01b")), example(x=field(1, b"\x0a\x01a"))],
+    ],
+)
+def test_a_schema_fits_the_records_it_was_taken_from(tmp_path: Path, records: list[bytes]) -> None:
+    with TFRecordWriter(tmp_path / "x") as writer:
+        for record in records:
+            writer.write(record)
+    found = infer_schema(records)
+    with TFRecordReader(tmp_path / "x") as reader:
+        assert sum(len(next(iter(batch.values()))) for batch in reader.batches(found.schema, 8)) == len(records)
+
+
+def test_a_feature_here_and_a_feature_list_there() -> None:
+    value = field(3, b"\x08\x05")
+    found = infer_schema([example(x=value), field(2, field(1, field(1, b"x") + field(2, field(1, value))))])
+    assert (found.schema, found.notes) == ({}, {"x": "a feature in some records, a feature list in others"})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,3 +176,15 @@ def test_manifests(file: Path, tmp_path: Path) -> None:
     assert find_manifest(file) is None
     with pytest.raises(InputError, match="No such file"):
         read_manifest(path)
+
+
+def test_many_add_to_one_manifest_at_once(tmp_path: Path) -> None:
+    code = """
+import sys
+from holdfast.formats.tfrecord.manifest import FileEntry, write_manifest
+for i in range(20):
+    write_manifest(sys.argv[1], [FileEntry(f"{sys.argv[2]}-{i}", i, i, i)])
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(k)]) for k in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    assert len(read_manifest(tmp_path / "holdfast.manifest.json").entries) == 80

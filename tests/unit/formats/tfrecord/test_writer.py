@@ -422,3 +422,69 @@ def test_a_writer_costs_two_descriptors(tmp_path: Path) -> None:
         writer.write(bytes(3 << 20))
         assert len(os.listdir("/proc/self/fd")) == before + 2
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_lists_of_lists_need_a_sequence_example(tmp_path: Path) -> None:
+    schema = {"n": hold.Ragged(hold.Ragged(hold.Float32(1000)))}
+    with pytest.raises(SchemaError, match="sequence=True"):
+        hold.TFRecordWriter(tmp_path / "x", schema)
+    with hold.TFRecordWriter(tmp_path / "x", schema, sequence=True) as writer:
+        writer.extend({"n": [[[] for _ in range(2000)]]})
+    assert [len(row) for row in rows(tmp_path / "x", schema)["n"]] == [2000]
+
+
+def test_a_sample_is_what_it_was_when_it_was_given(tmp_path: Path) -> None:
+    array, text, numbers = np.zeros(3, np.float32), bytearray(b"0"), [0]
+    with hold.TFRecordWriter(tmp_path / "x", SCHEMA) as writer:
+        for i in range(3):
+            array[:], text[:], numbers[0] = i, b"%d" % i, i
+            writer.append(label=i, emb=array, image=text, ids=numbers)
+    got = rows(tmp_path / "x")
+    assert got["emb"] == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
+    assert got["image"] == [b"0", b"1", b"2"]
+    assert got["ids"] == [[0], [1], [2]]
+
+
+def test_a_kill_between_the_two_names_costs_nothing(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, holdfast as hold
+os.unlink = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+with hold.TFRecordWriter(sys.argv[1]) as writer:
+    writer.write(b"committed")
+"""
+    path = tmp_path / "x"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.stat().st_nlink == 2
+    other = hold.TFRecordWriter(path, overwrite=True)
+    assert path.read_bytes() == codec.frame(b"committed"), "the next writer must not empty it"
+    other.discard()
+    assert path.read_bytes() == codec.frame(b"committed")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_partial_file_that_was_taken_away_is_not_committed(tmp_path: Path) -> None:
+    first = hold.TFRecordWriter(tmp_path / "x")
+    first.write(b"first")
+    (tmp_path / ".x.partial").unlink()
+    second = hold.TFRecordWriter(tmp_path / "x")
+    with pytest.raises(WriteError, match="taken away"):
+        first.close()
+    assert not (tmp_path / "x").exists()
+    second.write(b"second")
+    second.close()
+    assert (tmp_path / "x").read_bytes() == codec.frame(b"second")
+
+
+def test_names_that_cannot_be(tmp_path: Path) -> None:
+    for name in ("n" * 250, "n" * 300):
+        with pytest.raises(WriteError, match="File name too long"):
+            hold.TFRecordWriter(tmp_path / name)
+
+
+@pytest.mark.parametrize("default", [2**63, -(2**63) - 1, 1.5])
+def test_defaults_out_of_range_are_refused(tmp_path: Path, default: float) -> None:
+    with pytest.raises(SchemaError, match="does not fit"):
+        hold.TFRecordWriter(tmp_path / "x", {"a": hold.Int64(default=default)})
+    with pytest.raises(SchemaError, match="does not fit"):
+        hold.TFRecordWriter(tmp_path / "x", {"a": hold.Float32(default=1e300)})
