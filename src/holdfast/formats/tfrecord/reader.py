@@ -176,7 +176,7 @@ class TFRecordReader:
                 if not more:
                     return
         finally:
-            if stream.window is window:
+            if stream.window is window and stream.source.fd >= 0:  # a loop may be left after close()
                 stream.window = window.plain()
 
     def _decode(

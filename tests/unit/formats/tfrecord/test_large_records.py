@@ -135,3 +135,18 @@ def test_going_on_after_large_batches_costs_no_memory(file: Path) -> None:
         rest = list(reader)
         assert len(reader._stream.window.buf) <= 2 << 20
     assert len(rest) == 200 - 24
+
+
+def test_a_loop_left_after_close(file: Path) -> None:
+    with hold.TFRecordReader(file) as reader:
+        batches = reader.batches(SCHEMA, 8)
+        next(batches)
+        next(batches)
+    with pytest.raises(ValueError, match="closed"):
+        list(batches)
+    with hold.TFRecordReader(file) as reader:
+        batches = reader.batches(SCHEMA, 8)
+        next(batches)
+        kept = next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert kept["image"][0] == image(8)
