@@ -161,13 +161,13 @@ def test_ints_of_every_size(codec_impl: Any, size: int, bits: int) -> None:
     assert record == example(entry(b"a", int_feature(*values.tolist())))
 
 
-def test_nested_columns_without_sequence_become_lists_of_steps(codec_impl: Any) -> None:
+def test_nested_columns_need_a_sequence_example(codec_impl: Any) -> None:
     fields, columns = (
         [(b"a", INT64, NESTED, 1, None)],
         [(int64s(5, 6), None, int64s(0, 1, 2), int64s(0, 1, 2))],
     )
-    frames = encode(codec_impl, fields, columns, 2)
-    assert records(codec_impl, frames) == [example(entry(b"a", int_feature(n))) for n in (5, 6)]
+    with pytest.raises(ValueError, match="SequenceExample"):
+        encode(codec_impl, fields, columns, 2)
 
 
 def test_columns_may_be_longer_than_the_rows(codec_impl: Any) -> None:
