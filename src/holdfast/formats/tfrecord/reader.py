@@ -122,6 +122,9 @@ class TFRecordReader:
 
     def _batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
         turn = self._begin()
+        if self._can_lend(schema) and self._large():
+            yield from self._lent_batches(schema, size, drop_last, turn)
+            return
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
         run, began = size, self._stream.offset  # rows, a multiple of `size`; and where in the file
@@ -143,13 +146,18 @@ class TFRecordReader:
             if not more:
                 return
             run, began = size * max(1, RUN_BYTES // self._bytes_of(size)), self._stream.offset
-            if self._bytes_of(1) >= LEND_BYTES and self._can_lend(schema):
+            if self._can_lend(schema) and self._large():
                 yield from self._lent_batches(schema, size, drop_last, turn)
                 return
 
     def _bytes_of(self, rows: int) -> int:
-        """What so many rows take in the file, going by those so far."""
-        return rows * (self._stream.offset // max(self._stream.record, 1) + 1)
+        """What so many rows take in the file, going by those so far, or by the next one's header."""
+        if self._stream.record:
+            return rows * (self._stream.offset // self._stream.record + 1)
+        return rows * self._stream.window.next_frame_bytes()
+
+    def _large(self) -> bool:
+        return self._bytes_of(1) >= LEND_BYTES
 
     def _can_lend(self, schema: dict[str, Column]) -> bool:
         # Repaired records are not in the window's buffer, so what can salvage does not lend.

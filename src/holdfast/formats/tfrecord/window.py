@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._native import codec
 from .source import Source
 
 # Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
@@ -28,6 +29,15 @@ class Window:
     @property
     def empty(self) -> bool:
         return self.start == self.stop
+
+    def next_frame_bytes(self) -> int:
+        """How long the frame here says it is, as far as the source has bytes. Little, where there is none or a bad one."""
+        if self.stop - self.start < codec.HEADER_BYTES and not self.refill(codec.HEADER_BYTES):
+            return codec.OVERHEAD_BYTES
+        if codec.find_header(self.buf, self.start, self.start + codec.HEADER_BYTES) != self.start:
+            return codec.OVERHEAD_BYTES
+        claimed = int.from_bytes(self.buf[self.start : self.start + 8], "little")
+        return min(claimed, self.left()) + codec.OVERHEAD_BYTES
 
     def use(self, n: int) -> None:
         """The first n bytes are done with."""
