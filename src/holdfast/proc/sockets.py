@@ -1,0 +1,96 @@
+"""What the kernel's tables say of sockets: `/proc/PID/net/tcp` and its siblings."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import NamedTuple
+
+from .procfs import ProcFS, read_or_none
+
+_TCP_STATES = (
+    "",
+    "ESTABLISHED",
+    "SYN_SENT",
+    "SYN_RECV",
+    "FIN_WAIT1",
+    "FIN_WAIT2",
+    "TIME_WAIT",
+    "CLOSE",
+    "CLOSE_WAIT",
+    "LAST_ACK",
+    "LISTEN",
+    "CLOSING",
+    "NEW_SYN_RECV",
+)
+_UNIX_STATES = {1: "UNCONNECTED", 2: "CONNECTING", 3: "CONNECTED", 4: "DISCONNECTING"}
+_UNIX_LISTENS = 0x10000
+_INTERNET = ("tcp", "tcp6", "udp", "udp6")
+
+
+class SocketInfo(NamedTuple):
+    """`family` is tcp, tcp6, udp, udp6 or unix; `local` and `remote` are `address:port`, or a Unix socket's path."""
+
+    family: str
+    state: str
+    local: str = ""
+    remote: str = ""
+
+
+def read_sockets(procfs: ProcFS, pid: int) -> dict[int, SocketInfo]:
+    """Every socket of the process's network namespace by its inode; what cannot be read is left out."""
+    found: dict[int, SocketInfo] = {}
+    for family in _INTERNET:
+        found.update(parse_internet(read_or_none(procfs, f"/proc/{pid}/net/{family}") or "", family))
+    found.update(parse_unix(read_or_none(procfs, f"/proc/{pid}/net/unix") or ""))
+    return found
+
+
+def parse_internet(text: str, family: str) -> dict[int, SocketInfo]:
+    """Rows of net/tcp, tcp6, udp or udp6; sockets in TIME_WAIT belong to nobody and have inode 0.
+
+    ```
+      sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+       0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 31337 1 …
+    ```
+    """
+    found = {}
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        try:
+            inode, state = int(words[9]), int(words[3], 16)
+            if inode:
+                name = _TCP_STATES[state] if state < len(_TCP_STATES) else ""
+                found[inode] = SocketInfo(family, name, _address(words[1]), _address(words[2]))
+        except (IndexError, ValueError, OSError):
+            continue  # a torn last line
+    return found
+
+
+def _address(text: str) -> str:
+    """`0100007F:1F90` -> `127.0.0.1:8080`: 32-bit words in the machine's byte order, the port as people write it."""
+    host, _, port = text.partition(":")
+    raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
+    if len(raw) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, raw)}:{int(port, 16)}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, raw)}]:{int(port, 16)}"
+
+
+def parse_unix(text: str) -> dict[int, SocketInfo]:
+    """Rows of net/unix; a path may be missing, or hold spaces.
+
+    ```
+    Num       RefCount Protocol Flags    Type St Inode Path
+    0000000000000000: 00000002 00000000 00010000 0001 01 20117 /run/agent.sock
+    ```
+    """
+    found = {}
+    for line in text.splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        try:
+            inode, flags, state = int(words[6]), int(words[3], 16), int(words[5], 16)
+        except (IndexError, ValueError):
+            continue
+        name = "LISTEN" if flags & _UNIX_LISTENS else _UNIX_STATES.get(state, "")
+        found[inode] = SocketInfo("unix", name, words[7] if len(words) > 7 else "")
+    return found
