@@ -31,7 +31,7 @@ class Window:
         return self.start == self.stop
 
     def next_frame_bytes(self) -> int:
-        """How long the frame here says it is, as far as the source has bytes. Little, where there is none or a bad one."""
+        """How long the frame here says it is, as far as the source has bytes; little, if there is none or a bad one."""
         if self.stop - self.start < codec.HEADER_BYTES and not self.refill(codec.HEADER_BYTES):
             return codec.OVERHEAD_BYTES
         if codec.find_header(self.buf, self.start, self.start + codec.HEADER_BYTES) != self.start:
