@@ -17,7 +17,7 @@
 /* Slicing by eight: table[k][b] is the CRC of byte b followed by k zero bytes. */
 static uint32_t table[8][256];
 
-uint32_t hf_crc_fold[2 * HF_LANE + 1];
+uint32_t hf_crc_fold[3 * HF_LANE + 1];
 
 static uint32_t crc_table(uint32_t crc, const uint8_t *p, size_t n) {
     crc = ~crc;
@@ -46,7 +46,7 @@ static void make_tables(void) {
         }
     }
     uint32_t c = 1; /* x^31, bit-reflected: k = 1 */
-    for (int k = 1; k <= 2 * HF_LANE; k++) {
+    for (int k = 1; k <= 3 * HF_LANE; k++) {
         hf_crc_fold[k] = c;
         for (int i = 0; i < 8; i++) {
             c = table[0][c & 255] ^ c >> 8;
@@ -104,6 +104,55 @@ HF_TARGET_CRC static uint32_t crc_hardware(uint32_t crc, const uint8_t *p, size_
 HF_TARGET_X86 static uint32_t crc_hardware(uint32_t crc, const uint8_t *p, size_t n) { return hf_crc_x86(crc, p, n); }
 #endif
 
+#if defined(HF_X86)
+int hf_crc_has_wide = 0;
+
+/* Blocks of a fixed size, in two halves that keep different parts of the core busy at the same time: the first is folded,
+ * 128 bytes a step, by carry-less multiplication in 256-bit registers; the second runs through the crc32 instruction in
+ * three lanes. `state` is the raw one. */
+HF_TARGET_WIDE uint64_t hf_crc_x86_wide(uint64_t state, const uint8_t *p, size_t blocks) {
+    const __m256i step = _mm256_setr_epi64x(hf_crc_fold[17], hf_crc_fold[16], hf_crc_fold[17], hf_crc_fold[16]);
+    while (blocks--) {
+        __m256i x[4];
+        uint64_t lanes[3] = {0, 0, 0};
+        const uint8_t *q = p + HF_WIDE_FOLDED;
+        for (int j = 0; j < 4; j++) {
+            x[j] = _mm256_loadu_si256((const __m256i *)(p + 32 * j));
+        }
+        x[0] = _mm256_xor_si256(x[0], _mm256_setr_epi64x((int64_t)state, 0, 0, 0));
+        for (int i = 0; i < HF_WIDE_STEPS; i++, q += 40) {
+            if (i) {
+                p += 128;
+                for (int j = 0; j < 4; j++) {
+                    __m256i moved = _mm256_xor_si256(_mm256_clmulepi64_epi128(x[j], step, 0x00),
+                                                     _mm256_clmulepi64_epi128(x[j], step, 0x11));
+                    x[j] = _mm256_xor_si256(moved, _mm256_loadu_si256((const __m256i *)(p + 32 * j)));
+                }
+            }
+            for (int j = 0; j < 5; j++) {
+                lanes[0] = _mm_crc32_u64(lanes[0], hf_word(q + 8 * j));
+                lanes[1] = _mm_crc32_u64(lanes[1], hf_word(q + HF_WIDE_LANE + 8 * j));
+                lanes[2] = _mm_crc32_u64(lanes[2], hf_word(q + 2 * HF_WIDE_LANE + 8 * j));
+            }
+        }
+        /* What is left of the first half are 128 bytes with the same CRC. */
+        uint8_t rest[128];
+        for (int j = 0; j < 4; j++) {
+            _mm256_storeu_si256((__m256i *)(rest + 32 * j), x[j]);
+        }
+        state = 0;
+        for (int j = 0; j < 16; j++) {
+            state = _mm_crc32_u64(state, hf_word(rest + 8 * j));
+        }
+        enum { WORDS = HF_WIDE_LANE / 8 };
+        state = lanes[2] ^ hf_crc_moved(state, 3 * WORDS) ^ hf_crc_moved(lanes[0], 2 * WORDS) ^
+                hf_crc_moved(lanes[1], WORDS);
+        p += 128 + HF_WIDE_BLOCK - HF_WIDE_FOLDED;
+    }
+    return state;
+}
+#endif
+
 static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t) = crc_table;
 static const char *kind = "table";
 int hf_crc_is_x86 = 0;
@@ -120,6 +169,7 @@ void hf_crc32c_init(int allow) {
         chosen = crc_hardware;
         kind = "sse4.2";
         hf_crc_is_x86 = 1;
+        hf_crc_has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
     }
 #elif defined(HF_ARM)
 #if defined(__linux__)

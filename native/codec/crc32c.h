@@ -22,7 +22,7 @@ uint32_t hf_crc32c(uint32_t crc, const uint8_t *data, size_t n);
 /* fold[k] = x^(64k - 33) mod P: a carry-less product of a CRC with it, run through one crc32 instruction, is that CRC
  * moved on by 8k zero bytes. It lets three independent CRC chains of any length up to HF_LANE words be joined. */
 enum { HF_LANE = 256 };
-extern uint32_t hf_crc_fold[2 * HF_LANE + 1];
+extern uint32_t hf_crc_fold[3 * HF_LANE + 1];
 
 /* TFRecord stores CRCs masked, so that a CRC over data that holds CRCs stays a good one. */
 static inline uint32_t hf_mask(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }

@@ -2,9 +2,10 @@
 #ifndef HF_CRC32C_X86_H
 #define HF_CRC32C_X86_H
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 8))
 #define HF_X86 1
 #define HF_TARGET_X86 __attribute__((target("sse4.2,pclmul")))
+#define HF_TARGET_WIDE __attribute__((target("sse4.2,pclmul,avx2,vpclmulqdq")))
 
 #include <immintrin.h>
 #include <string.h>
@@ -15,6 +16,23 @@ static inline uint64_t hf_word(const uint8_t *p) {
     uint64_t v;
     memcpy(&v, p, 8);
     return v;
+}
+
+/* Long runs: see hf_crc_x86_wide. A block is 51 steps of 128 folded bytes and 3 x 40 bytes in lanes. */
+enum {
+    HF_WIDE_STEPS = 51,
+    HF_WIDE_FOLDED = 128 * HF_WIDE_STEPS,
+    HF_WIDE_LANE = 40 * HF_WIDE_STEPS,
+    HF_WIDE_BLOCK = HF_WIDE_FOLDED + 3 * HF_WIDE_LANE,
+};
+extern int hf_crc_has_wide;
+uint64_t hf_crc_x86_wide(uint64_t state, const uint8_t *p, size_t blocks);
+
+/* A CRC behind as many zero words. */
+HF_TARGET_X86 static inline uint64_t hf_crc_moved(uint64_t crc, size_t words) {
+    __m128i moved =
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi64_si128((int64_t)hf_crc_fold[words]), 0);
+    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(moved));
 }
 
 /* Fewer than eight bytes, or the rest of a long run. `a` is the raw state, not inverted. */
@@ -51,6 +69,16 @@ HF_TARGET_X86 static inline uint32_t hf_crc_x86(uint32_t crc, const uint8_t *p, 
     uint64_t init = (uint32_t)~crc, a = init, first = 0;
     if (n < 64) {
         return ~(uint32_t)hf_crc_x86_tail(a, p, n);
+    }
+    if (n >= HF_WIDE_BLOCK && hf_crc_has_wide) {
+        size_t blocks = n / HF_WIDE_BLOCK;
+        a = hf_crc_x86_wide(a, p, blocks);
+        p += blocks * HF_WIDE_BLOCK;
+        n -= blocks * HF_WIDE_BLOCK;
+        init = (uint32_t)a;
+        if (n < 64) {
+            return ~(uint32_t)hf_crc_x86_tail(a, p, n);
+        }
     }
     /* Zero bytes in front of data change nothing while the state is 0. So the state is mixed into the data instead, and
      * the odd bytes go first, as a word with zeros in front: behind them there are only whole words, and no tail. */

@@ -13,6 +13,7 @@ from codec_cases import load
 Crc = Callable[..., int]
 
 LANES = 24 * 256  # the compiled codec joins three lanes of 256 words
+WIDE = 51 * (128 + 3 * 40)  # and, where the CPU can, blocks that are half folded, half in lanes
 CHUNK = 1 << 17  # the pure one does so many bytes at once
 
 # RFC 3720, B.4, and the check value of the CRC catalogues.
@@ -64,7 +65,7 @@ def test_every_short_length(crc32c: Crc) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 7])
-@pytest.mark.parametrize("block", [LANES, CHUNK])
+@pytest.mark.parametrize("block", [LANES, CHUNK, WIDE])
 def test_around_block_boundaries(crc32c: Crc, block: int, times: int) -> None:
     data = some_bytes(block * times + 400)
     for size in (-9, -8, -1, 0, 1, 7, 8, 383, 384, 400):
