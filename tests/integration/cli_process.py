@@ -63,7 +63,12 @@ def refused(*arguments: str | Path, code: int, cwd: Path | None = None) -> str:
 # ---- on a terminal -----------------------------------------------------------------------------------------
 
 
-def on_terminal(*arguments: str | Path, columns: int = 80, **env: str) -> tuple[str, int]:
+def on_terminal(
+    *arguments: str | Path,
+    columns: int = 80,
+    meanwhile: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
+    **env: str,
+) -> tuple[str, int]:
     """All that the command wrote to a real terminal, and its exit code."""
     ours, theirs = os.openpty()
     try:
@@ -72,6 +77,7 @@ def on_terminal(*arguments: str | Path, columns: int = 80, **env: str) -> tuple[
         with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**env)) as process:
             os.close(theirs)
             theirs = -1
+            meanwhile(process)
             written = b""
             with contextlib.suppress(OSError):  # EIO: the other end is closed
                 while data := os.read(ours, 1 << 16):
@@ -138,7 +144,7 @@ def large_file(path: Path, megabytes: int) -> None:
             file.write(frame)
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not what():
         assert process.poll() is None, "it ended before"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import (
@@ -24,6 +27,8 @@ from cli_process import (
     without_styles,
     write_shards,
 )
+
+from holdfast.cli.progress import AFTER_S
 
 
 @pytest.fixture
@@ -330,14 +335,33 @@ def _wait_until_gone(leader: int) -> None:
 
 @pytest.fixture(scope="module")
 def long_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Takes pure Python more than a second to verify."""
     path = tmp_path_factory.mktemp("long") / "long.tfrecord"
     large_file(path, 200)
     return path
 
 
+def _hold_up(process: subprocess.Popen[Any], file: Path) -> None:
+    """Makes its work take more than a second on any machine: stopped with the file open, let go after that second."""
+    wait_for(lambda: _has_open(process.pid, file), process)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(AFTER_S + 0.1)
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(fd) == str(file):
+                return True
+    return False
+
+
 def test_a_bar_appears_on_a_terminal_and_goes_again(long_work: Path) -> None:
-    shown, code = on_terminal("verify", long_work, HOLDFAST_NATIVE="0")
+    shown, code = on_terminal(
+        "verify", long_work, HOLDFAST_NATIVE="0", meanwhile=lambda process: _hold_up(process, long_work)
+    )
     assert code == 0
     frames = [
         line for line in without_styles(shown).replace("\r", "\n").splitlines() if line.startswith("verifying 1 file")

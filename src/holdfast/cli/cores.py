@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
 
 import click
@@ -103,12 +104,22 @@ def _on_processes(work: Work[R], files: Sequence[str], jobs: int, advance: Calla
 
 @contextmanager
 def _born_deaf() -> Iterator[None]:
-    """Processes started in here never get Ctrl-C, which a terminal sends to all: their parent ends them."""
+    """Processes started in here never get Ctrl-C, which a terminal sends to all: their parent ends them.
+
+    Nor does it reach the parent while it starts them: a child whose parent leaves half-way says so in a traceback.
+    """
+    resource_tracker.ensure_running()  # starting it unblocks SIGINT, and spawn starts it
+    came: list[Any] = []
+    # The mask is the children's. Another thread (numpy's) can take the signal, and then the handler runs all the same.
+    handler = signal.signal(signal.SIGINT, lambda *received: came.append(received))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if came and callable(handler):
+            handler(*came[0])
 
 
 def _end_with_parent() -> None:
