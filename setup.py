@@ -16,10 +16,12 @@ setup(
                 "-O3",
                 "-std=c11",
                 "-fvisibility=hidden",
+                "-pthread",
                 "-Wall",
                 "-Wextra",
                 "-Werror=implicit-function-declaration",
             ],
+            extra_link_args=["-pthread"],
             py_limited_api=True,
             optional=True,
         )

@@ -166,6 +166,25 @@ hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *base, const uint8_t *buf, 
     return walk;
 }
 
+hf_walk hf_decoder_feed_file(hf_decoder *d, hf_refill *r, int verify_data, int64_t max_rows, int64_t record,
+                             size_t most_bytes) {
+    hf_walk all = {0, 0, HF_OK, 0};
+    for (;;) {
+        hf_walk walk = hf_decoder_feed(d, r->buf, r->buf + r->start, r->stop - r->start, verify_data, max_rows,
+                                       record + all.count, r->offset);
+        all.count += walk.count;
+        all.consumed += walk.consumed;
+        all.status = walk.status;
+        all.needed = walk.needed;
+        hf_refill_use(r, walk.consumed);
+        if (walk.status > HF_NEED_MORE || d->rows >= max_rows || all.consumed >= most_bytes ||
+            !hf_refill_more(r, walk.status == HF_OK ? 1 : walk.needed)) {
+            hf_refill_end(r);
+            return all;
+        }
+    }
+}
+
 size_t hf_decoder_faults(const hf_decoder *d, const hf_fault **faults) {
     *faults = d->faults;
     return d->n_faults;

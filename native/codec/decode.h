@@ -4,6 +4,7 @@
 
 #include "columns.h"
 #include "frame.h"
+#include "refill.h"
 
 /* Why one record gave no row. Its neighbours are not touched by it. Numbers shared with codec.py. */
 enum {
@@ -38,6 +39,11 @@ int64_t hf_decoder_rows(const hf_decoder *d);
  * bytes count from; the caller keeps that buffer as it is while it uses the columns. */
 hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *base, const uint8_t *buf, size_t n, int verify_data,
                         int64_t max_rows, int64_t record, int64_t offset);
+
+/* The same with frames that come from a file as they are needed; no new read once most_bytes are walked. No positions of
+ * lent bytes: the buffer is used again. */
+hf_walk hf_decoder_feed_file(hf_decoder *d, hf_refill *r, int verify_data, int64_t max_rows, int64_t record,
+                             size_t most_bytes);
 
 /* The faults since the last hf_decoder_clear_faults. */
 size_t hf_decoder_faults(const hf_decoder *d, const hf_fault **faults);

@@ -17,6 +17,25 @@ int hf_py_range(PyObject *buf, Py_ssize_t start, Py_ssize_t stop, Py_buffer *vie
     return 1;
 }
 
+int hf_py_refill(PyObject *buf, Py_buffer *view, hf_refill *r) {
+    if (!hf_py_range(buf, (Py_ssize_t)r->start, (Py_ssize_t)r->stop, view)) {
+        return 0;
+    }
+    if (view->readonly) {
+        PyErr_SetString(PyExc_BufferError, "wanted a buffer that can be written to");
+        PyBuffer_Release(view);
+        return 0;
+    }
+    r->buf = view->buf;
+    r->cap = (size_t)view->len;
+    return 1;
+}
+
+PyObject *hf_py_walked(const hf_walk *walk, const hf_refill *r) {
+    return Py_BuildValue("LniKnn", (long long)walk->count, (Py_ssize_t)walk->consumed, walk->status,
+                         (unsigned long long)walk->needed, (Py_ssize_t)r->start, (Py_ssize_t)r->stop);
+}
+
 static PyObject *walk_tuple(const hf_walk *walk) {
     return Py_BuildValue("LniK", (long long)walk->count, (Py_ssize_t)walk->consumed, walk->status,
                          (unsigned long long)walk->needed);
@@ -86,6 +105,40 @@ static PyObject *py_scan(PyObject *module, PyObject *args) {
     }
     PyBuffer_Release(&view);
     return walk_tuple(&walk);
+}
+
+static PyObject *py_scan_file(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *buf, *starts;
+    Py_ssize_t start, stop, most_bytes;
+    int fd, verify;
+    long long offset;
+    if (!PyArg_ParseTuple(args, "iOnnLpOn", &fd, &buf, &start, &stop, &offset, &verify, &starts, &most_bytes)) {
+        return NULL;
+    }
+    Py_buffer view, out = {0};
+    /* Headers alone are walked faster than they are read: nothing to gain from a second thread. */
+    hf_refill refill = {fd, NULL, 0, (size_t)start, (size_t)stop, offset, verify ? (size_t)most_bytes : 0, NULL};
+    if (!hf_py_refill(buf, &view, &refill)) {
+        return NULL;
+    }
+    int64_t max = INT64_MAX;
+    if (starts != Py_None) {
+        if (PyObject_GetBuffer(starts, &out, PyBUF_WRITABLE) < 0) {
+            PyBuffer_Release(&view);
+            return NULL;
+        }
+        max = out.len / 8;
+    }
+    hf_walk walk;
+    Py_BEGIN_ALLOW_THREADS;
+    walk = hf_scan_file(&refill, verify, (int64_t *)out.buf, max, (size_t)most_bytes);
+    Py_END_ALLOW_THREADS;
+    if (out.obj) {
+        PyBuffer_Release(&out);
+    }
+    PyBuffer_Release(&view);
+    return hf_py_walked(&walk, &refill);
 }
 
 static PyObject *py_records(PyObject *module, PyObject *args) {
@@ -190,6 +243,10 @@ static PyMethodDef methods[] = {
     {"use_crc", py_use_crc, METH_O, "use_crc(allowed): 1 table only, 3 the best there is; for tests"},
     {"scan", py_scan, METH_VARARGS,
      "scan(buf, start, stop, verify_data, starts=None, base=0) -> (frames, bytes, status, needed)"},
+    {"scan_file", py_scan_file, METH_VARARGS,
+     "scan_file(fd, buf, start, stop, offset, verify_data, starts, most_bytes) -> (frames, bytes, status, needed, "
+     "start, "
+     "stop)"},
     {"records", py_records, METH_VARARGS,
      "records(buf, start, stop, verify_data, max) -> (list, bytes, status, needed)"},
     {"find_header", py_find_header, METH_VARARGS, "find_header(buf, start, stop) -> offset or -1"},

@@ -79,6 +79,34 @@ static PyObject *decoder_feed(PyObject *op, PyObject *args) {
                          (unsigned long long)walk.needed);
 }
 
+static PyObject *decoder_feed_file(PyObject *op, PyObject *args) {
+    decoder_t *self = (decoder_t *)op;
+    PyObject *buf;
+    Py_ssize_t start, stop, most_bytes;
+    int fd, verify;
+    long long offset, max_rows, record;
+    if (!PyArg_ParseTuple(args, "iOnnLpLLn", &fd, &buf, &start, &stop, &offset, &verify, &max_rows, &record,
+                          &most_bytes)) {
+        return NULL;
+    }
+    Py_buffer view;
+    hf_refill refill = {fd, NULL, 0, (size_t)start, (size_t)stop, offset, (size_t)most_bytes, NULL};
+    if (!hf_py_refill(buf, &view, &refill)) {
+        return NULL;
+    }
+    if (!take_turn(self)) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    hf_walk walk;
+    Py_BEGIN_ALLOW_THREADS;
+    walk = hf_decoder_feed_file(self->decoder, &refill, verify, max_rows, record, (size_t)most_bytes);
+    Py_END_ALLOW_THREADS;
+    self->busy = 0;
+    PyBuffer_Release(&view);
+    return walk.status == HF_NO_MEMORY ? PyErr_NoMemory() : hf_py_walked(&walk, &refill);
+}
+
 static PyObject *decoder_rows(PyObject *op, PyObject *unused) {
     (void)unused;
     return PyLong_FromLongLong(hf_decoder_rows(((decoder_t *)op)->decoder));
@@ -160,6 +188,9 @@ static PyObject *decoder_take(PyObject *op, PyObject *unused) {
 static PyMethodDef decoder_methods[] = {
     {"feed", decoder_feed, METH_VARARGS,
      "feed(buf, start, stop, verify_data, max_rows, record, offset) -> (frames, bytes, status, needed)"},
+    {"feed_file", decoder_feed_file, METH_VARARGS,
+     "feed_file(fd, buf, start, stop, offset, verify_data, max_rows, record, most_bytes) -> (frames, bytes, status, "
+     "needed, start, stop)"},
     {"rows", decoder_rows, METH_NOARGS, "rows() -> how many rows are ready"},
     {"faults", decoder_faults, METH_NOARGS, "faults() -> [(record, offset, code, field, got)]; forgets them"},
     {"take", decoder_take, METH_NOARGS, "take() -> [(values, ends, steps, rows)] a field; starts an empty batch"},

@@ -12,6 +12,19 @@ class Decoder:
     def feed(
         self, buf: Buffer, start: int, stop: int, verify_data: bool, max_rows: int, record: int, offset: int, /
     ) -> tuple[int, int, int, int]: ...
+    def feed_file(
+        self,
+        fd: int,
+        buf: Buffer,
+        start: int,
+        stop: int,
+        offset: int,
+        verify_data: bool,
+        max_rows: int,
+        record: int,
+        most_bytes: int,
+        /,
+    ) -> tuple[int, int, int, int, int, int]: ...
     def rows(self) -> int: ...
     def faults(self) -> list[Fault]: ...
     def take(self) -> list[ColumnBuffers]: ...
@@ -28,6 +41,17 @@ def use_crc(allowed: int, /) -> None: ...
 def scan(
     buf: Buffer, start: int, stop: int, verify_data: bool, starts: Any = None, base: int = 0, /
 ) -> tuple[int, int, int, int]: ...
+def scan_file(
+    fd: int,
+    buf: Buffer,
+    start: int,
+    stop: int,
+    offset: int,
+    verify_data: bool,
+    starts: Any,
+    most_bytes: int,
+    /,
+) -> tuple[int, int, int, int, int, int]: ...
 def records(
     buf: Buffer, start: int, stop: int, verify_data: bool, max: int, /
 ) -> tuple[list[bytes], int, int, int]: ...

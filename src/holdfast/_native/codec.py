@@ -10,6 +10,13 @@ scan(buf, start, stop, verify_data, starts=None, base=0)
                             from `start`, and bounds how many frames are walked. `needed` is the size
                             of the frame it stopped at where that one's header is there and good, else the
                             size of an empty frame; 0 with OK.
+scan_file(fd, buf, start, stop, offset, verify_data, starts, most_bytes)
+                            the same walk over a file's frames, of which buf[start:stop] are those from byte
+                            `offset` on; `starts` (or None) gets their places in the file. The buffer may be
+                            refilled from the file on the way, until most_bytes are walked: start and stop
+                            come back behind the other results. Where that is much, a second thread
+                            reads while the call lasts. NEED_MORE: what is needed was not to be
+                            had this way, for the caller to find out why
 records(buf, start, stop, verify_data, max)
                             the same walk, but returns the data of at most `max` frames as a list of bytes in
                             place of their number
@@ -24,7 +31,9 @@ frame(data)                 header + data + footer
 Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, record, offset) walks frames like
                             scan and decodes each into a row behind those it has, until it has max_rows. A bad
                             record gives no row, but a fault. `record` and `offset` number the first frame for
-                            the faults. .rows() .faults() .take(); a Decoder serves one thread at a time
+                            the faults. .feed_file(fd, buf, start, stop, offset, verify_data, max_rows,
+                            record, most_bytes) does so with frames of a file, like scan_file.
+                            .rows() .faults() .take(); a Decoder serves one thread at a time
 Encoder(fields)             .encode(columns, rows, first, sequence, stop_bytes): framed records of rows
                             [first, rows), as many as it takes to reach stop_bytes; returns (buffer, first row
                             not in it)
@@ -111,6 +120,7 @@ __all__ = [
     "frame",
     "records",
     "scan",
+    "scan_file",
 ]
 
 NATIVE: bool = not TYPE_CHECKING and _impl.__name__.endswith("_codec")
@@ -118,6 +128,7 @@ NATIVE: bool = not TYPE_CHECKING and _impl.__name__.endswith("_codec")
 crc32c = _impl.crc32c
 crc_kind = _impl.crc_kind
 scan = _impl.scan
+scan_file = _impl.scan_file
 records = _impl.records
 find_header = _impl.find_header
 find_end = _impl.find_end

@@ -5,6 +5,17 @@ from __future__ import annotations
 from .pure_crc import crc32c, crc_kind
 from .pure_decode import Decoder
 from .pure_encode import Encoder
-from .pure_frame import find_end, find_header, frame, records, scan
+from .pure_frame import find_end, find_header, frame, records, scan, scan_file
 
-__all__ = ["Decoder", "Encoder", "crc32c", "crc_kind", "find_end", "find_header", "frame", "records", "scan"]
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "crc32c",
+    "crc_kind",
+    "find_end",
+    "find_header",
+    "frame",
+    "records",
+    "scan",
+    "scan_file",
+]

@@ -207,6 +207,23 @@ class Decoder:
         with self._at_work():
             return self._feed(view, verify_data, max_rows, record, offset)
 
+    def feed_file(
+        self,
+        _fd: int,
+        buf: Buffer,
+        start: int,
+        stop: int,
+        offset: int,
+        verify_data: bool,
+        max_rows: int,
+        record: int,
+        _most_bytes: int,
+        /,
+    ) -> tuple[int, int, int, int, int, int]:
+        """Only what is in the buffer: reading on from here would save nothing."""
+        walk = self.feed(buf, start, stop, verify_data, max_rows, record, offset)
+        return *walk, start + walk[1], stop
+
     def _feed(
         self, view: memoryview, verify_data: bool, max_rows: int, record: int, offset: int
     ) -> tuple[int, int, int, int]:

@@ -102,6 +102,22 @@ def _as_offsets(starts: Buffer) -> npt.NDArray[np.int64]:
     return offsets
 
 
+def scan_file(
+    _fd: int,
+    buf: Buffer,
+    start: int,
+    stop: int,
+    offset: int,
+    verify_data: bool,
+    starts: Buffer | None,
+    _most_bytes: int,
+    /,
+) -> tuple[int, int, int, int, int, int]:
+    """Only what is in the buffer: reading on from here would save nothing."""
+    walk = scan(buf, start, stop, verify_data, starts, offset)
+    return *walk, start + walk[1], stop
+
+
 def records(buf: Buffer, start: int, stop: int, verify_data: bool, max: int, /) -> tuple[list[bytes], int, int, int]:
     view = as_range(buf, start, stop)
     bounds, status, needed = _walk(view, start, stop, verify_data, max)

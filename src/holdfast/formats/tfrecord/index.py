@@ -22,7 +22,7 @@ from ..._native import codec
 from ...errors import FormatError, InputError, WriteError
 from ..columns import Ints
 from .source import Source, open_source
-from .stream import FrameStream
+from .stream import STRETCH_BYTES, FrameStream
 
 Place = Literal["beside", "cache"]
 
@@ -44,14 +44,20 @@ def build_index(source: Source, progress: Callable[[int], None] | None = None) -
     stream = FrameStream(source, verify="header")
     runs: list[Ints] = []
 
-    def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
+    def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
         starts = np.empty(_RUN, np.int64)
         walk = codec.scan(buf, start, stop, False, starts, stream.offset)
         runs.append(starts[: walk[0]].copy())
         return walk
 
+    def feed_file(fd: int, buf: Any, start: int, stop: int, offset: int) -> tuple[int, int, int, int, int, int]:
+        starts = np.empty(_RUN, np.int64)
+        walk = codec.scan_file(fd, buf, start, stop, offset, False, starts, STRETCH_BYTES)
+        runs.append(starts[: walk[0]].copy())
+        return walk
+
     done = 0
-    while stream.pump(feed):
+    while stream.pump(feed, feed_file):
         if progress:
             progress(stream.offset - done)
             done = stream.offset

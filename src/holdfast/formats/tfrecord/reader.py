@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..._native import codec
 from ...errors import DecodeError
 from ...schema import Column, Ragged, Value, check_schema
-from ..columns import Batch, slice_batch
+from ..columns import Batch, split_batch
 from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
 from .problems import Problem
 from .source import Compression, open_source
@@ -21,7 +21,7 @@ OnMismatch = Literal["raise", "skip"]
 
 # Rows are decoded in runs of about this many bytes, and batches are slices of a run: a call into the codec costs about
 # as much as decoding twenty small records. A batch that is kept keeps its run alive, so this bounds what it can pin.
-RUN_BYTES = 1 << 19
+RUN_BYTES = 1 << 21
 
 # From this size of records on, byte strings stay in the buffer they were read into: a copy would cost as much again.
 LEND_BYTES = 1 << 14
@@ -127,20 +127,18 @@ class TFRecordReader:
             return
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
+        self._stream.window.widen(RUN_BYTES)
         run, began = size, self._stream.offset  # rows, a multiple of `size`; and where in the file
         while True:
             self._still(turn)
-            rows, more, failed = self._decode(schema, decoder, run)
+            rows, more, failed = self._decode(schema, decoder, run, read_on=True)
             if more and self._stream.offset - began >= 2 * RUN_BYTES:  # the records have become larger
                 run = min(run, max(size, -(-rows // size) * size))
             if more and rows < run:
                 continue
             whole = rows - rows % size if failed is not None or drop_last else rows
             if whole:
-                batch = make_batch(decoder.take(), None)
-                for start in range(0, whole, size):
-                    yield slice_batch(batch, start, min(start + size, whole))
-                del batch
+                yield from split_batch(make_batch(decoder.take(), None), size, whole)
             if failed is not None:
                 raise failed
             if not more:
@@ -172,7 +170,7 @@ class TFRecordReader:
         try:
             while True:
                 window.expect(self._bytes_of(size - decoder.rows()))
-                rows, more, failed = self._decode(schema, decoder, size)
+                rows, more, failed = self._decode(schema, decoder, size, read_on=False)
                 if rows < size and more:
                     continue
                 if rows == size or (rows and failed is None and not drop_last):
@@ -188,18 +186,26 @@ class TFRecordReader:
                 stream.window = window.plain()
 
     def _decode(
-        self, schema: dict[str, Column], decoder: codec.Decoder, most: int
+        self, schema: dict[str, Column], decoder: codec.Decoder, most: int, *, read_on: bool
     ) -> tuple[int, bool, Exception | None]:
-        """One step: how many rows there are, whether there is more, and what went wrong behind those rows."""
+        """One step: how many rows there are, whether there is more, and what went wrong behind those rows.
+
+        read_on: the buffer may be filled again on the way, since nothing points into it.
+        """
         stream = self._stream
         rows_before, record_before = decoder.rows(), stream.record
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             return decoder.feed(buf, start, stop, stream.verify_data, most, stream.record, stream.offset)
 
+        def feed_file(fd: int, buf: Any, start: int, stop: int, offset: int) -> tuple[int, int, int, int, int, int]:
+            expect = min(self._bytes_of(most - rows_before), RUN_BYTES)  # records may have become larger
+            expect += expect // 64  # a little more, so that one call will do
+            return decoder.feed_file(fd, buf, start, stop, offset, stream.verify_data, most, stream.record, expect)
+
         failed: Exception | None = None
         try:
-            more = stream.pump(feed)
+            more = stream.pump(feed, feed_file if read_on else None)
         except Exception as error:  # noqa: BLE001 - the caller raises it, once the rows before it are handed out
             more, failed = False, error
         for skipped, fault in enumerate(decoder.faults()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ...errors import InputError
 from ..columns import Ints
 from .problems import Problem
 from .source import open_source
-from .stream import FrameStream, OnCorrupt, Verify
+from .stream import STRETCH_BYTES, WIDE_BYTES, Feed, FeedFile, FrameStream, OnCorrupt, Verify
 
 Progress = Callable[[int], None]  # gets how many bytes of the file were gone through since the last call
 
@@ -90,9 +91,9 @@ class Runs:
 
     def next(self, put: Put, most: int = MOST_RECORDS) -> int | None:
         """Hands at most `most` records to `put`. How many they were, or None when the file is at its end."""
-        before, handed = self._stream.offset, 0
+        handed = 0
 
-        def feed(buf: bytearray, start: int, stop: int) -> tuple[int, int, int, int]:
+        def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             nonlocal handed
             starts = self._starts[: min(most - handed, MOST_RECORDS)]
             walk = codec.scan(buf, start, stop, self._stream.verify_data, starts)
@@ -101,12 +102,35 @@ class Runs:
                 handed += walk[0]
             return walk
 
-        more = self._stream.pump(feed)
+        return handed if self._pump(feed) else None
+
+    def count(self) -> int | None:
+        """How many records a next stretch of the file has, without showing them; None at its end."""
+        counted = 0
+
+        def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
+            nonlocal counted
+            walk = codec.scan(buf, start, stop, self._stream.verify_data)
+            counted += walk[0]
+            return walk
+
+        def feed_file(fd: int, buf: Any, start: int, stop: int, at: int) -> tuple[int, int, int, int, int, int]:
+            nonlocal counted
+            walk = codec.scan_file(fd, buf, start, stop, at, self._stream.verify_data, None, STRETCH_BYTES)
+            counted += walk[0]
+            return walk
+
+        self._stream.window.widen(WIDE_BYTES)
+        return counted if self._pump(feed, feed_file) else None
+
+    def _pump(self, feed: Feed, feed_file: FeedFile | None = None) -> bool:
+        before = self._stream.offset
+        more = self._stream.pump(feed, feed_file)
         if self._stream.problems:
             self._source.on_bytes = None
         if self._progress and self._stream.offset > before:
             self._progress(self._stream.offset - before)
-        return handed if more else None
+        return more
 
     def close(self) -> None:
         self._stream.close()

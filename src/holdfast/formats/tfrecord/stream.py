@@ -17,8 +17,17 @@ OnCorrupt = Literal["raise", "skip", "salvage"]
 VERIFY = ("all", "header")
 ON_CORRUPT = ("raise", "skip", "salvage")
 
+# How far to go through a file before coming back to Python: to show progress, and for Ctrl-C.
+STRETCH_BYTES = 1 << 23
+
+# The buffer where one thread reads into it while another checks or decodes what is there.
+WIDE_BYTES = 1 << 21
+
 # feed(buf, start, stop) -> (frames, bytes, status, needed), as codec.scan
 Feed = Callable[[Any, int, int], tuple[int, int, int, int]]
+
+# feed_file(fd, buf, start, stop, offset) -> (frames, bytes, status, needed, start, stop), as codec.scan_file
+FeedFile = Callable[[int, Any, int, int, int], tuple[int, int, int, int, int, int]]
 
 
 class FrameStream:
@@ -48,6 +57,7 @@ class FrameStream:
         self.record = 0  # the number of the frame that comes next
         self._over = False  # the rest was given up
         self._busy = False
+        self._closing = False
         self._walker: Walker | None = None  # of damage; made when there is some
         if on_corrupt == "salvage" and isinstance(source, InflateSource):
             # Salvage goes back and forth, which packed data cannot.
@@ -68,15 +78,21 @@ class FrameStream:
         self.window.jump(offset)
 
     def close(self) -> None:
-        self.source.close()
+        if self._busy:  # another thread is reading: it closes when it is done, lest it reads another file's bytes
+            self._closing = True
+        else:
+            self.source.close()
 
-    def pump(self, feed: Feed) -> bool:
-        """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end."""
+    def pump(self, feed: Feed, feed_file: FeedFile | None = None) -> bool:
+        """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end.
+
+        Where the buffer holds the file's own bytes, `feed_file` is called instead, if there is one: it may read on.
+        """
         if self._busy:
             raise RuntimeError(f"{self.source.path}: two threads use one reader; open one for each")
         self._busy = True
         try:
-            return self._pump(feed)
+            return self._pump(feed, feed_file)
         except CorruptError as error:
             if self.on_corrupt != "skip":
                 raise
@@ -84,14 +100,24 @@ class FrameStream:
             return True
         finally:
             self._busy = False
+            if self._closing:
+                self.close()
 
-    def _pump(self, feed: Feed) -> bool:
+    def _pump(self, feed: Feed, feed_file: FeedFile | None) -> bool:
         window = self.window
+        if isinstance(self.source, InflateSource) or self.source.on_bytes is not None:
+            feed_file = None
         while True:
             if self._over or (window.empty and not window.refill(1)):
                 return self._finish()
-            frames, used, status, needed = feed(window.buf, window.start, window.stop)
-            window.use(used)
+            if feed_file is None:
+                frames, used, status, needed = feed(window.buf, window.start, window.stop)
+                window.use(used)
+            else:
+                frames, used, status, needed, start, stop = feed_file(
+                    self.source.fd, window.buf, window.start, window.stop, window.offset
+                )
+                window.went(used, start, stop)
             self.record += frames
             if status == codec.NEED_MORE:
                 if not window.refill(needed):

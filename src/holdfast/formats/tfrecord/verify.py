@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ..._native import codec
 from ...errors import DataError, InputError
-from ..columns import Ints
 from .manifest import FileEntry, find_manifest
 from .problems import TRUNCATED, Problem, error_for
 from .runs import Progress, Runs
@@ -74,13 +73,10 @@ def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spoo
         nonlocal crc
         crc = codec.crc32c(data, crc)
 
-    def put(_: memoryview, starts: Ints) -> None:
-        nonlocal good
-        good += len(starts)
-
     see = on_bytes if expected else None
     with Runs(name, on_corrupt="salvage", spool=spool, progress=progress, on_bytes=see) as runs:
-        while runs.next(put) is not None:
+        while (count := runs.count()) is not None:
+            good += count
             if len(runs.problems) >= _LISTED:
                 reason = f"more than {_LISTED:,} problems; not read on"
                 runs.problems.append(Problem(runs.offset, runs.record, reason))

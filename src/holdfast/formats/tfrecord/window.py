@@ -6,13 +6,28 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._native import codec
 from .source import Source
 
 # Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
-BUFFER_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 18
+
+_PAGE = 4096
+
+
+def _buffer(size: int) -> Any:
+    """At least `size` bytes, wherever in its first page they begin."""
+    return np.empty(size + _PAGE, np.uint8)
+
+
+def _front(buf: Any, offset: int) -> int:
+    """Where in a buffer the file's bytes from `offset` on are to begin: half a page away from their place in the file.
+
+    The kernel's copy is ten times slower on some CPUs (AMD's Zen 3) where the target's place in its page is a few bytes
+    behind the source's.
+    """
+    return int((offset + _PAGE // 2 - buf.ctypes.data) % _PAGE)
 
 
 class Window:
@@ -21,8 +36,8 @@ class Window:
     def __init__(self, source: Source, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.source = source
         self.offset = 0
-        self.buf: Any = bytearray(buffer_bytes)
-        self.start = self.stop = 0
+        self.buf = _buffer(buffer_bytes)
+        self.start = self.stop = _front(self.buf, 0)
         self._known_size = source.size()
         self._view = memoryview(self.buf)
 
@@ -43,6 +58,11 @@ class Window:
         """The first n bytes are done with."""
         self.start += n
         self.offset += n
+
+    def went(self, n: int, start: int, stop: int) -> None:
+        """n bytes are done with; what follows them has been read on, and is at buf[start:stop] now."""
+        self.offset += n
+        self.start, self.stop = start, stop
 
     def jump(self, offset: int) -> None:
         """On with the byte at `offset`, which may be buffered already."""
@@ -82,22 +102,28 @@ class Window:
     def _make_room(self, needed: int, sure: int) -> None:
         """Room behind `stop`. `needed` bytes are wanted in all; that many as `sure` may be allocated for it."""
         have = self.stop - self.start
-        if self.start:
-            self._view[:have] = self._view[self.start : self.stop]
-            self.start, self.stop = 0, have
-        if have == len(self.buf):
-            self._replace(bytearray(max(sure, have + BUFFER_BYTES)))
+        front = _front(self.buf, self.offset)
+        if self.start > front or not have:
+            self._view[front : front + have] = self._view[self.start : self.stop]
+            self.start, self.stop = front, front + have
+        if self.stop == len(self.buf):
+            self._move(_buffer(max(sure, have + BUFFER_BYTES)))
 
-    def _replace(self, bigger: Any) -> None:
-        """Another buffer with the same bytes at the same places."""
-        view = memoryview(bigger)
-        view[: self.stop] = self._view[: self.stop]
-        self.buf, self._view = bigger, view
+    def widen(self, size: int) -> None:
+        """For those who read on without coming back here: a buffer of `size`, or as much as the source can fill."""
+        if self._known_size is not None and len(self.buf) < min(size, self._known_size):
+            self._move(_buffer(size))
+
+    def _move(self, fresh: Any) -> None:
+        """Goes on in another buffer."""
+        view, front, have = memoryview(fresh), _front(fresh, self.offset), self.stop - self.start
+        view[front : front + have] = self._view[self.start : self.stop]
+        self.buf, self._view = fresh, view
+        self.start, self.stop = front, front + have
 
 
 # What is read and decoded at a time into a buffer that holds a whole batch: for the cache's sake.
 PIECE_BYTES = 1 << 20
-_PAGE = 4096
 
 
 class LendingWindow(Window):
@@ -110,20 +136,18 @@ class LendingWindow(Window):
     def __init__(self, window: Window, want: int) -> None:
         self.source = window.source
         self.offset = window.offset
+        self.buf, self._view = window.buf, window._view
+        self.start, self.stop = window.start, window.stop
         self._known_size = window._known_size
-        self._buffers: list[npt.NDArray[np.uint8]] = []
-        have = window.stop - window.start
-        self.start, self.stop = 0, have
-        self._until = want  # up to where in the buffer this batch will reach, as a guess
-        self.buf = self._fresh(max(have, self._bounded(want)))
-        self._view = memoryview(self.buf)
-        self._view[:have] = window._view[window.start : window.stop]
+        self._buffers: list[Any] = []
+        self.renew(want)
 
     def plain(self) -> Window:
         """A window of the ordinary kind that goes on from here."""
-        window = Window(self.source, max(self.stop - self.start, BUFFER_BYTES))
-        window.offset, window.stop = self.offset, self.stop - self.start
-        window._view[: window.stop] = self._view[self.start : self.stop]
+        window = Window(self.source, 0)
+        window.offset, window.start, window.stop = self.offset, self.start, self.stop
+        window.buf, window._view = self.buf, self._view
+        window._move(_buffer(max(self.stop - self.start, BUFFER_BYTES)))
         return window
 
     def expect(self, more: int) -> None:
@@ -132,12 +156,8 @@ class LendingWindow(Window):
 
     def renew(self, want: int) -> None:
         """Leaves the buffer to whoever has positions in it by now. Unused bytes go on in one for `want` bytes."""
-        have = self.stop - self.start
-        fresh: Any = self._fresh(max(have, self._bounded(want)))
-        view = memoryview(fresh)
-        view[:have] = self._view[self.start : self.stop]
-        self.buf, self._view = fresh, view
-        self.start, self.stop, self._until = 0, have, want
+        self._move(self._fresh(max(self.stop - self.start, self._bounded(want))))
+        self.expect(want)  # up to where in the buffer this batch will reach, as a guess
 
     def _end(self, needed: int) -> int:
         # In pieces, for the cache's sake; and little more than what is wanted, since the rest must be copied.
@@ -147,20 +167,22 @@ class LendingWindow(Window):
     def _make_room(self, needed: int, sure: int) -> None:
         goal = max(self.start + sure, self.start + self._bounded(self._until - self.start))
         if goal > len(self.buf):
-            self._replace(self._fresh(goal))
+            bigger = self._fresh(goal)
+            view = memoryview(bigger)
+            view[: self.stop] = self._view[: self.stop]  # to the same places
+            self.buf, self._view = bigger, view
 
     def _bounded(self, want: int) -> int:
         """A guess is believed as far as the source has bytes; of one of unknown size, for a piece."""
         size = self._known_size
         return min(want, self.stop - self.start + PIECE_BYTES if size is None else max(size - self.offset, 0))
 
-    def _fresh(self, size: int) -> npt.NDArray[np.uint8]:
+    def _fresh(self, size: int) -> Any:
         """A buffer of at least this size: one that was given back, or a new one. Three are remembered at the most."""
         for i in range(len(self._buffers)):
             # Two references, the list's and this call's: no batch, no item of one, and not the window itself.
-            if len(self._buffers[i]) >= size and sys.getrefcount(self._buffers[i]) == 2:
+            if len(self._buffers[i]) >= size + _PAGE and sys.getrefcount(self._buffers[i]) == 2:
                 return self._buffers[i]
-        buffer = np.empty(size + size // 8, np.uint8)  # batches differ a little: the next one shall fit, too
-        buffer[::_PAGE] = 0  # reading into pages nobody has touched was measured to be, and to stay, five times slower
+        buffer = _buffer(size + size // 8)  # batches differ a little: the next one shall fit, too
         self._buffers = [*self._buffers[-2:], buffer]
         return buffer

@@ -501,7 +501,7 @@ def test_a_batch_that_is_kept_keeps_little_alive(tmp_path: Path) -> None:
             held = batch["x"]
             while held.base is not None and isinstance(held.base, np.ndarray):
                 held = held.base
-            assert memoryview(held.base if held.base is not None else held).nbytes <= 1 << 20  # type: ignore[arg-type]
+            assert memoryview(held.base if held.base is not None else held).nbytes <= 1 << 21  # type: ignore[arg-type]
 
 
 def test_a_second_iteration_ends_the_first(file: Path) -> None:
@@ -549,7 +549,7 @@ def test_records_that_grow_do_not_make_runs_grow(tmp_path: Path) -> None:
     with hold.TFRecordReader(path) as reader:
         for batch in reader.batches(schema, 1):
             values = batch["x"]._values  # type: ignore[union-attr]
-            assert values.nbytes <= 4 << 20
+            assert values.nbytes <= 6 << 20  # two runs, and the record that was begun
     path.unlink()
 
 
@@ -573,9 +573,13 @@ def test_packed_data_that_are_cut_give_what_came_before(file: Path, keep: float)
 
 def test_one_reader_serves_one_thread(file: Path) -> None:
     with hold.TFRecordReader(file) as reader:
-        reader._stream._busy = True  # as it is while another thread is in there
-        with pytest.raises(RuntimeError, match="two threads"):
-            list(reader)
+
+        def meanwhile(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
+            with pytest.raises(RuntimeError, match="two threads"):
+                list(reader)
+            return codec.scan(buf, start, stop, True)
+
+        reader._stream.pump(meanwhile)
 
 
 def test_a_reader_that_was_lost_gives_its_descriptor_back(file: Path) -> None:

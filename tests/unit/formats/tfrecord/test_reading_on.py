@@ -1,0 +1,174 @@
+"""One call into the codec goes through far more of a file than its buffer holds, with a second thread reading ahead."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast as hold
+from holdfast._native import codec
+from holdfast.errors import CorruptError
+from holdfast.formats.tfrecord.index import build_index
+from holdfast.formats.tfrecord.source import open_source
+from holdfast.formats.tfrecord.stream import FrameStream
+from holdfast.formats.tfrecord.verify import verify_file
+
+pytestmark = pytest.mark.formats
+
+SCHEMA = {"i": hold.Int64(), "x": hold.Bytes()}
+
+
+def write(path: Path, sizes: list[int]) -> Path:
+    with hold.TFRecordWriter(path, SCHEMA) as writer:
+        writer.extend({"i": np.arange(len(sizes)), "x": [bytes([i % 251]) * size for i, size in enumerate(sizes)]})
+    return path
+
+
+def check(path: Path, sizes: list[int], batch: int = 64, **options: Any) -> None:
+    """Every row is there, in order, with its own bytes."""
+    seen = 0
+    with hold.TFRecordReader(path, **options) as reader:
+        for columns in reader.batches(SCHEMA, batch):
+            for number, text in zip(columns["i"], columns["x"], strict=True):
+                assert number == seen
+                assert text == bytes([seen % 251]) * sizes[seen]
+                seen += 1
+    assert seen == len(sizes)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """Records of every size around the pieces and buffers that reading is done in, 12 MB in all."""
+    dice = random.Random(5)
+    sizes = [dice.choice([0, 1, 30, 300, 300, 300, 3_000, 20_000]) for _ in range(2500)]
+    for at, size in ((300, 131_072), (900, 131_053), (901, 300_000), (1500, 2_500_000), (2000, 262_144)):
+        sizes[at] = size
+    return write(tmp_path_factory.mktemp("mixed") / "mixed.tfrecord", sizes), sizes
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 20, 4096, 100_000, 1 << 18, 1 << 22])
+def test_records_of_all_sizes_through_buffers_of_all_sizes(mixed: tuple[Path, list[int]], buffer_bytes: int) -> None:
+    check(*mixed, buffer_bytes=buffer_bytes)
+
+
+def test_counting_and_indexing_agree_with_the_reader(mixed: tuple[Path, list[int]]) -> None:
+    path, sizes = mixed
+    report = verify_file(path)
+    assert (report.ok, report.records) == (True, len(sizes))
+    with open_source(path) as source:
+        offsets = build_index(source)
+    frames = []
+    with hold.TFRecordReader(path) as reader:
+        frames = [len(record) + codec.OVERHEAD_BYTES for record in reader]
+    assert np.diff(offsets).tolist() == frames
+
+
+def test_a_damage_far_behind_is_found_where_it_is(mixed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    path, sizes = mixed
+    with open_source(path) as source:
+        offsets = build_index(source)
+    data = bytearray(path.read_bytes())
+    data[int(offsets[2100]) + 40] ^= 1
+    broken = tmp_path / "broken"
+    broken.write_bytes(data)
+    rows = 0
+    with hold.TFRecordReader(broken) as reader, pytest.raises(CorruptError) as caught:
+        for batch in reader.batches(SCHEMA, 50):
+            rows += len(batch["i"])
+    assert (caught.value.record, caught.value.offset, rows) == (2100, int(offsets[2100]), 2100)
+    report = verify_file(broken)
+    assert [problem.record for problem in report.problems] == [2100]
+    assert report.records == len(sizes) - 1
+
+
+def test_a_file_that_ends_early_ends_with_an_error(mixed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    cut.write_bytes(mixed[0].read_bytes()[:-5])
+    with hold.TFRecordReader(cut) as reader, pytest.raises(CorruptError, match="truncated"):
+        for _ in reader.batches(SCHEMA, 64):
+            pass
+
+
+def test_a_file_that_is_cut_while_it_is_read(mixed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    """Not a Bus error, as with a mapped file."""
+    path = tmp_path / "shrinking"
+    path.write_bytes(mixed[0].read_bytes())
+    with hold.TFRecordReader(path) as reader:
+        batches = reader.batches(SCHEMA, 16)
+        next(batches)
+        os.truncate(path, 100_000)
+        with pytest.raises(CorruptError, match="truncated"):
+            for _ in batches:
+                pass
+
+
+# ---- the thread --------------------------------------------------------------------------------------------
+
+
+def in_a_fork(work: Callable[[], None]) -> None:
+    """Runs it in a child: limits and rights that are given away cannot be taken back."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_with_one_cpu_there_is_no_second_thread(mixed: tuple[Path, list[int]]) -> None:
+    def work() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        check(*mixed)
+
+    in_a_fork(work)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(os.getuid() != 0, reason="root can become a user who may have no second task")
+def test_where_no_thread_can_be_started_the_call_reads_for_itself(mixed: tuple[Path, list[int]]) -> None:
+    path, sizes = mixed
+
+    def work() -> None:
+        readable = os.dup(os.open(path, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        os.setuid(54321)
+        with pytest.raises(RuntimeError):  # GIVEN no thread can be started
+            threading.Thread(target=print).start()
+        check(Path(f"/dev/fd/{readable}"), sizes)
+
+    in_a_fork(work)
+
+
+def test_no_thread_is_left_between_two_batches(mixed: tuple[Path, list[int]]) -> None:
+    def tasks() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = tasks()
+    with hold.TFRecordReader(mixed[0]) as reader:
+        for _ in reader.batches(SCHEMA, 64):
+            assert tasks() == before
+
+
+def test_closing_waits_for_the_thread_that_reads(mixed: tuple[Path, list[int]]) -> None:
+    """A number that is closed is given to the next file at once: reading on would give that one's bytes."""
+    stream = FrameStream(open_source(mixed[0]))
+
+    def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
+        stream.close()
+        os.fstat(stream.source.fd)  # still open
+        return codec.scan(buf, start, stop, True)
+
+    stream.pump(feed)
+    assert stream.source.fd == -1
