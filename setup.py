@@ -16,7 +16,6 @@ setup(
                 "-O3",
                 "-std=c11",
                 "-fvisibility=hidden",
-                "-pthread",
                 "-Wall",
                 "-Wextra",
                 "-Werror=implicit-function-declaration",

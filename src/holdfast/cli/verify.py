@@ -22,8 +22,8 @@ With --json:
   offset    in bytes of the file, or of what it unpacks to
   record    its number from 0, null where the problem is the whole file's
 
-Exit codes: 0 all files are whole; 1 some are damaged, unfinished, or not
-what the manifest says; 3 none of that, but some could not be read.
+Exit codes: 0 all files are whole; 1 some are damaged, unfinished, not what
+the manifest says, or could not be read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..formats.tfrecord.verify import FileReport, verify_file
 from ..report.words import counted
 from .command import command
 from .cores import for_each_file, jobs_option
-from .exits import FINE, FOUND, NO_ACCESS
+from .exits import FINE, FOUND
 from .inputs import expand_once
 from .screen import Screen
 from .wrongs import show_problems
@@ -59,9 +59,7 @@ def verify(screen: Screen, files: tuple[str, ...], jobs: int) -> int:
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
     screen.print(_summary(reports, bad))
-    if any(report.readable for report in bad):
-        return FOUND
-    return NO_ACCESS if bad else FINE
+    return FOUND if bad else FINE
 
 
 def _show(screen: Screen, report: FileReport) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from typing import Any
 
 import google_crc32c
@@ -202,3 +203,30 @@ def test_find_end_goes_on_with_the_next_bytes(codec_impl: Any, step: int) -> Non
 def test_find_end_in_too_little(codec_impl: Any) -> None:
     for size in range(4):
         assert codec_impl.find_end(bytes(size), 0, size, 77) == (-1, 77)
+
+
+def test_a_buffer_that_changes_while_it_is_read_is_noticed() -> None:
+    """Two threads on one buffer: the walk is done without the GIL, the copies are made after it."""
+    good = framed(b"x" * 100) * 20_000
+    bad = header(1 << 40) * (len(good) // codec.HEADER_BYTES)
+    buf = bytearray(good)
+    over = threading.Event()
+
+    def spoil() -> None:
+        while not over.is_set():
+            buf[: len(bad)] = bad
+            buf[: len(good)] = good
+
+    thread = threading.Thread(target=spoil)
+    thread.start()
+    try:
+        for _ in range(60):
+            try:
+                records, _, _, _ = codec.records(buf, 0, len(buf), False, 1 << 62)
+            except RuntimeError as error:
+                assert "was changed while it was read" in str(error)  # noqa: PT017 - it need not come
+            else:
+                assert all(len(record) <= len(buf) for record in records)
+    finally:
+        over.set()
+        thread.join()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -26,6 +28,23 @@ _FLUSH_BYTES = 1 << 20
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_turn(
+    method: Callable[Concatenate[TFRecordWriter, P], R],
+) -> Callable[Concatenate[TFRecordWriter, P], R]:
+    """One thread after the other: two at a time would each count what the other wrote."""
+
+    @functools.wraps(method)
+    def wait(self: TFRecordWriter, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._turn:
+            return method(self, *args, **kwargs)
+
+    return wait
+
+
 class TFRecordWriter:
     """Writes beside the target, and gives it its name on close(): a reader never sees a part of a file.
 
@@ -36,7 +55,8 @@ class TFRecordWriter:
 
     A clean exit from the `with` block commits (fsync, rename, fsync of the folder); an exception, a kill or a lost
     reference leaves nothing visible. A second writer of the same path is refused while the first lives, and so is the
-    use of a writer inherited over fork. After close(), `entry` holds count, size and crc32c for a manifest.
+    use of a writer inherited over fork. Threads may share one. After close(), `entry` holds count, size and crc32c
+    for a manifest.
 
     compression  "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib"
     overwrite    replace a file that is there; else that is an error
@@ -71,6 +91,7 @@ class TFRecordWriter:
         self._bytes = 0
         self._crc = 0
         self._settled = False
+        self._turn = threading.RLock()
         self._state: Literal["open", "closed", "failed", "forked"] = "open"
         try:
             self._file = PartialFile(path, overwrite=overwrite)
@@ -80,6 +101,7 @@ class TFRecordWriter:
 
     # ---- writing
 
+    @_in_turn
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """One record's data, as they are."""
         self._check()
@@ -87,6 +109,7 @@ class TFRecordWriter:
         self._put(codec.frame(record))
         self.records += 1
 
+    @_in_turn
     def write_frames(self, frames: memoryview, records: int) -> None:
         """Whole frames of so many records, as they are: whoever read them has checked their CRCs.
 
@@ -98,7 +121,8 @@ class TFRecordWriter:
         self._out(self._pack.compress(frames) if self._pack else frames)
         self.records += records
 
-    def append(self, **sample: Any) -> None:
+    @_in_turn
+    def append(self, /, **sample: Any) -> None:
         """One sample: a value for every column of the schema."""
         schema = self._need_schema()
         if sample.keys() != schema.keys():
@@ -107,6 +131,7 @@ class TFRecordWriter:
         if len(self._rows) >= 256:
             self._flush_rows()
 
+    @_in_turn
     def extend(self, columns: Mapping[str, Any]) -> None:
         """A batch: columns of equal length. Arrays, lists, or what a reader's batch holds."""
         schema = self._need_schema()
@@ -169,6 +194,7 @@ class TFRecordWriter:
 
     # ---- ending
 
+    @_in_turn
     def settle(self) -> tuple[Path, FileEntry]:
         """Everything given is in the unfinished file: its path and what it should hold, for who wants to read it
         again before close() gives it its name. Nothing can be added afterwards."""
@@ -182,6 +208,7 @@ class TFRecordWriter:
         self._settled = True
         return self._file.path, FileEntry(str(self.path), self.records, self._bytes, self._crc)
 
+    @_in_turn
     def close(self) -> FileEntry:
         """Commits. Afterwards the file is there under its name, also after a power cut."""
         if self._state == "closed" and self.entry is not None:
@@ -202,6 +229,7 @@ class TFRecordWriter:
         self.entry = FileEntry(str(self.path), self.records, self._bytes, self._crc)
         return self.entry
 
+    @_in_turn
     def discard(self) -> None:
         """Gives the file up: nothing of it stays."""
         if self._state == "open":
@@ -233,6 +261,7 @@ class TFRecordWriter:
 
     def after_fork_in_child(self) -> None:
         """The child must neither write nor keep the parent's lock alive."""
+        self._turn = threading.RLock()  # the thread that may have had it is not here
         if self._state == "open":
             self._state = "forked"
             if self._file is not None:

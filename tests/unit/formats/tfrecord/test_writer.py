@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -488,3 +489,26 @@ def test_defaults_out_of_range_are_refused(tmp_path: Path, default: float) -> No
         hold.TFRecordWriter(tmp_path / "x", {"a": hold.Int64(default=default)})
     with pytest.raises(SchemaError, match="does not fit"):
         hold.TFRecordWriter(tmp_path / "x", {"a": hold.Float32(default=1e300)})
+
+
+def test_threads_may_share_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "shared.tfrecord"
+    with hold.TFRecordWriter(path, {"x": hold.Int64()}) as writer:
+
+        def work(first: int) -> None:
+            for i in range(first, first + 2000):
+                if i % 3:
+                    writer.append(x=i)
+                else:
+                    writer.extend({"x": [i]})
+
+        threads = [threading.Thread(target=work, args=(k * 2000,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with hold.TFRecordReader(path) as reader:
+        seen = np.concatenate([batch["x"] for batch in reader.batches({"x": hold.Int64()}, 100)])
+    assert sorted(seen.tolist()) == list(range(8000))
+    assert writer.entry is not None
+    assert (writer.entry.records, writer.entry.crc32c) == (8000, codec.crc32c(path.read_bytes()))
