@@ -102,11 +102,12 @@ HF_TARGET_CRC static uint32_t crc_hardware(uint32_t crc, const uint8_t *p, size_
 
 #if defined(HF_X86)
 HF_TARGET_X86 static uint32_t crc_hardware(uint32_t crc, const uint8_t *p, size_t n) { return hf_crc_x86(crc, p, n); }
+HF_TARGET_WIDE static uint32_t crc_wide(uint32_t crc, const uint8_t *p, size_t n) { return hf_crc_wide(crc, p, n); }
 #endif
 
-#if defined(HF_X86)
 int hf_crc_has_wide = 0;
 
+#if defined(HF_X86)
 /* Blocks of a fixed size, in two halves that keep different parts of the core busy at the same time: the first is folded,
  * 128 bytes a step, by carry-less multiplication in 256-bit registers; the second runs through the crc32 instruction in
  * three lanes. `state` is the raw one. */
@@ -163,13 +164,15 @@ void hf_crc32c_init(int allow) {
     }
     chosen = crc_table;
     kind = "table";
-    hf_crc_is_x86 = 0;
+    hf_crc_is_x86 = hf_crc_has_wide = 0;
 #if defined(HF_X86)
     if ((allow & HF_CRC_HARDWARE) && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
         chosen = crc_hardware;
         kind = "sse4.2";
         hf_crc_is_x86 = 1;
-        hf_crc_has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+        hf_crc_has_wide =
+            (allow & HF_CRC_WIDE) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+        chosen = hf_crc_has_wide ? crc_wide : crc_hardware;
     }
 #elif defined(HF_ARM)
 #if defined(__linux__)

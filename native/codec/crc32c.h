@@ -7,11 +7,11 @@
 
 /* Chooses the implementation for this CPU. Idempotent; must run once before anything else here. `allow` is a bit set of
  * HF_CRC_*: tests force the slower ones. */
-enum { HF_CRC_TABLE = 1, HF_CRC_HARDWARE = 2, HF_CRC_ALL = 3 };
+enum { HF_CRC_TABLE = 1, HF_CRC_HARDWARE = 2, HF_CRC_WIDE = 4, HF_CRC_ALL = 7 };
 void hf_crc32c_init(int allow);
 
-/* Whether the instructions of crc32c_x86.h were chosen. */
-extern int hf_crc_is_x86;
+/* Whether the instructions of crc32c_x86.h were chosen; and those in 256-bit registers, too. */
+extern int hf_crc_is_x86, hf_crc_has_wide;
 
 /* "sse4.2", "armv8" or "table". */
 const char *hf_crc32c_kind(void);

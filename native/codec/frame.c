@@ -3,7 +3,7 @@
 #include "crc32c.h"
 #include "crc32c_x86.h"
 
-/* The walk is compiled twice: around the inlined instructions of this CPU, and around whatever hf_crc32c has chosen. */
+/* The walk is compiled around the inlined instructions of each kind of CPU, and around whatever hf_crc32c has chosen. */
 #define HF_DEFINE_WALK(suffix, target, crc)                                                                            \
     target static inline int check_##suffix(const uint8_t *p, size_t avail, int verify_data, uint64_t *length) {       \
         *length = 0;                                                                                                   \
@@ -53,13 +53,22 @@ HF_TARGET_X86 static inline uint32_t header_or_data_crc(uint32_t crc, const uint
 
 HF_DEFINE_WALK(x86, HF_TARGET_X86, header_or_data_crc)
 
+HF_TARGET_WIDE static inline uint32_t header_or_data_wide(uint32_t crc, const uint8_t *p, size_t n) {
+    return n == 8 ? ~(uint32_t)_mm_crc32_u64((uint32_t)~crc, hf_word(p)) : hf_crc_wide(crc, p, n);
+}
+
+HF_DEFINE_WALK(wide, HF_TARGET_WIDE, header_or_data_wide)
+
 int hf_frame_check(const uint8_t *p, size_t avail, int verify_data, uint64_t *length) {
-    return hf_crc_is_x86 ? check_x86(p, avail, verify_data, length) : check_any(p, avail, verify_data, length);
+    return hf_crc_has_wide ? check_wide(p, avail, verify_data, length)
+           : hf_crc_is_x86 ? check_x86(p, avail, verify_data, length)
+                           : check_any(p, avail, verify_data, length);
 }
 
 hf_walk hf_scan(const uint8_t *buf, size_t n, int verify_data, int64_t *starts, int64_t base, int64_t max) {
-    return hf_crc_is_x86 ? scan_x86(buf, n, verify_data, starts, base, max)
-                         : scan_any(buf, n, verify_data, starts, base, max);
+    return hf_crc_has_wide ? scan_wide(buf, n, verify_data, starts, base, max)
+           : hf_crc_is_x86 ? scan_x86(buf, n, verify_data, starts, base, max)
+                           : scan_any(buf, n, verify_data, starts, base, max);
 }
 #else
 int hf_frame_check(const uint8_t *p, size_t avail, int verify_data, uint64_t *length) {

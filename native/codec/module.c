@@ -240,7 +240,8 @@ static PyObject *py_frame(PyObject *module, PyObject *arg) {
 static PyMethodDef methods[] = {
     {"crc32c", py_crc32c, METH_VARARGS, "crc32c(data, value=0) -> int"},
     {"crc_kind", py_crc_kind, METH_NOARGS, "crc_kind() -> 'sse4.2', 'armv8' or 'table'"},
-    {"use_crc", py_use_crc, METH_O, "use_crc(allowed): 1 table only, 3 the best there is; for tests"},
+    {"use_crc", py_use_crc, METH_O,
+     "use_crc(allowed): 1 table only, 3 plain instructions, 7 the best there is; for tests"},
     {"scan", py_scan, METH_VARARGS,
      "scan(buf, start, stop, verify_data, starts=None, base=0) -> (frames, bytes, status, needed)"},
     {"scan_file", py_scan_file, METH_VARARGS,
@@ -252,6 +253,7 @@ static PyMethodDef methods[] = {
     {"find_header", py_find_header, METH_VARARGS, "find_header(buf, start, stop) -> offset or -1"},
     {"find_end", py_find_end, METH_VARARGS, "find_end(buf, start, stop, crc) -> (offset or -1, crc)"},
     {"frame", py_frame, METH_O, "frame(data) -> bytes"},
+    {"pieces", hf_py_pieces, METH_VARARGS, "pieces(names, columns, n) -> [{name: piece}]"},
     {NULL, NULL, 0, NULL},
 };
 

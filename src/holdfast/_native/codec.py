@@ -28,6 +28,9 @@ find_end(buf, start, stop, crc)
                             from `start` up to it (`crc`: of what came before), or -1; and the CRC up to
                             there, or up to stop - 3, from where a next call can go on
 frame(data)                 header + data + footer
+pieces(names, columns, n)   n dicts, the i-th with item i of each column under its name. A column is a sequence, or
+                            (sequence, class, slot, ((other slot, value), …)): then the item is put into a slot
+                            of a new instance of that class, whose __init__ is not called
 Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, record, offset) walks frames like
                             scan and decodes each into a row behind those it has, until it has max_rows. A bad
                             record gives no row, but a fault. `record` and `offset` number the first frame for
@@ -118,6 +121,7 @@ __all__ = [
     "find_end",
     "find_header",
     "frame",
+    "pieces",
     "records",
     "scan",
     "scan_file",
@@ -133,5 +137,6 @@ records = _impl.records
 find_header = _impl.find_header
 find_end = _impl.find_end
 frame = _impl.frame
+pieces = _impl.pieces
 Decoder = _impl.Decoder
 Encoder = _impl.Encoder

@@ -6,6 +6,7 @@ from .pure_crc import crc32c, crc_kind
 from .pure_decode import Decoder
 from .pure_encode import Encoder
 from .pure_frame import find_end, find_header, frame, records, scan, scan_file
+from .pure_pieces import pieces
 
 __all__ = [
     "Decoder",
@@ -15,6 +16,7 @@ __all__ = [
     "find_end",
     "find_header",
     "frame",
+    "pieces",
     "records",
     "scan",
     "scan_file",

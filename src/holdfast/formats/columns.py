@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._native import codec
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -59,10 +61,10 @@ class BytesColumn(Sequence[Any]):
         n = self.per_item or 1
         return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], self.per_item)
 
-    def split(self, size: int, pieces: int) -> list[BytesColumn]:
-        """The first `pieces` times `size` rows, `size` at a time. Shares the bytes."""
-        values, per_item = self._values, self.per_item
-        return [BytesColumn(values, ends, per_item) for ends in _spans(self._offsets, size * (per_item or 1), pieces)]
+    def split(self, size: int, pieces: int) -> Any:
+        """The first `pieces` times `size` rows, `size` at a time, as codec.pieces wants them. Shares the bytes."""
+        others = (("_values", self._values), ("per_item", self.per_item))
+        return _spans(self._offsets, size * (self.per_item or 1), pieces), BytesColumn, "_offsets", others
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -165,9 +167,9 @@ class RaggedColumn(Sequence[Any]):
         """Rows [start, stop), which must be there. Shares the items."""
         return RaggedColumn(self._values, self._splits[start : stop + 1])
 
-    def split(self, size: int, pieces: int) -> list[RaggedColumn]:
-        """The first `pieces` times `size` rows, `size` at a time. Shares the items."""
-        return [RaggedColumn(self._values, splits) for splits in _spans(self._splits, size, pieces)]
+    def split(self, size: int, pieces: int) -> Any:
+        """The first `pieces` times `size` rows, `size` at a time, as codec.pieces wants them. Shares the items."""
+        return _spans(self._splits, size, pieces), RaggedColumn, "_splits", (("_values", self._values),)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -197,22 +199,21 @@ Batch = dict[str, ColumnData]
 def split_batch(batch: Batch, size: int, rows: int) -> Iterator[Batch]:
     """The first `rows` rows, `size` at a time and the rest in the end, without a copy.
 
-    All columns are split at once: slicing them for every batch would take longer than decoding small records.
+    All columns are split at once: slicing them for every batch would take as long as decoding small records.
     """
     pieces = rows // size
-    columns = [_split_column(column, size, pieces) for column in batch.values()]
-    for row in zip(*columns):  # noqa: B905 - `pieces` each; being strict takes as long as all the rest
-        yield dict(zip(batch, row))  # noqa: B905
+    columns = tuple(_split_column(column, size, pieces) for column in batch.values())
+    yield from codec.pieces(tuple(batch), columns, pieces)
     if rows % size:
         yield {name: column[pieces * size : rows] for name, column in batch.items()}
 
 
-def _split_column(column: ColumnData, size: int, pieces: int) -> Sequence[ColumnData]:
+def _split_column(column: ColumnData, size: int, pieces: int) -> Any:
     if isinstance(column, np.ndarray):
-        return list(column[: pieces * size].reshape(pieces, size, *column.shape[1:]))
+        return column[: pieces * size].reshape(pieces, size, *column.shape[1:])
     return column.split(size, pieces)
 
 
-def _spans(ends: Ints, size: int, pieces: int) -> list[Ints]:
-    """ends[0 : size + 1], ends[size : 2 * size + 1], and so on."""
-    return list(np.ndarray((pieces, size + 1), ends.dtype, ends, 0, (size * ends.itemsize, ends.itemsize)))
+def _spans(ends: Ints, size: int, pieces: int) -> Ints:
+    """ends[0 : size + 1], ends[size : 2 * size + 1], and so on, as rows."""
+    return np.ndarray((pieces, size + 1), ends.dtype, ends, 0, (size * ends.itemsize, ends.itemsize))
