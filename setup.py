@@ -20,7 +20,6 @@ setup(
                 "-Wextra",
                 "-Werror=implicit-function-declaration",
             ],
-            extra_link_args=["-pthread"],
             py_limited_api=True,
             optional=True,
         )

@@ -1,4 +1,4 @@
-"""holdfast, in a process of its own: one thread, and one that reads ahead while a call lasts; every CRC checked."""
+"""holdfast, in a process of its own: one thread, every CRC checked."""
 
 from __future__ import annotations
 

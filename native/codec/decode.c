@@ -179,7 +179,6 @@ hf_walk hf_decoder_feed_file(hf_decoder *d, hf_refill *r, int verify_data, int64
         hf_refill_use(r, walk.consumed);
         if (walk.status > HF_NEED_MORE || d->rows >= max_rows || all.consumed >= most_bytes ||
             !hf_refill_more(r, walk.status == HF_OK ? 1 : walk.needed)) {
-            hf_refill_end(r);
             return all;
         }
     }

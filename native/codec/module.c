@@ -117,8 +117,7 @@ static PyObject *py_scan_file(PyObject *module, PyObject *args) {
         return NULL;
     }
     Py_buffer view, out = {0};
-    /* Headers alone are walked faster than they are read: nothing to gain from a second thread. */
-    hf_refill refill = {fd, NULL, 0, (size_t)start, (size_t)stop, offset, verify ? (size_t)most_bytes : 0, NULL};
+    hf_refill refill = {.fd = fd, .start = (size_t)start, .stop = (size_t)stop, .offset = offset};
     if (!hf_py_refill(buf, &view, &refill)) {
         return NULL;
     }

@@ -90,7 +90,7 @@ static PyObject *decoder_feed_file(PyObject *op, PyObject *args) {
         return NULL;
     }
     Py_buffer view;
-    hf_refill refill = {fd, NULL, 0, (size_t)start, (size_t)stop, offset, (size_t)most_bytes, NULL};
+    hf_refill refill = {.fd = fd, .start = (size_t)start, .stop = (size_t)stop, .offset = offset};
     if (!hf_py_refill(buf, &view, &refill)) {
         return NULL;
     }

@@ -4,16 +4,12 @@
 
 #include "frame.h"
 
-typedef struct hf_ahead hf_ahead;
-
 typedef struct {
     int fd;
     uint8_t *buf;
     size_t cap;
     size_t start, stop; /* what is there and not used yet */
     int64_t offset;     /* of buf[start] in the file */
-    size_t ahead_bytes; /* how much will be wanted, as a guess: worth a second thread that reads, if it is much */
-    hf_ahead *ahead;    /* that thread, between a first hf_refill_more and hf_refill_end */
 } hf_refill;
 
 /* The first n bytes are done with. */
@@ -25,9 +21,6 @@ static inline void hf_refill_use(hf_refill *r, size_t n) {
 /* Reads on, until `needed` bytes are there. 0: they are not to be had in this buffer, for whatever reason, which the
  * caller finds out by asking the file itself. */
 int hf_refill_more(hf_refill *r, uint64_t needed);
-
-/* No thread reads into the buffer any more. Must be called behind the last hf_refill_more. */
-void hf_refill_end(hf_refill *r);
 
 /* hf_scan over the file's frames: at most max frames, and no new read once most_bytes are walked. */
 hf_walk hf_scan_file(hf_refill *r, int verify_data, int64_t *starts, int64_t max, size_t most_bytes);

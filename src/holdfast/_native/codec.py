@@ -14,8 +14,7 @@ scan_file(fd, buf, start, stop, offset, verify_data, starts, most_bytes)
                             the same walk over a file's frames, of which buf[start:stop] are those from byte
                             `offset` on; `starts` (or None) gets their places in the file. The buffer may be
                             refilled from the file on the way, until most_bytes are walked: start and stop
-                            come back behind the other results. Where that is much, a second thread
-                            reads while the call lasts. NEED_MORE: what is needed was not to be
+                            come back behind the other results. NEED_MORE: what is needed was not to be
                             had this way, for the caller to find out why
 records(buf, start, stop, verify_data, max)
                             the same walk, but returns the data of at most `max` frames as a list of bytes in

@@ -21,7 +21,7 @@ OnMismatch = Literal["raise", "skip"]
 
 # Rows are decoded in runs of about this many bytes, and batches are slices of a run: a call into the codec costs about
 # as much as decoding twenty small records. A batch that is kept keeps its run alive, so this bounds what it can pin.
-RUN_BYTES = 1 << 21
+RUN_BYTES = 1 << 20
 
 # From this size of records on, byte strings stay in the buffer they were read into: a copy would cost as much again.
 LEND_BYTES = 1 << 14
@@ -127,7 +127,6 @@ class TFRecordReader:
             return
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
-        self._stream.window.widen(RUN_BYTES)
         run, began = size, self._stream.offset  # rows, a multiple of `size`; and where in the file
         while True:
             self._still(turn)

@@ -17,7 +17,7 @@ from ...errors import InputError
 from ..columns import Ints
 from .problems import Problem
 from .source import open_source
-from .stream import STRETCH_BYTES, WIDE_BYTES, Feed, FeedFile, FrameStream, OnCorrupt, Verify
+from .stream import STRETCH_BYTES, Feed, FeedFile, FrameStream, OnCorrupt, Verify
 
 Progress = Callable[[int], None]  # gets how many bytes of the file were gone through since the last call
 
@@ -120,7 +120,6 @@ class Runs:
             counted += walk[0]
             return walk
 
-        self._stream.window.widen(WIDE_BYTES)
         return counted if self._pump(feed, feed_file) else None
 
     def _pump(self, feed: Feed, feed_file: FeedFile | None = None) -> bool:

@@ -20,9 +20,6 @@ ON_CORRUPT = ("raise", "skip", "salvage")
 # How far to go through a file before coming back to Python: to show progress, and for Ctrl-C.
 STRETCH_BYTES = 1 << 23
 
-# The buffer where one thread reads into it while another checks or decodes what is there.
-WIDE_BYTES = 1 << 21
-
 # feed(buf, start, stop) -> (frames, bytes, status, needed), as codec.scan
 Feed = Callable[[Any, int, int], tuple[int, int, int, int]]
 

@@ -109,11 +109,6 @@ class Window:
         if self.stop == len(self.buf):
             self._move(_buffer(max(sure, have + BUFFER_BYTES)))
 
-    def widen(self, size: int) -> None:
-        """For those who read on without coming back here: a buffer of `size`, or as much as the source can fill."""
-        if self._known_size is not None and len(self.buf) < min(size, self._known_size):
-            self._move(_buffer(size))
-
     def _move(self, fresh: Any) -> None:
         """Goes on in another buffer."""
         view, front, have = memoryview(fresh), _front(fresh, self.offset), self.stop - self.start

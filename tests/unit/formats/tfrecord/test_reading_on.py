@@ -1,12 +1,9 @@
-"""One call into the codec goes through far more of a file than its buffer holds, with a second thread reading ahead."""
+"""One call into the codec goes through far more of a file than its buffer holds."""
 
 from __future__ import annotations
 
 import os
 import random
-import resource
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,57 +105,6 @@ def test_a_file_that_is_cut_while_it_is_read(mixed: tuple[Path, list[int]], tmp_
         with pytest.raises(CorruptError, match="truncated"):
             for _ in batches:
                 pass
-
-
-# ---- the thread --------------------------------------------------------------------------------------------
-
-
-def in_a_fork(work: Callable[[], None]) -> None:
-    """Runs it in a child: limits and rights that are given away cannot be taken back."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_with_one_cpu_there_is_no_second_thread(mixed: tuple[Path, list[int]]) -> None:
-    def work() -> None:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        check(*mixed)
-
-    in_a_fork(work)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.skipif(os.getuid() != 0, reason="root can become a user who may have no second task")
-def test_where_no_thread_can_be_started_the_call_reads_for_itself(mixed: tuple[Path, list[int]]) -> None:
-    path, sizes = mixed
-
-    def work() -> None:
-        readable = os.dup(os.open(path, os.O_RDONLY))
-        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        os.setuid(54321)
-        with pytest.raises(RuntimeError):  # GIVEN no thread can be started
-            threading.Thread(target=print).start()
-        check(Path(f"/dev/fd/{readable}"), sizes)
-
-    in_a_fork(work)
-
-
-def test_no_thread_is_left_between_two_batches(mixed: tuple[Path, list[int]]) -> None:
-    def tasks() -> int:
-        return len(os.listdir("/proc/self/task"))
-
-    before = tasks()
-    with hold.TFRecordReader(mixed[0]) as reader:
-        for _ in reader.batches(SCHEMA, 64):
-            assert tasks() == before
 
 
 def test_closing_waits_for_the_thread_that_reads(mixed: tuple[Path, list[int]]) -> None:
