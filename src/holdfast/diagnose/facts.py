@@ -93,6 +93,7 @@ class Trend:
     bins: int
     grows: bool  # by the rule: certain, large enough, and in every third of the time
     settles: bool  # it rose, but ever less
+    steady: bool = False  # it grows, for a day or more, and did so all the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A signature that fits. `count` of the descriptors are explained by it; `dead` of those nobody can use any more."""
+    """A signature that fits. It explains `count` descriptors, or what else it counts; nobody can use `dead` of them."""
 
     name: str
     cause: str

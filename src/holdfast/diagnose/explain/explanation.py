@@ -1,0 +1,112 @@
+"""The answer, and how it reads."""
+
+from __future__ import annotations
+
+import errno as errnos
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .logs import Place
+
+UNKNOWN = "unknown"
+_LABEL = 15
+_INDENT = "  "
+_TEXT = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What an error means. `str()` of it is for people.
+
+    name           which kind it is, a word that stays the same; "unknown" if it is none that is known
+    title          the same for people
+    errno          the number behind it, also where the error hid it
+    says           what it means
+    here           what was found on this machine, now
+    mistaken_for   what it is often taken for
+    advice         what to do, in this order
+    chain          how it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`
+    text           the line that was recognised, shortened
+    count          on how many lines of a text it stands; 1 for an exception
+    first, last    where in the text
+    """
+
+    name: str
+    title: str
+    errno: int | None
+    says: str
+    here: tuple[str, ...]
+    mistaken_for: str
+    advice: tuple[str, ...]
+    chain: str
+    text: str = ""
+    count: int = 1
+    first: Place | None = None
+    last: Place | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.name != UNKNOWN
+
+    @property
+    def headline(self) -> str:
+        """`Too many open files (EMFILE, errno 24)`."""
+        if self.errno is None:
+            return self.title
+        return f"{self.title} ({errnos.errorcode.get(self.errno, 'errno')}, errno {self.errno})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, "", *(f"{label}{text}" for label, text in body(self))])
+
+
+def body(what: Explanation, width: int = 80) -> list[tuple[str, str]]:
+    """Everything but the headline, folded: lines, each with its label or the blanks under one."""
+    lines = [*_part("", what.says, width, hang=0), ("", "")]
+    lines += _labelled("here", what.here, width)
+    lines += _labelled("mistaken for", [what.mistaken_for] if what.mistaken_for else [], width)
+    lines += _labelled("do", [f"{at}. {one}" for at, one in enumerate(what.advice, 1)], width, hang=3)
+    lines += _labelled("found", _found(what), width)
+    return lines
+
+
+def _labelled(label: str, parts: Sequence[str], width: int, hang: int = 2) -> Iterator[tuple[str, str]]:
+    """The label stands before the first line, the rest is under the text."""
+    for at, part in enumerate(parts):
+        yield from _part(f"{label if at == 0 else '':<{_LABEL}}", part, width, hang)
+
+
+def _part(label: str, text: str, width: int, hang: int) -> Iterator[tuple[str, str]]:
+    label = _INDENT + label
+    plain = "".join(c if c.isprintable() else " " for c in text)  # names of files and processes are anybody's
+    folded = textwrap.wrap(
+        " ".join(plain.split()),
+        max(width - len(label), 24),
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for at, line in enumerate(folded):
+        yield (label if at == 0 else " " * len(label)), line
+
+
+def _found(what: Explanation) -> list[str]:
+    parts = [what.chain] if what.first is None and what.chain else []
+    if what.first is not None and what.last is not None and (what.count > 1 or what.first.line > 1):
+        parts.append(_places(what.count, what.first, what.last))
+    if what.text and what.text != what.title:
+        parts.append(what.text if len(what.text) <= _TEXT else what.text[: _TEXT - 1] + "…")
+    return parts
+
+
+def _places(count: int, first: Place, last: Place) -> str:
+    if count == 1:
+        return f"once, in {_place(first, first.source)}"
+    between = "" if first.source == last.source else first.source
+    return f"on {count:,} lines: the first is {_place(first, between)}, the last {_place(last, last.source)}"
+
+
+def _place(place: Place, source: str) -> str:
+    of = f" of {source}" if source else ""
+    time = f" ({place.time})" if place.time else ""
+    return f"line {place.line:,}{of}{time}"

@@ -1,0 +1,1 @@
+"""Watching processes for a while, and judging what was seen."""

@@ -1,0 +1,162 @@
+"""One process tree: a full look, cheap samples for a while, a full look again, and a verdict on each process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..diagnose.facts import Diagnosis, JobSample, Structure
+from ..diagnose.forecast import PIPE_PAGES
+from ..diagnose.judge import judge
+from ..diagnose.signatures import match
+from ..diagnose.structure import grown, structures_of
+from ..errors import InputError
+from ..proc.limit import Limit
+from ..proc.processes import Identity
+from ..proc.procfs import REAL, ProcFS
+from ..proc.snapshot import ProcessLook, Snapshot, take_snapshot
+from .watch import EVERY_S, Watch
+
+_ROUNDS = 60
+_SOONEST_S = 0.1
+_ENDED = "it ended while it was watched: this is how it was before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed:
+    look: ProcessLook
+    diagnosis: Diagnosis
+
+
+def diagnose(
+    pid: int | None = None,
+    for_s: float = 0.0,
+    *,
+    tree: bool = True,
+    procfs: ProcFS = REAL,
+    jobs: Sequence[JobSample] = (),
+    cap: int | None = None,
+) -> list[Diagnosed]:
+    """A verdict on a process, by default this one, and on each of its descendants; the process itself comes first.
+
+    With `for_s` it is watched that long: growth shows only then. `jobs` (the count after each job) and `cap` (where a
+    guard will act) are of the process itself. InputError: there is no such process.
+    """
+    seen = Observation(pid, tree=tree, procfs=procfs)
+    if for_s > 0:
+        seen.watch(for_s)
+    return seen.conclude(jobs=jobs, cap=cap)
+
+
+class Observation:
+    """The steps of `diagnose`, for those who interrupt the watch and still want a verdict, or watch on after one."""
+
+    def __init__(
+        self,
+        pid: int | None = None,
+        *,
+        tree: bool = True,
+        procfs: ProcFS = REAL,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.first = take_snapshot(pid, tree, procfs)
+        self._pid = self.first.root.process.pid
+        self._tree = tree
+        self._procfs = procfs
+        self._clock = clock
+        self._wait = wait
+        self._watch: Watch | None = None
+
+    def watch(self, for_s: float, tell: Callable[[float], None] | None = None) -> None:
+        """Samples for that long; `tell` hears after each round how many seconds have passed."""
+        if not 0 < for_s < math.inf:
+            raise ValueError(f"wanted a time to watch above zero, got {for_s} s")
+        if self._watch is None:
+            every_s = min(EVERY_S, max(_SOONEST_S, for_s / _ROUNDS))
+            self._watch = Watch([self._pid], self._procfs, self._clock, self._wait, tree=self._tree, every_s=every_s)
+        self._watch.run(for_s, tell)
+
+    def conclude(self, *, jobs: Sequence[JobSample] = (), cap: int | None = None) -> list[Diagnosed]:
+        """The last look, where it was watched, and the verdicts."""
+        if self._watch is None:
+            return self._judge_all(self.first, None, jobs, cap)
+        last = self._look_again()
+        if last is not None:
+            return self._judge_all(last, self.first, jobs, cap)
+        found = self._judge_all(self.first, None, jobs, cap)
+        root = found[0]
+        said = (_ENDED, *root.diagnosis.evidence)
+        return [replace(root, diagnosis=replace(root.diagnosis, evidence=said)), *found[1:]]
+
+    def _look_again(self) -> Snapshot | None:
+        """None if the process is gone, even where its pid is another one's by now."""
+        try:
+            last = take_snapshot(self._pid, self._tree, self._procfs)
+        except InputError:
+            return None
+        return last if last.root.process.identity == self.first.root.process.identity else None
+
+    def _judge_all(
+        self, last: Snapshot, first: Snapshot | None, jobs: Sequence[JobSample], cap: int | None
+    ) -> list[Diagnosed]:
+        structures = structures_of(last)
+        before = {} if first is None else _by_identity(first)
+        pipe_limit = _pipe_limit(last.shared)
+        found = []
+        for look in last.processes:
+            root = look is last.root
+            diagnosis = self._judge(
+                look,
+                structures[look.process.pid],
+                before.get(look.process.identity),
+                jobs=jobs if root else (),
+                cap=cap if root else None,
+                pipe_limit=None if look.process.uid in (0, None) else pipe_limit,
+            )
+            found.append(Diagnosed(look=look, diagnosis=diagnosis))
+        return found
+
+    def _judge(
+        self,
+        look: ProcessLook,
+        structure: Structure,
+        first: Structure | None,
+        *,
+        jobs: Sequence[JobSample],
+        cap: int | None,
+        pipe_limit: int | None,
+    ) -> Diagnosis:
+        nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
+        series = self._watch.series.get(look.process.identity) if self._watch is not None else None
+        return judge(
+            fds=look.fd_count,
+            soft=nofile.soft,
+            hard=nofile.hard,
+            samples=series.samples if series is not None else (),
+            jobs=jobs,
+            structure=None if look.descriptors is None else structure,
+            first_structure=first,
+            match=match(structure, None if first is None else grown(first, structure)),
+            cap=cap,
+            pipe_limit=pipe_limit,
+            uptime_s=look.process.uptime_s,
+            pid=look.process.pid,
+        )
+
+
+def _by_identity(snapshot: Snapshot) -> dict[Identity, Structure]:
+    """Without those whose descriptors could not be seen: as if they had none, everything would have grown."""
+    structures = structures_of(snapshot)
+    return {
+        look.process.identity: structures[look.process.pid]
+        for look in snapshot.processes
+        if look.descriptors is not None
+    }
+
+
+def _pipe_limit(shared: Sequence[Limit]) -> int | None:
+    pages = next((limit.soft for limit in shared if limit.name == "pipe_user_pages"), None)
+    return None if pages is None or pages == math.inf else int(pages) // PIPE_PAGES

@@ -1,0 +1,196 @@
+"""The facts an explanation asks for, and only those. What cannot be read stays unknown."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..diagnose.explain.here import Disk, Here, NamedFile, Whose
+from ..diagnose.explain.row import Ask
+from ..diagnose.facts import Match
+from ..diagnose.signatures import match
+from ..diagnose.structure import structures_of
+from ..errors import InputError
+from ..proc.limits import process_limits, shared_limits, threads_by_user
+from ..proc.locks import command_of, locks_of
+from ..proc.procfs import ProcFS, number_or_none, read_or_none, stat_or_none
+from ..proc.snapshot import ProcessLook, Snapshot, take_snapshot
+
+_FILES = 2
+_HEAD_BYTES = 64
+_ABOUT_FILES = {Ask.LOCKS, Ask.HEAD}
+_ABOUT_DESCRIPTORS = {Ask.DESCRIPTORS, Ask.HIGHEST}
+_BY_TREE = "queues-never-closed"  # cannot be told without knowing what the children have
+
+
+def gather(asks: Iterable[Ask], whose: Whose, pid: int | None, names: Sequence[str], procfs: ProcFS) -> Here:
+    """`names` may be files or not. InputError: `pid` is no process."""
+    wanted = set(asks)
+    target = procfs.own_pid() if pid is None else pid
+    if target is None:  # a /proc of another namespace, or none at all
+        return Here(whose=whose, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names))
+    owner = stat_or_none(procfs, f"/proc/{target}")
+    if owner is None:
+        if pid is not None:
+            raise InputError(f"there is no process {pid}")
+        return Here(whose=whose, pid=target, files=_files(wanted, names, procfs), disks=_disks(wanted, names))
+    facts: dict[str, Any] = {}
+    if wanted & _ABOUT_DESCRIPTORS and whose is not Whose.SHELL:
+        facts |= _descriptors(target, procfs)
+    users = threads_by_user(procfs) if Ask.TASKS in wanted else {}
+    fds = facts.pop("fds", None)
+    limits = [*process_limits(procfs, target, fds, users.get(owner.st_uid)), *shared_limits(procfs, target)]
+    if Ask.MEMORY in wanted:
+        facts |= _memory(target, procfs)
+    if Ask.MAPS in wanted:
+        facts |= _maps(target, procfs)
+    return Here(
+        whose=whose,
+        pid=target,
+        command=command_of(procfs, target),
+        limits={limit.name: limit for limit in limits},
+        is_root=owner.st_uid == 0,
+        files=_files(wanted, names, procfs),
+        disks=_disks(wanted, names),
+        **facts,
+    )
+
+
+def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    try:
+        seen = take_snapshot(pid, procfs=procfs)
+    except InputError:
+        return {}
+    look = seen.root
+    highest = max((one.fd for one in look.descriptors), default=None) if look.descriptors else None
+    return {"fds": look.fd_count, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
+
+
+def _match(seen: Snapshot, look: ProcessLook) -> Match | None:
+    if look.descriptors is None:
+        return None
+    found = match(structures_of(seen)[look.process.pid])
+    return None if found and found.name == _BY_TREE and not seen.whole_tree else found
+
+
+def _memory(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    return {
+        "available_bytes": parse_available(read_or_none(procfs, "/proc/meminfo") or ""),
+        "overcommit": number_or_none(procfs, "/proc/sys/vm/overcommit_memory"),
+        "address_space_bytes": _address_space(pid, procfs),
+        "oom_kills": _oom_kills(pid, procfs),
+    }
+
+
+def parse_available(text: str) -> int | None:
+    """`MemAvailable:   24013072 kB` of `/proc/meminfo` -> bytes."""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("MemAvailable:") and len(words) > 1 and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
+
+
+def _address_space(pid: int, procfs: ProcFS) -> int | None:
+    try:
+        soft = procfs.rlimit(pid, resource.RLIMIT_AS)[0]
+    except (OSError, ValueError):
+        return None
+    return soft if soft >= 0 else None
+
+
+def _oom_kills(pid: int, procfs: ProcFS) -> int | None:
+    """`oom_kill 3` of the group's memory.events (version 2); in a container its own group is the mount's top."""
+    lines = (read_or_none(procfs, f"/proc/{pid}/cgroup") or "").splitlines()
+    path = next((line[3:].rstrip("/") for line in lines if line.startswith("0::")), "")
+    for folder in (f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"):
+        for line in (read_or_none(procfs, f"{folder}/memory.events") or "").splitlines():
+            name, _, times = line.partition(" ")
+            if name == "oom_kill" and times.isdigit():
+                return int(times)
+    return None
+
+
+def _maps(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    text = read_or_none(procfs, f"/proc/{pid}/maps")
+    return {
+        "maps": text.count("\n") if text else None,
+        "most_maps": number_or_none(procfs, "/proc/sys/vm/max_map_count"),
+    }
+
+
+def _files(wanted: set[Ask], names: Sequence[str], procfs: ProcFS) -> tuple[NamedFile, ...]:
+    """Those of the names that are regular files: opening another kind could block, or do something."""
+    if not wanted & _ABOUT_FILES:
+        return ()
+    found: dict[tuple[int, int], NamedFile] = {}
+    for name in names:
+        try:
+            known = os.stat(name)
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(known.st_mode) and (known.st_dev, known.st_ino) not in found and len(found) < _FILES:
+            found[known.st_dev, known.st_ino] = _file(wanted, name, known.st_size, procfs)
+    return tuple(found.values())
+
+
+def _file(wanted: set[Ask], name: str, size_bytes: int, procfs: ProcFS) -> NamedFile:
+    locks = None
+    if Ask.LOCKS in wanted:
+        try:
+            locks = locks_of(name, procfs)
+        except OSError:  # gone since
+            locks = None
+    head = _head(name) if Ask.HEAD in wanted else None
+    return NamedFile(path=name, size_bytes=size_bytes, head=head, locks=None if locks is None else tuple(locks))
+
+
+def _head(name: str) -> bytes | None:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.pread(fd, _HEAD_BYTES, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _disks(wanted: set[Ask], names: Sequence[str]) -> tuple[Disk, ...]:
+    """Where the named files are or would be; without a name, the current folder and the one for temporary files."""
+    if Ask.DISK not in wanted:
+        return ()
+    found: dict[int, Disk] = {}
+    for name in names or (".", os.environ.get("TMPDIR") or "/tmp"):
+        place = _nearest(name) if os.sep in name or not names else None
+        if place is None or len(found) >= _FILES:
+            continue
+        try:
+            device = os.stat(place).st_dev
+            disk = os.statvfs(place)
+        except (OSError, ValueError):
+            continue
+        found.setdefault(
+            device,
+            Disk(
+                path=os.path.abspath(place),
+                size_bytes=disk.f_blocks * disk.f_frsize,
+                free_bytes=disk.f_bavail * disk.f_frsize,
+                inodes=disk.f_files,
+                free_inodes=disk.f_favail,
+            ),
+        )
+    return tuple(found.values())
+
+
+def _nearest(name: str) -> str | None:
+    """The path, or the folder it would be in. None: not even that is there."""
+    for place in (name, os.path.dirname(os.path.abspath(name))):
+        if os.path.exists(place):
+            return place
+    return None

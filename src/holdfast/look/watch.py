@@ -1,0 +1,136 @@
+"""Cheap samples of process trees, taken again and again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from ..diagnose.facts import Sample
+from ..proc.processes import Identity, descendants, is_same, read_parents, read_stat
+from ..proc.procfs import REAL, ProcFS, stat_or_none
+from ..proc.sampling import read_vitals
+from .series import Series
+
+EVERY_S = 5.0
+# Reading the parent of every process costs more than the samples.
+_FIND_EVERY_S = 15.0
+_MOST_ENDED = 256
+# Samples at even times would meet jobs of the same rhythm at the same point, which wanders: a slope out of nothing.
+_UNEVEN = 0.25
+
+
+class Watch:
+    """Processes, with their descendants if `tree`, each under its pid and start: a pid given out again is another one.
+
+    A process that ends stays, as ended, with what was seen of it; of these the last 256.
+    """
+
+    def __init__(
+        self,
+        pids: Iterable[int],
+        procfs: ProcFS = REAL,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+        *,
+        tree: bool = True,
+        every_s: float = EVERY_S,
+    ) -> None:
+        if every_s <= 0:
+            raise ValueError(f"wanted a time between samples above zero, got {every_s} s")
+        self.roots = tuple(dict.fromkeys(pids))
+        self.series: dict[Identity, Series] = {}
+        self.every_s = every_s
+        self._procfs = procfs
+        self._clock = clock
+        self._wait = wait
+        self._tree = tree
+        self._chance = random.Random()
+        self._found_at_s: float | None = None
+        self._children: Counter[int] = Counter()
+        self._alive: dict[int, Series] = {}
+
+    @property
+    def alive(self) -> Mapping[int, Series]:
+        """By pid, as of the last sample."""
+        return self._alive
+
+    def sample(self) -> None:
+        """One round: new processes are found now and then, all known ones are sampled."""
+        now = self._clock()
+        if self._found_at_s is None or now - self._found_at_s >= _FIND_EVERY_S:
+            self._find()
+            self._found_at_s = now
+        for pid in list(self._alive):
+            self._sample_one(pid)
+
+    def run(self, for_s: float, tell: Callable[[float], None] | None = None) -> None:
+        """Samples for that long, at the start and at the end too; `tell` hears after each one how many seconds passed.
+
+        An interrupt keeps what was sampled.
+        """
+        start = self._clock()
+        turn = 0
+        while True:
+            self.sample()
+            passed = self._clock() - start
+            if tell is not None:
+                tell(passed)
+            if passed >= for_s:
+                return
+            # From the start and not from the last sample, so that slow rounds do not add up; turns missed are left out.
+            turn = max(turn + 1, int(passed / self.every_s))
+            due = turn * self.every_s
+            if due < for_s:
+                due += self._chance.uniform(-_UNEVEN, _UNEVEN) * self.every_s
+            self._wait(max(0.0, min(due, for_s) - passed))
+
+    def _find(self) -> None:
+        parents = read_parents(self._procfs)
+        self._children = Counter(parents.values())
+        wanted = dict.fromkeys(self.roots)
+        if self._tree:
+            for root in self.roots:
+                wanted.update(dict.fromkeys(descendants(parents, root)))
+        for pid in wanted:
+            if pid not in self._alive and stat_or_none(self._procfs, f"/proc/{pid}") is not None:
+                self._begin(pid)
+
+    def _begin(self, pid: int) -> Series:
+        seen = read_stat(self._procfs, pid)
+        identity = Identity(pid, None if seen is None else seen.start_ticks)
+        series = self.series.get(identity)
+        if series is None:
+            series = self.series[identity] = Series(identity, self.every_s)
+        series.ended_at_s = None
+        self._alive[pid] = series
+        return series
+
+    def _sample_one(self, pid: int) -> None:
+        series = self._alive[pid]
+        now = self._clock()
+        vitals = read_vitals(self._procfs, pid)
+        # Asked afterwards: the same process before and after was the same in between.
+        same = is_same(self._procfs, series.identity)
+        if same is False:
+            self._end(pid, now)
+            if stat_or_none(self._procfs, f"/proc/{pid}") is not None and pid in self.roots:
+                self._begin(pid)
+            return
+        if vitals.fds is not None:
+            series.add(
+                Sample(
+                    at_s=now,
+                    fds=vitals.fds,
+                    rss_bytes=vitals.rss_bytes,
+                    threads=vitals.threads,
+                    children=self._children[pid],
+                )
+            )
+
+    def _end(self, pid: int, now: float) -> None:
+        self._alive.pop(pid).ended_at_s = now
+        ended = sorted((one.ended_at_s, key) for key, one in self.series.items() if one.ended_at_s is not None)
+        for _, key in ended[:-_MOST_ENDED]:
+            del self.series[key]

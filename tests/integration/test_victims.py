@@ -1,0 +1,177 @@
+"""Every victim is named for what it does, and its honest twin for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+import pytest
+from victim_process import VICTIMS, LoopbackServer, Victim
+
+from holdfast.diagnose.facts import Diagnosis, Match, Sample, Structure, Verdict
+from holdfast.diagnose.judge import judge
+from holdfast.diagnose.signatures import SIGNATURES, match
+from holdfast.diagnose.structure import grown
+
+ROUNDS = 20
+LOADER_ROUNDS = 12
+GROWS = {Verdict.GROWING, Verdict.LEAK}
+CALM = {Verdict.OK, Verdict.SETTLING}
+
+# What a round of each victim leaves: of what its row counts, and in descriptors of no use to anyone.
+PER_ROUND = {
+    "ended-processes": (4, 4),
+    "unread-output": (2, 2),
+    "queues-never-closed": (4, 4),
+    "workers-never-joined": (2, 0),
+    "responses-never-closed": (4, 4),
+    "client-per-call": (4, 0),
+    "event-loops-never-closed": (6, 0),
+    "unix-sockets-kept": (4, 0),
+    "sockets-never-closed": (4, 0),
+    "shared-memory-kept": (8, 0),  # mmap has a descriptor of its own
+    "one-path-many-times": (4, 0),
+    "files-never-closed": (4, 0),
+    "deleted-files-kept": (4, 0),
+    "memfds-kept": (4, 0),
+    "watchers-kept": (2, 0),
+    "pidfds-kept": (2, 0),
+}
+NO_DESCRIPTORS = ("zombies", "children-never-ended", "threads-never-ended")
+
+# Ways to misuse a DataLoader of two workers: the row, what a round leaves, how much of that is dead; the right way.
+LOADERS = {
+    "kept_iterator": ("workers-never-joined", 10, 0, "dropped_iterator"),
+    "exhausted_iterator": ("dead-dataloader-iterators", 6, 6, "epoch"),
+    "kept_exception": ("workers-never-joined", 10, 0, "dropped_exception"),
+    "reference_cycle": ("dead-dataloader-iterators", 6, 6, "collected_cycle"),
+    "kept_tensors": ("torch-tensors-kept", 6, 0, "cloned_tensors"),
+    "loader_per_batch": ("workers-never-joined", 10, 0, "one_loader"),
+}
+
+# Without a GPU nothing opens its devices; what cannot be seen depends on who looks.
+BY_HAND_ONLY = {"gpu-handles-kept", "pipes-not-seen-through"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def torch_victim() -> Iterator[Victim]:
+    if find_spec("torch") is None:
+        pytest.skip("needs the Python package torch")
+    with Victim("torch_loader") as one:
+        yield one
+
+
+class Seen:
+    """A victim before and after its rounds, and what is made of it."""
+
+    def __init__(self, victim: Victim, rounds: int, line: str = "") -> None:
+        self.before = victim.look()
+        self.samples = victim.rounds(rounds, line)
+        self.after = victim.look()
+
+    @property
+    def found(self) -> Match | None:
+        return match(self.after, grown(self.before, self.after))
+
+    @property
+    def found_at_once(self) -> Match | None:
+        return match(self.after)
+
+    def judged(self) -> Diagnosis:
+        return _judge(self.after, self.found, self.samples, self.before)
+
+    def judged_at_once(self) -> Diagnosis:
+        return _judge(self.after, self.found_at_once)
+
+
+def _judge(
+    structure: Structure, found: Match | None, samples: Sequence[Sample] = (), first: Structure | None = None
+) -> Diagnosis:
+    return judge(
+        fds=structure.fds,
+        soft=1024,
+        hard=4096,
+        samples=samples,
+        structure=structure,
+        first_structure=first,
+        match=found,
+    )
+
+
+def _see(name: str, how: str, server: LoopbackServer) -> Seen:
+    with Victim(name.replace("-", "_"), how, str(server.port)) as victim:
+        return Seen(victim, ROUNDS)
+
+
+def _is_accused_of(seen: Seen, name: str, count: int, dead: int) -> None:
+    assert seen.found is not None
+    assert (seen.found.name, seen.found.count) == (name, pytest.approx(count, abs=2))
+    assert seen.found.dead == pytest.approx(dead, abs=2)
+    diagnosis = seen.judged()
+    assert diagnosis.verdict in ({Verdict.LEAK} if dead else GROWS), diagnosis.evidence
+    assert set(seen.found.advice) <= set(diagnosis.advice)
+    if dead:  # one look is enough
+        assert seen.found_at_once is not None
+        assert seen.found_at_once.name == name
+
+
+def _is_not_accused(seen: Seen) -> None:
+    assert seen.found is None
+    assert seen.judged().verdict in CALM
+    assert seen.found_at_once is None
+    assert seen.judged_at_once().verdict is Verdict.OK
+
+
+# ---- one program for each row ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PER_ROUND)
+def test_a_victim_is_named_for_what_it_does(name: str, server: LoopbackServer) -> None:
+    count, dead = PER_ROUND[name]
+    _is_accused_of(_see(name, "leak", server), name, count * ROUNDS, dead * ROUNDS)
+
+
+@pytest.mark.parametrize("name", NO_DESCRIPTORS)
+def test_what_grows_without_a_descriptor_is_named_too(name: str, server: LoopbackServer) -> None:
+    seen = _see(name, "leak", server)
+    assert seen.found is not None
+    assert (seen.found.name, seen.found.count, seen.found.dead) == (name, ROUNDS, 0)
+    assert seen.judged().verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("name", [*PER_ROUND, *NO_DESCRIPTORS])
+def test_the_honest_twin_is_not_accused(name: str, server: LoopbackServer) -> None:
+    _is_not_accused(_see(name, "honest", server))
+
+
+def test_no_row_and_no_victim_is_forgotten() -> None:
+    by_loader = {row for row, _, _, _ in LOADERS.values()}
+    assert {row.name for row in SIGNATURES} == {*PER_ROUND, *NO_DESCRIPTORS, *by_loader, *BY_HAND_ONLY}
+    programs = {path.stem.replace("_", "-") for path in VICTIMS.glob("*.py")} - {"rounds", "torch-loader"}
+    assert programs == {*PER_ROUND, *NO_DESCRIPTORS}
+
+
+# ---- torch -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", LOADERS)
+def test_a_loader_misused_is_named(way: str, torch_victim: Victim) -> None:
+    name, count, dead, _ = LOADERS[way]
+    seen = Seen(torch_victim, LOADER_ROUNDS, way)
+    torch_victim.round("release")
+    _is_accused_of(seen, name, count * LOADER_ROUNDS, dead * LOADER_ROUNDS)
+    assert torch_victim.look().fds == seen.before.fds
+
+
+@pytest.mark.parametrize("way", LOADERS)
+def test_a_loader_used_rightly_is_not_accused(way: str, torch_victim: Victim) -> None:
+    right = LOADERS[way][3]
+    seen = Seen(torch_victim, LOADER_ROUNDS, right)
+    torch_victim.round("release")
+    _is_not_accused(seen)

@@ -1,0 +1,127 @@
+"""A victim in a process of its own: asked for rounds, looked at in between; and a server for those that call one."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from holdfast.diagnose.facts import Sample, Structure
+from holdfast.diagnose.structure import structures_of
+from holdfast.proc.snapshot import take_snapshot
+
+VICTIMS = Path(__file__).resolve().parent.parent / "victims"
+TIMEOUT_S = 60
+# A round stands for this much of a worker's life.
+ROUND_S = 60.0
+
+
+class Victim:
+    """Runs until the end of the `with`; then its input ends, and it has to end by itself."""
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(VICTIMS / f"{name}.py"), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._done = 0
+        self._expect("ready")
+
+    def round(self, line: str = "") -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        self._done += 1
+        self._expect(f"done {self._done}")
+
+    def rounds(self, times: int, line: str = "") -> list[Sample]:
+        """A sample before the first round and one after each, on a clock of rounds."""
+        samples = [self._sample(0)]
+        for number in range(1, times + 1):
+            self.round(line)
+            samples.append(self._sample(number))
+        return samples
+
+    def look(self) -> Structure:
+        return structures_of(take_snapshot(self._process.pid))[self._process.pid]
+
+    def _sample(self, number: int) -> Sample:
+        fds = len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+        return Sample(at_s=number * ROUND_S, fds=fds)
+
+    def _expect(self, answer: str) -> None:
+        assert self._process.stdout is not None
+        waited = select.select([self._process.stdout], [], [], TIMEOUT_S)[0]
+        got = self._process.stdout.readline() if waited else f"nothing in {TIMEOUT_S} s"
+        if got != answer + "\n":
+            self._end(kill=True)
+            raise AssertionError(f"wanted {answer!r} of the victim, got {got!r}")
+
+    def _end(self, kill: bool) -> None:
+        if kill:
+            self._process.kill()
+        self._process.communicate(timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(kill=kind is not None)
+        assert kind is not None or self._process.returncode == 0
+
+
+class LoopbackServer:
+    """Answers `ok` to every line, and closes after one that ends in `close`."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def _serve(self) -> None:
+        """One thread for all: a client waits for its answer before it, or the next one, sends more."""
+        open_ones: list[socket.socket] = [self._listener]
+        while self._listener in open_ones:
+            for one in select.select(open_ones, [], [])[0]:
+                if one is self._listener:
+                    self._accept(open_ones)
+                elif not self._answer(one):
+                    open_ones.remove(one)
+                    one.close()
+        for one in open_ones:
+            one.close()
+
+    def _accept(self, open_ones: list[socket.socket]) -> None:
+        try:
+            open_ones.append(self._listener.accept()[0])
+        except OSError:  # shut down: the end
+            open_ones.remove(self._listener)
+
+    def _answer(self, client: socket.socket) -> bool:
+        line = client.recv(4096)
+        if line:
+            client.sendall(b"ok\n")
+        return bool(line) and not line.endswith(b"close\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()

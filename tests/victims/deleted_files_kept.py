@@ -1,0 +1,29 @@
+"""Logs that were rotated away and stay open; the twin reopens, and closes the old one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from rounds import KEPT, serve
+
+
+def _rotate() -> None:
+    LOG.unlink(missing_ok=True)
+    KEPT.append(LOG.open("w"))
+
+
+def leak() -> None:
+    for _ in range(4):
+        _rotate()
+
+
+def honest() -> None:
+    _rotate()
+    if len(KEPT) > 1:
+        KEPT.pop(0).close()
+
+
+with tempfile.TemporaryDirectory() as name:
+    LOG = Path(name) / "worker.log"
+    serve(leak, honest)
