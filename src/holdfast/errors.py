@@ -3,6 +3,7 @@
 HoldfastError
 ├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
 ├── SchemaError              a schema that makes no sense, or data that does not fit the one given
+├── LeakError                something was left behind; says what, and who holds it
 ├── DataError                what was read is not what was written
 │   ├── CorruptError         a file is damaged; says where and how
 │   ├── UnfinishedError      a file is not damaged but not finished: its writer is at work, or died
@@ -28,6 +29,7 @@ __all__ = [
     "FormatError",
     "HoldfastError",
     "InputError",
+    "LeakError",
     "SchemaError",
     "TargetExistsError",
     "UnfinishedError",
@@ -46,6 +48,18 @@ class InputError(HoldfastError):
 
 class SchemaError(HoldfastError):
     """A schema that makes no sense, or data that does not fit it."""
+
+
+class LeakError(HoldfastError):
+    """Something was left behind. `left` has the kind and the name of each thing."""
+
+    def __init__(self, text: str, left: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(text, left)
+        self.text = text
+        self.left = left
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class DataError(HoldfastError):

@@ -1,0 +1,1 @@
+"""Acting in time: so far, blocks that must give back what they took."""

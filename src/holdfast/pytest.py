@@ -1,0 +1,131 @@
+"""A plugin for pytest: a test that leaves descriptors, children, threads or files in /dev/shm behind fails.
+
+    pytest --fd-leaks              every test; --fd-leaks=2 lets each leave two things
+    @pytest.mark.fd_leaks(max=0)   this test, also without the option; max=None: not this one
+    fd_leaks = 0                   in the ini file: every test
+
+It is off until asked for, and loads nothing then. Looked at is what is there after the test's own fixtures were torn
+down. What fixtures of a wider scope open while they are set up is theirs. A test that failed is not looked at: its
+traceback keeps everything in it alive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .guard.leaks import Check
+
+_WITHIN_S = 1.0
+_check = pytest.StashKey["Check"]()
+_failed = pytest.StashKey[bool]()
+_MARK = "fd_leaks(max=0, kinds=None): fails if the test leaves more than `max` things behind; max=None: not looked at"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("holdfast")
+    group.addoption(
+        "--fd-leaks",
+        nargs="?",
+        const=0,
+        type=_number,
+        metavar="N",
+        help="Fail tests that leave more than N (0) descriptors, children, threads or /dev/shm files behind. "
+        "Before a path write --fd-leaks=0.",
+    )
+    parser.addini("fd_leaks", "Like --fd-leaks: how many things a test may leave behind; empty is off.", default="")
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise pytest.UsageError(f"wanted --fd-leaks or --fd-leaks=N, got {text!r}; before a path write --fd-leaks=0")
+    return int(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARK)
+    _allowed_by_config(config)
+
+
+def _allowed_by_config(config: pytest.Config) -> int | None:
+    given: int | None = config.getoption("--fd-leaks")
+    text = str(config.getini("fd_leaks")).strip()
+    if given is not None or not text:
+        return given
+    if not text.isdigit():
+        raise pytest.UsageError(f"wanted fd_leaks to be a number in the ini file, got {text!r}")
+    return int(text)
+
+
+def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
+    """How many things may stay (None: not looked at), and which kinds are looked at."""
+    mark = item.get_closest_marker("fd_leaks")
+    if mark is None:
+        return _allowed_by_config(item.config), None
+    given: dict[str, Any] = dict(zip(("max", "kinds"), mark.args, strict=False)) | dict(mark.kwargs)
+    most = given.pop("max", 0)
+    kinds = given.pop("kinds", None)
+    if given or len(mark.args) > 2 or not (most is None or (type(most) is int and most >= 0)):
+        raise pytest.UsageError(f"wanted fd_leaks(max=0, kinds=None), got {mark.args} {mark.kwargs}")
+    return most, kinds
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    most, kinds = _wanted(item)
+    if most is not None:
+        from .guard.leaks import Check
+
+        item.stash[_failed] = False
+        try:
+            item.stash[_check] = Check(kinds)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    item = getattr(request, "_pyfuncitem", None)
+    check = item.stash.get(_check, None) if isinstance(item, pytest.Item) else None
+    if check is None or fixturedef.scope == "function":
+        return (yield)
+    with check.forgiving():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        check = item.stash.get(_check, None)
+        if check is not None:
+            del item.stash[_check]
+            check.stop()
+    if check is not None and not item.stash.get(_failed, False):
+        _judge(check, _wanted(item)[0] or 0)
+
+
+def _judge(check: Check, most: int) -> None:
+    for wait_s in check.waits(most, _WITHIN_S, collect=True):
+        time.sleep(wait_s)
+    if left := check.over(most):
+        from .guard.leaks import tell
+
+        pytest.fail(tell(left, most)[0], pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        item.stash[_failed] = True
+    return (yield)
