@@ -7,23 +7,37 @@ This module is the public face and loads the standard library only: a name's mod
 
 from __future__ import annotations
 
+import errno
 import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors as errors
+    from ._base.descriptors import raise_nofile as raise_nofile
+    from .diagnose.explain.explanation import Explanation as Explanation
     from .formats.tfrecord import Records as Records
     from .formats.tfrecord import TFRecordReader as TFRecordReader
     from .formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from .guard.no_leaks import no_leaks as no_leaks
+    from .look.diagnose import diagnose as diagnose
+    from .look.explain import explain as explain
+    from .look.snapshot import snapshot as snapshot
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
     from .schema import Ragged as Ragged
+    from .trace.listen import listen as listen
+    from .trace.owners import owners as owners
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Bytes": "schema",
+    "Explanation": "diagnose.explain.explanation",
     "Float32": "schema",
     "HoldfastError": "errors",
     "Int64": "schema",
@@ -31,7 +45,14 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "diagnose": "look.diagnose",
     "errors": "",
+    "explain": "look.explain",
+    "listen": "trace.listen",
+    "no_leaks": "guard.no_leaks",
+    "owners": "trace.owners",
+    "raise_nofile": "_base.descriptors",
+    "snapshot": "look.snapshot",
 }
 
 __all__ = sorted(_HOMES)
@@ -40,15 +61,47 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    home = _HOMES[name]
-    value = (
-        importlib.import_module(f".{name}", __name__)
-        if not home
-        else getattr(importlib.import_module(f".{home}", __name__), name)
-    )
+    try:
+        value = _load(name)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        with _more_descriptors():
+            value = _load(name)
     globals()[name] = value
     return value
 
 
+def _load(name: str) -> Any:
+    home = _HOMES[name]
+    module = importlib.import_module(f".{home or name}", __name__)
+    return getattr(module, name) if home else module
+
+
+@contextmanager
+def _more_descriptors() -> Iterator[None]:
+    """`hold.explain` is first wanted when there are none left, and a module must be opened to be loaded."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = soft + 32 if hard < 0 else min(soft + 32, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class _Face(ModuleType):
+    """Keeps public names: importing the room `holdfast.diagnose` would else put it in the place of the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and _HOMES.get(name)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face

@@ -1,8 +1,9 @@
 """The main job end to end, on data it makes, in under a minute.
 
 Makes a small dataset, damages it in three ways, finds every damage, gets all
-intact records back, and reads them into numpy columns. Each step checks what
-it shows. Works in a temporary folder that is gone afterwards; needs about
+intact records back, and reads them into numpy columns; then finds the worker
+of two that leaks, and the variable that holds what it leaked. Each step checks
+what it shows. Works in a temporary folder that is gone afterwards; needs about
 200 MB there.
 
 Example:

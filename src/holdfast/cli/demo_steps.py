@@ -23,6 +23,7 @@ from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..schema import Bytes, Column, Float32, Int64, Ragged, as_code
+from .demo_look import look
 from .demo_stage import Damage, MemoryMeter, Outcome, Stage, open_descriptors, rate
 
 SHARDS = 4
@@ -207,4 +208,4 @@ def _all_lost(stage: Stage) -> list[int]:
     return [int(firsts[done.shard]) + record for done in stage.damages for record in done.lost]
 
 
-STEPS: list[Callable[[Stage, Outcome], None]] = [make, damage, verify, salvage, read]
+STEPS: list[Callable[[Stage, Outcome], None]] = [make, damage, verify, salvage, read, look]

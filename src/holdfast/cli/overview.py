@@ -13,6 +13,12 @@ from .version import version_line
 
 # Each line is the first line of the command's docstring; a test compares them.
 COMMANDS = {
+    "Look": {
+        "doctor": "Whether processes leak descriptors, when they run dry, what to do.",
+        "top": "Processes and their descriptors, live.",
+        "plan": "What a run will need, against what this machine gives.",
+        "explain": "What an error really means, here and now.",
+    },
     "Look into files": {
         "inspect": "What is in files: records, sizes, the schema, first values.",
         "verify": "Whether files are whole, and where they are not.",

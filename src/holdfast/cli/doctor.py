@@ -1,0 +1,130 @@
+"""Whether processes leak descriptors, when they run dry, what to do.
+
+Looks at each process and its descendants: descriptors by kind against the
+limits, pipes whose far end is gone, and what these patterns mean. One look
+takes a moment and can prove a leak; whether a count grows, and when it will
+reach its limit, shows only after watching: --for 30s, 5m or 1h. Ctrl-C ends
+the watch early and shows the verdict so far. A process that has called
+holdfast.listen() also says which of its objects hold the descriptors.
+
+PID is a process id. With --name every process is looked at whose command line
+or name has that text in it.
+
+Example:
+
+  holdfast doctor 41231 --for 30s
+  holdfast doctor --name train.py --json | jq .verdict
+
+With --json the facts are those of the worst process of the tree, `about`:
+
+  {"pid": 41231, "about": 41231, "command": "python -m ami.worker",
+   "verdict": "LEAK", "evidence": ["…"], "advice": ["…"], "fds": 63912,
+   "limit": 65536, "kinds": {"pipe": 63871}, "dead_pipes": 63840,
+   "self_pairs": 15960, "growth_per_hour": 421.3, "eta_s": [7260, 8340],
+   "signature": "dead-loaders", "held_by": [], "tree": [{"pid": 41231,
+   "ppid": 1, "command": "…", "fds": 63912, "limit": 65536, "kinds": {},
+   "threads": 12, "rss_bytes": 4210000000, "verdict": "LEAK"}]}
+
+  verdict   OK, SETTLING, GROWING, LEAK or EXHAUSTED
+  eta_s     seconds to the soft limit, earliest and latest (null: never);
+            null when it does not grow
+  growth_per_hour, kinds, dead_pipes, self_pairs, signature   null: unknown
+
+Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
+
+Exit codes: 0 all are OK or SETTLING; 1 one is GROWING; 2 one has a LEAK; 3 one
+is EXHAUSTED; 4 one could not be looked at (no such process, no permission, no
+process of that name), or wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from ..diagnose.facts import Verdict
+from ..look.examine import Examination
+from ..look.find import find_by_name
+from ..look.target import Target
+from ..report.doctor_facts import targets_as_dict
+from ..report.words import counted, printable
+from .command import Command, command
+from .durations import seconds_of
+from .exits import describe
+from .screen import Screen
+from .waiting import Waiting
+
+EXITS = {Verdict.OK: 0, Verdict.SETTLING: 0, Verdict.GROWING: 1, Verdict.LEAK: 2, Verdict.EXHAUSTED: 3}
+CANNOT_LOOK = 4
+
+
+class Doctor(Command):
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
+        """Wrong usage must not look like a leak to the script that made the mistake."""
+        as_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, *rest, **extra)
+        except click.UsageError as error:
+            _refuse([describe(error)[0]], as_json=as_json)
+            raise click.exceptions.Exit(CANNOT_LOOK) from error
+
+
+@command(__doc__)
+@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+@click.option("--for", "for_s", metavar="TIME", callback=seconds_of, help="Watch for that long: 30s, 5m, 1h.")
+@click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
+@click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
+def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
+    found = find_by_name(name) if name else []
+    if not pids and not found:
+        said = f"no process has {name!r} in its command line" if name else "say which process: its PID, or --name TEXT"
+        return _refuse([f"doctor: {said} (see `holdfast doctor --help`)"], as_json=screen.as_json)
+    examination = Examination([*pids, *found], tree=tree, role=name if name and not pids else "process")
+    if for_s:
+        _watch(screen, examination, for_s)
+    targets = examination.conclude()
+    _refuse(examination.errors, as_json=False)
+    screen.document(targets_as_dict(targets, examination.errors))
+    _show(screen, targets)
+    return exit_code(targets, examination.errors)
+
+
+doctor = Doctor("doctor", callback=_doctor.callback, params=_doctor.params, help=__doc__, short_help="")
+
+
+def exit_code(targets: Sequence[Target], errors: Sequence[str]) -> int:
+    return max([EXITS[target.verdict] for target in targets] + [CANNOT_LOOK] * bool(errors))
+
+
+def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
+    try:
+        with Waiting("watching", for_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
+            examination.watch(for_s, waiting.passed)
+    except KeyboardInterrupt:
+        pass  # whoever has seen enough wants the verdict, not an apology
+
+
+def _show(screen: Screen, targets: Sequence[Target]) -> None:
+    if not screen.talks:
+        return
+    from ..report.doctor import DoctorPage
+
+    now = datetime.now()
+    for at, target in enumerate(targets):
+        screen.print(*(["\n"] if at else []), DoctorPage(target, now))
+    if len(targets) > 1:
+        worst = max(targets, key=lambda target: EXITS[target.verdict])
+        screen.print(f"\n{counted(len(targets), 'target')}; the worst is {worst.pid}: {worst.verdict.value}")
+
+
+def _refuse(sentences: Sequence[str], *, as_json: bool) -> int:
+    for sentence in sentences:
+        print(f"holdfast: {printable(sentence)}", file=sys.stderr, flush=True)
+        if as_json:
+            print(json.dumps({"error": sentence}), flush=True)
+    return CANNOT_LOOK

@@ -1,0 +1,121 @@
+"""What an error really means, here and now.
+
+TEXT is an error message, a traceback, or anything that holds one; a file's
+name means the log in it (packed with gzip, too), and - means stdin. Says which
+limit it is and how much of it is used, who holds the lock, what the error is
+often mistaken for, and what to do. In a log the errors are grouped, with the
+first and the last line of each and their times; the most telling kind comes
+first: what is behind two hundred SSLErrors, not they.
+
+Examples:
+
+  holdfast explain "OSError: [Errno 24] Too many open files" --pid 41231
+  holdfast explain "unable to lock file" --path train.h5
+  kubectl logs worker-3 | holdfast explain -
+
+With --json:
+
+  {"known": true, "lines": 9120, "causes": [{"name": "EMFILE",
+   "title": "Too many open files", "errno": 24, "says": "…", "here": ["…"],
+   "mistaken_for": "…", "advice": ["…"], "chain": "worker.log line 88",
+   "text": "OSError: [Errno 24] …", "count": 214,
+   "first": {"source": "worker.log", "line": 88,
+    "time": "2026-05-01 10:22:01"}, "last": {…}}]}
+
+  name      which kind it is: a word that stays the same
+  errno     the one behind it, null if there is none
+  here      what was found on this machine, now
+  count     on how many lines it stands
+  time      the line's own stamp, or the nearest one above it; null if none
+
+Exit codes: 0 it is known; 1 nothing in it is known; 3 a file cannot be read,
+or there is no process PID.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from .._base.units import format_bytes
+from ..diagnose.explain.explanation import Explanation, body
+from ..diagnose.explain.logs import Scanner
+from ..errors import InputError
+from ..look.explain import explain_sighting
+from ..look.explain_logs import scan_file, scan_stream
+from ..proc.procfs import REAL, stat_or_none
+from ..report.explain import explanations_as_dict
+from ..report.words import counted, printable
+from .command import command
+from .exits import FINE, FOUND
+from .progress import bar_for
+from .screen import Screen
+
+_SHOWN = 5
+_WIDTH = 80
+_WIDEST = 100
+
+
+@command(__doc__)
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT|FILE|-")
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="The process whose limits are to be looked at.")
+@click.option("--path", metavar="FILE", help="The file in question, where the text does not name it.")
+def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str | None) -> int:
+    if pid is not None and stat_or_none(REAL, f"/proc/{pid}") is None:
+        raise InputError(f"there is no process {pid}")
+    if path is not None and not os.path.exists(path):
+        raise InputError(f"there is no file {path}")
+    scanner = _scan(screen, texts)
+    causes = [explain_sighting(seen, pid, path, shell=True) for seen in scanner.sightings()]
+    screen.document(explanations_as_dict(causes, scanner.lines))
+    for at, cause in enumerate(causes[:_SHOWN]):
+        _show(screen, cause, first=at == 0)
+    if len(causes) > _SHOWN:
+        screen.print(f"\n… and {counted(len(causes) - _SHOWN, 'more kind')} (--json lists all)")
+    if not causes:
+        screen.print(_nothing(texts, scanner.lines))
+    return FINE if causes else FOUND
+
+
+def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
+    """Names of files mean their content. If there is none among them, it is one text, whose quotes were forgotten."""
+    scanner = Scanner()
+    files = [text for text in texts if text == "-" or os.path.exists(text)]
+    if not files:
+        scanner.begin("")
+        scanner.feed(" ".join(texts).encode("utf-8", "replace"))
+        scanner.end()
+        return scanner
+    missing = [text for text in texts if text not in files]
+    if missing:
+        raise InputError(f"there is no file {missing[0]}")
+    total = sum(os.path.getsize(file) for file in files if file != "-")
+    with bar_for(screen, f"reading {format_bytes(total)} of logs", total) as bar:
+        for file in files:
+            if file == "-":
+                scan_stream(scanner, sys.stdin.buffer, "", bar.advance)
+            else:
+                scan_file(scanner, file, bar.advance)
+    return scanner
+
+
+def _show(screen: Screen, cause: Explanation, *, first: bool) -> None:
+    if not screen.talks:
+        return
+    if not first:
+        screen.print()
+    width = min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDEST) if screen.terminal else _WIDTH
+    screen.print(screen.styled(cause.headline, "bold red" if first else "bold yellow"))
+    screen.print()
+    for label, text in body(cause, width):
+        screen.print(screen.styled(label, "cyan"), printable(text))
+
+
+def _nothing(texts: tuple[str, ...], lines: int) -> str:
+    if texts == ("-",) or any(os.path.exists(text) for text in texts):
+        return f"nothing in {counted(lines, 'line')} is an error that is known here"
+    name = " is no file, and" if len(texts) == 1 and " " not in texts[0] and len(texts[0]) < 200 else ":"
+    return f"{printable(' '.join(texts)[:200])}{name} no error that is known here"

@@ -1,0 +1,86 @@
+"""Processes and their descriptors, live.
+
+Shows a tree of processes with their descriptors against their limits, how
+fast they grow and when they run dry, pipes whose far end is gone, and a
+verdict; under it what the chosen process holds and what to do about it.
+
+Without a PID or --name: all processes of this user that have children or more
+than 64 descriptors, the one with most of them first.
+
+Keys: up and down choose; f, g, m, v and t sort by descriptors, growth, memory,
+verdict or as a tree; space pauses; d asks the doctor; q ends.
+
+Example:
+
+  holdfast top --name train.py
+  holdfast top --once
+
+--once and --json show one frame, and need no more than holdfast itself; the
+live view needs textual: pip install 'holdfast[ui]'.
+
+With --json (unlimited and unknown are null):
+
+  {"host": {"file_max": {"used": 1504, "limit": null}}, "processes": [{"pid":
+   41231, "ppid": 1, "command": "…", "fds": 63912, "limit": 65536, "kinds": {},
+   "dead_pipes": 63840, "growth_per_hour": null, "eta_s": null, "rss_bytes":
+   4210000000, "threads": 12, "verdict": "LEAK", "signature": "dead-loaders"}]}
+
+Exit codes: 0 it was shown; 2 wrong usage; 3 there is nothing to show (no such
+process, none of that name), or textual is not installed.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from ..errors import InputError
+from ..look.board import Board
+from ..look.find import find_by_name
+from .command import command
+from .durations import parse_seconds, seconds_of
+from .exits import FINE
+from .screen import Screen
+
+_NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top --once` shows one frame without it"
+
+
+@command(__doc__)
+@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+@click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
+@click.option("--every", "every_s", metavar="TIME", callback=seconds_of, help="Between two samples.  [default: 2s]")
+@click.option("--once", is_flag=True, help="One frame, then end.")
+def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float | None, once: bool) -> int:
+    every_s = every_s or parse_seconds("2s")
+    board = Board(_wanted(pids, name), every_s=every_s)
+    if once or not screen.talks:
+        return _show_once(screen, board)
+    if find_spec("textual") is None:
+        raise InputError(_NO_UI)
+    if not screen.terminal:
+        raise click.UsageError("the live view needs a terminal; --once shows one frame", click.get_current_context())
+    from .top_app import TopApp
+
+    TopApp(board, every_s).run()
+    return FINE
+
+
+def _wanted(pids: tuple[int, ...], name: str | None) -> list[int] | None:
+    if name is None:
+        return list(pids) or None
+    found = [*pids, *find_by_name(name)]
+    if not found:
+        raise InputError(f"no process has {name!r} in its command line")
+    return found
+
+
+def _show_once(screen: Screen, board: Board) -> int:
+    from ..report.top_frame import Frame, Order, picture_as_dict
+
+    picture = board.refresh()
+    if not picture.rows:
+        raise InputError("none of these processes is there" if board.chosen else "this user has no such processes")
+    screen.document(picture_as_dict(picture))
+    screen.print(Frame(picture, Order.TREE if board.chosen else Order.FDS))
+    return FINE

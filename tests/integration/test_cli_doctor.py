@@ -1,0 +1,202 @@
+"""`holdfast doctor` on real processes: its page, its document, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+
+import pytest
+from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, without_styles
+from leaking_process import Leaker, leaker
+
+KEYS = {
+    "verdict",
+    "evidence",
+    "advice",
+    "fds",
+    "limit",
+    "kinds",
+    "dead_pipes",
+    "self_pairs",
+    "growth_per_hour",
+    "eta_s",
+    "signature",
+    "tree",
+}
+
+
+def test_a_healthy_process_is_ok() -> None:
+    with leaker() as healthy:
+        found = document("doctor", str(healthy.pid))
+        done = holdfast("doctor", healthy.pid)
+    assert found.keys() >= KEYS
+    assert (found["verdict"], found["signature"], found["eta_s"]) == ("OK", None, None)
+    assert (found["pid"], found["about"], found["limit"]) == (healthy.pid, healthy.pid, 1024)
+    [row] = found["tree"]
+    assert row["fds"] == found["fds"] == sum(found["kinds"].values())
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"process {healthy.pid}  ")
+    assert "✓ OK" in done.stdout.splitlines()[0]
+
+
+def test_one_look_proves_a_leak_of_dead_pipes() -> None:
+    with leaker() as leaking:
+        leaking.leak(300)
+        found = document("doctor", str(leaking.pid), code=2)
+        done = holdfast("doctor", leaking.pid)
+    assert (found["verdict"], found["dead_pipes"]) == ("LEAK", 300)
+    assert found["evidence"]
+    assert found["advice"]
+    assert found["signature"]
+    assert done.returncode == 2
+    assert "300: their far end is closed in every process (read ends)" in done.stdout
+
+
+def test_without_descriptors_left_it_is_exhausted() -> None:
+    with leaker(limit=128) as leaking:
+        leaking.leak(128 - 8)
+        found = document("doctor", str(leaking.pid), code=3)
+    assert found["verdict"] == "EXHAUSTED"
+
+
+def test_growth_and_its_end_show_when_it_is_watched() -> None:
+    """The leak goes on for as long as doctor watches: how fast does not matter, only that it never stops."""
+    with leaker() as leaking:
+        ended = threading.Event()
+        feeder = threading.Thread(target=_leak_until, args=(leaking, ended))
+        feeder.start()
+        try:
+            done = holdfast("doctor", leaking.pid, "--for", "3s", "--json")
+        finally:
+            ended.set()
+            feeder.join()
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) in ((2, "LEAK"), (3, "EXHAUSTED"))
+    assert found["watched_s"] >= 2.9
+    assert found["growth_per_hour"] > 0
+    low, high = found["eta_s"]
+    assert 0 <= low <= (low if high is None else high)
+
+
+def _leak_until(leaking: Leaker, ended: threading.Event) -> None:
+    while not ended.wait(0.02):
+        leaking.leak(2)
+
+
+def test_ctrl_c_during_the_watch_shows_the_verdict_so_far() -> None:
+    with leaker() as leaking:
+        leaking.leak(100)
+
+        def interrupt(process: subprocess.Popen[bytes]) -> None:
+            deadline = time.monotonic() + 60
+            # One thread moves the bar and one samples: the watch has begun.
+            while len(os.listdir(f"/proc/{process.pid}/task")) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+
+        shown, code = on_terminal("doctor", str(leaking.pid), "--for", "1h", meanwhile=interrupt)
+    assert code == 2
+    assert "LEAK" in shown
+    assert "interrupted" not in shown
+
+
+def test_workers_are_found_by_name_and_all_looked_at() -> None:
+    name = f"trainer-{uuid.uuid4().hex}"
+    with leaker(name) as healthy, leaker(name) as leaking:
+        leaking.leak(300)
+        found = document("doctor", "--name", name, code=2)
+        done = holdfast("doctor", "--name", name)
+    assert found["verdict"] == "LEAK"
+    assert {target["pid"]: target["verdict"] for target in found["targets"]} == {healthy.pid: "OK", leaking.pid: "LEAK"}
+    assert f"the worst is {leaking.pid}: LEAK" in done.stdout
+    assert f"{name} {leaking.pid}  " in done.stdout
+
+
+def test_the_worst_of_the_tree_is_told_of() -> None:
+    """This process is the parent of the one that leaks."""
+    with leaker() as leaking:
+        leaking.leak(300)
+        found = document("doctor", str(os.getpid()), code=2)
+        alone = document("doctor", str(os.getpid()), "--no-tree")
+    assert (found["pid"], found["about"], found["verdict"]) == (os.getpid(), leaking.pid, "LEAK")
+    assert {row["pid"]: row["verdict"] for row in found["tree"]}[os.getpid()] == "OK"
+    assert [row["pid"] for row in alone["tree"]] == [os.getpid()]
+
+
+def test_a_process_that_listens_says_who_holds_them() -> None:
+    with leaker(listens=True) as leaking:
+        leaking.leak(300)
+        found = document("doctor", str(leaking.pid), code=2)
+        done = holdfast("doctor", leaking.pid)
+    assert any("keep" in line and "300 ×" in line for line in found["held_by"])
+    assert "held by       " in done.stdout
+
+
+GONE = 2**22 + 1  # above the highest pid there can be
+WRONG = {
+    f"{GONE}": f"there is no process {GONE}",
+    "": "doctor: say which process: its PID, or --name TEXT (see `holdfast doctor --help`)",
+    "--name no-such-process-anywhere-": (
+        "doctor: no process has 'no-such-process-anywhere-' in its command line (see `holdfast doctor --help`)"
+    ),
+    "1 --for soon": (
+        "doctor: invalid value for '--for': wanted a time such as 30s, 5m or 1h, got 'soon' "
+        "(see `holdfast doctor --help`)"
+    ),
+    "--frobnicate": "doctor: no such option: --frobnicate (see `holdfast doctor --help`)",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_cannot_be_looked_at_is_one_sentence_and_exit_code_4(line: str) -> None:
+    assert refused("doctor", *line.split(), code=4) == WRONG[line]
+
+
+@pytest.mark.parametrize("line", [str(GONE), "--frobnicate"])
+def test_and_an_error_in_the_document(line: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "doctor", line, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, json.loads(done.stdout)) == (4, {"error": WRONG[line]})
+
+
+def test_one_that_is_gone_does_not_hide_the_others() -> None:
+    with leaker() as healthy:
+        done = holdfast("doctor", healthy.pid, GONE, "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (4, "OK")
+    assert found["errors"] == [f"there is no process {GONE}"]
+    assert [target["pid"] for target in found["targets"]] == [healthy.pid]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_it_fits_the_terminal_with_and_without_colour(columns: int) -> None:
+    with leaker() as leaking:
+        leaking.leak(300)
+        coloured, _ = on_terminal("doctor", str(os.getpid()), columns=columns)
+        plain, code = on_terminal("doctor", str(os.getpid()), columns=columns, NO_COLOR="1")
+    assert code == 2
+    assert "\x1b[1;31m✗ LEAK" in coloured
+    assert "\x1b[31m" not in plain
+    for shown in (coloured, plain):
+        lines = without_styles(shown).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert any("verdict" in line and "fds / limit" in line for line in lines)
+
+
+def test_quiet_tells_by_its_exit_code_alone() -> None:
+    with leaker() as leaking:
+        leaking.leak(300)
+        done = holdfast("doctor", leaking.pid, "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

@@ -1,0 +1,152 @@
+"""`holdfast explain`: texts, log files, stdin, and how it looks."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_process import COMMAND, TIMEOUT_S, document, environment, holdfast, on_terminal, refused, without_styles
+
+from holdfast.diagnose.explain.compose import of_sighting
+from holdfast.diagnose.explain.here import Here, Whose
+from holdfast.diagnose.explain.logs import Place, Scanner, Sighting
+from holdfast.diagnose.explain.row import Row
+from holdfast.diagnose.explain.table import ROWS
+from holdfast.errors import InputError
+from holdfast.look.explain_logs import scan_file
+
+EMFILE = "OSError: [Errno 24] Too many open files: 'a.jpg'"
+KEYS = ["name", "title", "errno", "says", "here", "mistaken_for", "advice", "chain", "text", "count", "first", "last"]
+
+
+def log() -> str:
+    lines = [f"2026-05-01 10:{at // 60:02}:{at % 60:02},000 ERROR SSLError: Max retries exceeded" for at in range(200)]
+    lines[7] = f"2026-05-01 10:00:07,500 ERROR {EMFILE}"
+    lines[150] = f"2026-05-01 10:02:30,500 ERROR {EMFILE}"
+    return "\n".join(lines) + "\n"
+
+
+def test_a_text() -> None:
+    done = holdfast("explain", EMFILE)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Too many open files (EMFILE, errno 24)"
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+    assert "A process started from here may have" in done.stdout
+    for label in ("here", "mistaken for", "do", "found"):
+        assert f"\n  {label} " in done.stdout
+
+
+def test_words_without_quotes_are_one_text() -> None:
+    assert document("explain", "Too", "many", "open", "files")["causes"][0]["name"] == "EMFILE"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_kind_fits_on_a_screen(row: Row) -> None:
+    place = Place("worker.log", 1000, "2026-05-01 10:22:01")
+    told = str(of_sighting(Sighting(row, 2, place, place, row.title, ""), Here(whose=Whose.OWN, pid=1)))
+    lines = told.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 22
+
+
+def test_a_log_is_grouped_and_the_cause_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "worker.log").write_text(log())
+    told = document("explain", "worker.log", cwd=tmp_path)
+    assert (told["known"], told["lines"]) == (True, 200)
+    first, second = told["causes"]
+    assert list(first) == KEYS
+    assert (first["name"], first["count"], first["errno"]) == ("EMFILE", 2, 24)
+    assert first["first"] == {"source": "worker.log", "line": 8, "time": "2026-05-01 10:00:07,500"}
+    assert first["last"]["line"] == 151
+    assert (second["name"], second["count"]) == ("tls", 198)
+    text = holdfast("explain", "worker.log", cwd=tmp_path).stdout
+    assert "on 2 lines: the first is line 8 (2026-05-01 10:00:07,500)" in text
+    assert text.index("EMFILE") < text.index("SSLError, Max retries")
+
+
+def test_stdin() -> None:
+    done = subprocess.run(
+        [*COMMAND, "explain", "-"], input=log(), capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0
+    assert "the last line 151 (2026-05-01 10:02:30,500)" in " ".join(done.stdout.split())
+
+
+def test_several_logs(tmp_path: Path) -> None:
+    for at in range(2):
+        (tmp_path / f"{at}.log").write_text(f"x\n{EMFILE}\n")
+    [cause] = document("explain", "0.log", "1.log", cwd=tmp_path)["causes"]
+    assert (cause["first"]["source"], cause["last"]["source"], cause["count"]) == ("0.log", "1.log", 2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "latin-1"])
+def test_logs_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.log").write_bytes(f"über\n{EMFILE}\n".encode(encoding))
+    assert document("explain", "a.log", cwd=tmp_path)["causes"][0]["first"]["line"] == 2
+
+
+def test_packed_logs_also_appended_and_cut_ones(tmp_path: Path) -> None:
+    data = gzip.compress(b"x\n" * 1_000_000) + gzip.compress(EMFILE.encode() + b"\n" + os.urandom(2000))
+    (tmp_path / "a.log.gz").write_bytes(data[:-100])
+    [cause] = document("explain", "a.log.gz", cwd=tmp_path)["causes"]
+    assert cause["first"]["line"] == 1_000_001
+    (tmp_path / "b.log.gz").write_bytes(data[:20] + b"\xff" * 100)
+    assert "cannot unpack b.log.gz" in refused("explain", "b.log.gz", code=3, cwd=tmp_path)
+
+
+def test_a_named_pipe_is_read(tmp_path: Path) -> None:
+    line = 'exec "$1" -m holdfast explain <(echo "Bus error") --json'
+    done = subprocess.run(["bash", "-c", line, "bash", sys.executable], capture_output=True, text=True, check=True)
+    assert '"name": "bus"' in done.stdout
+
+
+def test_nothing_known() -> None:
+    done = holdfast("explain", "all is well")
+    assert (done.returncode, done.stdout) == (1, "all is well: no error that is known here\n")
+    assert holdfast("explain", "gone.log").stdout == "gone.log is no file, and no error that is known here\n"
+    assert document("explain", "", code=1) == {"known": False, "lines": 0, "causes": []}
+    assert holdfast("explain", "/dev/null").stdout == "nothing in 0 lines is an error that is known here\n"
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    assert "is a folder; wanted a log file" in refused("explain", tmp_path, code=3)
+    assert refused("explain", "x", "--pid", "999999999", code=3) == "there is no process 999999999"
+    assert refused("explain", "x", "--path", "gone", code=3, cwd=tmp_path) == "there is no file gone"
+    assert refused("explain", "/dev/null", "gone", code=3, cwd=tmp_path) == "there is no file gone"
+    with pytest.raises(InputError, match="cannot read"):
+        scan_file(Scanner(), "/proc/self/mem")
+
+
+def test_a_process_and_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    path.touch()
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = holdfast("explain", "unable to lock file", "--path", path)
+    assert f"Process {os.getpid()} (" in done.stdout
+    done = holdfast("explain", "Too many open files", "--pid", str(os.getpid()))
+    assert f"Process {os.getpid()} (" in done.stdout
+
+
+def test_quiet_tells_by_its_exit_code() -> None:
+    done = holdfast("explain", "-q", EMFILE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_on_a_terminal(columns: int) -> None:
+    text, code = on_terminal("explain", EMFILE, columns=columns)
+    assert code == 0
+    assert "\x1b[" in text
+    lines = without_styles(text).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= min(columns, 100)
+    plain = on_terminal("explain", EMFILE, columns=columns, NO_COLOR="1")[0]
+    assert "\x1b[36m" not in plain
+    assert without_styles(plain) == without_styles(text)
