@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 PROGRAM = """
-import gc, json, os
+import gc, json, os, threading
 import torch
 from torch.utils.data import DataLoader, Dataset
 from holdfast.trace.owners import owners_summary
@@ -57,6 +57,9 @@ def groups(case):
     gc.disable()
     before = opened()
     case()
+    for thread in threading.enumerate():  # those that feed queues close the ends of their pipes when they end
+        if thread is not threading.main_thread():
+            thread.join(60)
     found = owners_summary(opened() - before)
     gc.enable()
     keep.clear()

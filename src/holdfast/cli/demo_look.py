@@ -51,7 +51,7 @@ def look(stage: Stage, out: Outcome) -> None:
         [other, *_] = diagnose(honest.pid, _WATCH_S)
     found = target.worst.diagnosis
     out.facts = {"verdict": str(found.verdict), "honest_verdict": str(other.diagnosis.verdict), "fds": found.fds}
-    out.say("A worker keeps the reading ends of pipes whose writers are gone. Seen from outside:\n")
+    out.say("A worker keeps the reading ends of pipes whose writers are gone. Seen from outside:")
     growth = f"+{found.trend.per_hour:,.0f} an hour" if found.trend else "not known"
     out.table(
         ["", ""],

@@ -21,9 +21,10 @@ With --json the facts are those of the worst process of the tree, `about`:
    "verdict": "LEAK", "evidence": ["…"], "advice": ["…"], "fds": 63912,
    "limit": 65536, "kinds": {"pipe": 63871}, "dead_pipes": 63840,
    "self_pairs": 15960, "growth_per_hour": 421.3, "eta_s": [7260, 8340],
-   "signature": "dead-loaders", "held_by": [], "tree": [{"pid": 41231,
-   "ppid": 1, "command": "…", "fds": 63912, "limit": 65536, "kinds": {},
-   "threads": 12, "rss_bytes": 4210000000, "verdict": "LEAK"}]}
+   "signature": "dead-dataloader-iterators", "held_by": [],
+   "tree": [{"pid": 41231, "ppid": 1, "command": "…", "fds": 63912,
+   "limit": 65536, "kinds": {}, "threads": 12, "rss_bytes": 4210000000,
+   "verdict": "LEAK"}]}
 
   verdict   OK, SETTLING, GROWING, LEAK or EXHAUSTED
   eta_s     seconds to the soft limit, earliest and latest (null: never);
@@ -112,11 +113,12 @@ def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
 def _show(screen: Screen, targets: Sequence[Target]) -> None:
     if not screen.talks:
         return
+    from ..report.ascii import AnyTerminal
     from ..report.doctor import DoctorPage
 
     now = datetime.now()
     for at, target in enumerate(targets):
-        screen.print(*(["\n"] if at else []), DoctorPage(target, now))
+        screen.print(*(["\n"] if at else []), AnyTerminal(DoctorPage(target, now)))
     if len(targets) > 1:
         worst = max(targets, key=lambda target: EXITS[target.verdict])
         screen.print(f"\n{counted(len(targets), 'target')}; the worst is {worst.pid}: {worst.verdict.value}")

@@ -86,10 +86,11 @@ def plan(
     )
     made = make_plan(wish, room)
     if screen.as_json or screen.talks:
+        from ..report.ascii import AnyTerminal
         from ..report.plan import PlanPage, plan_as_dict
 
         screen.document(plan_as_dict(made, files))
-        screen.print(PlanPage(made, files))
+        screen.print(AnyTerminal(PlanPage(made, files)))
     return FINE if made.fits else FOUND
 
 

@@ -76,11 +76,12 @@ def _wanted(pids: tuple[int, ...], name: str | None) -> list[int] | None:
 
 
 def _show_once(screen: Screen, board: Board) -> int:
+    from ..report.ascii import AnyTerminal
     from ..report.top_frame import Frame, Order, picture_as_dict
 
     picture = board.refresh()
     if not picture.rows:
         raise InputError("none of these processes is there" if board.chosen else "this user has no such processes")
     screen.document(picture_as_dict(picture))
-    screen.print(Frame(picture, Order.TREE if board.chosen else Order.FDS))
+    screen.print(AnyTerminal(Frame(picture, Order.TREE if board.chosen else Order.FDS)))
     return FINE

@@ -26,6 +26,7 @@ _LOOK_EVERY_S = 15.0
 _JUDGE_EVERY_S = 5.0
 # A look or a verdict that took a second is made again after 50 at the earliest.
 _REST = 50
+_MOVED = 32
 _HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
 
 
@@ -71,7 +72,7 @@ class Board:
         self._first: dict[Identity, Structure] = {}
         self._verdicts: dict[Identity, Diagnosis] = {}
         self._pipe_pages: int | None = None
-        self._look_again_at_s = self._judge_again_at_s = float("-inf")
+        self._look_again_at_s = self._look_soonest_s = self._judge_again_at_s = -math.inf
 
     @property
     def chosen(self) -> bool:
@@ -79,7 +80,8 @@ class Board:
         return self._pids is not None
 
     def refresh(self) -> Picture:
-        looked = self._clock() >= self._look_again_at_s
+        now = self._clock()
+        looked = now >= self._look_again_at_s or (now >= self._look_soonest_s and self._has_moved())
         if looked:
             self._look()
         self._watch.sample()
@@ -104,7 +106,16 @@ class Board:
             pages += next((limit.used or 0 for limit in snapshot.shared if limit.name == "pipe_user_pages"), 0)
         self._pipe_pages = pages
         now = self._clock()
-        self._look_again_at_s = now + max(_LOOK_EVERY_S, _REST * (now - began))
+        self._look_soonest_s = now + _REST * (now - began)
+        self._look_again_at_s = max(self._look_soonest_s, now + _LOOK_EVERY_S)
+
+    def _has_moved(self) -> bool:
+        """Whether a process has far more or far fewer than when it was looked at: its kinds are stale then."""
+        for identity, (look, _) in self._looks.items():
+            seen = look.fd_count or 0
+            if abs((_latest(self._watch.series.get(identity), seen) or 0) - seen) > max(_MOVED, seen / 4):
+                return True
+        return False
 
     def _keep(self, snapshot: Snapshot) -> None:
         structures = structures_of(snapshot)

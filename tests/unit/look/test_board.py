@@ -91,3 +91,21 @@ def test_nobody_to_look_at() -> None:
     examination = Examination([2**22 + 1])
     examination.watch(3600)
     assert examination.conclude() == []
+
+
+def test_a_count_that_has_moved_far_is_looked_at_again_at_once() -> None:
+    """The clock moves by a second only, far less than the time between two looks."""
+    now = [0.0]
+    board = Board([os.getpid()], clock=lambda: now[0])
+    board.refresh()
+    pipes = [os.pipe() for _ in range(100)]
+    try:
+        now[0] += 1.0
+        board.refresh()  # sees the count, and that it moved
+        now[0] += 1.0
+        [row] = [row for row in board.refresh().rows if row.pid == os.getpid()]
+        assert len(row.look.descriptors or ()) >= 200
+    finally:
+        for pair in pipes:
+            for fd in pair:
+                os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from holdfast.diagnose.facts import Forecast, Structure, Verdict
 from holdfast.look.target import Target
+from holdfast.report.ascii import AnyTerminal
 from holdfast.report.doctor import DoctorPage
 from holdfast.report.doctor_facts import target_as_dict, targets_as_dict
 
@@ -166,3 +168,16 @@ def test_several_targets_are_a_list_with_the_worst_verdict() -> None:
     )
     assert targets_as_dict([fine], ["there is no process 9"])["errors"] == ["there is no process 9"]
     assert targets_as_dict([], ["there is no process 9"]) == {"error": "there is no process 9"}
+
+
+def test_where_only_ascii_can_be_shown_the_page_is_as_wide() -> None:
+    class Teletype(io.StringIO):
+        encoding = "ascii"
+
+    shown = []
+    for file in (Teletype(), io.StringIO()):
+        Console(width=100, file=file).print(AnyTerminal(DoctorPage(target(leak(), child(41300)), NOW)))
+        shown.append(file.getvalue())
+    assert shown[0].isascii()
+    assert "x LEAK , dark in about 2 h 10 min (20:41 ~ 9 min)" in shown[0]
+    assert [len(line) for line in shown[0].splitlines()] == [len(line) for line in shown[1].splitlines()]
