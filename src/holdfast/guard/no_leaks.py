@@ -27,8 +27,9 @@ def no_leaks(kinds: Iterable[str] | None = None, max: int = 0, gc: bool = True, 
     If something seems left, garbage is collected once (unless `gc` is False) and it gets `within_s` to go: a thread may
     be ending just now. Forgiven is what a module opened while it was imported for the first time within the block,
     /dev/urandom, and multiprocessing's resource tracker and fork server, which Python keeps. What another thread
-    opens meanwhile and keeps counts as this block's. An exception within the block is the one that is raised; what was
-    left is added to it as a note.
+    opens meanwhile and keeps counts as this block's, and so does a file in /dev/shm that another process of this user
+    made meanwhile and has not open: nobody can tell whose it is. An exception within the block is the one that is
+    raised; what was left is added to it as a note.
     """
     return NoLeaks(kinds, max, gc, within_s)
 

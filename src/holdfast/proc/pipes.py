@@ -6,37 +6,35 @@ the far end may be held by a process outside, or be on its way through a socket.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import resource
-import select
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
-from enum import StrEnum
 from typing import NamedTuple
 
 from .descriptors import Descriptor, Kind
+from .fate import Fate as Fate
+from .poll import Answer
+from .procfs import ProcFS
 
-_PIDFD_GETFD = 438  # the same number on every architecture
-_AT_ONCE = 4096
-_NOBODY: frozenset[int] = frozenset()
-_libc = ctypes.CDLL(None, use_errno=True)
+_READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
+_ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
+_PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
+_SELF, _ALIVE, _DEAD, _UNKNOWN = Fate
+_new_tuple = tuple.__new__
 
-# What a process's ends without a partner answer: fd -> whether it is dead; an fd left out is unknown.
-Poller = Callable[[int, Sequence[Descriptor]], Mapping[int, bool]]
-
-
-class Fate(StrEnum):
-    SELF = "self"  # both ends here, and in no other process that was looked at
-    ALIVE = "alive"
-    DEAD = "dead"
-    UNKNOWN = "unknown"
+# The access of a process's ends (fd -> r, w, rw), and what poll says of those without a partner. An fd that is left out
+# is unknown.
+Access = Callable[[int, Sequence[int]], Mapping[int, str]]
+Poller = Callable[[int, Sequence[int]], Mapping[int, Answer]]
+Pipes = Sequence[tuple[int, int]]  # fd and inode
+Holders = Mapping[str, Mapping[int, set[int]]]  # by access and inode: which processes have that end
 
 
 class PipeEnd(NamedTuple):
-    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it."""
+    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it.
+
+    `access` is `r`, `w`, `rw`, or "" if unknown.
+    """
 
     pid: int
     fd: int
@@ -46,88 +44,81 @@ class PipeEnd(NamedTuple):
     peers: tuple[int, ...] = ()
 
 
-def pair_pipes(tables: Mapping[int, Iterable[Descriptor]], poll: Poller | None = None) -> list[PipeEnd]:
-    """Every pipe end of these processes, by pid and fd."""
-    pipes = {pid: [one for one in table if one.kind is Kind.PIPE] for pid, table in tables.items()}
-    holders: dict[tuple[int | None, str], set[int]] = {}
+def read_access(procfs: ProcFS, pid: int, fds: Sequence[int]) -> dict[int, str]:
+    """A link's own permissions tell what its descriptor was opened for; fdinfo would cost an open and a read."""
+    modes = procfs.read_modes(f"/proc/{pid}/fd", [str(fd) for fd in fds])
+    return {fd: _ACCESS[mode & _READ_WRITE] for fd, mode in zip(fds, modes, strict=True) if mode}
+
+
+def pair_pipes(
+    tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None = None
+) -> dict[int, list[PipeEnd]]:
+    """Every pipe end of these processes by pid, in the order of their fds.
+
+    Poll tells the access as well: it is asked for beforehand only of ends that may have a partner.
+    """
+    pipes = {
+        pid: [(fd, inode or 0) for fd, kind, _, inode, _ in table if kind is _PIPE] for pid, table in tables.items()
+    }
+    times = Counter([inode for ends in pipes.values() for _, inode in ends])
+    known = {pid: access(pid, [fd for fd, inode in ends if times[inode] > 1]) for pid, ends in pipes.items()}
+    holders = _find_holders(pipes, known)
+    found = {}
     for pid, ends in pipes.items():
-        for end in ends:
-            for way in end.access:
-                holders.setdefault((end.inode, way), set()).add(pid)
-    found = []
-    for pid, ends in pipes.items():
-        far = {end.fd: _far_holders(holders, end) for end in ends}
-        alone = [end for end in ends if end.access and not far[end.fd]]
-        dead = poll(pid, alone) if poll and alone else {}
-        for end in ends:
-            fate = _fate(pid, far[end.fd], dead.get(end.fd)) if end.access else Fate.UNKNOWN
-            peers = tuple(sorted(far[end.fd] - {pid})) if fate is Fate.ALIVE else ()
-            found.append(PipeEnd(pid, end.fd, end.inode or 0, end.access, fate, peers))
+        far = _far_holders(ends, known[pid], holders)
+        alone = [fd for fd, _ in ends if fd not in far]
+        answers = poll(pid, alone) if poll and alone else {}
+        more = access(pid, [fd for fd in alone if fd not in answers and fd not in known[pid]])
+        found[pid] = _judge(pid, ends, far, answers, {**known[pid], **more})
     return found
 
 
-def _far_holders(holders: Mapping[tuple[int | None, str], AbstractSet[int]], end: Descriptor) -> AbstractSet[int]:
-    if end.access == "rw":
-        return holders[end.inode, "r"] | holders[end.inode, "w"]
-    return holders.get((end.inode, "w" if end.access == "r" else "r"), _NOBODY)
+def _find_holders(pipes: Mapping[int, Pipes], known: Mapping[int, Mapping[int, str]]) -> Holders:
+    holders: dict[str, dict[int, set[int]]] = {"r": {}, "w": {}}
+    for pid, ends in pipes.items():
+        ways = known[pid]
+        for fd, inode in ends:
+            for way in ways.get(fd, ""):
+                if inode in (there := holders[way]):
+                    there[inode].add(pid)
+                else:
+                    there[inode] = {pid}
+    return holders
 
 
-def _fate(pid: int, far: AbstractSet[int], dead: bool | None) -> Fate:
-    if far:
-        return Fate.SELF if far == {pid} else Fate.ALIVE
-    if dead is None:
-        return Fate.UNKNOWN
-    return Fate.DEAD if dead else Fate.ALIVE
+def _far_holders(ends: Pipes, known: Mapping[int, str], holders: Holders) -> dict[int, set[int]]:
+    """Which processes have the far end of each; an end of which none is known to have it is left out."""
+    far_of = {"r": holders["w"], "w": holders["r"]}
+    found = {}
+    for fd, inode in ends:
+        way = known.get(fd)
+        if way == "rw":
+            found[fd] = holders["r"][inode] | holders["w"][inode]
+        elif way and inode in far_of[way]:
+            found[fd] = far_of[way][inode]
+    return found
 
 
-def poll_own(ends: Sequence[Descriptor]) -> dict[int, bool]:
-    """Ends of this process: a read end without writers hangs up, a write end without readers is an error.
-
-    Needs no descriptor. An fd that is another thing by now is left out.
-    """
-    answers: dict[int, bool] = {}
-    still = [end.fd for end in ends if _inode_of_pipe(end.fd) == end.inode]
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # poll refuses more descriptors than the soft limit, which may have been lowered since they were opened.
-    step = _AT_ONCE if soft < 0 else max(1, min(_AT_ONCE, soft))
-    for start in range(0, len(still), step):
-        part = still[start : start + step]
-        poller = select.poll()
-        for fd in part:
-            poller.register(fd, 0)
-        events = dict(poller.poll(0))
-        for fd in part:
-            event = events.get(fd, 0)
-            if not event & select.POLLNVAL:
-                answers[fd] = bool(event & (select.POLLHUP | select.POLLERR))
-    return answers
-
-
-def _inode_of_pipe(fd: int) -> int | None:
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_ino if stat.S_ISFIFO(found.st_mode) else None
-
-
-def poll_other(pid: int, ends: Sequence[Descriptor]) -> dict[int, bool]:
-    """Ends of another process, each borrowed for a moment; empty where that is not allowed or no descriptor is free."""
-    answers: dict[int, bool] = {}
-    with ExitStack() as stack:
-        try:
-            pidfd = os.pidfd_open(pid)
-        except OSError:
-            return answers
-        stack.callback(os.close, pidfd)
-        for end in ends:
-            borrowed = int(_libc.syscall(_PIDFD_GETFD, pidfd, end.fd, 0))
-            if borrowed < 0:
-                continue  # closed meanwhile, or no right to look
-            try:
-                answer = poll_own([end._replace(fd=borrowed)])
-            finally:
-                os.close(borrowed)
-            if borrowed in answer:
-                answers[end.fd] = answer[borrowed]
-    return answers
+def _judge(
+    pid: int,
+    ends: Pipes,
+    far: Mapping[int, set[int]],
+    answers: Mapping[int, Answer],
+    ways: Mapping[int, str],
+) -> list[PipeEnd]:
+    here = {pid}
+    found = []
+    for fd, inode in ends:
+        peers: tuple[int, ...] = ()
+        if fd in answers:
+            way, dead = answers[fd]
+            fate = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # that one is its own far end
+        elif fd in far:
+            way, fate = ways[fd], _SELF
+            if far[fd] != here:
+                fate, peers = _ALIVE, tuple(sorted(far[fd] - here))
+        else:
+            way = ways.get(fd, "")
+            fate = _SELF if way == "rw" else _UNKNOWN
+        found.append(_new_tuple(PipeEnd, (pid, fd, inode, way, fate, peers)))
+    return found

@@ -7,10 +7,14 @@ functions are for what may vanish, or be another user's, between two lines.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
+
+from .netlink import UnixRow, read_unix_rows
 
 
 class FileStat(Protocol):
@@ -45,8 +49,14 @@ class ProcFS(Protocol):
     def read_text(self, path: str) -> str: ...
     def listdir(self, path: str) -> list[str]: ...
     def readlink(self, path: str) -> str: ...
+    def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
+        """The target of each link; "" of those that are not there."""
+
     def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
         """Name, target and, of targets that begin with `with_mode`, the link's own mode (else 0); vanished ones not."""
+
+    def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
+        """The mode of each, of a link the link's own; 0 of those that are not there."""
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat: ...
     def statvfs(self, path: str) -> FilesystemStat: ...
@@ -56,6 +66,9 @@ class ProcFS(Protocol):
 
     def own_pid(self) -> int | None:
         """This process as this `/proc` numbers it; None where this process is not in it."""
+
+    def unix_rows(self) -> dict[int, UnixRow]:
+        """The Unix sockets of this network namespace by inode, those that the kernel tells of."""
 
 
 class RealProcFS:
@@ -75,19 +88,20 @@ class RealProcFS:
     def readlink(self, path: str) -> str:
         return os.readlink(path)
 
-    def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-        # From an open folder a link costs two thirds of what it costs by its whole path.
-        try:
-            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # gone, which each link will say, or no descriptor free
-            yield from _read_links(folder + "/", names, with_mode, None)
-            return
-        try:
+    def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
+        with _opened(folder) as (prefix, place):
+            found = _read_targets(prefix, names, place)
             # The listing's own descriptor is closed by now; this one most likely has got its number.
-            others = [name for name in names if name != str(place)] if _is_own(folder) else names
-            yield from _read_links("", others, with_mode, place)
-        finally:
-            os.close(place)
+            if place is not None and str(place) in names and _is_own(folder):
+                found[names.index(str(place))] = ""
+            return found
+
+    def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
+        return join_links(self, folder, names, with_mode)
+
+    def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
+        with _opened(folder) as (prefix, place):
+            return _read_modes(prefix, names, place)
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
         return os.stat(path, follow_symlinks=follow)
@@ -99,6 +113,11 @@ class RealProcFS:
         return os.path.exists(path)
 
     def rlimit(self, pid: int, which: int) -> tuple[int, int]:
+        own = self.own_pid()
+        if pid == own:
+            return resource.prlimit(0, which)
+        if own != os.getpid():  # to the system call this number is another process
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}")
         return resource.prlimit(pid, which)
 
     def own_pid(self) -> int | None:
@@ -107,6 +126,9 @@ class RealProcFS:
             return int(os.readlink("/proc/self"))
         except (OSError, ValueError):
             return None
+
+    def unix_rows(self) -> dict[int, UnixRow]:
+        return read_unix_rows()
 
 
 REAL = RealProcFS()
@@ -119,15 +141,47 @@ def _is_own(folder: str) -> bool:
         return False
 
 
-def _read_links(prefix: str, names: Sequence[str], with_mode: str, place: int | None) -> Iterator[tuple[str, str, int]]:
+@contextmanager
+def _opened(folder: str) -> Iterator[tuple[str, int | None]]:
+    """What to put before a name in the folder, and the folder: from an open one a link costs two thirds."""
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # gone, which each link will say, or no descriptor free
+        yield folder + "/", None
+        return
+    try:
+        yield "", place
+    finally:
+        os.close(place)
+
+
+def join_links(procfs: ProcFS, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
+    targets = {name: target for name, target in zip(names, procfs.read_targets(folder, names), strict=True) if target}
+    wanted = [name for name, target in targets.items() if target.startswith(with_mode)]
+    modes = dict(zip(wanted, procfs.read_modes(folder, wanted), strict=True))
+    return ((name, target, modes.get(name, 0)) for name, target in targets.items())
+
+
+def _read_targets(prefix: str, names: Sequence[str], place: int | None) -> list[str]:
+    found = []
+    readlink = os.readlink  # tens of thousands of times
     for name in names:
         try:
-            target = os.readlink(prefix + name, dir_fd=place)
-            wanted = target.startswith(with_mode)
-            mode = os.stat(prefix + name, dir_fd=place, follow_symlinks=False).st_mode if wanted else 0
+            found.append(readlink(prefix + name, dir_fd=place))
         except OSError:
-            continue
-        yield name, target, mode
+            found.append("")
+    return found
+
+
+def _read_modes(prefix: str, names: Sequence[str], place: int | None) -> list[int]:
+    found = []
+    lstat = os.lstat
+    for name in names:
+        try:
+            found.append(lstat(prefix + name, dir_fd=place).st_mode)
+        except OSError:
+            found.append(0)
+    return found
 
 
 def read_all(fd: int) -> str:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import gc
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from ..errors import InputError
 from .descriptors import Descriptor, Kind, PathGroup, count, count_kinds, group_paths, scan
+from .ends import Tables, find_pipe_ends, name_sockets
+from .fate import Fate
 from .limit import Limit, tightest
-from .limits import process_limits, shared_limits, threads_by_user
-from .pipes import Fate, PipeEnd, pair_pipes, poll_other, poll_own
+from .limits import process_limits, threads_by_user
+from .pipes import PipeEnd
+from .plain import plain_look, plain_snapshot
 from .processes import Process, descendants, is_same, read_parents, read_process
-from .procfs import REAL, ProcFS, read_or_none, readlink_or_none
-from .sockets import SocketInfo, read_sockets
-
-# A new pipe has room for 16 pages, unless somebody asked for more or the user has had his share.
-_PIPE_PAGES = 16
+from .procfs import REAL, ProcFS
+from .unix import SocketEnd
+from .uses import used_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLook:
-    """One process. `descriptors` is None where they may not be seen; `fd_count` may be known all the same."""
+    """One process. `descriptors` is None where they may not be seen; `fd_count` may be known all the same.
+
+    `ends` are its pipes, `socket_ends` its connected Unix sockets. `children` is None where they were not looked for.
+    """
 
     process: Process
     fd_count: int | None
     descriptors: tuple[Descriptor, ...] | None
     ends: tuple[PipeEnd, ...]
     limits: tuple[Limit, ...]
+    socket_ends: tuple[SocketEnd, ...] = ()
+    children: int | None = None
 
     @property
     def kinds(self) -> dict[Kind, int]:
@@ -39,6 +48,19 @@ class ProcessLook:
 
     def ends_of(self, fate: Fate) -> list[PipeEnd]:
         return [end for end in self.ends if end.fate is fate]
+
+    def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
+        """For JSON; with every single descriptor if asked for."""
+        return plain_look(self, descriptors)
+
+    def __str__(self) -> str:
+        process = self.process
+        name = process.cmdline or process.comm or "?"
+        kinds = " · ".join(f"{kind} {times:,}" for kind, times in self.kinds.items())
+        return f"{process.pid} {name}: {_count(self.fd_count)} descriptors" + (f" ({kinds})" if kinds else "")
+
+    def __repr__(self) -> str:
+        return f"<ProcessLook {self.process.pid} {self.process.comm}: {_count(self.fd_count)} descriptors>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +79,12 @@ class Snapshot:
         return self.processes[0]
 
     @property
+    def fd_count(self) -> int | None:
+        """Of all processes; None if one of them could not be counted."""
+        counts = [look.fd_count for look in self.processes]
+        return None if None in counts else sum(filter(None, counts))
+
+    @property
     def kinds(self) -> dict[Kind, int]:
         return count_kinds(one for look in self.processes for one in look.descriptors or ())
 
@@ -65,6 +93,25 @@ class Snapshot:
         """Of everything that can run out, for any of them, what is used most."""
         return tightest([*self.shared, *(limit for look in self.processes for limit in look.limits)])
 
+    def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
+        """For JSON; with every single descriptor if asked for."""
+        return plain_snapshot(self, descriptors)
+
+    def __str__(self) -> str:
+        more = len(self.processes) - 1
+        below = f"; {_count(self.fd_count)} with {more} below it" if more else ""
+        least = self.tightest
+        used = f"; tightest: {least.name} {100 * (least.ratio or 0.0):.1f} %" if least else ""
+        return f"{self.root}{below}{used}"
+
+    def __repr__(self) -> str:
+        look = "processes" if len(self.processes) > 1 else "process"
+        return f"<Snapshot of {self.root!r}, {len(self.processes)} {look}, {_count(self.fd_count)} descriptors>"
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
 
 def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = REAL) -> Snapshot:
     """Looks at a process, by default this one, and its descendants. InputError: there is no such process.
@@ -72,14 +119,30 @@ def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = RE
     With no descriptor free it still tells of this process's descriptors, pipes and limits; its children cannot be found
     then. A `HeldProcFS` made earlier also keeps its start, size and uptime readable.
     """
-    own = procfs.own_pid()
-    root = pid if pid is not None else own
+    root = pid if pid is not None else procfs.own_pid()
     if root is None:
         raise InputError("this process is not to be seen in /proc; wanted the pid of one that is")
-    pids, whole = _pids(procfs, root, tree)
-    tables: dict[int, list[Descriptor] | None] = {}
+    with _without_gc():
+        return _take(procfs, root, tree)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """A hundred thousand small tuples are made, of which none is garbage: looking for it costs a fifth of a look."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
+    parents = read_parents(procfs) if tree else {}
     seen: dict[int, Process] = {}
-    for one in pids:
+    tables: Tables = {}
+    for one in [root, *descendants(parents, root)]:
         process = read_process(procfs, one)
         table = scan(procfs, one)
         # A pid given out again during the scan would show one process's name over another one's descriptors.
@@ -87,88 +150,33 @@ def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = RE
             seen[one], tables[one] = process, table
     if root not in seen:
         raise InputError(f"there is no process {root}")
-    _name_sockets(procfs, tables)
-    ends = _pair(tables, own)
+    sockets, pipes = name_sockets(procfs, tables), find_pipe_ends(procfs, tables)
     users = threads_by_user(procfs)
-    looks = tuple(_look(procfs, process, tables[one], ends.get(one, ()), users) for one, process in seen.items())
-    return Snapshot(processes=looks, shared=tuple(_shared(procfs, root, tables)), whole_tree=whole)
-
-
-def _pids(procfs: ProcFS, root: int, tree: bool) -> tuple[list[int], bool]:
-    if not tree:
-        return [root], True
-    parents = read_parents(procfs)
-    return [root, *descendants(parents, root)], root in parents
-
-
-def _name_sockets(procfs: ProcFS, tables: dict[int, list[Descriptor] | None]) -> None:
-    """The tables of sockets are those of a network namespace: read once for all processes in it."""
-    known: dict[str, Mapping[int, SocketInfo]] = {}
-    for pid, table in tables.items():
-        if not table or not any(one.kind is Kind.SOCKET for one in table):
-            continue
-        space = readlink_or_none(procfs, f"/proc/{pid}/ns/net") or str(pid)
-        if space not in known:
-            known[space] = read_sockets(procfs, pid)
-        tables[pid] = [
-            one._replace(socket=known[space].get(one.inode or 0)) if one.kind is Kind.SOCKET else one for one in table
-        ]
-
-
-def _pair(tables: Mapping[int, Sequence[Descriptor] | None], own: int | None) -> dict[int, tuple[PipeEnd, ...]]:
-    def poll(pid: int, ends: Sequence[Descriptor]) -> Mapping[int, bool]:
-        if pid == own:
-            return poll_own(ends)
-        # In a fake /proc, or in one of another pid namespace, this pid is not that process to the system calls.
-        return poll_other(pid, ends) if own == os.getpid() else {}
-
-    found: dict[int, list[PipeEnd]] = {}
-    for end in pair_pipes({pid: table for pid, table in tables.items() if table is not None}, poll):
-        found.setdefault(end.pid, []).append(end)
-    return {pid: tuple(ends) for pid, ends in found.items()}
+    whole = not tree or root in parents
+    children = Counter(parents.values()) if tree and whole else None
+    looks = tuple(
+        _look(
+            procfs,
+            process,
+            tables[one],
+            users,
+            ends=tuple(pipes.get(one, ())),
+            socket_ends=tuple(sockets.get(one, ())),
+            children=None if children is None else children[one],
+        )
+        for one, process in seen.items()
+    )
+    return Snapshot(processes=looks, shared=tuple(used_limits(procfs, root, tables)), whole_tree=whole)
 
 
 def _look(
-    procfs: ProcFS,
-    process: Process,
-    table: Sequence[Descriptor] | None,
-    ends: tuple[PipeEnd, ...],
-    users: Mapping[int, int],
+    procfs: ProcFS, process: Process, table: Sequence[Descriptor] | None, users: Mapping[int, int], **more: Any
 ) -> ProcessLook:
     fds = count(procfs, process.pid) if table is None else len(table)
     return ProcessLook(
         process=process,
         fd_count=fds,
         descriptors=None if table is None else tuple(table),
-        ends=ends,
         limits=process_limits(procfs, process.pid, fds, None if process.uid is None else users.get(process.uid)),
+        **more,
     )
-
-
-def _shared(procfs: ProcFS, root: int, tables: Mapping[int, Sequence[Descriptor] | None]) -> list[Limit]:
-    """What the kernel does not count for anyone is counted here: these processes use at least that much."""
-    own = {
-        "pipe_user_pages": _PIPE_PAGES * len({one.inode for one in _of(tables, Kind.PIPE)}),
-        "inotify_instances": len(_of(tables, Kind.INOTIFY)),
-        "inotify_watches": _watches(procfs, tables),
-    }
-    return [
-        replace(limit, used=own[limit.name]) if limit.name in own else limit for limit in shared_limits(procfs, root)
-    ]
-
-
-def _of(tables: Mapping[int, Sequence[Descriptor] | None], kind: Kind) -> list[Descriptor]:
-    return [one for table in tables.values() for one in table or () if one.kind is kind]
-
-
-def _watches(procfs: ProcFS, tables: Mapping[int, Sequence[Descriptor] | None]) -> int | None:
-    """fdinfo of an inotify descriptor has a row `inotify wd:1 ino:…` for every watch."""
-    rows = 0
-    for pid, table in tables.items():
-        for one in table or ():
-            if one.kind is Kind.INOTIFY:
-                text = read_or_none(procfs, f"/proc/{pid}/fdinfo/{one.fd}")
-                if text is None:
-                    return None
-                rows += sum(line.startswith("inotify wd:") for line in text.splitlines())
-    return rows

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from .netlink import UnixRow
 from .procfs import ProcFS, read_or_none
 
 _TCP_STATES = (
@@ -37,16 +40,35 @@ class SocketInfo(NamedTuple):
     remote: str = ""
 
 
-def read_sockets(procfs: ProcFS, pid: int) -> dict[int, SocketInfo]:
-    """Every socket of the process's network namespace by its inode; what cannot be read is left out."""
-    found: dict[int, SocketInfo] = {}
+# The kernel's own numbers for a Unix socket are those of TCP.
+_ROW_STATES = {1: "CONNECTED", 7: "UNCONNECTED", 10: "LISTEN"}
+_NAMELESS = {state: SocketInfo("unix", name) for state, name in _ROW_STATES.items()}
+
+
+def read_sockets(
+    procfs: ProcFS, pid: int, wanted: AbstractSet[int] | None = None, unix: Mapping[int, UnixRow] | None = None
+) -> dict[int, SocketInfo]:
+    """The sockets of the process's network namespace by inode, or those wanted; what cannot be read is left out.
+
+    `unix` is what is known of Unix sockets already.
+    """
+    found = {inode: name_row(unix[inode]) for inode in wanted & unix.keys()} if unix and wanted else {}
+    if wanted is None or len(found) < len(wanted):
+        found.update(parse_unix(read_or_none(procfs, f"/proc/{pid}/net/unix") or "", wanted))
     for family in _INTERNET:
-        found.update(parse_internet(read_or_none(procfs, f"/proc/{pid}/net/{family}") or "", family))
-    found.update(parse_unix(read_or_none(procfs, f"/proc/{pid}/net/unix") or ""))
+        # For each of these the kernel walks through all of its tables, however few sockets there are: milliseconds.
+        if wanted is None or len(found) < len(wanted):
+            found.update(parse_internet(read_or_none(procfs, f"/proc/{pid}/net/{family}") or "", family, wanted))
     return found
 
 
-def parse_internet(text: str, family: str) -> dict[int, SocketInfo]:
+def name_row(row: UnixRow) -> SocketInfo:
+    if not row.path and row.state in _ROW_STATES:
+        return _NAMELESS[row.state]
+    return SocketInfo("unix", _ROW_STATES.get(row.state, ""), row.path)
+
+
+def parse_internet(text: str, family: str, wanted: AbstractSet[int] | None = None) -> dict[int, SocketInfo]:
     """Rows of net/tcp, tcp6, udp or udp6; sockets in TIME_WAIT belong to nobody and have inode 0.
 
     ```
@@ -59,7 +81,7 @@ def parse_internet(text: str, family: str) -> dict[int, SocketInfo]:
         words = line.split()
         try:
             inode, state = int(words[9]), int(words[3], 16)
-            if inode:
+            if inode and (wanted is None or inode in wanted):
                 name = _TCP_STATES[state] if state < len(_TCP_STATES) else ""
                 found[inode] = SocketInfo(family, name, _address(words[1]), _address(words[2]))
         except (IndexError, ValueError, OSError):
@@ -76,7 +98,7 @@ def _address(text: str) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, raw)}]:{int(port, 16)}"
 
 
-def parse_unix(text: str) -> dict[int, SocketInfo]:
+def parse_unix(text: str, wanted: AbstractSet[int] | None = None) -> dict[int, SocketInfo]:
     """Rows of net/unix; a path may be missing, or hold spaces.
 
     ```
@@ -88,7 +110,10 @@ def parse_unix(text: str) -> dict[int, SocketInfo]:
     for line in text.splitlines()[1:]:
         words = line.split(maxsplit=7)
         try:
-            inode, flags, state = int(words[6]), int(words[3], 16), int(words[5], 16)
+            inode = int(words[6])
+            if wanted is not None and inode not in wanted:
+                continue
+            flags, state = int(words[3], 16), int(words[5], 16)
         except (IndexError, ValueError):
             continue
         name = "LISTEN" if flags & _UNIX_LISTENS else _UNIX_STATES.get(state, "")

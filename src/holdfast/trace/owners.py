@@ -21,7 +21,7 @@ _MAPPABLE = (Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVICE)
 
 
 def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
-    """The shortest path to each object that owns this descriptor of this process; at least one answer.
+    """The shortest path to each object that owns this descriptor of this process, or the one answer that none does.
 
     There may be more paths to the same object. Runs no code of anybody's but reads every object's references: in a
     large process that takes a second or two. It ends after `within_s`, or 3,000,000 objects, or 200 steps from a
@@ -43,7 +43,8 @@ def owners_summary(
         raise ValueError(f"wanted to look at one descriptor at least, got {most}")
     asked = sorted(set(fds)) if fds is not None else [fd for fd in open_fds() if fd > 2]
     asked = [fd for fd in asked if _target(fd) is not None]
-    return group_paths(find_paths(spread(asked, most), within_s=within_s), len(asked))
+    paths = find_paths(spread(asked, most), within_s=within_s)
+    return group_paths(paths, len(asked) if len(asked) > most else None)
 
 
 def spread(fds: Sequence[int], most: int) -> list[int]:
@@ -54,7 +55,7 @@ def spread(fds: Sequence[int], most: int) -> list[int]:
 
 
 def find_paths(fds: Collection[int], *, within_s: float) -> list[OwnerPath]:
-    """In the order of the descriptors, each with one path or more."""
+    """In the order of the descriptors, each with one path or more; those closed meanwhile with none."""
     targets = {fd: target for fd in fds if (target := _target(fd)) is not None}
     readers = Readers()
     walk = Walk(targets, readers, within_s)
@@ -64,7 +65,7 @@ def find_paths(fds: Collection[int], *, within_s: float) -> list[OwnerPath]:
     found: dict[int, list[OwnerPath]] = {fd: [] for fd in targets}
     for path in _tell(walk):
         found[path.fd].append(path)
-    return [path for fd, target in targets.items() for path in found[fd] or [_without_owner(fd, target)]]
+    return [path for fd, target in targets.items() for path in found[fd] or _without_owner(fd, target)]
 
 
 def _add_mapped(walk: Walk, targets: dict[int, str]) -> None:
@@ -91,9 +92,11 @@ def _tell(walk: Walk) -> list[OwnerPath]:
     return told
 
 
-def _without_owner(fd: int, target: str) -> OwnerPath:
+def _without_owner(fd: int, target: str) -> list[OwnerPath]:
+    if _target(fd) != target:  # another thread closed it, and its owner with it, during the search
+        return []
     text = TORCH_STORAGE if target.startswith("/dev/shm/torch_") else ROOTS[Held.NOBODY]
-    return OwnerPath(fd, Held.NOBODY, text)
+    return [OwnerPath(fd, Held.NOBODY, text)]
 
 
 def _target(fd: int) -> str | None:

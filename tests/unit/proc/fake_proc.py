@@ -8,6 +8,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.proc.netlink import UnixRow
+from holdfast.proc.procfs import join_links, readlink_or_none, stat_or_none
+
 
 @dataclass
 class FakeStat:
@@ -42,6 +45,7 @@ class FakeProc:
     modern: bool = True
     full: bool = False
     own: int | None = None
+    peers: dict[int, int] = field(default_factory=dict)  # of Unix sockets, by inode
 
     def _may(self, path: str, *, opens: bool) -> None:
         if any(path == one or path.startswith(one + "/") for one in self.denied):
@@ -72,14 +76,18 @@ class FakeProc:
             raise oserror(errno.ENOENT, path)
         return self.links[path][0]
 
+    def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
+        return [readlink_or_none(self, f"{folder}/{name}") or "" for name in names]
+
     def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-        for name in names:
-            try:
-                target = self.readlink(f"{folder}/{name}")
-                mode = self.stat(f"{folder}/{name}", follow=False).st_mode if target.startswith(with_mode) else 0
-            except OSError:
-                continue
-            yield name, target, mode
+        return join_links(self, folder, names, with_mode)
+
+    def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
+        found = [stat_or_none(self, f"{folder}/{name}", follow=False) for name in names]
+        return [one.st_mode if one else 0 for one in found]
+
+    def unix_rows(self) -> dict[int, UnixRow]:
+        return {inode: UnixRow(inode, 1, 1, peer, 0) for inode, peer in self.peers.items()}
 
     def stat(self, path: str, *, follow: bool = True) -> FakeStat:
         if not follow and path in self.links:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,16 +9,22 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast.proc import pipes
-from holdfast.proc.descriptors import Descriptor, Kind, describe, scan
-from holdfast.proc.pipes import Fate, pair_pipes, poll_other, poll_own
+from holdfast.proc import poll as polling
+from holdfast.proc.descriptors import Descriptor, Kind, scan
+from holdfast.proc.fate import Fate
+from holdfast.proc.pipes import PipeEnd, pair_pipes, read_access
+from holdfast.proc.poll import Answer, poll_other, poll_own
 from holdfast.proc.procfs import REAL
 
 ME = os.getpid()
 
 
-def _end(fd: int, inode: int, access: str) -> Descriptor:
-    return Descriptor(fd, Kind.PIPE, f"pipe:[{inode}]", inode, access)
+def _end(fd: int, inode: int) -> Descriptor:
+    return Descriptor(fd, Kind.PIPE, f"pipe:[{inode}]", inode)
+
+
+def _real_access(pid: int, fds: Sequence[int]) -> Mapping[int, str]:
+    return read_access(REAL, pid, fds)
 
 
 @pytest.fixture
@@ -26,83 +33,99 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def _pipe() -> tuple[int, int]:
-    return os.pipe()
-
-
-def _describe(fd: int) -> Descriptor:
-    found = describe(REAL, ME, fd)
-    assert found is not None
-    return found
+def _told(found: Mapping[int, Sequence[PipeEnd]]) -> dict[tuple[int, int], tuple[str, Fate, tuple[int, ...]]]:
+    return {(pid, end.fd): (end.access, end.fate, end.peers) for pid, ends in found.items() for end in ends}
 
 
 def test_pairs_over_a_tree() -> None:
+    ways = {
+        1: {3: "r", 4: "w", 5: "r", 6: "w", 7: "w", 8: "r"},
+        2: {3: "w", 4: "rw", 5: "", 6: "w", 7: "rw", 8: "r"},
+    }
     tables = {
-        1: [_end(3, 10, "r"), _end(4, 10, "w"), _end(5, 11, "r"), _end(6, 12, "w"), _end(7, 13, "w")],
-        2: [_end(3, 11, "w"), _end(4, 14, "rw"), _end(5, 15, ""), _end(6, 13, "w")],
+        1: [_end(3, 10), _end(4, 10), _end(5, 11), _end(6, 12), _end(7, 13), _end(8, 16)],
+        2: [_end(3, 11), _end(4, 14), _end(5, 15), _end(6, 13), _end(7, 16), _end(8, 17)],
     }
-    asked: dict[int, list[int]] = {}
+    polled: dict[int, list[int]] = {}
+    asked: list[tuple[int, int]] = []
 
-    def poll(pid: int, ends: Sequence[Descriptor]) -> Mapping[int, bool]:
-        asked[pid] = [end.fd for end in ends]
-        return {6: True} if pid == 1 else {6: False}
+    def access(pid: int, fds: Sequence[int]) -> Mapping[int, str]:
+        asked.extend((pid, fd) for fd in fds)
+        return {fd: ways[pid][fd] for fd in fds}
 
-    found = {(end.pid, end.fd): (end.fate, end.peers) for end in pair_pipes(tables, poll)}
-    assert found == {
-        (1, 3): (Fate.SELF, ()),
-        (1, 4): (Fate.SELF, ()),
-        (1, 5): (Fate.ALIVE, (2,)),
-        (1, 6): (Fate.DEAD, ()),
-        (1, 7): (Fate.UNKNOWN, ()),
-        (2, 3): (Fate.ALIVE, (1,)),
-        (2, 4): (Fate.SELF, ()),
-        (2, 5): (Fate.UNKNOWN, ()),
-        (2, 6): (Fate.ALIVE, ()),
+    def poll(pid: int, fds: Sequence[int]) -> Mapping[int, Answer]:
+        polled[pid] = list(fds)
+        return {6: Answer("w", True)} if pid == 1 else {4: Answer("rw", False), 6: Answer("w", False)}
+
+    assert _told(pair_pipes(tables, access, poll)) == {
+        (1, 3): ("r", Fate.SELF, ()),
+        (1, 4): ("w", Fate.SELF, ()),
+        (1, 5): ("r", Fate.ALIVE, (2,)),
+        (1, 6): ("w", Fate.DEAD, ()),
+        (1, 7): ("w", Fate.UNKNOWN, ()),
+        (1, 8): ("r", Fate.ALIVE, (2,)),
+        (2, 3): ("w", Fate.ALIVE, (1,)),
+        (2, 4): ("rw", Fate.SELF, ()),
+        (2, 5): ("", Fate.UNKNOWN, ()),
+        (2, 6): ("w", Fate.ALIVE, ()),
+        (2, 7): ("rw", Fate.ALIVE, (1,)),
+        (2, 8): ("r", Fate.UNKNOWN, ()),
     }
-    assert asked == {1: [6, 7], 2: [6]}
+    assert polled == {1: [6, 7], 2: [4, 5, 6, 8]}
+    assert (1, 6) not in asked  # poll told it
+    assert len(asked) == len(set(asked))
 
 
 def test_nobody_to_ask_is_unknown_not_dead() -> None:
-    (end,) = pair_pipes({1: [_end(3, 10, "r")]})
-    assert end.fate is Fate.UNKNOWN
+    (end,) = pair_pipes({1: [_end(3, 10)]}, lambda _, fds: dict.fromkeys(fds, "r"))[1]
+    assert (end.access, end.fate) == ("r", Fate.UNKNOWN)
+    (alone,) = pair_pipes({1: [_end(3, 10)]}, lambda _, fds: dict.fromkeys(fds, "rw"))[1]
+    assert alone.fate is Fate.SELF
 
 
 def test_poll_tells_dead_ends_of_this_process(stack: ExitStack) -> None:
-    read_dead, write_gone = _pipe()
-    read_gone, write_dead = _pipe()
-    read_live, write_live = _pipe()
+    read_dead, write_gone = os.pipe()
+    read_gone, write_dead = os.pipe()
+    read_live, write_live = os.pipe()
     for fd in (read_dead, write_dead, read_live, write_live):
         stack.callback(os.close, fd)
+    both = os.open(f"/proc/self/fd/{read_live}", os.O_RDWR)
+    stack.callback(os.close, both)
     os.close(write_gone)
     os.close(read_gone)
     os.write(write_live, b"x")  # something to be read is no sign of death
-    ends = [_describe(fd) for fd in (read_dead, write_dead, read_live, write_live)]
-    assert poll_own(ends) == {read_dead: True, write_dead: True, read_live: False, write_live: False}
+    ends = [read_dead, write_dead, read_live, write_live, both]
+    assert poll_own(ends) == {
+        read_dead: Answer("r", True),
+        write_dead: Answer("w", True),
+        read_live: Answer("r", False),
+        write_live: Answer("w", False),
+        both: Answer("rw", False),
+    }
+    assert read_access(REAL, ME, ends) == dict(zip(ends, ["r", "w", "r", "w", "rw"], strict=True))
 
 
 def test_poll_leaves_out_what_is_another_thing_by_now(stack: ExitStack) -> None:
-    read_end, write_end = _pipe()
-    was = _describe(read_end)
+    read_end, write_end = os.pipe()
     os.close(write_end)
     os.close(read_end)
-    assert poll_own([was]) == {}
+    assert poll_own([read_end]) == {}
     fd = os.open(os.devnull, os.O_RDONLY)
     stack.callback(os.close, fd)
-    assert poll_own([was._replace(fd=fd)]) == {}
+    assert poll_own([fd]) == {}
+    assert read_access(REAL, ME, [fd, 1 << 20]) == {fd: "r"}
 
 
 def test_more_ends_than_one_poll_takes(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "_AT_ONCE", 10)
+    monkeypatch.setattr(polling, "_AT_ONCE", 10)
     fds = []
-    read_end, write_end = _pipe()
+    read_end, write_end = os.pipe()
     stack.callback(os.close, read_end)
     for _ in range(25):
         fds.append(os.dup(read_end))
         stack.callback(os.close, fds[-1])
     os.close(write_end)
-    inode = os.fstat(read_end).st_ino
-    answers = poll_own([_end(fd, inode, "r") for fd in fds])
-    assert answers == dict.fromkeys(fds, True)
+    assert poll_own(fds) == dict.fromkeys(fds, Answer("r", True))
 
 
 CHILD = """
@@ -114,9 +137,12 @@ input()
 """
 
 
+def _child(text: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def test_the_ends_of_another_process() -> None:
-    child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with child:
+    with _child(CHILD) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         dead, one, other = map(int, child.stdout.readline().split())
@@ -125,13 +151,69 @@ def test_the_ends_of_another_process() -> None:
         assert table is not None
         assert mine is not None
 
-        alone = {end.fd: end for end in pair_pipes({child.pid: table}, poll_other)}
-        assert alone[dead].fate is Fate.DEAD
+        alone = {end.fd: end for end in pair_pipes({child.pid: table}, _real_access, poll_other)[child.pid]}
+        assert (alone[dead].access, alone[dead].fate) == ("r", Fate.DEAD)
         assert alone[one].fate is alone[other].fate is Fate.SELF
         assert (alone[0].fate, alone[0].peers) == (Fate.ALIVE, ())  # this process was not looked at
 
-        both = {(end.pid, end.fd): end for end in pair_pipes({child.pid: table, ME: mine})}
-        assert both[child.pid, 0].peers == (ME,)
-        assert both[ME, child.stdin.fileno()].peers == (child.pid,)
+        both = _told(pair_pipes({child.pid: table, ME: mine}, _real_access))
+        assert both[child.pid, 0] == ("r", Fate.ALIVE, (ME,))
+        assert both[ME, child.stdin.fileno()] == ("w", Fate.ALIVE, (child.pid,))
         child.communicate("\n")
-    assert poll_other(child.pid, [_end(0, 1, "r")]) == {}
+    assert poll_other(child.pid, [0]) == {}
+
+
+MANY = """
+import os
+ends = []
+for _ in range(150):
+    a, b = os.pipe(); os.close(b); ends.append(a)
+print(*ends, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def many() -> Iterator[tuple[int, list[int]]]:
+    with _child(MANY) as child:
+        assert child.stdout is not None
+        yield child.pid, [int(word) for word in child.stdout.readline().split()]
+        child.communicate("\n")
+
+
+def test_more_ends_than_are_borrowed_at_once(many: tuple[int, list[int]], stack: ExitStack) -> None:
+    pid, ends = many
+    before = len(os.listdir("/proc/self/fd"))
+    assert poll_other(pid, [*ends, 9999]) == dict.fromkeys(ends, Answer("r", True))
+    spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+    for fd in spare[::2]:
+        os.close(fd)  # what is borrowed no longer lies in one piece
+    try:
+        assert poll_other(pid, ends) == dict.fromkeys(ends, Answer("r", True))
+    finally:
+        for fd in spare[1::2]:
+            os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_borrowing_with_few_descriptors_free(many: tuple[int, list[int]]) -> None:
+    pid, ends = many
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    fillers = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+        while True:
+            try:
+                fillers.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        assert poll_other(pid, ends) == {}
+        for _ in range(4):  # one for the process itself, three to borrow with
+            os.close(fillers.pop())
+        assert poll_other(pid, ends) == dict.fromkeys(ends, Answer("r", True))
+        os.close(fillers.pop())
+    finally:
+        for fd in fillers:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

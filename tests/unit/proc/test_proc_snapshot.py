@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import socket
@@ -265,3 +266,78 @@ os.waitpid(pid, 0)
 
 def test_a_child_nobody_waited_for() -> None:
     assert _run(ZOMBIE) == [True, "Z", 0]
+
+
+def test_a_look_as_json() -> None:
+    fake = _fake()
+    fake.files["/proc/7/limits"] = "Max open files            1024                 unlimited            files\n"
+    fake.files["/proc/7/limits"] += "Max processes             unlimited            unlimited            processes\n"
+    fake.files["/proc/uptime"] = "105.00 9.0\n"
+    for fd in range(20, 23):
+        fake.add_fd(7, fd, "/data/a.bin")
+    fake.denied.add("/proc/8/fd")
+    seen = take_snapshot(7, procfs=fake)
+    plain = json.loads(json.dumps(seen.as_dict(descriptors=True), allow_nan=False))
+    assert plain["pid"] == 7
+    assert plain["whole_tree"] is True
+    assert plain["fd_count"] == 6
+    root, child = plain["processes"]
+    assert (root["children"], child["children"]) == (1, 0)
+    assert root["uptime_s"] == 105 - 500 / os.sysconf("SC_CLK_TCK")
+    assert root["kinds"] == {"file": 3, "pipe": 1}
+    assert root["path_groups"] == [{"path": "/data/a.bin", "kind": "file", "count": 3, "fds": [20, 21, 22]}]
+    assert root["pipe_ends"] == {"self": 0, "alive": 0, "dead": 0, "unknown": 1}
+    nofile, nproc = root["limits"]
+    assert (nofile["soft"], nofile["hard"], nofile["unlimited"], nofile["headroom"]) == (1024, None, False, 1020)
+    assert (nproc["soft"], nproc["unlimited"]) == (None, True)
+    assert root["descriptors"][0] == {
+        "fd": 3,
+        "kind": "pipe",
+        "target": "pipe:[10]",
+        "inode": 10,
+        "fate": "unknown",
+        "peers": [],
+        "access": "r",
+    }
+    assert child["kinds"] is child["descriptors"] is None
+    assert child["fd_count"] == 2
+    assert "descriptors" not in seen.as_dict()["processes"][0]
+    assert seen.root.as_dict() == seen.as_dict()["processes"][0]
+
+
+def test_a_real_look_as_json() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        plain = json.loads(json.dumps(take_snapshot().as_dict(descriptors=True), allow_nan=False))
+        fd = one.fileno()
+    root = plain["processes"][0]
+    found = next(each for each in root["descriptors"] if each["fd"] == fd)
+    assert found["fate"] == "self"
+    assert found["socket"]["family"] == "unix"
+    assert root["socket_ends"]["self"] >= 2
+    assert {limit["name"] for limit in plain["shared"]} >= {"file_max", "nr_open", "cgroup_pids", "dev_shm_bytes"}
+
+
+def test_a_look_in_one_line() -> None:
+    fake = _fake()
+    seen = take_snapshot(7, procfs=fake)
+    assert str(seen.root) == "7 worker --flag: 1 descriptors (pipe 1)"
+    assert str(seen).startswith("7 worker --flag: 1 descriptors (pipe 1); 3 with 1 below it")
+    assert repr(seen) == "<Snapshot of <ProcessLook 7 worker: 1 descriptors>, 2 processes, 3 descriptors>"
+    fake.denied.add("/proc/8/fd")
+    fake.modern = False
+    assert "? descriptors" in repr(take_snapshot(7, procfs=fake))
+
+
+def test_collecting_garbage_goes_on_after_a_look() -> None:
+    take_snapshot(tree=False)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        take_snapshot(tree=False)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with pytest.raises(InputError):
+        take_snapshot(1 << 30)
+    assert gc.isenabled()
