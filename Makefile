@@ -80,6 +80,7 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 .PHONY: bench
 bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; prints ratios, saves JSON and a plot
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/tfrecord.py
+	$(BIN)/python benchmarks/look.py
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/

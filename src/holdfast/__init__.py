@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .schema import Ragged as Ragged
     from .trace.listen import listen as listen
     from .trace.owners import owners as owners
+    from .trace.owners import owners_summary as owners_summary
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ _HOMES = {
     "listen": "trace.listen",
     "no_leaks": "guard.no_leaks",
     "owners": "trace.owners",
+    "owners_summary": "trace.owners",
     "raise_nofile": "_base.descriptors",
     "snapshot": "look.snapshot",
 }

@@ -5,17 +5,17 @@ from __future__ import annotations
 from .facts import Match, Structure, Trend
 
 MANY = 64
+_MANY_HALF_OPEN = 1024
 _LEAST_GROWN = 16
 
 
 def count_dead(structure: Structure) -> int:
     """Pipe ends whose far end is closed everywhere, pipes that only this process has, connections left half open."""
-    return count_surely_dead(structure) + 2 * structure.self_pairs
+    return _count_pipes(structure) + structure.close_wait
 
 
-def count_surely_dead(structure: Structure) -> int:
-    """Without pipes that only this process has: its threads may be talking through them."""
-    return structure.dead_pipes + structure.close_wait
+def _count_pipes(structure: Structure) -> int:
+    return structure.dead_pipes + 2 * structure.self_pairs
 
 
 def are_most_at_once(structure: Structure) -> bool:
@@ -23,8 +23,22 @@ def are_most_at_once(structure: Structure) -> bool:
 
     Of a dead DataLoader iterator, with one worker or more, half or more are surely dead.
     """
-    dead = count_dead(structure)
-    return dead >= MANY and 2 * dead >= structure.fds and 3 * count_surely_dead(structure) >= dead
+    proof = _proven_pipes(structure) + _proven_connections(structure)
+    return proof > 0 and 2 * proof >= structure.fds
+
+
+def _proven_pipes(structure: Structure) -> int:
+    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing."""
+    pipes = _count_pipes(structure)
+    return pipes if pipes >= MANY and 3 * structure.dead_pipes >= pipes else 0
+
+
+def _proven_connections(structure: Structure) -> int:
+    """A pool keeps idle connections that the server gave up, and a client may close its side and wait for the answer.
+
+    Neither is a leak, and neither is there a thousand times.
+    """
+    return structure.close_wait if structure.close_wait >= _MANY_HALF_OPEN else 0
 
 
 def are_most_of_growth(trend: Trend, structure: Structure | None, first: Structure | None, match: Match | None) -> bool:
