@@ -7,6 +7,9 @@ from .facts import Match, Structure, Trend
 MANY = 64
 _MANY_HALF_OPEN = 1024
 _LEAST_GROWN = 16
+# What makes its queues and pools for longer than that is not starting.
+_START_S = 600.0
+_NONE = Structure(fds=0)
 
 
 def count_dead(structure: Structure) -> int:
@@ -50,6 +53,16 @@ def are_most_of_growth(trend: Trend, structure: Structure | None, first: Structu
     if structure is None:
         return match is not None and match.dead >= max(MANY, trend.rise / 2)
     if first is None:
-        return count_dead(structure) >= max(MANY, trend.rise / 2)
-    grown = count_dead(structure) - count_dead(first)
+        return _proof_of_growth(structure, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
+    grown = _proof_of_growth(structure, first, trend.span_s)
     return grown >= max(_LEAST_GROWN, min(structure.fds - first.fds, trend.rise) / 2)
+
+
+def _proof_of_growth(structure: Structure, first: Structure, span_s: float) -> int:
+    """How many more are dead; in the time of a start only what was in use and is not any more: queues between threads
+    are made then, and as more clients come, more of them have closed their side and wait for the answer."""
+    if span_s >= _START_S:
+        return count_dead(structure) - count_dead(first)
+    ends = structure.dead_pipes - first.dead_pipes
+    pipes = _count_pipes(structure) - _count_pipes(first)
+    return pipes if 3 * ends >= pipes else ends

@@ -22,7 +22,7 @@ def find_evidence(case: Case, verdict: Verdict, forecasts: Sequence[Forecast]) -
     room = room_sentence(case.fds, case.soft)
     if verdict is Verdict.OK:
         return [*_calm(case), room]
-    said = [*_growth(case, verdict), *_uselessness(case), *(shrink_sentence(one) for one in forecasts)]
+    said = [*_growth(case, verdict), *_uselessness(case, verdict), *(shrink_sentence(one) for one in forecasts)]
     found = [sentence for sentence in said if sentence]
     return [room, *found] if verdict is Verdict.EXHAUSTED else [*found, room]
 
@@ -43,11 +43,11 @@ def _growth(case: Case, verdict: Verdict) -> list[str | None]:
     return said
 
 
-def _uselessness(case: Case) -> list[str | None]:
+def _uselessness(case: Case, verdict: Verdict) -> list[str | None]:
     if case.structure is None:
         return []
     said: list[str | None] = [*dead_sentences(case.structure)]
-    if case.first is not None:
+    if case.first is not None and verdict not in (Verdict.GROWING, Verdict.SETTLING):
         said.append(growth_sentence(case.structure, case.first))
     if case.growing is None and are_most_at_once(case.structure):
         watched = case.trend is not None

@@ -17,11 +17,12 @@ from ..proc.limit import Limit
 from ..proc.processes import Identity
 from ..proc.procfs import REAL, ProcFS
 from ..proc.snapshot import ProcessLook, Snapshot, take_snapshot
-from .watch import EVERY_S, Watch
+from .watch import ENDED, EVERY_S, Watch
 
 _ROUNDS = 60
 _SOONEST_S = 0.1
 _ENDED = "it ended while it was watched: this is how it was before"
+_NOT_WAITED_FOR = "it has ended and holds nothing any more; its parent has not waited for it yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +82,23 @@ class Observation:
 
     def conclude(self, *, jobs: Sequence[JobSample] = (), cap: int | None = None) -> list[Diagnosed]:
         """The last look, where it was watched, and the verdicts."""
+        if self.first.root.process.state in ENDED:
+            return _saying(_NOT_WAITED_FOR, self._judge_all(self.first, None, jobs, cap))
         if self._watch is None:
             return self._judge_all(self.first, None, jobs, cap)
         last = self._look_again()
         if last is not None:
             return self._judge_all(last, self.first, jobs, cap)
-        found = self._judge_all(self.first, None, jobs, cap)
-        root = found[0]
-        said = (_ENDED, *root.diagnosis.evidence)
-        return [replace(root, diagnosis=replace(root.diagnosis, evidence=said)), *found[1:]]
+        return _saying(_ENDED, self._judge_all(self.first, None, jobs, cap))
 
     def _look_again(self) -> Snapshot | None:
-        """None if the process is gone, even where its pid is another one's by now."""
+        """None if the process has ended, even where its pid is another one's by now, or nobody has waited for it."""
         try:
             last = take_snapshot(self._pid, self._tree, self._procfs)
         except InputError:
             return None
-        return last if last.root.process.identity == self.first.root.process.identity else None
+        root = last.root.process
+        return last if root.identity == self.first.root.process.identity and root.state not in ENDED else None
 
     def _judge_all(
         self, last: Snapshot, first: Snapshot | None, jobs: Sequence[JobSample], cap: int | None
@@ -131,8 +132,9 @@ class Observation:
     ) -> Diagnosis:
         nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
         series = self._watch.series.get(look.process.identity) if self._watch is not None else None
+        ended = series is not None and series.ended_at_s is not None
         return judge(
-            fds=look.fd_count,
+            fds=series.latest.fds if series is not None and ended and series.latest else look.fd_count,
             soft=nofile.soft,
             hard=nofile.hard,
             samples=series.samples if series is not None else (),
@@ -145,6 +147,13 @@ class Observation:
             uptime_s=look.process.uptime_s,
             pid=look.process.pid,
         )
+
+
+def _saying(sentence: str, found: list[Diagnosed]) -> list[Diagnosed]:
+    """With a sentence on the process itself before all others."""
+    root = found[0]
+    said = (sentence, *root.diagnosis.evidence)
+    return [replace(root, diagnosis=replace(root.diagnosis, evidence=said)), *found[1:]]
 
 
 def _by_identity(snapshot: Snapshot) -> dict[Identity, Structure]:

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from ..diagnose.facts import Sample
-from ..proc.processes import Identity, descendants, is_same, read_parents, read_stat
+from ..proc.processes import Identity, descendants, read_parents, read_stat
 from ..proc.procfs import REAL, ProcFS, stat_or_none
 from ..proc.sampling import read_vitals
 from .series import Series
 
 EVERY_S = 5.0
+ENDED = frozenset("ZX")
 # Reading the parent of every process costs more than the samples.
 _FIND_EVERY_S = 15.0
 _MOST_ENDED = 256
@@ -94,7 +95,7 @@ class Watch:
             for root in self.roots:
                 wanted.update(dict.fromkeys(descendants(parents, root)))
         for pid in wanted:
-            if pid not in self._alive and stat_or_none(self._procfs, f"/proc/{pid}") is not None:
+            if pid not in self._alive and not self._is_gone(Identity(pid, None)):
                 self._begin(pid)
 
     def _begin(self, pid: int) -> Series:
@@ -112,10 +113,9 @@ class Watch:
         now = self._clock()
         vitals = read_vitals(self._procfs, pid)
         # Asked afterwards: the same process before and after was the same in between.
-        same = is_same(self._procfs, series.identity)
-        if same is False:
+        if self._is_gone(series.identity):
             self._end(pid, now)
-            if stat_or_none(self._procfs, f"/proc/{pid}") is not None and pid in self.roots:
+            if pid in self.roots and not self._is_gone(Identity(pid, None)):
                 self._begin(pid)
             return
         if vitals.fds is not None:
@@ -128,6 +128,13 @@ class Watch:
                     children=self._children[pid],
                 )
             )
+
+    def _is_gone(self, identity: Identity) -> bool:
+        """Another one has its pid, or it has ended and is not waited for yet: it has 0 descriptors then, not what it had."""
+        seen = read_stat(self._procfs, identity.pid)
+        if seen is None:
+            return stat_or_none(self._procfs, f"/proc/{identity.pid}") is None
+        return seen.state in ENDED or identity.start_ticks not in (None, seen.start_ticks)
 
     def _end(self, pid: int, now: float) -> None:
         self._alive.pop(pid).ended_at_s = now
