@@ -98,6 +98,11 @@ def test_without_workers_given_there_is_one_for_each_core() -> None:
             "plan: invalid value for '--batch-bytes': wanted a size such as 256MB or 1.5GiB, got 'big'",
         ),
         ("--data no-such-*", "plan: nothing matches 'no-such-*'"),
+        ("--data no-such-file", "plan: there is no file 'no-such-file'"),
+        (
+            "--prefetch 9999999999",
+            "plan: invalid value for '--prefetch': 9999999999 is not in the range 1<=x<=1000000000",
+        ),
     ],
 )
 def test_wrong_usage(line: str, said: str) -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.errors import InputError
 from holdfast.look.explain import explain
+from holdfast.proc.procfs import REAL
 
 TIMEOUT_S = 120
 
@@ -221,6 +222,16 @@ def test_another_process_is_looked_at() -> None:
         explain("Too many open files", pid=child.pid)
 
 
+def test_links_that_may_not_be_read_are_no_proof_that_there_are_none() -> None:
+    class Closed(type(REAL)):  # type: ignore[misc]
+        def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
+            return [""] * len(names)
+
+    told = explain("Too many open files", procfs=Closed())
+    assert told.here[0].startswith(f"This process ({os.getpid()}) has ")
+    assert " has 0 of " not in told.here[0]
+
+
 # ---- locks -------------------------------------------------------------------------------------------------
 
 HOLDS_H5 = """
@@ -250,6 +261,20 @@ def test_h5py_and_a_file_that_another_process_has(tmp_path: Path, mode: str) -> 
         assert explain(str(caught.value)).here[0].startswith("Name the file")
         assert f"Process {child.pid} " in explain(str(caught.value), path=path).here[0]
     assert explain(caught.value).here == (f"Nobody holds a lock on {path} now.",)
+
+
+@pytest.mark.parametrize(("first", "then"), [("r", "a"), ("r", "w"), ("a", "w")])
+def test_h5py_and_a_file_that_this_process_has(tmp_path: Path, first: str, then: str) -> None:
+    import h5py
+
+    path = tmp_path / "a.h5"
+    h5py.File(path, "w").close()
+    with h5py.File(path, first):
+        with pytest.raises(OSError) as caught:
+            h5py.File(path, then)
+        told = explain(caught.value)
+        assert told.name == "h5_twice"
+        assert told.here[0].startswith("This process itself (")
 
 
 def test_h5py_and_a_file_that_is_none(tmp_path: Path) -> None:
@@ -347,6 +372,20 @@ def test_no_space_on_a_device() -> None:
     told = explain(caught.value)
     assert (told.name, told.errno) == ("ENOSPC", errno.ENOSPC)
     assert any("/dev/shm has " in line for line in told.here)
+
+
+GONE_FOLDER = """
+import os, sys, holdfast
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+for name in ("a/b", "c", None):
+    print(holdfast.explain(OSError(28, "No space left on device", name)).name)
+"""
+
+
+def test_the_current_folder_was_removed(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    assert run(GONE_FOLDER, str(tmp_path / "gone")) == ["ENOSPC"] * 3
 
 
 def test_a_broken_pipe() -> None:

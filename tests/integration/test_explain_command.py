@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from holdfast.diagnose.explain.logs import Place, Scanner, Sighting
 from holdfast.diagnose.explain.row import Row
 from holdfast.diagnose.explain.table import ROWS
 from holdfast.errors import InputError
-from holdfast.look.explain_logs import scan_file
+from holdfast.look.explain_logs import scan_file, scan_stream
 
 EMFILE = "OSError: [Errno 24] Too many open files: 'a.jpg'"
 KEYS = ["name", "title", "errno", "says", "here", "mistaken_for", "advice", "chain", "text", "count", "first", "last"]
@@ -99,6 +100,20 @@ def test_packed_logs_also_appended_and_cut_ones(tmp_path: Path) -> None:
     assert cause["first"]["line"] == 1_000_001
     (tmp_path / "b.log.gz").write_bytes(data[:20] + b"\xff" * 100)
     assert "cannot unpack b.log.gz" in refused("explain", "b.log.gz", code=3, cwd=tmp_path)
+    (tmp_path / "c.log.gz").write_bytes(gzip.compress(EMFILE.encode()) + b"not packed")
+    assert document("explain", "c.log.gz", cwd=tmp_path)["causes"][0]["name"] == "EMFILE"
+
+
+def test_what_a_log_is_shows_also_when_it_comes_byte_by_byte() -> None:
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(1)
+
+    scanner = Scanner()
+    wide = EMFILE.encode("utf-16")
+    for at, data in enumerate((gzip.compress(EMFILE.encode()), wide, gzip.compress(wide), b"x", b"")):
+        scan_stream(scanner, Slow(data), str(at))
+    assert [seen.count for seen in scanner.sightings()] == [3]
 
 
 def test_a_named_pipe_is_read(tmp_path: Path) -> None:
@@ -112,6 +127,7 @@ def test_nothing_known() -> None:
     assert (done.returncode, done.stdout) == (1, "all is well: no error that is known here\n")
     assert holdfast("explain", "gone.log").stdout == "gone.log is no file, and no error that is known here\n"
     assert document("explain", "", code=1) == {"known": False, "lines": 0, "causes": []}
+    assert holdfast("explain", " ").stdout.startswith("the text is empty: wanted an error message")
     assert holdfast("explain", "/dev/null").stdout == "nothing in 0 lines is an error that is known here\n"
 
 
@@ -119,7 +135,12 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert "is a folder; wanted a log file" in refused("explain", tmp_path, code=3)
     assert refused("explain", "x", "--pid", "999999999", code=3) == "there is no process 999999999"
     assert refused("explain", "x", "--path", "gone", code=3, cwd=tmp_path) == "there is no file gone"
-    assert refused("explain", "/dev/null", "gone", code=3, cwd=tmp_path) == "there is no file gone"
+    assert refused("explain", "x", "--path", ".", code=3, cwd=tmp_path).startswith(". is a folder; wanted the file")
+    said = "there is no file gone, but /dev/null is one; a text goes in quotes"
+    assert refused("explain", "/dev/null", "gone", code=3, cwd=tmp_path) == said
+    line = 'exec "$1" -m holdfast explain - <&-'
+    done = subprocess.run(["bash", "-c", line, "bash", sys.executable], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "holdfast: cannot read stdin: it is closed\n")
     with pytest.raises(InputError, match="cannot read"):
         scan_file(Scanner(), "/proc/self/mem")
 

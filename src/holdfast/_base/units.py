@@ -21,6 +21,8 @@ _FACTORS = {
     "tib": 2**40,
 }
 
+_MOST = 2**63
+
 
 def parse_bytes(size: str | int) -> int:
     """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was wanted."""
@@ -33,6 +35,8 @@ def parse_bytes(size: str | int) -> int:
         value = float(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
         raise ValueError(f"wanted a size of at least one byte, got {size!r}")
+    if value > _MOST:
+        raise ValueError(f"wanted a size of at most 2^63 bytes, got {str(size)[:40]}")
     return int(value)
 
 

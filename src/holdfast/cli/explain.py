@@ -68,6 +68,8 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
         raise InputError(f"there is no process {pid}")
     if path is not None and not os.path.exists(path):
         raise InputError(f"there is no file {path}")
+    if path is not None and os.path.isdir(path):
+        raise InputError(f"{path} is a folder; wanted the file in question")
     scanner = _scan(screen, texts)
     causes = [explain_sighting(seen, pid, path, shell=True) for seen in scanner.sightings()]
     screen.document(explanations_as_dict(causes, scanner.lines))
@@ -83,7 +85,7 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
 def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
     """Names of files mean their content. If there is none among them, it is one text, whose quotes were forgotten."""
     scanner = Scanner()
-    files = [text for text in texts if text == "-" or os.path.exists(text)]
+    files = [text for text in texts if text == "-" or _is_there(text)]
     if not files:
         scanner.begin("")
         scanner.feed(" ".join(texts).encode("utf-8", "replace"))
@@ -91,8 +93,10 @@ def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
         return scanner
     missing = [text for text in texts if text not in files]
     if missing:
-        raise InputError(f"there is no file {missing[0]}")
-    total = sum(os.path.getsize(file) for file in files if file != "-")
+        raise InputError(f"there is no file {missing[0]}, but {files[0]} is one; a text goes in quotes")
+    if "-" in files and sys.stdin is None:
+        raise InputError("cannot read stdin: it is closed")
+    total = sum(os.path.getsize(file) for file in files if file != "-" and os.path.exists(file))
     with bar_for(screen, f"reading {format_bytes(total)} of logs", total) as bar:
         for file in files:
             if file == "-":
@@ -100,6 +104,17 @@ def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
             else:
                 scan_file(scanner, file, bar.advance)
     return scanner
+
+
+def _is_there(text: str) -> bool:
+    """Also where the folder may not be looked into: then it cannot be read, which is not the same as no file."""
+    try:
+        os.stat(text)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _show(screen: Screen, cause: Explanation, *, first: bool) -> None:
@@ -115,7 +130,9 @@ def _show(screen: Screen, cause: Explanation, *, first: bool) -> None:
 
 
 def _nothing(texts: tuple[str, ...], lines: int) -> str:
-    if texts == ("-",) or any(os.path.exists(text) for text in texts):
+    if any(text == "-" or _is_there(text) for text in texts):
         return f"nothing in {counted(lines, 'line')} is an error that is known here"
+    if not " ".join(texts).strip():
+        return "the text is empty: wanted an error message, a log file, or - for stdin"
     name = " is no file, and" if len(texts) == 1 and " " not in texts[0] and len(texts[0]) < 200 else ":"
     return f"{printable(' '.join(texts)[:200])}{name} no error that is known here"

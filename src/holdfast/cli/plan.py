@@ -33,6 +33,7 @@ said; 2 wrong usage.
 from __future__ import annotations
 
 import math
+import os
 
 import click
 
@@ -43,13 +44,14 @@ from .exits import FINE, FOUND
 from .screen import Screen
 
 _MOST_OPEN = 16
-_AT_LEAST_1 = click.IntRange(min=1)
+_MOST = 10**9  # of anything: more is a slip of the finger, and no number for a table
+_AT_LEAST_1 = click.IntRange(1, _MOST)
 
 
 @command(__doc__)
 @click.option("--data", multiple=True, metavar="GLOB", help="The files to be read: paths, globs or folders.")
 @click.option("--workers", type=click.IntRange(0, 100_000), metavar="N", help="num_workers of each loader.")
-@click.option("--open-shards", type=click.IntRange(min=0), metavar="H", help="Files each worker has open at once.")
+@click.option("--open-shards", type=click.IntRange(0, _MOST), metavar="H", help="Files each worker has open at once.")
 @click.option("--prefetch", type=_AT_LEAST_1, default=2, show_default=True, help="prefetch_factor.")
 @click.option("--batch-bytes", metavar="SIZE", callback=size_of, help="The size of a batch, such as 64MB.")
 @click.option("--tensors", type=_AT_LEAST_1, default=2, show_default=True, help="Tensors in a batch.")
@@ -97,7 +99,11 @@ def plan(
 def _count_files(data: tuple[str, ...]) -> int:
     from .inputs import expand_once  # knows the formats, which takes a while to load
 
-    return len(expand_once(data))
+    files = expand_once(data)
+    missing = next((file for file in files if not os.path.lexists(file)), None)
+    if missing is not None:
+        raise click.UsageError(f"there is no file {missing!r}", click.get_current_context())
+    return len(files)
 
 
 def _open_shards(files: int | None, workers: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from .._base.units import format_bytes
 from ..proc.limit import Limit
 
 # Python and torch have 5 open on a machine without a GPU; a driver, logs and a checkpoint come on top.
@@ -189,7 +190,9 @@ def _least(limits: tuple[Limit, ...]) -> float | None:
 
 def _why_main(wish: Wish) -> str:
     if not wish.workers:
-        return f"{BASE_FDS} for Python, torch and logs; {wish.open_shards:,} shards"
+        return (
+            f"{BASE_FDS} for Python, torch and logs; {wish.open_shards:,} shard{'' if wish.open_shards == 1 else 's'}"
+        )
     queues = f"4·{wish.workers} + 2 pipes a loader"
     sent = f"; {wish.workers} × {wish.prefetch} batches × {wish.tensors} tensors" if tensors_on_the_way(wish) else ""
     return f"{BASE_FDS} for Python, torch and logs; {queues}{sent}"
@@ -197,7 +200,8 @@ def _why_main(wish: Wish) -> str:
 
 def _why_worker(wish: Wish) -> str:
     sent = f", {wish.prefetch} batches × {wish.tensors} tensors" if tensors_on_the_way(wish) else ""
-    return f"the main process's {BASE_FDS} and its pipes, {wish.open_shards:,} open shards{sent}"
+    shards = f"{wish.open_shards:,} open shard{'' if wish.open_shards == 1 else 's'}"
+    return f"the main process's {BASE_FDS} and its pipes, {shards}{sent}"
 
 
 def _why_tasks(wish: Wish) -> str:
@@ -263,13 +267,14 @@ def _settings(wish: Wish, settled: Wish | None, room: Room) -> Iterator[Setting]
         yield Setting(name="nothing", value="", why="not even one process without workers fits here")
         return
     if settled.workers != wish.workers:
-        why = f"{wish.workers} do not fit, there is too little of this: {_lacking(wish, settled, room)}"
+        not_all = f"{wish.workers:,} do not fit" if wish.workers > 1 else "not even one fits"
+        why = f"{not_all}, there is too little of this: {_lacking(wish, settled, room)}{_larger_shm(wish, room)}"
         yield Setting(name="num_workers", value=str(settled.workers), why=why)
     elif wish.workers > math.ceil(room.cores):
         why = f"there are {room.cores:g} cores for {wish.workers} workers: more wait for each other"
         yield Setting(name="num_workers", value=str(max(1, math.ceil(room.cores))), why=why)
     if settled.prefetch != wish.prefetch:
-        why = f"{wish.prefetch} batches of each worker do not fit into /dev/shm or memory"
+        why = f"{wish.prefetch:,} batches of each worker do not fit into /dev/shm or memory{_larger_shm(wish, room)}"
         yield Setting(name="prefetch_factor", value=str(settled.prefetch), why=why)
     if settled.open_shards != wish.open_shards:
         why = f"{wish.open_shards:,} would not fit under the hard limit of open files"
@@ -288,6 +293,14 @@ def _lacking(wish: Wish, settled: Wish, room: Room) -> str:
     least = _easiest(wish, settled.workers + 1)
     lacking = [line.name for line in lines(least, raised) if line.must and not line.enough]
     return "; ".join(lacking)
+
+
+def _larger_shm(wish: Wish, room: Room) -> str:
+    """A container's 64 MB are mostly what is short, and the easiest to change."""
+    left, need = room.shm.headroom, shm_bytes(wish)
+    if left is None or need <= left or memory_bytes(wish) > (_least(room.memory) or math.inf):
+        return ""
+    return f"; or keep them with {format_bytes(need)} free in /dev/shm (docker's --shm-size, a larger tmpfs)"
 
 
 def _ulimit(settled: Wish, nofile: Limit) -> Iterator[Setting]:

@@ -242,6 +242,11 @@ def match(structure: Structure, grown: Structure | None = None) -> Match | None:
     return _best(grown, SIGNATURES, seen_once=False) or _best(structure, _NEVER_ORDINARY, seen_once=True)
 
 
+def is_certain(found: Match) -> bool:
+    """Whether it is wrong by itself, however many there are and whether or not they grow."""
+    return any(row.name == found.name for row in _NEVER_ORDINARY)
+
+
 def _best(seen: Structure, rows: Sequence[Signature], *, seen_once: bool) -> Match | None:
     """Descriptors first: threads and children that came with them are their consequence."""
     for counted, total in _totals(seen).items():

@@ -45,6 +45,8 @@ def diagnose(
     With `for_s` it is watched that long: growth shows only then. `jobs` (the count after each job) and `cap` (where a
     guard will act) are of the process itself. InputError: there is no such process.
     """
+    if not 0 <= for_s < math.inf:
+        raise ValueError(f"wanted a time to watch, or 0 for one look, got {for_s} s")
     seen = Observation(pid, tree=tree, procfs=procfs)
     if for_s > 0:
         seen.watch(for_s)
@@ -106,6 +108,7 @@ class Observation:
         structures = structures_of(last)
         before = {} if first is None else _by_identity(first)
         pipe_limit = _pipe_limit(last.shared)
+        ended = last is self.first  # of one that was watched, the last sample is newer
         found = []
         for look in last.processes:
             root = look is last.root
@@ -116,6 +119,7 @@ class Observation:
                 jobs=jobs if root else (),
                 cap=cap if root else None,
                 pipe_limit=None if look.process.uid in (0, None) else pipe_limit,
+                ended=ended,
             )
             found.append(Diagnosed(look=look, diagnosis=diagnosis))
         return found
@@ -129,12 +133,12 @@ class Observation:
         jobs: Sequence[JobSample],
         cap: int | None,
         pipe_limit: int | None,
+        ended: bool,
     ) -> Diagnosis:
         nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
         series = self._watch.series.get(look.process.identity) if self._watch is not None else None
-        ended = series is not None and series.ended_at_s is not None
         return judge(
-            fds=series.latest.fds if series is not None and ended and series.latest else look.fd_count,
+            fds=series.latest.fds if ended and series is not None and series.latest else look.fd_count,
             soft=nofile.soft,
             hard=nofile.hard,
             samples=series.samples if series is not None else (),

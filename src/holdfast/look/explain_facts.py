@@ -14,6 +14,7 @@ from ..diagnose.facts import Match
 from ..diagnose.signatures import match
 from ..diagnose.structure import structures_of
 from ..errors import InputError
+from ..proc.descriptors import count
 from ..proc.limits import process_limits, shared_limits, threads_by_user
 from ..proc.locks import command_of, locks_of
 from ..proc.procfs import ProcFS, number_or_none, read_or_none, stat_or_none
@@ -66,7 +67,9 @@ def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
         return {}
     look = seen.root
     highest = max((one.fd for one in look.descriptors), default=None) if look.descriptors else None
-    return {"fds": look.fd_count, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
+    # Links that may not be read are no proof that there are none.
+    fds = look.fd_count or count(procfs, pid)
+    return {"fds": fds, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
 
 
 def _match(seen: Snapshot, look: ProcessLook) -> Match | None:
@@ -178,7 +181,7 @@ def _disks(wanted: set[Ask], names: Sequence[str]) -> tuple[Disk, ...]:
         found.setdefault(
             device,
             Disk(
-                path=os.path.abspath(place),
+                path=_absolute(place),
                 size_bytes=disk.f_blocks * disk.f_frsize,
                 free_bytes=disk.f_bavail * disk.f_frsize,
                 inodes=disk.f_files,
@@ -190,7 +193,14 @@ def _disks(wanted: set[Ask], names: Sequence[str]) -> tuple[Disk, ...]:
 
 def _nearest(name: str) -> str | None:
     """The path, or the folder it would be in. None: not even that is there."""
-    for place in (name, os.path.dirname(os.path.abspath(name))):
+    for place in (name, os.path.dirname(_absolute(name))):
         if os.path.exists(place):
             return place
     return None
+
+
+def _absolute(name: str) -> str:
+    try:
+        return os.path.abspath(name)
+    except OSError:  # the current folder was removed
+        return name

@@ -13,6 +13,7 @@ from ..errors import InputError
 
 _PIECE_BYTES = 1 << 18
 _GZIP = b"\x1f\x8b"
+_TELLING_BYTES = 4
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -53,7 +54,7 @@ def _pieces(stream: BinaryIO, progress: Callable[[int], None]) -> Iterator[bytes
 def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Out of gzip, if it is; with several members, as appended logs have, and a cut end, as running ones have."""
     unpack = None
-    for at, piece in enumerate(pieces):
+    for at, piece in enumerate(_whole_start(pieces)):
         if at == 0 and piece.startswith(_GZIP):
             unpack = zlib.decompressobj(wbits=31)
         if unpack is None:
@@ -61,16 +62,30 @@ def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
             continue
         while piece:
             if unpack.eof:
+                if not _GZIP.startswith(piece[:2]):
+                    return  # what stands behind the last member is not packed, and not meant
                 unpack = zlib.decompressobj(wbits=31)
             # Bounded: a few bytes can unpack to gigabytes.
             yield unpack.decompress(piece, _PIECE_BYTES)
             piece = unpack.unconsumed_tail or unpack.unused_data.lstrip(b"\0")
 
 
+def _whole_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """A pipe may give a byte at first: too little to tell what it is."""
+    start = b""
+    for piece in pieces:
+        start += piece
+        if len(start) >= _TELLING_BYTES:
+            yield start
+            yield from pieces
+            return
+    yield start
+
+
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Two and four bytes a character are told by their mark; any other encoding has ASCII as it is."""
     decoder = None
-    for at, piece in enumerate(pieces):
+    for at, piece in enumerate(_whole_start(pieces)):
         if at == 0:
             name = next((name for mark, name in _MARKS if piece.startswith(mark)), None)
             decoder = codecs.getincrementaldecoder(name)("replace") if name else None

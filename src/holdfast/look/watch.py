@@ -130,7 +130,7 @@ class Watch:
             )
 
     def _is_gone(self, identity: Identity) -> bool:
-        """Another one has its pid, or it has ended and is not waited for yet: it has 0 descriptors then, not what it had."""
+        """Another one has its pid, or nobody has waited for it yet: its 0 descriptors are not what it held."""
         seen = read_stat(self._procfs, identity.pid)
         if seen is None:
             return stat_or_none(self._procfs, f"/proc/{identity.pid}") is None

@@ -144,7 +144,8 @@ def scan(procfs: ProcFS, pid: int) -> list[Descriptor] | None:
         fds = sorted(map(int, procfs.listdir(f"/proc/{pid}/fd")))
     except OSError as error:
         return _probe(procfs, pid) if _is_full(error) else None
-    return found + describe_all(procfs, pid, [fd for fd in fds if fd >= tried])
+    found += describe_all(procfs, pid, [fd for fd in fds if fd >= tried])
+    return None if fds and not found else found  # they may be counted, but not looked at
 
 
 def _dense(procfs: ProcFS, pid: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -15,8 +16,8 @@ from ..diagnose.words import number_words, range_words, span_words
 from ..look.target import Target
 from ..proc.limit import Limit
 from .bars import bar
-from .doctor_facts import SOFT_LIMIT, command_of, forecast_of
-from .limits import amount, name_of, percent, quantity
+from .doctor_facts import SOFT_LIMIT, cause_of, command_of, forecast_of
+from .limits import amount, name_of, percent, quantity, used_part
 from .spans import when
 from .tree import WIDE, tree_lines
 from .verdicts import STYLES, marked, use_style
@@ -59,15 +60,15 @@ class DoctorPage:
         name = f"{printable(self._target.role)} {process.pid}"
         up = "" if process.uptime_s is None else f"   up {span_words(process.uptime_s)}"
         verdict = self._verdict()
-        said = f"  {printable(command_of(self._worst))}"
-        room = width - len(name) - len(up) - len(verdict) - 3
-        if len(said) > room >= 24 or len(said) <= room:
-            said = said if len(said) <= room else said[: room - 1] + "…"
-            gap = width - len(name) - len(said) - len(up) - len(verdict)
-            return Text.assemble((name, "bold"), said, (up, "dim"), " " * gap, verdict)
-        room = width - len(name) - len(up)
-        said = said if len(said) <= room else said[: max(0, room - 1)] + "…"
-        return Text.assemble((name, "bold"), said, (up, "dim"), "\n", verdict)
+        said = Text(f"  {printable(command_of(self._worst))}")
+        taken = cell_len(name) + cell_len(up)
+        room = width - taken - verdict.cell_len - 3
+        if said.cell_len > room and room < 24:
+            said.truncate(max(0, width - taken), overflow="ellipsis")
+            return Text.assemble((name, "bold"), said, (up, "dim"), "\n", verdict)
+        said.truncate(room, overflow="ellipsis")
+        gap = width - taken - said.cell_len - verdict.cell_len
+        return Text.assemble((name, "bold"), said, (up, "dim"), " " * gap, verdict)
 
     def _verdict(self) -> Text:
         verdict = self._diagnosis.verdict
@@ -100,8 +101,8 @@ class DoctorPage:
     def _descriptors(self, width: int) -> Text:
         diagnosis = self._diagnosis
         text = Text(f"{quantity(diagnosis.fds)} of {quantity(diagnosis.soft)} soft")
-        if diagnosis.fds is not None and diagnosis.soft:
-            text.append("   ").append_text(_bar(diagnosis.fds / diagnosis.soft, width))
+        if (used := used_part(diagnosis.fds, diagnosis.soft)) is not None:
+            text.append("   ").append_text(_bar(used, width))
         if width >= WIDE and (airbag := self._airbag()):
             text.append(f"   {airbag}", "dim")
         return text
@@ -114,7 +115,7 @@ class DoctorPage:
         if self._worst.look.descriptors is None:
             uid = self._worst.look.process.uid
             owner = "another user" if uid is None else f"user {uid}"
-            return f"not to be seen: the process is of {owner}; ask as that user or as root"
+            return f"not to be seen: the process is of {owner}; ask as that user or as root (with CAP_SYS_PTRACE)"
         return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.look.kinds.items()) or "none"
 
     # ---- what it means -----------------------------------------------------------------------------------
@@ -123,8 +124,8 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
-        if diagnosis.match is not None:
-            made.add_row("cause", printable(diagnosis.match.cause))
+        if cause := cause_of(diagnosis):
+            made.add_row("cause", printable(cause))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))

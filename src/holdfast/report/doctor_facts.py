@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..diagnose.facts import Diagnosis, Forecast
+from ..diagnose.facts import Diagnosis, Forecast, Verdict
+from ..diagnose.signatures import is_certain
 from ..look.target import SEVERITY, Judged, Target
 from .limits import finite
 
@@ -68,6 +69,13 @@ def _row(one: Judged) -> dict[str, Any]:
 def command_of(one: Judged) -> str:
     """As it was called; a kernel thread and a process that ended have only a name."""
     return one.look.process.cmdline or one.look.process.comm
+
+
+def cause_of(diagnosis: Diagnosis) -> str:
+    """For people: what is to blame. "" where nothing is, as with the many files or sockets of a healthy process."""
+    match = diagnosis.match
+    blamed = match is not None and (SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING] or is_certain(match))
+    return match.cause if match is not None and blamed else ""
 
 
 def kinds_of(one: Judged) -> dict[str, int] | None:

@@ -42,6 +42,13 @@ def quantity(value: float | None, *, in_bytes: bool = False) -> str:
     return format_bytes(int(value)) if in_bytes else f"{value:,.0f}"
 
 
+def used_part(used: int | None, most: float | None) -> float | None:
+    """0 to 1 and above; of nothing at all, everything is used. None is unknown."""
+    if used is None or most is None:
+        return None
+    return used / most if most else 1.0
+
+
 def percent(ratio: float) -> str:
     """`3.4 %`, `97.5 %`, `202 %`; never `100 %` while something is left."""
     if ratio >= 1:

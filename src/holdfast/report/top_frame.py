@@ -17,7 +17,7 @@ from ..proc.limit import Limit
 from .bars import bar, sparkline
 from .columns import Column, lay_out
 from .doctor_facts import command_of, eta_of, forecast_of, kinds_of
-from .limits import amount, finite, quantity
+from .limits import amount, finite, quantity, used_part
 from .spans import short_when
 from .tree import draw_stems
 from .verdicts import STYLES, marked, use_style
@@ -56,13 +56,16 @@ COLUMNS = (
     Column("thr", right=True),
     Column("command", cut=True),
 )
-_ONLY_WIDE = {"limit", "history", "RSS", "thr"}
+# The least width at which they are shown; the others always are: whose it is, how many, and the verdict.
+_ONLY_FROM = {"limit": WIDE, "history": WIDE, "RSS": WIDE, "thr": WIDE} | dict.fromkeys(
+    ("used", "Δ/h", "dark in", "dead", "command"), 58
+)
 _PAGE = 180
 
 
 def columns_for(width: int) -> list[int]:
     """Which of COLUMNS there is room for."""
-    return [at for at, column in enumerate(COLUMNS) if width >= WIDE or column.head not in _ONLY_WIDE]
+    return [at for at, column in enumerate(COLUMNS) if width >= _ONLY_FROM.get(column.head, 0)]
 
 
 def arrange(rows: Sequence[Row], order: Order) -> list[tuple[Row, str]]:
@@ -75,7 +78,7 @@ def arrange(rows: Sequence[Row], order: Order) -> list[tuple[Row, str]]:
 def cells_of(row: Row, stem: str) -> list[Text]:
     """In the order of COLUMNS."""
     diagnosis = row.diagnosis
-    used = row.fds / diagnosis.soft if row.fds is not None and diagnosis.soft else 0.0
+    used = used_part(row.fds, diagnosis.soft) or 0.0
     forecast = forecast_of(diagnosis)
     dead = 0 if diagnosis.structure is None else diagnosis.structure.dead_pipes
     return [

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from .._base.units import format_bytes
 from ..look.target import SEVERITY, Judged
+from ..look.watch import ENDED
 from .columns import Column, lay_out
 from .doctor_facts import command_of
 from .limits import quantity
@@ -58,6 +59,8 @@ def _cells(one: Judged, stem: str) -> list[Text]:
 
 def kinds_in_short(one: Judged, most: int = _KINDS) -> str:
     """`pipe 18 file 6 socket 2`: the most frequent ones."""
+    if one.look.process.state in ENDED:
+        return "ended, not waited for"
     if one.look.descriptors is None:
         return "not to be seen"
     return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.look.kinds.items())[:most])

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast.diagnose.explain.chain import MOST, Found, recognise, walk
+from holdfast.diagnose.explain.compose import of_unknown_exception
 from holdfast.diagnose.explain.names import paths_in, paths_of
 
 
@@ -74,7 +78,18 @@ def test_rings_end() -> None:
     one.__cause__, other.__cause__ = other, one
     one.reason = one
     assert [type(link.error) for link in walk(one)] == [MaxRetryError, RuntimeError]
-    assert len(walk(ExceptionGroup("x", [ValueError(at) for at in range(1000)]))) == MOST
+    assert len(walk(ExceptionGroup("x", [ValueError(at) for at in range(MOST + 9)]))) == MOST
+
+
+def test_a_long_chain_is_walked_and_its_middle_is_not_shown() -> None:
+    error: Exception = emfile()
+    for at in range(500):
+        outer = RuntimeError(str(at))
+        outer.__context__ = error
+        error = outer
+    chain = found(error).link.chain
+    assert chain.endswith("← RuntimeError.__context__ ← OSError(24)")
+    assert chain.count("←") == 12
 
 
 def test_the_text_of_another_process_is_read() -> None:
@@ -94,6 +109,36 @@ def test_the_cause_wins_over_what_came_of_it() -> None:
 def test_what_is_meant_wins_over_what_was_handled_at_the_time() -> None:
     error = raised(OSError(errno.ENOSPC, "No space left on device"), emfile(), cause=False)
     assert found(error).row.name == "EMFILE"
+    error = raised(
+        OSError(errno.EBADF, "Bad file descriptor"), RuntimeError("received 0 items of ancdata"), cause=False
+    )
+    assert found(error).row.name == "ancdata"
+
+
+def test_notes_and_the_last_words_of_a_child_are_read() -> None:
+    error = RuntimeError("failed")
+    error.add_note("worker 3: OSError: [Errno 24] Too many open files")
+    assert found(error).row.name == "EMFILE"
+    said = b"x" * 1_000_000 + b"\nOSError: [Errno 28] No space left on device\n"
+    assert found(subprocess.CalledProcessError(1, "x", stderr=said)).row.name == "ENOSPC"
+    assert found(subprocess.TimeoutExpired("x", 1, stderr=said.decode())).row.name == "ENOSPC"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLError(1, "[SSL: BAD] bad"),
+        ssl.SSLCertVerificationError(1, "expired"),
+        socket.gaierror(-2, "Name or service not known"),
+        OSError(10**30, "huge"),
+        OSError(-5, "negative"),
+    ],
+    ids=repr,
+)
+def test_numbers_that_are_no_errno(error: OSError) -> None:
+    [link] = walk(error)
+    assert (link.errno, link.chain) == (None, type(error).__name__)
+    assert of_unknown_exception([link]).errno is None
 
 
 def test_an_errno_without_words() -> None:
@@ -109,11 +154,22 @@ class Nasty(Exception):
         raise RuntimeError("no reason")
 
 
+class Nastier(OSError):
+    @property
+    def errno(self) -> int:  # type: ignore[override]
+        raise ZeroDivisionError
+
+    @property
+    def args(self) -> tuple[object, ...]:  # type: ignore[override]
+        raise ZeroDivisionError
+
+
 def test_a_strangers_class_may_do_anything() -> None:
     error = Nasty()
     error.__cause__ = emfile()
     assert found(error).link.chain == "Nasty.__cause__ ← OSError(24)"
     assert recognise(walk(Nasty())) is None
+    assert recognise(walk(Nastier("x"))) is None
     assert recognise(walk(KeyboardInterrupt())) is None
 
 
@@ -123,6 +179,11 @@ def test_frames_tell_a_fork_from_a_lock() -> None:
         one = recognise(walk(error), lambda trace, frames=frames: frames)  # type: ignore[misc]
         assert one is not None
         assert one.row.name == name
+
+
+def test_names_in_a_text_of_quotes_and_slashes_are_found_at_once() -> None:
+    assert paths_in("'" + "/" * 65_000) == []  # took most of a minute
+    assert paths_in("can't open 'a/b.h5', don't") == ["a/b.h5"]
 
 
 def test_names_of_files() -> None:

@@ -54,6 +54,11 @@ KNOWN = [
     ("unable to lock file", "h5_lock"),
     (LOCK.format(524), "h5_no_locks"),
     (LOCK.format(37), "h5_no_locks"),
+    (LOCK.format("0, error message = 'No error', Win32 GetLastError() = 33"), "h5_lock"),
+    ("OSError: Unable to open file (file is already open for read-only)", "h5_twice"),
+    ("OSError: Unable to create file (unable to truncate a file which is already open)", "h5_twice"),
+    ("OSError: Unable to open file (unable to open file: name = 'a.h5', errno = 2, error message = 'No…')", "h5_open"),
+    ("  #000: H5F.c line 1534 in H5Fopen(): unable to open file", "h5_open"),
     ("OSError: Unable to open file (file is already open for write (may use <h5clear file> to clear…))", "h5_flags"),
     ("OSError: Unable to synchronously open file (truncated file: eof = 96, stored_eof = 2048)", "h5_truncated"),
     ("OSError: Unable to open file (file signature not found)", "h5_signature"),
@@ -62,6 +67,9 @@ KNOWN = [
     ("DataLossError: corrupted record at 0 [Op:IteratorGetNext]", "tfrecord_start"),
     ("tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 1023", "tfrecord"),
     ("DATA_LOSS: truncated record at 12' failed with EOF reached", "tfrecord"),
+    ("error reading a.tfrecord: Data loss: inflate() failed with error -3", "tfrecord"),
+    ("DataLossError: Unable to open table file m.ckpt: Data loss: not an sstable (bad magic number)", "tf_checkpoint"),
+    ("DataLossError: Checksum does not match: stored 1 vs. calculated on the restored bytes 2", "tf_checkpoint"),
     ("Bus error (core dumped)", "bus"),
     ("died with <Signals.SIGBUS: 7>.", "bus"),
     (BUS, "worker_bus"),
@@ -73,13 +81,17 @@ KNOWN = [
     ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Segmentation fault. ", "worker_signal"),
     ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", "worker_exited"),
     ("A process in the process pool was terminated abruptly while the future was running", "worker_exited"),
+    ("A worker died or was killed while executing a task by an unexpected system error.", "worker_exited"),
+    ("TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated.", "worker_exited"),
+    ("ProcessExitedException: process 0 terminated with signal SIGKILL", "killed"),
     ("AssertionError: can only test a child process", "not_child"),
     ("OSError: [Errno 12] Cannot allocate memory", "ENOMEM"),
     ("RuntimeError: unable to mmap 64 bytes from file </torch_1>: Cannot allocate memory (12)", "mmap"),
     ("Memory cgroup out of memory: Killed process 4711 (python)", "oom"),
     ("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.", "killed"),
     ("OSError: [Errno 28] No space left on device: '/data/x'", "ENOSPC"),
-    ("OSError: [Errno 122] Disk quota exceeded", "ENOSPC"),
+    ("OSError: [Errno 122] Disk quota exceeded", "EDQUOT"),
+    ("OSError: [Errno 37] No locks available", "ENOLCK"),
     ("OSError: [Errno 28] inotify watch limit reached", "inotify_watches"),
     ("RuntimeError: unable to open shared memory object </torch_7_1> in read-write mode", "shm_object"),
     ("BrokenPipeError: [Errno 32] Broken pipe", "EPIPE"),
@@ -88,8 +100,17 @@ KNOWN = [
     ("There appear to be 1 leaked shared_memory objects to clean up at shutdown", "leaked_shared_memory"),
     ("requests.exceptions.SSLError: HTTPSConnectionPool(host='h', port=443): Max retries exceeded", "tls"),
     ("<urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer", "tls"),
+    ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "tls"),
+    ("Max retries exceeded with url: / (Caused by NewConnectionError('[Errno 111] Connection refused'))", "request"),
+    ("Max retries exceeded with url: / (Caused by ConnectTimeoutError('Connection to s3 timed out.'))", "request"),
+    ("SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] self signed certificate in chain", "request"),
 ]
 IN_TRACEBACKS = [
+    (
+        "terminate called after throwing an instance of 'std::system_error'\n"
+        "  what():  Resource temporarily unavailable",
+        "EAGAIN_tasks",
+    ),
     (
         "Traceback (most recent call last):\n"
         '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch\n'
@@ -141,9 +162,32 @@ def test_another_tracebacks_lines_do_not_count() -> None:
     assert row.name == "EAGAIN"
 
 
+@pytest.mark.parametrize("line", ["[Errno 111] Connection refused", "TimeoutError: [Errno 110] Connection timed out"])
+def test_a_longer_errno_beside_a_lock_is_another_thing(line: str) -> None:
+    assert row_of(line, "  fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)") is None
+
+
 @pytest.mark.parametrize(
     "line",
-    ["", "epoch 24 done", "shape (24, 3)", "errno 240", "listening", "worker 12 exited", "the pipe is broken", "9]"],
+    [
+        *(
+            "",
+            "epoch 24 done",
+            "shape (24, 3)",
+            "errno 240",
+            "listening",
+            "worker 12 exited",
+            "the pipe is broken",
+            "9]",
+        ),
+        "epoch 3: train data loss: 0.3312",
+        "this may cause data loss",
+        "UserWarning: Truncated File Read",
+        "python: can't open file 'train.py': [Errno 2] No such file or directory",
+        "RuntimeError: unable to open file </data/model.bin> in read-only mode: No such file or directory (2)",
+        "pcieport 0000:00:1c.5: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+        "D-Bus error: no reply",
+    ],
 )
 def test_other_lines_are_nothing(line: str) -> None:
     assert row_of(line) is None

@@ -150,6 +150,23 @@ def test_connections_half_closed_are_dead() -> None:
     )
 
 
+@pytest.mark.parametrize("last", [_dead(300, self_pairs=95), _dead(300, close_wait=190)])
+def test_what_a_start_opens_is_no_leak(last: Structure) -> None:
+    """Queues between threads, and clients that have closed their side: for ten minutes they are only growth."""
+    first = Structure(fds=100)
+    found = _judge(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), structure=last, first_structure=first)
+    assert found.verdict is Verdict.GROWING
+    assert not any("of no use" in sentence for sentence in found.evidence)
+    longer = _ramp(12 / 60, 1000, every_s=1)
+    assert _judge(fds=300, samples=longer, structure=last, first_structure=first).verdict is Verdict.LEAK
+
+
+def test_dead_loaders_are_a_leak_at_once() -> None:
+    first, last = Structure(fds=100), _dead(300, hup=50, err=50, self_pairs=50)
+    found = _judge(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), structure=last, first_structure=first)
+    assert found.verdict is Verdict.LEAK
+
+
 def test_seen_once_beside_a_trend() -> None:
     samples = _ramp(4, 100, 1000)
     assert _judge(samples=samples, structure=_dead(1400, hup=300)).verdict is Verdict.LEAK
@@ -198,12 +215,19 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
         pytest.param(_dead(100, hup=31, err=32), id="fewer than 64"),
         pytest.param(_dead(1000, hup=200, err=200), id="less than half"),
         pytest.param(_dead(200, self_pairs=80), id="only pipes between threads"),
+        pytest.param(_dead(200, close_wait=190), id="idle connections of a pool, or clients that wait for the answer"),
+        pytest.param(_dead(1100, close_wait=1000, hup=60), id="too few of each"),
         pytest.param(_dead(200, live=180), id="alive"),
         pytest.param(_dead(200, unknown=180), id="unknown"),
     ],
 )
 def test_one_look_is_not_enough(structure: Structure) -> None:
     assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.OK
+
+
+def test_a_thousand_half_open_connections_are_enough() -> None:
+    assert _judge(fds=1100, structure=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
+    assert _judge(fds=2100, structure=_dead(2100, close_wait=1024)).verdict is Verdict.OK
 
 
 def test_dead_and_not_growing_now() -> None:

@@ -140,6 +140,16 @@ def test_what_nobody_can_tell_is_taken_as_enough() -> None:
     assert Line(name="x", need=1, have=None, why="").enough
 
 
+def test_a_small_shm_may_be_made_larger_where_memory_allows() -> None:
+    small = Limit(name="dev_shm_bytes", used=0, soft=1 << 20, hard=1 << 20)
+    wish = Wish(workers=1, batch_bytes=64_000_000)
+    [setting] = make_plan(wish, room(shm=small)).settings
+    assert setting.why.startswith("not even one fits, there is too little of this: /dev/shm; or keep them with 128 MB")
+    tight = Limit(name="memory_available", used=0, soft=1 << 20, hard=1 << 20)
+    [setting] = make_plan(wish, room(shm=small, memory=(tight,))).settings
+    assert "shm-size" not in setting.why
+
+
 def test_nothing_fits_where_not_even_python_does() -> None:
     made = make_plan(Wish(workers=1), room(nofile=nofile(16, 16)))
     assert (made.fits, made.settled) == (False, None)

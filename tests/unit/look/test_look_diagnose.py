@@ -124,6 +124,34 @@ def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> Non
     assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
 
 
+def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subprocess.Popen[str]) -> None:
+    """What leaked until it died: a zombie holds nothing, which is neither calm nor a fall."""
+    clock = LeakingClock(victim, 1)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    seen.watch(60)
+    before = seen.conclude()[0].diagnosis
+    _end_without_waiting(victim)
+    (found,) = seen.conclude()
+    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
+    assert found.diagnosis.fds == before.fds
+    assert found.diagnosis.trend == before.trend
+    assert found.diagnosis.verdict is Verdict.GROWING  # which of them were dead, nobody can tell any more
+
+
+def test_one_that_had_ended_before(victim: subprocess.Popen[str]) -> None:
+    _end_without_waiting(victim)
+    (found,) = diagnose(victim.pid)
+    assert found.diagnosis.evidence[0] == (
+        "it has ended and holds nothing any more; its parent has not waited for it yet"
+    )
+    assert diagnose(victim.pid, 0.1)[0].diagnosis.evidence[0] == found.diagnosis.evidence[0]
+
+
+def _end_without_waiting(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+
 def test_a_real_watch_of_a_calm_process() -> None:
     with socket.socket(), socket.socket():
         found = diagnose(for_s=0.3, tree=False)
@@ -139,6 +167,12 @@ def test_nobody_there() -> None:
 def test_a_time_to_watch_must_be_one() -> None:
     with pytest.raises(ValueError, match="above zero, got -1"):
         Observation().watch(-1)
+
+
+@pytest.mark.parametrize("for_s", [-1.0, float("nan"), float("inf")])
+def test_nonsense_is_not_taken_for_one_look(for_s: float) -> None:
+    with pytest.raises(ValueError, match="wanted a time to watch, or 0 for one look, got"):
+        diagnose(for_s=for_s)
 
 
 # ---- in memory ---------------------------------------------------------------------------------------------

@@ -274,3 +274,14 @@ def test_a_mapping_is_no_descriptor() -> None:
     before = count(REAL, ME)
     with mmap.mmap(-1, 4096):
         assert count(REAL, ME) == before
+
+
+def test_descriptors_that_can_be_counted_but_not_read_are_unknown_not_none() -> None:
+    """As root without CAP_SYS_PTRACE one may list another process's numbers, but follow none of them."""
+    proc = FakeProc()
+    proc.add_process(7)
+    for fd in range(3):
+        proc.add_fd(7, fd, "pipe:[5]")
+        proc.denied.add(f"/proc/7/fd/{fd}")
+    assert scan(proc, 7) is None
+    assert count(proc, 7) == 3

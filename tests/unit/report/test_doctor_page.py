@@ -10,9 +10,10 @@ from datetime import datetime
 
 import pytest
 from judged_cases import Case, child, diagnosis, leak, look, target
+from rich.cells import cell_len
 from rich.console import Console
 
-from holdfast.diagnose.facts import Forecast, Structure, Verdict
+from holdfast.diagnose.facts import Forecast, Match, Structure, Verdict
 from holdfast.look.target import Target
 from holdfast.report.ascii import AnyTerminal
 from holdfast.report.doctor import DoctorPage
@@ -72,6 +73,44 @@ def test_a_process_that_was_seen_once_and_is_fine() -> None:
     assert "growth        seen once: --for 30s watches whether it grows" in shown
     for absent in ("dead pipes", "  cause", "held by", "  do "):
         assert absent not in shown
+
+
+def _match(name: str) -> Match:
+    return Match(name=name, cause="files are opened and never closed", advice=(), count=900, dead=0, share=0.9)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "name", "blamed"),
+    [
+        (Verdict.OK, "files-never-closed", False),
+        (Verdict.SETTLING, "sockets-never-closed", False),
+        (Verdict.OK, "zombies", True),
+        (Verdict.GROWING, "files-never-closed", True),
+        (Verdict.EXHAUSTED, "files-never-closed", True),
+    ],
+)
+def test_nothing_is_blamed_where_nothing_is_wrong(verdict: Verdict, name: str, blamed: bool) -> None:
+    shown = page(target(Case(look(), diagnosis(verdict, match=_match(name)))))
+    assert ("never closed" in shown) is blamed
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("name", ["日本語" * 40, "x" * 5000, "日x" * 20])
+def test_a_long_or_wide_name_is_cut_and_the_verdict_stays_in_the_first_lines(name: str, width: int) -> None:
+    lines = page(target(Case(look(cmdline=name), diagnosis()), shared=()), width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert "up 5 d 21 h" in lines[0]
+    assert "✓ OK" in lines[0] + lines[1]
+
+
+def test_a_limit_of_nothing_is_used_up() -> None:
+    shown = page(target(Case(look(), diagnosis(Verdict.EXHAUSTED, soft=0)), shared=()))
+    assert "24 of 0 soft   ████████████████████████ 100 %" in shown
+
+
+def test_a_child_that_has_ended_is_marked() -> None:
+    ended = Case(look(41300, 41231, {}, state="Z"), diagnosis(fds=0))
+    assert "ended, not waited for" in page(target(leak(), ended))
 
 
 def test_what_cannot_be_seen_is_said() -> None:

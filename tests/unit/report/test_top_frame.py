@@ -47,6 +47,13 @@ def frame(width: int, order: Order = Order.TREE) -> list[str]:
     return [line.rstrip() for line in shown.get().splitlines()]
 
 
+@pytest.mark.parametrize("width", [20, 30, 57])
+def test_the_narrowest_frame_has_the_verdicts(width: int) -> None:
+    lines = frame(width, Order.FDS)
+    assert max(map(len, lines)) <= width
+    assert any("41231" in line and "63,912" in line and "✗ LEAK" in line for line in lines)
+
+
 def test_a_wide_frame() -> None:
     lines = frame(140)
     assert lines[0] == (

@@ -16,8 +16,12 @@ from .row import Row
 from .table import row_of
 
 _CONTEXT = ".__context__"
-MOST = 64  # exceptions in one chain, rings and groups included
+MOST = 1000  # exceptions in one chain, rings and groups included: a loop of retries makes long ones
 _MOST_CHARS = 65536
+_MOST_NAMES = 12  # of a chain that is shown
+_OUTPUT_BYTES = 8192
+# Their numbers are OpenSSL's and the resolver's, though they stand where an errno does.
+_OTHER_NUMBERS = {"SSLError", "gaierror", "herror"}
 _ATTRIBUTES = (
     "reason",
     "original",
@@ -46,12 +50,18 @@ class Link:
 
     @property
     def errno(self) -> int | None:
-        number = getattr(self.error, "errno", None) if isinstance(self.error, OSError) else None
-        return number if isinstance(number, int) else None
+        return _errno_of(self.error)
+
+    @property
+    def meant(self) -> bool:
+        """Not only being handled at the time."""
+        return not any(step.endswith(_CONTEXT) for step in self.path)
 
     @property
     def chain(self) -> str:
-        return " ← ".join(self.path)
+        half = _MOST_NAMES // 2
+        long = len(self.path) > _MOST_NAMES
+        return " ← ".join((*self.path[:half], "…", *self.path[-half:]) if long else self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,24 @@ def walk(error: BaseException) -> list[Link]:
 
 def name_of(error: BaseException) -> str:
     """`SSLError`, `OSError(24)`."""
-    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+    number = _errno_of(error)
     name = type(error).__name__
-    return f"{name}({number})" if isinstance(number, int) else name
+    return name if number is None else f"{name}({number})"
+
+
+def _errno_of(error: BaseException) -> int | None:
+    number = _attribute(error, "errno") if isinstance(error, OSError) else None
+    if not isinstance(number, int) or not 0 < number < 1 << 16:
+        return None
+    return None if any(_counts_otherwise(kind) for kind in type(error).__mro__) else number
+
+
+def _counts_otherwise(kind: type) -> bool:
+    return kind.__name__ in _OTHER_NUMBERS and kind.__module__ in ("ssl", "socket", "_socket")
 
 
 def _inside(error: BaseException) -> Iterator[tuple[str, BaseException]]:
-    args = getattr(error, "args", ())
+    args = _attribute(error, "args")
     for inner in args if isinstance(args, tuple) else ():
         if isinstance(inner, BaseException):
             yield "", inner
@@ -117,11 +138,12 @@ def _attribute(error: BaseException, name: str) -> object:
 
 
 def recognise(links: list[Link], frames: Frames = lambda traceback: "") -> Found | None:
-    """The most telling of them; of several that say the same the one with the errno itself, then the outermost."""
-    best: tuple[tuple[int, bool, int], Found] | None = None
+    """The most telling of them; of several one that was meant, then one with the errno itself, then the outermost."""
+    best: tuple[tuple[int, bool, bool, int], Found] | None = None
     for link in links:
         for row, line in _rows(link, frames):
-            key = (row.rank, link.errno is not None and link.errno == row.errno, -len(link.path))
+            exact = link.errno is not None and link.errno == row.errno
+            key = (row.rank, link.meant, exact, -len(link.path))
             if best is None or key > best[0]:
                 best = key, Found(link, row, line)
     return best[1] if best else None
@@ -138,13 +160,32 @@ def _rows(link: Link, frames: Frames) -> Iterator[tuple[Row, str]]:
 
 
 def message_of(error: BaseException) -> str:
-    """Its text, bounded, whatever its class does."""
+    """Its text with its notes and, of a program that failed, what that said; bounded, whatever its class does."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - __str__ of a stranger's class
-        return ""
+        text = ""
+    return _shortened("\n".join([_shortened(text), *_notes(error), *_output(error)]))
+
+
+def _shortened(text: str) -> str:
     half = _MOST_CHARS // 2
     return text if len(text) <= _MOST_CHARS else f"{text[:half]}\n{text[-half:]}"
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = _attribute(error, "__notes__")
+    return [_shortened(note) for note in notes[:MOST] if isinstance(note, str)] if isinstance(notes, list) else []
+
+
+def _output(error: BaseException) -> Iterator[str]:
+    """The last words of a child, as subprocess keeps them."""
+    for name in ("stderr", "stdout"):
+        said = _attribute(error, name)
+        if isinstance(said, bytes):
+            yield said[-_OUTPUT_BYTES:].decode("utf-8", "replace")
+        elif isinstance(said, str):
+            yield said[-_OUTPUT_BYTES:]
 
 
 def _with_errno(link: Link, text: str) -> str:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 _MOST = 8
 _MOST_CHARS = 1024
+_SURE = 2  # of the patterns: what they find is a name, whatever it looks like
 _NOT_DATA = ("/proc/", "/sys/", "/dev/", "http:/", "https:/")
 
 
@@ -17,7 +18,7 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     return (
         re.compile(r"""(?:name|filename|path|file)\s*=\s*['"]([^'"\n]+)['"]"""),  # HDF5: name = '/data/a.h5'
         re.compile(r"""File\(\s*['"]([^'"\n]+)['"]"""),  # a traceback's line: h5py.File("a.h5", "a")
-        re.compile(r"""['"]([^'"\n]*[/.][^'"\n]*)['"]"""),
+        re.compile(r"""['"]([^'"\n]{1,1024})(?=['"])"""),  # an apostrophe is no opening quote: the next may be
         re.compile(r"""(?:^|[\s=(\[])(/[^\s'"<>:,;)\]]+)"""),
         re.compile(r"""(?:^|[\s=(\[])([\w.-][\w./-]*\.(?:h5|hdf5|he5|nc|tfrecords?|tfrec|lock)(?:\.gz)?)\b"""),
     )
@@ -30,9 +31,9 @@ def paths_in(text: str) -> list[str]:
     """
     text = "\n".join(line for line in text.splitlines() if not re.match(r'\s*File ".*", line \d+', line))
     found: dict[str, None] = {}
-    for pattern in _patterns():
+    for at, pattern in enumerate(_patterns()):
         for match in pattern.finditer(text):
-            if _may_be_data(match[1]):
+            if _may_be_data(match[1]) and (at < _SURE or "/" in match[1] or "." in match[1]):
                 found.setdefault(match[1])
             if len(found) >= _MOST:
                 return list(found)

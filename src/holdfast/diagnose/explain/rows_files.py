@@ -18,7 +18,8 @@ ROWS = (
         title="HDF5: unable to lock file",
         errno=errno.EAGAIN,
         needles=("unable to lock file",),
-        pattern=r"unable to lock file(?!.*errno = (?!11\b|35\b))",
+        # 33 is Windows' word for it, where the errno stays 0.
+        pattern=r"unable to lock file(?!.*errno = (?!11\b|35\b)(?!.*GetLastError\(\) = 33\b))",
         rank=Rank.CAUSE,
         says=(
             "Another process (or another handle in this one, opened in another mode) has the file open. HDF5 locks a "
@@ -37,14 +38,14 @@ ROWS = (
         name="h5_no_locks",
         title="HDF5: this file system does not lock",
         needles=("unable to lock file", "unable to unlock file"),
-        pattern=r"unable to (un)?lock file.*errno = (?!11\b|35\b)\d",
+        pattern=r"unable to (un)?lock file.*errno = (?!11\b|35\b)(?!.*GetLastError\(\) = 33\b)\d",
         rank=Rank.CAUSE,
         says=(
             "The file system refused the lock itself: a network or FUSE mount without locks (NFS without lockd, "
             "Lustre without -o flock, an object store). Nobody holds the file."
         ),
         mistaken_for="Another process that has the file open: that is errno 11.",
-        asks=(Ask.DISK,),
+        asks=(),
         advice=(
             "To read: HDF5_USE_FILE_LOCKING=FALSE, or h5py.File(…, 'r', locking=False).",
             "To write: on a local disk, and copy the finished file. " + _ONE_OWNER,
@@ -53,7 +54,7 @@ ROWS = (
     Row(
         name="h5_flags",
         title="HDF5: file is already open for write",
-        needles=("already open for write", "already open for read-only", "h5clear"),
+        needles=("already open for write", "already open for swmr", "h5clear"),
         rank=Rank.CAUSE,
         says=(
             "A mark in the file says that a writer has it. Either one has, or the last one died before it could take "
@@ -67,9 +68,26 @@ ROWS = (
         ),
     ),
     Row(
+        name="h5_twice",
+        title="HDF5: this process has the file open already",
+        needles=("file which is already open", "already open for read-only"),
+        rank=Rank.CAUSE,
+        says=(
+            "The same process has the file open by another handle: one that only reads, where it is to be written "
+            "now, or any, where mode 'w' is to empty it. A cell of a notebook that failed half-way keeps its handle."
+        ),
+        mistaken_for="Another process, or a damaged file. Another process gives `unable to lock file`.",
+        asks=(Ask.LOCKS,),
+        advice=(
+            "Close the other handle: `with h5py.File(…) as f:` everywhere, and no handle kept by a Dataset.",
+            "In a notebook restart the kernel; exceptions keep handles as well, by their traceback.",
+        ),
+    ),
+    Row(
         name="h5_truncated",
         title="HDF5: truncated file",
         needles=("truncated file",),
+        pattern=r"truncated file(?! read)",  # that is what Pillow says of TIFF
         rank=Rank.CAUSE,
         says=(
             "The file is shorter than its own head says: a copy or download was cut, the disk was full, or its writer "
@@ -118,10 +136,29 @@ ROWS = (
         ),
     ),
     Row(
+        name="tf_checkpoint",
+        title="TensorFlow: a checkpoint cannot be read",
+        needles=("not an sstable", "to be an sstable", "unable to open table file", "restored bytes"),
+        rank=Rank.CAUSE,
+        says=(
+            "A checkpoint was to be restored, and the file is none, or not a whole one: a name with `.data-00000-of-…` "
+            "or `.index` was given instead of what stands before it, a part of the checkpoint was not copied, or its "
+            "writer was ended."
+        ),
+        mistaken_for="Damaged training data: DataLossError stands for both.",
+        asks=(Ask.HEAD,),
+        advice=(
+            "Give the prefix that all its files have in common, as `tf.train.latest_checkpoint(folder)` does.",
+            "Compare the sizes of `.index` and `.data-*` with the source, and copy them again; take the last one "
+            "before if its writer was ended.",
+        ),
+    ),
+    Row(
         name="tfrecord",
         title="TFRecord: DataLossError",
-        needles=("datalosserror", "corrupted record at", "truncated record at", "data loss"),
-        pattern=r"DataLossError|corrupted record at|truncated record at|\bdata loss\b",
+        needles=("datalosserror", "corrupted record at", "truncated record at", "data loss: ", "data_loss: "),
+        # "train data loss: 0.31" is another thing.
+        pattern=r"DataLossError|(corrupted|truncated) record at|(^|[\]:'\"(] ?)data[ _]loss: (?!\d)",
         rank=Rank.CAUSE,
         says=(
             "A record does not fit its checksum, or the file ends inside one: bytes changed on the way, two writers "
@@ -144,6 +181,7 @@ ROWS = (
         title="A lock is held by another process",
         errno=errno.EAGAIN,
         needles=("resource temporarily unavailable", "errno 11", "blockingioerror", "error(11,"),
+        pattern=r"temporarily unavailable|errno 11\b|BlockingIOError|error\(11, ",
         near=("flock(", "lockf(", "f_setlk", "filelock", "portalocker", "lock_nb"),
         rank=Rank.CAUSE,
         says="flock or lockf was asked not to wait (LOCK_NB), and another process has the lock.",
@@ -153,6 +191,25 @@ ROWS = (
             "Wait for the holder, without LOCK_NB or in a loop with a bound.",
             "A child that inherited the descriptor keeps an flock alive after its parent is gone: end it, too.",
             "Closing any descriptor of the file drops a process's lockf locks: use flock for files opened twice.",
+        ),
+    ),
+    Row(
+        name="ENOLCK",
+        title="No locks available",
+        errno=errno.ENOLCK,
+        needles=("no locks available", "enolck", "errno 37", "error(37,"),
+        pattern=r"no locks available|\bENOLCK\b|errno 37\b|error\(37, ",
+        rank=Rank.CAUSE,
+        says=(
+            "The file system cannot lock: mostly NFS whose lock service (lockd, statd) is not reached, as with a home "
+            "folder on it where caches keep their lock files. Nobody holds the lock."
+        ),
+        mistaken_for="A lock that another process holds: that is errno 11. Libraries that try again for ever hang.",
+        asks=(),
+        advice=(
+            "Keep caches and lock files on a local disk: HF_HOME, XDG_CACHE_HOME, TORCH_HOME or TMPDIR.",
+            "On NFS mount with working locks (version 4 has them built in), or with `local_lock=flock` if one machine "
+            "alone uses the files.",
         ),
     ),
     Row(
@@ -176,12 +233,12 @@ ROWS = (
         name="ENOSPC",
         title="No space left on device",
         errno=errno.ENOSPC,
-        needles=("no space left on device", "enospc", "errno 28", "disk quota exceeded", "errno 122", "error(28,"),
-        pattern=r"no space left|\bENOSPC\b|errno 28\b|quota exceeded|errno 122\b|error\(28, ",
+        needles=("no space left on device", "enospc", "errno 28", "error(28,"),
+        pattern=r"no space left|\bENOSPC\b|errno 28\b|error\(28, ",
         rank=Rank.CAUSE,
         says=(
-            "A file system is full: of bytes, of inodes (many small files), or of this user's quota. It need not be "
-            "the disk you think of: /dev/shm and /tmp are file systems of their own."
+            "A file system is full: of bytes, or of inodes (many small files). It need not be the disk you think of: "
+            "/dev/shm and /tmp are file systems of their own."
         ),
         mistaken_for="The data disk, when it was /dev/shm; and inotify's watches give the same errno.",
         asks=(Ask.DISK, Ask.SHM),
@@ -192,6 +249,22 @@ ROWS = (
         ),
     ),
     Row(
+        name="EDQUOT",
+        title="Disk quota exceeded",
+        errno=errno.EDQUOT,
+        needles=("quota exceeded", "edquot", "errno 122", "error(122,"),
+        pattern=r"disk quota exceeded|\bEDQUOT\b|errno 122\b|error\(122, ",
+        rank=Rank.CAUSE,
+        says="This user, group or project has all the bytes or files that its quota allows, however empty the disk is.",
+        mistaken_for="A full disk: `df` shows room.",
+        asks=(Ask.DISK,),
+        advice=(
+            "`quota -s`, or `lfs quota -h -u $USER PATH` on Lustre, says which one is full; files count as well.",
+            "Caches and checkpoints elsewhere: HF_HOME, XDG_CACHE_HOME, TORCH_HOME, TMPDIR. What was being written is "
+            "not whole.",
+        ),
+    ),
+    Row(
         name="h5_open",
         title="HDF5: the file cannot be opened",
         needles=(
@@ -199,8 +272,8 @@ ROWS = (
             "synchronously create file",
             "unable to open file",
             "unable to create file",
-            "can't open file",
         ),
+        pattern=r"synchronously|unable to (open|create) file ?(\(|: name =)|H5F\w+\(\): unable",
         rank=Rank.SIGN,
         says="h5py could not open the file. What stands in the parentheses is the reason; this text has none known.",
         mistaken_for="A damaged file: a wrong path, missing rights or no free descriptor say the same.",

@@ -41,6 +41,7 @@ ROWS = (
             "pthread_create",
             "thread creation failed",
             "start_new_thread",
+            "std::system_error",
         ),
         rank=Rank.CAUSE,
         says=(
@@ -152,7 +153,16 @@ ROWS = (
     Row(
         name="killed",
         title="A process was ended by SIGKILL",
-        needles=("signals.sigkill", "(sigkill)", "exit code 137", "exitcode: -9", "exit status 137", "exitcode -9"),
+        needles=(
+            "signals.sigkill",
+            "(sigkill)",
+            "signal sigkill",
+            "{sigkill(-9)",
+            "exit code 137",
+            "exitcode: -9",
+            "exit status 137",
+            "exitcode -9",
+        ),
         rank=Rank.SIGN,
         says=(
             "Nobody can catch SIGKILL, so that the process left no message. It is the kernel's (out of memory), the "

