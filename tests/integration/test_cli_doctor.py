@@ -90,7 +90,7 @@ def _leak_until(leaking: Leaker, ended: threading.Event) -> None:
 
 def test_ctrl_c_during_the_watch_shows_the_verdict_so_far() -> None:
     with leaker() as leaking:
-        leaking.leak(100)
+        leaking.leak(300)
 
         def interrupt(process: subprocess.Popen[bytes]) -> None:
             deadline = time.monotonic() + 60

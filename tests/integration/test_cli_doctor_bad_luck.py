@@ -44,6 +44,12 @@ for one in kept:
 import multiprocessing
 queues = [multiprocessing.SimpleQueue() for _ in range(100)]
 """,
+    "a batch of commands that have ended, before they are read": """
+import subprocess
+batch = [subprocess.Popen(["true"], stdout=subprocess.PIPE) for _ in range(80)]
+for one in batch:
+    one.wait()
+""",
     "many files": "files = [open(sys.executable, 'rb') for _ in range(900)]",
     "many loggers": """
 import logging, tempfile

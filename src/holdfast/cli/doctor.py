@@ -29,7 +29,8 @@ With --json the facts are those of the worst process of the tree, `about`:
   verdict   OK, SETTLING, GROWING, LEAK or EXHAUSTED
   eta_s     seconds to the soft limit, earliest and latest (null: never);
             null when it does not grow
-  growth_per_hour, kinds, dead_pipes, self_pairs, signature   null: unknown
+  signature what is to blame; null: nothing, or unknown
+  growth_per_hour, kinds, dead_pipes, self_pairs   null: unknown
 
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .facts import Match, Structure, Trend
 
 MANY = 64
+_MANY_LOADERS = 8
+_MANY_ENDS = 256
 _MANY_HALF_OPEN = 1024
 _LEAST_GROWN = 16
 # What makes its queues and pools for longer than that is not starting.
@@ -21,19 +23,27 @@ def _count_pipes(structure: Structure) -> int:
     return structure.dead_pipes + 2 * structure.self_pairs
 
 
-def are_most_at_once(structure: Structure) -> bool:
-    """Whether one look is enough: they are many, half of all at least, and not only pipes between threads.
+def are_many(structure: Structure) -> bool:
+    """Whether they are worth a sentence: half of all at least."""
+    return count_dead(structure) >= MANY and 2 * count_dead(structure) >= structure.fds
 
-    Of a dead DataLoader iterator, with one worker or more, half or more are surely dead.
-    """
+
+def are_most_at_once(structure: Structure) -> bool:
+    """Whether one look is enough: they are half of all at least, and more than a healthy process ever has."""
     proof = _proven_pipes(structure) + _proven_connections(structure)
     return proof > 0 and 2 * proof >= structure.fds
 
 
 def _proven_pipes(structure: Structure) -> int:
-    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing."""
+    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing.
+
+    Healthy are as well a trainer that keeps its used up iterators, one for each of its few loaders, until the next
+    epoch, and a batch of processes, all but the last of them ended, before it is dropped.
+    """
     pipes = _count_pipes(structure)
-    return pipes if pipes >= MANY and 3 * structure.dead_pipes >= pipes else 0
+    loaders = min(structure.self_pairs, structure.hup, structure.err)
+    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or structure.dead_pipes >= _MANY_ENDS)
+    return pipes if enough and 3 * structure.dead_pipes >= pipes else 0
 
 
 def _proven_connections(structure: Structure) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .case import Case
-from .dead import are_most_at_once, count_dead
+from .dead import are_many, are_most_at_once, count_dead
 from .facts import Forecast, Structure, Trend, Verdict
 from .floors import SHORT_S
 from .jobs import JobTrend
@@ -21,7 +21,8 @@ def find_evidence(case: Case, verdict: Verdict, forecasts: Sequence[Forecast]) -
     """What decided comes first, what weakens it right after it, how much room is left last."""
     room = room_sentence(case.fds, case.soft)
     if verdict is Verdict.OK:
-        return [*_calm(case), room]
+        many = case.structure is not None and are_many(case.structure)
+        return [*_calm(case), *(dead_sentences(case.structure) if case.structure and many else ()), room]
     said = [*_growth(case, verdict), *_uselessness(case, verdict), *(shrink_sentence(one) for one in forecasts)]
     found = [sentence for sentence in said if sentence]
     return [room, *found] if verdict is Verdict.EXHAUSTED else [*found, room]

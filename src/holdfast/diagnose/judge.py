@@ -39,8 +39,8 @@ def judge(
     EXHAUSTED  at most a hundredth of the soft limit is left (at least 8, at most 64 count as nothing left)
     LEAK       the floor grows, and most of what grew is of no use to anyone (below ten minutes: pipes whose far end is
                gone), or it has grown for a day without a pause;
-               or every job leaves some behind; or, in one look, 64 or more dead pipes, or 1,024 or more connections
-               that the other side has closed, are half of all
+               or every job leaves some behind; or, in one look, the ends of 8 or more dead loaders, 256 or more
+               other dead ends, or 1,024 or more connections that the other side has closed, are half of all
     GROWING    the floor grows, and that is all that is known
     SETTLING   it grew, but ever less
     OK         none of these

@@ -16,7 +16,7 @@ from ..diagnose.words import number_words, range_words, span_words
 from ..look.target import Target
 from ..proc.limit import Limit
 from .bars import bar
-from .doctor_facts import SOFT_LIMIT, cause_of, command_of, forecast_of
+from .doctor_facts import SOFT_LIMIT, blamed, command_of, forecast_of
 from .limits import amount, name_of, percent, quantity, used_part
 from .spans import when
 from .tree import WIDE, tree_lines
@@ -124,8 +124,8 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
-        if cause := cause_of(diagnosis):
-            made.add_row("cause", printable(cause))
+        if match := blamed(diagnosis):
+            made.add_row("cause", printable(match.cause))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))

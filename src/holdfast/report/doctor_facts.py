@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..diagnose.facts import Diagnosis, Forecast, Verdict
+from ..diagnose.facts import Diagnosis, Forecast, Match, Verdict
 from ..diagnose.signatures import is_certain
 from ..look.target import SEVERITY, Judged, Target
 from .limits import finite
@@ -45,7 +45,7 @@ def target_as_dict(target: Target) -> dict[str, Any]:
         "self_pairs": None if diagnosis.structure is None else diagnosis.structure.self_pairs,
         "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
         "eta_s": eta_of(diagnosis),
-        "signature": None if diagnosis.match is None else diagnosis.match.name,
+        "signature": None if (match := blamed(diagnosis)) is None else match.name,
         "held_by": list(target.held_by),
         "tree": [_row(one) for one in target.judged],
     }
@@ -71,11 +71,12 @@ def command_of(one: Judged) -> str:
     return one.look.process.cmdline or one.look.process.comm
 
 
-def cause_of(diagnosis: Diagnosis) -> str:
-    """For people: what is to blame. "" where nothing is, as with the many files or sockets of a healthy process."""
+def blamed(diagnosis: Diagnosis) -> Match | None:
+    """What fits, where something is wrong: a healthy process may have many files and sockets, and more of them now."""
     match = diagnosis.match
-    blamed = match is not None and (SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING] or is_certain(match))
-    return match.cause if match is not None and blamed else ""
+    if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
+        return match
+    return None
 
 
 def kinds_of(one: Judged) -> dict[str, int] | None:

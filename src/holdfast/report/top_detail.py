@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..look.board import Row
-from .doctor_facts import cause_of, command_of
+from .doctor_facts import blamed, command_of
 from .verdicts import STYLES, marked
 from .words import printable
 
@@ -29,7 +29,7 @@ def detail(row: Row) -> RenderableType:
     made.add_column(overflow="fold")
     _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.look.kinds.items())])
     _add(made, "because", diagnosis.evidence)
-    _add(made, "cause", [cause_of(diagnosis)])
+    _add(made, "cause", [match.cause] if (match := blamed(diagnosis)) else [])
     _add(made, "do", diagnosis.advice)
     return Group(head, made)
 

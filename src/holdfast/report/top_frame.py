@@ -16,7 +16,7 @@ from ..look.target import SEVERITY
 from ..proc.limit import Limit
 from .bars import bar, sparkline
 from .columns import Column, lay_out
-from .doctor_facts import command_of, eta_of, forecast_of, kinds_of
+from .doctor_facts import blamed, command_of, eta_of, forecast_of, kinds_of
 from .limits import amount, finite, quantity, used_part
 from .spans import short_when
 from .tree import draw_stems
@@ -172,5 +172,5 @@ def _row_as_dict(row: Row) -> dict[str, Any]:
         "rss_bytes": row.rss_bytes,
         "threads": row.threads,
         "verdict": diagnosis.verdict.value,
-        "signature": None if diagnosis.match is None else diagnosis.match.name,
+        "signature": None if (match := blamed(diagnosis)) is None else match.name,
     }

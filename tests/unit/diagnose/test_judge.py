@@ -215,6 +215,8 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
         pytest.param(_dead(100, hup=31, err=32), id="fewer than 64"),
         pytest.param(_dead(1000, hup=200, err=200), id="less than half"),
         pytest.param(_dead(200, self_pairs=80), id="only pipes between threads"),
+        pytest.param(_dead(110, hup=99), id="a batch of processes that waits for the last of them"),
+        pytest.param(_dead(280, self_pairs=4, hup=128, err=127), id="used up iterators of a trainer with four loaders"),
         pytest.param(_dead(200, close_wait=190), id="idle connections of a pool, or clients that wait for the answer"),
         pytest.param(_dead(1100, close_wait=1000, hup=60), id="too few of each"),
         pytest.param(_dead(200, live=180), id="alive"),
@@ -225,13 +227,21 @@ def test_one_look_is_not_enough(structure: Structure) -> None:
     assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.OK
 
 
+@pytest.mark.parametrize(
+    "structure",
+    [_dead(100, self_pairs=16, hup=16, err=16), _dead(400, hup=256), _dead(400, hup=128, err=128, close_wait=100)],
+)
+def test_one_look_is_enough_beyond_what_is_healthy(structure: Structure) -> None:
+    assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.LEAK
+
+
 def test_a_thousand_half_open_connections_are_enough() -> None:
     assert _judge(fds=1100, structure=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
     assert _judge(fds=2100, structure=_dead(2100, close_wait=1024)).verdict is Verdict.OK
 
 
 def test_dead_and_not_growing_now() -> None:
-    found = _judge(samples=_ramp(1 / 60, 0, every_s=0.5), structure=_dead(200, hup=150))
+    found = _judge(samples=_ramp(1 / 60, 0, every_s=0.5), structure=_dead(400, hup=300))
     assert found.verdict is Verdict.LEAK
     assert "not growing while it was watched: watch it at work to learn how fast it grows" in found.evidence
 

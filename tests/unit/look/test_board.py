@@ -41,12 +41,12 @@ def leaker(pipes: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_board_shows_the_tree_and_forgets_who_ended() -> None:
     board = Board([os.getpid()])
-    with leaker(100) as child:
+    with leaker(300) as child:
         rows = {row.pid: row for row in board.refresh().rows}
         assert rows.keys() >= {os.getpid(), child.pid}
         assert rows[child.pid].diagnosis.verdict is Verdict.LEAK
-        assert rows[child.pid].fds == 100 + 3
-        assert rows[child.pid].history == (103,)
+        assert rows[child.pid].fds == 300 + 3
+        assert rows[child.pid].history == (303,)
         pid = child.pid
     assert pid not in {row.pid for row in board.refresh().rows}
 
@@ -56,12 +56,12 @@ def test_a_board_of_nobody_is_empty() -> None:
 
 
 def test_without_pids_the_busy_are_shown() -> None:
-    with leaker(100) as child:
+    with leaker(300) as child:
         assert child.pid in {row.pid for row in Board(None).refresh().rows}
 
 
 def test_an_examination_watches_all_at_once_and_keeps_the_errors() -> None:
-    with leaker(100) as one, leaker(0) as other:
+    with leaker(300) as one, leaker(0) as other:
         examination = Examination([one.pid, other.pid, 2**22 + 1, one.pid], role="worker")
         heard: list[float] = []
         examination.watch(0.3, heard.append)
@@ -71,7 +71,7 @@ def test_an_examination_watches_all_at_once_and_keeps_the_errors() -> None:
     assert (second.pid, second.verdict) == (other.pid, Verdict.OK)
     assert first.watched_s >= 0.3
     assert heard
-    assert len(suspects(first.worst)) == 100
+    assert len(suspects(first.worst)) == 300
     assert suspects(second.worst) == []
 
 
@@ -79,7 +79,7 @@ def test_an_interrupted_watch_is_no_loss() -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    with leaker(100) as child:
+    with leaker(300) as child:
         examination = Examination([child.pid])
         with pytest.raises(KeyboardInterrupt):
             examination.watch(3600, interrupt)

@@ -60,14 +60,22 @@ def test_this_process_at_one_look() -> None:
 
 
 def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
-    _leak(victim, 40)
+    _leak(victim, 140)
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.LEAK
     assert found.diagnosis.evidence[0] == (
-        "80 of its 83 descriptors are pipes whose far end is closed in every process"
+        "280 of its 283 descriptors are pipes whose far end is closed in every process"
     )
     assert found.diagnosis.match is not None
-    assert found.diagnosis.match.dead == 80
+    assert found.diagnosis.match.dead == 280
+
+
+def test_as_few_as_a_batch_of_processes_leaves_are_told_of_and_no_leak(victim: subprocess.Popen[str]) -> None:
+    _leak(victim, 40)
+    (found,) = diagnose(victim.pid)
+    assert found.diagnosis.verdict is Verdict.OK
+    assert found.diagnosis.evidence[1] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
+    assert found.diagnosis.advice == ()
 
 
 class LeakingClock:

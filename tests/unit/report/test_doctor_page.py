@@ -90,8 +90,9 @@ def _match(name: str) -> Match:
     ],
 )
 def test_nothing_is_blamed_where_nothing_is_wrong(verdict: Verdict, name: str, blamed: bool) -> None:
-    shown = page(target(Case(look(), diagnosis(verdict, match=_match(name)))))
-    assert ("never closed" in shown) is blamed
+    one = target(Case(look(), diagnosis(verdict, match=_match(name))))
+    assert ("never closed" in page(one)) is blamed
+    assert target_as_dict(one)["signature"] == (name if blamed else None)
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
