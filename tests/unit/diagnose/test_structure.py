@@ -60,7 +60,7 @@ def test_the_ends_of_pipes() -> None:
 
 
 def test_a_pipe_to_a_child_lives() -> None:
-    before = look_here()
+    before = structures_of(take_snapshot())[ME]  # other tests' helpers are its children as well
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         more = grown(before, structures_of(take_snapshot())[ME])
         child.communicate()
