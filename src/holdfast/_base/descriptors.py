@@ -61,6 +61,11 @@ class Reserve:
         """How many are kept now."""
         return len(self._fds)
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Their numbers, for those who count descriptors and leave these out."""
+        return tuple(self._fds)
+
     @contextmanager
     def spend(self) -> Iterator[bool]:
         """One more free descriptor within the block, taken back at its end if it is free then. False: none was left."""

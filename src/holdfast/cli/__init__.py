@@ -4,7 +4,9 @@ overview.py   the commands by purpose; loads a command's module when it is calle
 command.py    what a command is: its module's docstring is its --help; --json, --quiet, --debug
 exits.py      exit codes; the one place where an error becomes a sentence on stderr
 screen.py     what goes to stdout: text for people, or one JSON document
-progress.py   the bar on stderr
+progress.py   the bar on stderr for so many bytes
+waiting.py    the bar on stderr for so much time
+durations.py  times as people type them
 inputs.py     files, globs and folders
 cores.py      the same work for many files, on all cores
 version.py    the line `holdfast --version` prints

@@ -6,6 +6,8 @@
 3     cannot read or write: a missing file, no permission, a full disk, a target that is there already
 70    a bug in holdfast
 130   interrupted with Ctrl-C; 128 + its number for another signal
+
+`doctor` has verdicts of its own from 0 to 4; its --help tells them.
 """
 
 from __future__ import annotations

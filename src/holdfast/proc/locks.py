@@ -138,7 +138,7 @@ def _rows_of(procfs: ProcFS, pid: int, like: LockRow) -> Iterator[LockRow]:
         names = procfs.listdir(folder)
     except OSError:
         return
-    for name, target, _ in procfs.read_links(folder, names, "none"):
+    for name, target in zip(names, procfs.read_targets(folder, names), strict=True):
         if target.startswith("/"):
             for row in parse_locks(_lock_lines(read_or_none(procfs, f"/proc/{pid}/fdinfo/{name}") or "")):
                 if (row.device, row.inode) == (like.device, like.inode):

@@ -52,9 +52,6 @@ class ProcFS(Protocol):
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
         """The target of each link; "" of those that are not there."""
 
-    def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-        """Name, target and, of targets that begin with `with_mode`, the link's own mode (else 0); vanished ones not."""
-
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
         """The mode of each, of a link the link's own; 0 of those that are not there."""
 
@@ -95,9 +92,6 @@ class RealProcFS:
             if place is not None and str(place) in names and _is_own(folder):
                 found[names.index(str(place))] = ""
             return found
-
-    def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-        return join_links(self, folder, names, with_mode)
 
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
         with _opened(folder) as (prefix, place):
@@ -153,13 +147,6 @@ def _opened(folder: str) -> Iterator[tuple[str, int | None]]:
         yield "", place
     finally:
         os.close(place)
-
-
-def join_links(procfs: ProcFS, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-    targets = {name: target for name, target in zip(names, procfs.read_targets(folder, names), strict=True) if target}
-    wanted = [name for name, target in targets.items() if target.startswith(with_mode)]
-    modes = dict(zip(wanted, procfs.read_modes(folder, wanted), strict=True))
-    return ((name, target, modes.get(name, 0)) for name, target in targets.items())
 
 
 def _read_targets(prefix: str, names: Sequence[str], place: int | None) -> list[str]:

@@ -106,7 +106,7 @@ class Responder:
         send(connection, said, _ANSWER_S)
 
     def _own(self, connection: socket.socket) -> set[int]:
-        return {*self._reserve._fds, self._socket.fileno(), self._wake, connection.fileno()}
+        return {*self._reserve.fds, self._socket.fileno(), self._wake, connection.fileno()}
 
 
 class Listener:

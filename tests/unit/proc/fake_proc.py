@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.proc.netlink import UnixRow
-from holdfast.proc.procfs import join_links, readlink_or_none, stat_or_none
+from holdfast.proc.procfs import readlink_or_none, stat_or_none
 
 
 @dataclass
@@ -78,9 +78,6 @@ class FakeProc:
 
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
         return [readlink_or_none(self, f"{folder}/{name}") or "" for name in names]
-
-    def read_links(self, folder: str, names: Sequence[str], with_mode: str) -> Iterator[tuple[str, str, int]]:
-        return join_links(self, folder, names, with_mode)
 
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
         found = [stat_or_none(self, f"{folder}/{name}", follow=False) for name in names]
