@@ -1,4 +1,4 @@
-"""The tests that every format must pass: subclass FormatContract, say how to write and read, let pytest collect it.
+"""The tests that every format must pass: subclass a contract, say how to write and read, let pytest collect it.
 
 from holdfast.testing import FormatContract
 
@@ -6,21 +6,33 @@ class TestMyFormat(FormatContract):
     suffix = ".mine"
     def write(self, path, schema, columns): ...
     def read(self, path, schema, size): ...
+
+A format whose samples can be read by number keeps the ShardContract as well:
+
+from holdfast.testing import ShardContract
+
+class TestMyShard(ShardContract):
+    def make(self, folder, rows): ...
+    def open(self, path): ...
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .errors import DataError, HoldfastError, InputError, SchemaError, WriteError
+from .formats.shard import Shard, open_shard
 from .schema import Bytes, Column, Float32, Int64, Ragged
 
-__all__ = ["FormatContract"]
+__all__ = ["FormatContract", "ShardContract"]
 
 _ROWS = 137  # no multiple of any batch size below
 
@@ -145,6 +157,185 @@ class FormatContract:
         for name, column in columns.items():
             want = column.tolist() if isinstance(column, np.ndarray) else list(column)
             assert rows[name] == want, f"column {name!r}"
+
+
+class ShardContract:
+    """What a shard owes the pipeline that reads it: samples by number, from any thread and any child."""
+
+    schema: Mapping[str, Column] = {"name": Bytes(), "label": Int64(), "emb": Float32(3)}
+    one_file = True  # False: a shard is a folder, and cannot be cut
+
+    # ---- to be given
+
+    def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
+        """Writes a shard of that many samples below the folder; says where, and its columns by `schema` as lists."""
+        raise NotImplementedError
+
+    def open(self, path: Path) -> Shard:
+        return open_shard(path)
+
+    # ---- the tests
+
+    def test_all_samples_come_back(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, _ROWS)
+        with self.open(path) as shard:
+            assert len(shard) == _ROWS
+            assert _lists(shard.read(0, _ROWS, self.schema)) == columns
+
+    def test_runs_are_parts_of_the_whole(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, _ROWS)
+        with self.open(path) as shard:
+            for start, stop in ((0, 1), (5, 70), (_ROWS - 1, _ROWS), (0, 0), (_ROWS, _ROWS)):
+                got = _lists(shard.read(start, stop, self.schema))
+                assert got == {name: column[start:stop] for name, column in columns.items()}
+
+    def test_rows_come_in_the_order_asked_for(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, _ROWS)
+        rows = [9, 3, 4, 5, _ROWS - 1, 3, 0, 64]
+        with self.open(path) as shard:
+            got = _lists(shard.read_rows(rows, self.schema))
+            assert got == {name: [column[i] for i in rows] for name, column in columns.items()}
+            assert _lists(shard.read_rows(np.array([2, 1]), self.schema)) == _lists(
+                shard.read_rows([2, 1], self.schema)
+            )
+            assert _lists(shard.read_rows([], self.schema)) == {name: [] for name in columns}
+
+    def test_a_part_of_the_columns_of_a_shard(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, 12)
+        with self.open(path) as shard:
+            for name, column in self.schema.items():
+                assert _lists(shard.read(2, 9, {name: column})) == {name: columns[name][2:9]}
+
+    def test_its_own_schema_reads_it(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, 12)
+        with self.open(path) as shard:
+            assert {name: shard.schema[name] for name in self.schema} == dict(self.schema)
+            got = _lists(shard.read(0, 12))
+            assert {name: got[name] for name in columns} == columns
+            got = _lists(shard.read_rows([3]))
+            assert {name: got[name] for name in columns} == {name: [columns[name][3]] for name in columns}
+
+    def test_no_samples(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, 0)
+        with self.open(path) as shard:
+            assert len(shard) == 0
+            assert shard.bytes_of(0, 0) == 0
+            assert _lists(shard.read(0, 0, self.schema)) == columns
+
+    def test_a_sample_that_is_not_there(self, tmp_path: Path) -> None:
+        path, _ = self.make(tmp_path, 5)
+        with self.open(path) as shard:
+            for start, stop in ((0, 6), (-1, 2), (3, 2)):
+                _raises(IndexError, lambda a=start, b=stop: shard.read(a, b, self.schema))
+                _raises(IndexError, lambda a=start, b=stop: shard.bytes_of(a, b))
+            _raises(IndexError, lambda: shard.read_rows([1, 5], self.schema))
+            _raises(IndexError, lambda: shard.read_rows([-1], self.schema))
+
+    def test_a_column_that_no_sample_has_is_named(self, tmp_path: Path) -> None:
+        path, _ = self.make(tmp_path, 5)
+        with self.open(path) as shard:
+            error = _raises(HoldfastError, lambda: shard.read(0, 5, {"other": Int64()}))
+            assert "other" in str(error)
+            assert path.name in str(error)
+
+    def test_the_bytes_of_runs_add_up(self, tmp_path: Path) -> None:
+        path, _ = self.make(tmp_path, 20)
+        with self.open(path) as shard:
+            assert shard.bytes_of(0, 20) == sum(shard.bytes_of(i, i + 1) for i in range(20)) > 0
+
+    def test_a_missing_shard_is_said(self, tmp_path: Path) -> None:
+        path, _ = self.make(tmp_path, 5)
+        error = _raises(InputError, lambda: self.open(path.with_name("nothing" + path.suffix)))
+        assert "nothing" in str(error)
+
+    def test_a_cut_shard_is_never_silent_unless_whole(self, tmp_path: Path) -> None:
+        if not self.one_file:
+            return
+        path, columns = self.make(tmp_path, _ROWS)
+        whole = path.read_bytes()
+        for keep in range(len(whole) - 1, 0, -max(len(whole) // 61, 1)):
+            path.write_bytes(whole[:keep])
+            rows, said = self._whatever(path)
+            assert path.name in said or rows == {name: columns[name][: len(rows[name])] for name in columns}
+
+    def test_a_forked_child_reads_the_same(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, _ROWS)
+        with self.open(path) as shard:
+            shard.read(0, 3, self.schema)
+            for _ in range(3):
+                assert _in_child(lambda: _lists(shard.read(0, _ROWS, self.schema)) == columns) is True
+            assert _lists(shard.read(0, _ROWS, self.schema)) == columns
+
+    def test_threads_read_at_once(self, tmp_path: Path) -> None:
+        path, columns = self.make(tmp_path, _ROWS)
+        wrong: list[object] = []
+
+        def work(first: int) -> None:
+            try:
+                for start in range(first, _ROWS - 8, 7):
+                    got = _lists(shard.read(start, start + 8, self.schema))
+                    wrong.extend(name for name in columns if got[name] != columns[name][start : start + 8])
+            except BaseException as error:  # noqa: BLE001 - the test fails with it
+                wrong.append(error)
+
+        with self.open(path) as shard:
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert wrong == []
+
+    def test_one_descriptor_at_the_most_and_none_after(self, tmp_path: Path) -> None:
+        path, _ = self.make(tmp_path, 20)
+        with self.open(path) as shard:  # what a first use opens for good is not the shard's
+            shard.read(0, 2, self.schema)
+        before = _descriptors()
+        for _ in range(5):
+            with self.open(path) as shard:
+                shard.read(0, 20, self.schema)
+                shard.read_rows([4, 2], self.schema)
+                assert _descriptors() <= before + 1
+            assert _descriptors() == before
+            shard.close()
+            _raises(ValueError, lambda shard=shard: shard.read(0, 2, self.schema))
+
+    # ---- how
+
+    def _whatever(self, path: Path) -> tuple[dict[str, list[Any]], str]:
+        """All samples; or what the error said."""
+        try:
+            with self.open(path) as shard:
+                return _lists(shard.read(0, len(shard), self.schema)), ""
+        except (DataError, InputError) as error:
+            return {}, str(error)
+
+
+def _lists(batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: column.tolist() for name, column in batch.items()}
+
+
+def _in_child(call: Callable[[], Any]) -> Any:
+    """What `call` gives in a forked child, by JSON; its error, as text, fails the test."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which is the point here
+        pid = os.fork()
+    if not pid:
+        try:
+            answer = json.dumps({"got": call()})
+        except BaseException as error:  # noqa: BLE001 - the parent tells
+            answer = json.dumps({"error": repr(error)})
+        with open(writer, "w", encoding="utf-8") as pipe:
+            pipe.write(answer)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    result = json.loads(answer)
+    assert "error" not in result, result["error"]
+    return result["got"]
 
 
 def _columns() -> dict[str, Any]:

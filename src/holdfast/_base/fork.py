@@ -28,6 +28,7 @@ def tell_after_fork(thing: ForkAware) -> None:
 
 
 def _tell_all() -> None:
-    for thing in list(_aware):
+    things = list(_aware)
+    _aware.clear()  # before they are told: one may ask to be told of the next fork as well
+    for thing in things:
         thing.after_fork_in_child()
-    _aware.clear()

@@ -1,0 +1,123 @@
+"""All HDF5 files that this process reads: each is open once, whoever reads it, and never through an inherited handle.
+
+Within a process the HDF5 library knows a file by its inode and gives whoever opens it again what it has already. After
+a fork that would be the parent's open file, and closing it would free the parent's lock. So a child turns each
+inherited descriptor into one of /dev/null, closes all of them before it opens any, and then opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from dataclasses import dataclass
+
+import h5py  # type: ignore[import-untyped]
+
+from ..._base.fork import tell_after_fork
+from ...errors import InputError
+from .problems import error_for
+
+Identity = tuple[int, int]
+
+
+@dataclass
+class _Open:
+    path: str
+    file: h5py.File | None  # None: inherited, to be opened again when it is wanted
+    fd: int
+    users: int
+
+
+class Handles:
+    """Files by device and inode. Takes and gives are counted; reads run under h5py's own lock."""
+
+    def __init__(self) -> None:
+        self._open: dict[Identity, _Open] = {}
+        self._inherited: list[h5py.File] = []
+        self._turn = threading.Lock()
+
+    def take(self, path: str) -> Identity:
+        """Opens a file, or counts one user more of it."""
+        identity = _identify(path)
+        with self._turn:
+            held = self._open.get(identity)
+            if held is None:
+                file = self._fresh(path)
+                self._open[identity] = _Open(path, file, file.id.get_vfd_handle(), 1)
+            else:
+                held.users += 1
+        return identity
+
+    def file(self, identity: Identity) -> h5py.File:
+        """What was taken, as this process's own handle."""
+        with self._turn:
+            held = self._open[identity]
+            if held.file is None:
+                if _identify(held.path) != identity:
+                    raise InputError(f"{held.path}: another file has taken its place since it was opened")
+                held.file = self._fresh(held.path)
+                held.fd = held.file.id.get_vfd_handle()
+            return held.file
+
+    def give(self, identity: Identity) -> None:
+        """One user less; the last one closes it."""
+        with self._turn:
+            held = self._open[identity]
+            held.users -= 1
+            if not held.users:
+                del self._open[identity]
+                self._drop_inherited()
+                if held.file is not None:
+                    held.file.close()
+
+    def _fresh(self, path: str) -> h5py.File:
+        self._drop_inherited()
+        tell_after_fork(self)  # here, because whoever was told is forgotten: a child's own children count, too
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            raise error_for(path, error) from error
+
+    def _drop_inherited(self) -> None:
+        while self._inherited:
+            try:
+                self._inherited.pop().close()
+            except (OSError, RuntimeError):
+                pass  # it is cut off from its file already: there is nothing left to lose
+
+    def after_fork_in_child(self) -> None:
+        """System calls only: the library is asked to close them when it is next used."""
+        self._turn = threading.Lock()  # the thread that may have had it is not here
+        for held in self._open.values():
+            if held.file is not None:
+                _cut_off(held.fd)
+                self._inherited.append(held.file)
+                held.file = None
+
+
+def _cut_off(fd: int) -> None:
+    try:
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # no descriptor is free: closing this one will free the parent's lock, which is advice among readers
+    os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def _identify(path: str) -> Identity:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+    except OSError as error:
+        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+    try:
+        info = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+        raise InputError(f"{path}: wanted a file to read, this is {kind}")
+    return info.st_dev, info.st_ino
+
+
+HANDLES = Handles()

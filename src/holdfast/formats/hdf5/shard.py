@@ -1,0 +1,221 @@
+"""One HDF5 file as a shard."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import CorruptError, DecodeError, FormatError
+from ...schema import Bytes, Column, Ragged, check_schema
+from ..columns import Batch, ColumnData
+from ..gather import fill
+from ..shard import GivenSchema, Rows, check_rows, check_run
+from .handles import HANDLES
+from .types import Unfit, as_column, check_fit, column_of
+
+_NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
+
+
+class HDF5Shard:
+    """Datasets of equal length: a row of each is a sample. A column's key, or name, is its dataset's path.
+
+    Without a schema all datasets with rows are the columns. Numbers become Int64 or Float32 (a float64 is rounded),
+    strings Bytes, variable-length numbers Ragged; Bytes() reads a row of a uint8 dataset as it is.
+    """
+
+    seekable = True
+
+    def __init__(self, path: str | os.PathLike[str], schema: GivenSchema | None = None) -> None:
+        self.path = os.fsdecode(path)
+        self._given = None if schema is None else check_schema(schema)
+        self._schema: dict[str, Column] | None = None
+        self._closed = True  # for __del__ when what follows raises
+        self._identity = HANDLES.take(self.path)
+        self._closed = False
+        try:
+            self._names = self._find()
+            self._rows, self.rows_per_chunk, self._row_bytes = self._measure()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- what there is
+
+    def _file(self) -> h5py.File:
+        if self._closed:
+            raise ValueError(f"{self.path}: it was closed")
+        return HANDLES.file(self._identity)
+
+    def _find(self) -> list[str]:
+        """The datasets that are columns."""
+        names: list[str] = []
+        if self._given is not None:
+            keys = [(_key(name, column), column) for name, column in self._given.items()]
+            file = self._file()
+            names = [key for key, column in keys if key in file or isinstance(column, Ragged) or column.default is None]
+        else:
+            self._walk(names)
+        if not names:
+            raise FormatError(self.path, None, None, "it has no dataset with rows")
+        return names
+
+    def _walk(self, names: list[str]) -> None:
+        def see(name: str, thing: Any) -> None:
+            if isinstance(thing, h5py.Dataset) and thing.shape:
+                names.append(name)
+
+        try:
+            self._file().visititems(see)
+        except (OSError, RuntimeError, KeyError) as error:
+            raise CorruptError(self.path, None, None, f"its datasets cannot be listed: {error}") from error
+
+    def _dataset(self, key: str) -> h5py.Dataset:
+        try:
+            found = self._file()[key]
+        except KeyError as error:
+            if key not in self._file():
+                raise DecodeError(self.path, None, None, f"dataset {key!r} is missing", self._those_there()) from None
+            raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
+        except (OSError, RuntimeError) as error:
+            raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
+        if not isinstance(found, h5py.Dataset) or not found.shape:
+            what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
+            raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
+        if found.is_virtual:
+            sources = sorted({source.file_name for source in found.virtual_sources()})
+            reason = f"dataset {key!r} is virtual: a source that cannot be opened would read as fill values, silently"
+            raise FormatError(self.path, None, None, reason, f"Read its sources: {', '.join(sources[:4])}")
+        return found
+
+    def _those_there(self) -> str:
+        names: list[str] = []
+        self._walk(names)
+        return f"There are: {', '.join(map(repr, names[:12]))}{' …' if len(names) > 12 else ''}"
+
+    def _measure(self) -> tuple[int, int, int]:
+        """Rows, rows in a chunk, and bytes a row will take, about."""
+        first, rows, chunk, row_bytes = self._names[0], -1, 1, 0
+        for name in self._names:
+            dataset = self._dataset(name)
+            if rows < 0:
+                rows = len(dataset)
+            if len(dataset) != rows:
+                raise FormatError(
+                    self.path,
+                    None,
+                    None,
+                    f"datasets differ in length: {first!r} has {rows:,} rows, {name!r} has {len(dataset):,}",
+                    "Name those that belong together in a schema",
+                )
+            chunk = max(chunk, dataset.chunks[0] if dataset.chunks else 1)
+            row_bytes += _row_bytes(dataset)
+        # Variable-length values are elsewhere in the file: what it has more than its rows account for is theirs.
+        return rows, min(chunk, max(rows, 1)), max(row_bytes, os.path.getsize(self.path) // max(rows, 1))
+
+    @property
+    def schema(self) -> dict[str, Column]:
+        if self._given is not None:
+            return dict(self._given)
+        if self._schema is None:
+            self._schema = {name: self._column(name) for name in self._names}
+        return dict(self._schema)
+
+    def _column(self, name: str) -> Column:
+        dataset = self._dataset(name)
+        try:
+            return column_of(dataset.dtype, dataset.shape[1:])
+        except Unfit as error:
+            hint = "Leave it out: name the columns you want in a schema"
+            raise FormatError(self.path, None, None, f"dataset {name!r} {error}", hint) from None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def bytes_of(self, start: int, stop: int) -> int:
+        check_run(self.path, len(self), start, stop)
+        return (stop - start) * self._row_bytes
+
+    # ---- reading
+
+    def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        check_run(self.path, len(self), start, stop)
+        columns = self.schema if schema is None else check_schema(schema)
+        return {name: self._read(name, column, range(start, stop)) for name, column in columns.items()}
+
+    def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
+        numbers = check_rows(self.path, len(self), rows)
+        columns = self.schema if schema is None else check_schema(schema)
+        return {name: self._read(name, column, numbers) for name, column in columns.items()}
+
+    def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
+        key = _key(name, column)
+        if not isinstance(column, Ragged) and column.default is not None and key not in self._file():
+            return fill(name, column, len(rows))
+        dataset = self._dataset(key)
+        if len(dataset) != len(self):
+            reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
+            raise FormatError(self.path, None, None, reason, "Name those that belong together in a schema")
+        try:
+            check_fit(column, dataset.dtype, dataset.shape[1:])
+            raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
+            return as_column(raw, column)
+        except Unfit as error:
+            raise DecodeError(self.path, rows[0] if rows else None, None, f"dataset {key!r} {error}") from None
+        except (OSError, RuntimeError) as error:
+            reason = f"dataset {key!r}: rows {min(rows):,} to {max(rows):,} cannot be read: {error}"
+            raise CorruptError(self.path, None, None, reason) from error
+
+    # ---- ending
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            HANDLES.give(self._identity)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
+            self.close()
+
+
+def _key(name: str, column: Column) -> str:
+    return name if column.key is None else column.key
+
+
+def _row_bytes(dataset: h5py.Dataset) -> int:
+    count = int(np.prod(dataset.shape[1:], dtype=np.int64))
+    try:
+        column = column_of(dataset.dtype, dataset.shape[1:])
+    except Unfit:
+        return count * int(dataset.dtype.itemsize)
+    if isinstance(column, (Ragged, Bytes)):
+        return count * int(dataset.dtype.itemsize)
+    return count * (4 if dataset.dtype.kind == "f" else 8)
+
+
+def _pick(dataset: h5py.Dataset, rows: Sequence[int]) -> npt.NDArray[Any]:
+    """Rows in any order, each chunk read once: h5py's own way takes a step for every row, and sorted rows only."""
+    if not rows:
+        return np.asarray(dataset[0:0])
+    wanted, places = np.unique(np.asarray(rows, np.int64), return_inverse=True)
+    size = dataset.chunks[0] if dataset.chunks else max(1, _NEAR_BYTES // max(_row_bytes(dataset), 1))
+    chunk = wanted // size
+    breaks = np.flatnonzero((np.diff(wanted) > 1) & (np.diff(chunk) > 0)) + 1
+    parts = []
+    for group in np.split(wanted, breaks):
+        first = int(group[0])
+        parts.append(np.asarray(dataset[first : int(group[-1]) + 1])[group - first])
+    joined: npt.NDArray[Any] = np.concatenate(parts)[places]
+    return joined

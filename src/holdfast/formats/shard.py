@@ -1,0 +1,113 @@
+"""A shard: samples that can be read by number, whatever the format. What a pipeline needs to know, and no more."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..schema import Column, Value
+from .columns import Batch
+
+GivenSchema = Mapping[str, Column | type[Value]]
+Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+
+
+class Shard(Protocol):
+    """Samples 0 to len - 1. Reads share no state: any thread, and any child forked later, may read at any time.
+
+    Holds one descriptor at the most, until close(); nobody may be reading then.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def schema(self) -> dict[str, Column]:
+        """What the samples seem to hold. Found out when first asked for; a guess where the format does not say."""
+
+    @property
+    def seekable(self) -> bool:
+        """False: every read goes through the file from its start, so read it whole."""
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Reads cost least that begin and end at a multiple of this. 1: any do."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        """The samples [start, stop) as columns: those of `schema`, or of the shard's own."""
+
+    def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
+        """These samples, in this order; one may be named twice."""
+
+    def bytes_of(self, start: int, stop: int) -> int:
+        """What reading [start, stop) brings into memory, about; nothing is read to tell."""
+
+    def close(self) -> None:
+        """Safe to call twice."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_shard(path: str | os.PathLike[str], schema: GivenSchema | None = None) -> Shard:
+    """The shard at a path, by its content: TFRecord (also packed) or HDF5.
+
+    `schema` says which columns will be read: an HDF5 file may have datasets that are no columns.
+    """
+    if _is_hdf5(path):
+        from .hdf5 import HDF5Shard
+
+        return HDF5Shard(path, schema)
+    from .tfrecord.shard import open_tfrecord_shard
+
+    return open_tfrecord_shard(path)
+
+
+def _is_hdf5(path: str | os.PathLike[str]) -> bool:
+    name = os.fsdecode(path)
+    if name.lower().endswith(_HDF5_SUFFIXES):
+        return True
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        try:
+            return stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(_HDF5_MAGIC), 0) == _HDF5_MAGIC
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise InputError(f"{name}: cannot open: {error.strerror}") from error
+
+
+def check_run(path: str, count: int, start: int, stop: int) -> None:
+    if not 0 <= start <= stop <= count:
+        raise IndexError(f"{path}: wanted samples from 0 to {count:,}, got [{start:,}, {stop:,})")
+
+
+def check_rows(path: str, count: int, rows: Rows) -> list[int]:
+    """The numbers as plain ints, or an IndexError that names the first that is not there."""
+    numbers = [_number(path, row) for row in rows]
+    for number in numbers:
+        if not 0 <= number < count:
+            raise IndexError(f"{path}: wanted a sample from 0 to {count - 1:,}, got {number:,}")
+    return numbers
+
+
+def _number(path: str, row: Any) -> int:
+    if type(row).__name__ in ("bool", "bool_") or not hasattr(row, "__index__"):
+        raise TypeError(f"{path}: wanted a sample's number, got {row!r}")
+    return int(row.__index__())

@@ -1,0 +1,205 @@
+"""A TFRecord file as a shard: Examples by number, read by pread through the file's index and decoded in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
+
+import numpy as np
+
+from ..._native import codec
+from ...errors import CorruptError, DataError, DecodeError, FormatError
+from ...schema import Column, check_schema
+from ..columns import Batch, Ints
+from ..shard import GivenSchema, Rows, check_rows, check_run
+from .encoding import batch_maker, fields_of, lendable
+from .index import Records, build_index
+from .infer import NotAnExample, infer_schema
+from .problems import describe, error_for
+from .reader import LEND_BYTES, _mismatch
+from .source import Source, open_source
+from .stream import Verify
+from .window import _buffer, _front
+
+# For the schema: so many records, as long as they are no more than so many bytes.
+_LOOKED_AT = 100
+_LOOKED_AT_BYTES = 1 << 26
+
+
+def open_tfrecord_shard(
+    path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True
+) -> TFRecordShard | PackedTFRecordShard:
+    """A plain file's shard by its index, which may be cached; a packed one's by going through it once."""
+    with open_source(path) as source:
+        packed = source.compression != "none"
+    if packed:
+        return PackedTFRecordShard(path, verify=verify)
+    return TFRecordShard(path, verify=verify, cache=cache)
+
+
+class _Framed:
+    """What plain and packed files have in common, once it is known where each record begins."""
+
+    seekable = True
+    rows_per_chunk = 1
+
+    def __init__(self, path: str | os.PathLike[str], verify: Verify) -> None:
+        if verify not in ("all", "header"):
+            raise ValueError(f"wanted verify to be one of all, header, got {verify!r}")
+        self.path = os.fsdecode(path)
+        self._verify_data = verify == "all"
+        self._offsets: Ints = np.zeros(1, np.int64)
+        self._schema: dict[str, Column] | None = None
+
+    def _opened(self) -> AbstractContextManager[Source]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def schema(self) -> dict[str, Column]:
+        """Of the first hundred records: what is rarer is not known."""
+        if self._schema is None:
+            fit = int(np.searchsorted(self._offsets, _LOOKED_AT_BYTES, "right")) - 1
+            count = min(len(self), _LOOKED_AT, max(fit, 1))
+            with self._opened() as source:
+                buf, start, stop = _fetch(source, [(0, int(self._offsets[count]))])
+                records, used, status, needed = codec.records(buf, start, stop, self._verify_data, count)
+                if len(records) < count:
+                    raise self._broken(source, list(range(count)), len(records), used, status, needed)
+            try:
+                self._schema = infer_schema(records).schema
+            except NotAnExample as error:
+                raise FormatError(self.path, None, None, str(error), "Only Examples can be read as columns") from None
+        return dict(self._schema)
+
+    def bytes_of(self, start: int, stop: int) -> int:
+        check_run(self.path, len(self), start, stop)
+        return int(self._offsets[stop] - self._offsets[start])
+
+    def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        check_run(self.path, len(self), start, stop)
+        pieces = [(int(self._offsets[start]), int(self._offsets[stop]))] if stop > start else []
+        return self._read(range(start, stop), pieces, schema)
+
+    def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
+        numbers = check_rows(self.path, len(self), rows)
+        pieces: list[tuple[int, int]] = []
+        for row in numbers:
+            start, stop = int(self._offsets[row]), int(self._offsets[row + 1])
+            if pieces and pieces[-1][1] == start:  # neighbours are one read
+                pieces[-1] = (pieces[-1][0], stop)
+            else:
+                pieces.append((start, stop))
+        return self._read(numbers, pieces, schema)
+
+    def _read(self, rows: Sequence[int], pieces: list[tuple[int, int]], schema: GivenSchema | None) -> Batch:
+        columns = self.schema if schema is None else check_schema(schema)
+        total = sum(stop - start for start, stop in pieces)
+        # A copy of large values would cost as much again as reading them.
+        lend = codec.NATIVE and total >= LEND_BYTES * max(len(rows), 1) and any(map(lendable, columns.values()))
+        decoder = codec.Decoder(fields_of(columns, lend=lend))
+        with self._opened() as source:
+            buf, start, stop = _fetch(source, pieces)
+            walked, used, status, needed = decoder.feed(buf, start, stop, self._verify_data, max(len(rows), 1), 0, 0)
+            if walked < len(rows):
+                faults = decoder.faults()
+                raise (
+                    self._unfit(columns, rows, codec.Fault(*faults[0]))
+                    if faults
+                    else self._broken(source, rows, walked, used, status, needed)
+                )
+        for fault in decoder.faults():
+            raise self._unfit(columns, rows, codec.Fault(*fault))
+        if used != total:
+            raise CorruptError(self.path, None, None, "the file has changed since it was opened", "Open it again")
+        return batch_maker(columns, lend)(decoder.take(), buf)
+
+    def _unfit(self, schema: dict[str, Column], rows: Sequence[int], fault: codec.Fault) -> DataError:
+        row = rows[fault.record]
+        if fault.code == codec.MALFORMED:
+            reason = "its CRC is right, but it is not a tf.train.Example"
+        else:
+            reason = _mismatch(list(schema.items())[fault.field], fault.code, fault.got)
+        return DecodeError(self.path, row, int(self._offsets[row]), reason)
+
+    def _broken(
+        self, source: Source, rows: Sequence[int], walked: int, used: int, status: int, needed: int
+    ) -> DataError:
+        row = rows[walked]
+        offset = int(self._offsets[row])
+        size = source.size()
+        left = int(self._offsets[-1]) - offset if size is None else max(size - offset, 0)
+        return error_for(source, row, offset, describe(status, needed, left))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class TFRecordShard(_Framed):
+    """A plain file. Its index is taken from beside it or from the user's cache, or built and put into the cache."""
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True) -> None:
+        super().__init__(path, verify)
+        self._records = Records(path, verify=verify, cache=cache)
+        self._offsets = self._records._offsets
+
+    @contextmanager
+    def _opened(self) -> Iterator[Source]:
+        yield self._records._source
+
+    def close(self) -> None:
+        self._records.close()
+
+
+class PackedTFRecordShard(_Framed):
+    """A GZIP or ZLIB file. It is unpacked from its start for every read, so it is meant to be read whole.
+
+    Opening it counts its records, which unpacks it once. Nothing stays open between reads.
+    """
+
+    seekable = False
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: Verify = "all") -> None:
+        super().__init__(path, verify)
+        self._closed = False
+        with self._opened() as source:
+            self._offsets = build_index(source)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Source]:
+        if self._closed:
+            raise ValueError(f"{self.path}: it was closed")
+        with open_source(self.path) as source:
+            yield source
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def _fetch(source: Source, pieces: list[tuple[int, int]]) -> tuple[Any, int, int]:
+    """These parts of the file, one behind the other in a fresh buffer; less when the file ends before."""
+    sizes = [stop - start for start, stop in pieces]
+    buf = _buffer(sum(sizes))
+    first = end = _front(buf, pieces[0][0]) if pieces else 0
+    places = []
+    for (start, _), size in zip(pieces, sizes, strict=True):
+        places.append((start, end, size))
+        end += size
+    if source.compression != "none":
+        places.sort()  # going back would mean to unpack all again
+    view = memoryview(buf)
+    for start, at, size in places:
+        got = source.read_at(start, view[at : at + size])
+        if got < size:
+            return buf, first, at + got
+    return buf, first, end

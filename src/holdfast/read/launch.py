@@ -1,0 +1,154 @@
+"""Which rank this process is, and who says so.
+
+A framework that already runs knows best; then what its launcher put into the environment; then MPI and SLURM, which may
+have started launchers rather than ranks. The first that says anything is believed, unless another of its kind
+contradicts it: reading half of the data, or all of it twice, must not depend on a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+
+Environment = Mapping[str, str]
+
+
+class Launch(NamedTuple):
+    """This process is rank `rank` of `world`; `source` said so."""
+
+    rank: int
+    world: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world} ({self.source})"
+
+
+def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None = None) -> Launch:
+    """`shard` is "auto", or a rank and how many there are. Alone, a process is rank 0 of 1."""
+    if not isinstance(shard, str):
+        return _explicit(shard)
+    if shard != "auto":
+        raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}')
+    environ = os.environ if environ is None else environ
+    inner = [found for ask in _INNER if (found := ask(environ))]
+    _agree(inner)
+    outer = [found for ask in _OUTER if (found := ask(environ))]
+    return (inner + outer or [Launch(0, 1, "alone: no launcher was found")])[0]
+
+
+def _explicit(shard: Any) -> Launch:
+    try:
+        rank, world = (int(one) for one in shard)
+    except (TypeError, ValueError):
+        raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}') from None
+    if not 0 <= rank < world:
+        raise ValueError(f"wanted a rank from 0 to below the number of ranks, got {rank} of {world}")
+    return Launch(rank, world, "as given")
+
+
+def _agree(found: list[Launch]) -> None:
+    if len({(one.rank, one.world) for one in found}) > 1:
+        said = ", ".join(f"{one.source} says rank {one.rank} of {one.world}" for one in found)
+        raise InputError(
+            f"who this process is cannot be told: {said}. Give shard=(rank, world), or unset what is stale"
+        )
+
+
+# ---- frameworks that run already: never imported here
+
+
+def _torch_distributed(environ: Environment) -> Launch | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return _launch("torch.distributed", distributed.get_rank(), distributed.get_world_size())
+
+
+def _ray_train(environ: Environment) -> Launch | None:
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        rank, world = context.get_world_rank(), context.get_world_size()
+    except (RuntimeError, AttributeError):
+        return None  # Ray is there, but this is no worker of a trainer
+    if rank is None or world is None:
+        return None
+    return _launch("Ray Train", rank, world)
+
+
+# ---- environments
+
+
+def _pair(environ: Environment, source: str, rank: str, world: str) -> Launch | None:
+    if rank not in environ and world not in environ:
+        return None
+    for name, other in ((rank, world), (world, rank)):
+        if name not in environ:
+            raise InputError(f"{source}: {other} is set and {name} is not")
+    return _launch(f"{source}: {rank}, {world}", environ[rank], environ[world])
+
+
+def _launch(source: str, rank: object, world: object) -> Launch:
+    try:
+        found = Launch(int(str(rank)), int(str(world)), source)
+    except ValueError:
+        raise InputError(f"{source}: wanted two whole numbers, got {rank!r} and {world!r}") from None
+    if not 0 <= found.rank < found.world:
+        raise InputError(f"{source}: wanted a rank from 0 to below the number of ranks, got {rank} of {world}")
+    return found
+
+
+def _torchrun(environ: Environment) -> Launch | None:
+    return _pair(environ, "torchrun", "RANK", "WORLD_SIZE")
+
+
+def _jax(environ: Environment) -> Launch | None:
+    return _pair(environ, "JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES")
+
+
+def _open_mpi(environ: Environment) -> Launch | None:
+    return _pair(environ, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+def _slurm(environ: Environment) -> Launch | None:
+    """Only of a step. A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, and is one process all the same."""
+    if "SLURM_STEP_NUM_TASKS" in environ:
+        return _pair(environ, "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if "SLURM_JOB_ID" in environ or "SLURM_PROCID" not in environ:
+        return None
+    return _pair(environ, "SLURM", "SLURM_PROCID", "SLURM_NTASKS")
+
+
+def _tf_config(environ: Environment) -> Launch | None:
+    """`{"cluster": {"chief": [a], "worker": [b, c]}, "task": {"type": "worker", "index": 1}}`: rank 2 of 3."""
+    text = environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        sizes = {kind: len(cluster.get(kind) or ()) for kind in ("chief", "master", "worker")}
+        kind, index = task.get("type"), int(task.get("index", 0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"TF_CONFIG: wanted a cluster and a task as JSON, got {text[:80]!r} ({error})") from None
+    if not cluster or not task:
+        return None
+    if kind not in sizes:
+        return Launch(0, 1, f"TF_CONFIG: a task of type {kind!r} reads by itself")
+    if not 0 <= index < sizes[kind]:
+        raise InputError(f"TF_CONFIG: wanted a {kind} from 0 to below {sizes[kind]}, got {index}")
+    before = index if kind != "worker" else sizes["chief"] + sizes["master"] + index
+    return _launch("TF_CONFIG", before, sum(sizes.values()))
+
+
+_Ask = Callable[[Environment], Launch | None]
+_INNER: tuple[_Ask, ...] = (_torch_distributed, _ray_train, _torchrun, _tf_config, _jax)
+_OUTER: tuple[_Ask, ...] = (_open_mpi, _slurm)
