@@ -3,6 +3,7 @@
 HoldfastError
 ├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
 ├── SchemaError              a schema that makes no sense, or data that does not fit the one given
+├── StateError               a state of reading that cannot be gone on from
 ├── LeakError                something was left behind; says what, and who holds it
 ├── DataError                what was read is not what was written
 │   ├── CorruptError         a file is damaged; says where and how
@@ -31,6 +32,7 @@ __all__ = [
     "InputError",
     "LeakError",
     "SchemaError",
+    "StateError",
     "TargetExistsError",
     "UnfinishedError",
     "WriteError",
@@ -48,6 +50,10 @@ class InputError(HoldfastError):
 
 class SchemaError(HoldfastError):
     """A schema that makes no sense, or data that does not fit it."""
+
+
+class StateError(HoldfastError):
+    """A state that cannot be gone on from: of other data, of another order, or no state at all."""
 
 
 class LeakError(HoldfastError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import HoldfastError
+from ..errors import StateError
 from ..schema import Schema
 from .order import Order
 
@@ -35,10 +35,6 @@ _SETTINGS = {
     "window": "the window",
     "even": "even",
 }
-
-
-class StateError(HoldfastError):
-    """A state that cannot be gone on from: of other data, of another order, or no state at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ import pytest
 from made_blocks import blocks_of
 
 from holdfast.read.order import Order
-from holdfast.read.state import Position, StateError, fingerprint, load_state, save_state
+from holdfast.errors import StateError
+from holdfast.read.state import Position, fingerprint, load_state, save_state
 from holdfast.schema import Int64
 
 NAMES = ["/data/a/one.tfrecord", "/data/a/two.tfrecord"]
