@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from made_blocks import blocks_of
 
-from holdfast.read.order import Order
 from holdfast.errors import StateError
+from holdfast.read.order import Order
 from holdfast.read.state import Position, fingerprint, load_state, save_state
 from holdfast.schema import Int64
 
