@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grid import markdown_grid, text_grid, times
 from look_rows import Cost, Outcome
 
 HEADS = ("work", "holdfast CPU · wall", "peer", "its CPU · wall", "ratio (CPU)", "wanted", "met")
 
 
 def text_table(results: list[Outcome]) -> str:
-    lines = [HEADS, *_cells(results)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADS))]
-    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    drawn.insert(1, "  ".join("─" * width for width in widths))
-    return "\n".join(line.rstrip() for line in drawn)
+    return text_grid(HEADS, _cells(results))
 
 
 def markdown_table(results: list[Outcome]) -> str:
-    lines = [HEADS, ("---",) * len(HEADS), *_cells(results)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_grid(HEADS, _cells(results))
 
 
 def _cells(results: list[Outcome]) -> list[tuple[str, ...]]:
@@ -54,15 +50,8 @@ def duration(seconds: float) -> str:
     return ""
 
 
-def times(ratio: float) -> str:
-    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×" if ratio >= 10 else f"{ratio:.2f}×"
-
-
 def save_plot(results: list[Outcome], path: Path, caption: str) -> None:
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    from plot import BAR_INCHES, CONTEXT, INK, MET, MISSED, PALE, Bar, _draw, _title
+    from bars import CONTEXT, MET, MISSED, Bar, save_bars  # matplotlib: only here, after everything was measured
 
     known = [result for result in results if result.ratio is not None]
     judged = [
@@ -80,15 +69,5 @@ def save_plot(results: list[Outcome], path: Path, caption: str) -> None:
         for result in known
         if result.wanted is None
     ]
-    panels = [bars for bars in (judged, context) if bars]
-    heights = [len(bars) + 1.5 for bars in panels] or [1.0]
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
-    figure = Figure(figsize=(11, BAR_INCHES * sum(heights) + 1.3), dpi=100, layout=layout)
-    axes = figure.subplots(max(len(panels), 1), 1, height_ratios=heights, squeeze=False)[:, 0]
-    figure.suptitle("Looking at processes: holdfast against what was wanted of it", color=INK, weight="bold", size=13)
-    for axis, bars in zip(axes, panels, strict=False):
-        _draw(axis, bars)
-        told = "measured ÷ wanted: right of the line is enough"
-        axis.set_title(told if bars is judged else "for context: times the speed of other ways", **_title())
-    figure.supxlabel(caption, size=8, color=PALE)
-    figure.savefig(path)
+    title = "Looking at processes: holdfast against what was wanted of it"
+    save_bars(judged, context, title=title, caption=caption, path=path)

@@ -1,7 +1,8 @@
-"""The results as a table: aligned for a terminal, or as Markdown."""
+"""The results of benchmarks/tfrecord.py as a table."""
 
 from __future__ import annotations
 
+from grid import markdown_grid, text_grid, times
 from measure import Result, Speed
 from rows import MEMORY_LIMIT_BYTES
 
@@ -9,16 +10,11 @@ HEADS = ("row", "work", "holdfast", "peer", "its speed", "ratio", "wanted", "met
 
 
 def text_table(results: list[Result]) -> str:
-    lines = [HEADS, *_cells(results)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADS))]
-    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    drawn.insert(1, "  ".join("─" * width for width in widths))
-    return "\n".join(line.rstrip() for line in drawn)
+    return text_grid(HEADS, _cells(results))
 
 
 def markdown_table(results: list[Result]) -> str:
-    lines = [HEADS, ("---",) * len(HEADS), *_cells(results)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_grid(HEADS, _cells(results))
 
 
 def notes(results: list[Result]) -> list[str]:
@@ -50,10 +46,6 @@ def _against(result: Result) -> tuple[str, str, str, str]:
     if result.ratio is None or result.theirs is None:
         return "skipped", "", wanted, ""
     return _speed(result.theirs), times(result.ratio), wanted, met
-
-
-def times(ratio: float) -> str:
-    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×" if ratio >= 10 else f"{ratio:.2f}×"
 
 
 def _speed(speed: Speed) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
@@ -39,7 +40,7 @@ def open_tfrecord_shard(
     return TFRecordShard(path, verify=verify, cache=cache)
 
 
-class _Framed:
+class _Framed(ABC):
     """What plain and packed files have in common, once it is known where each record begins."""
 
     seekable = True
@@ -53,11 +54,12 @@ class _Framed:
         self._offsets: Ints = np.zeros(1, np.int64)
         self._schema: dict[str, Column] | None = None
 
+    @abstractmethod
     def _opened(self) -> AbstractContextManager[Source]:
-        raise NotImplementedError
+        """The file's bytes, for a while."""
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
