@@ -12,7 +12,7 @@ import stat
 import threading
 from dataclasses import dataclass
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 
 from ..._base.fork import tell_after_fork
 from ...errors import InputError

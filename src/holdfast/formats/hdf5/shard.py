@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 import numpy as np
 import numpy.typing as npt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 import numpy as np
 import numpy.typing as npt
 
