@@ -269,7 +269,7 @@ PyMODINIT_FUNC PyInit__codec(void) {
     hf_crc32c_init(HF_CRC_ALL);
     PyObject *module = PyModule_Create(&definition);
     if (!module || !add_type(module, "Decoder", hf_py_decoder_type()) ||
-        !add_type(module, "Encoder", hf_py_encoder_type())) {
+        !add_type(module, "Encoder", hf_py_encoder_type()) || !add_type(module, "Gatherer", hf_py_gatherer_type())) {
         Py_XDECREF(module);
         return NULL;
     }

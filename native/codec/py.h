@@ -27,5 +27,6 @@ PyObject *hf_py_walked(const hf_walk *walk, const hf_refill *r);
 PyObject *hf_py_pieces(PyObject *module, PyObject *args);
 PyObject *hf_py_decoder_type(void);
 PyObject *hf_py_encoder_type(void);
+PyObject *hf_py_gatherer_type(void);
 
 #endif

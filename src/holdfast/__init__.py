@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from .look.diagnose import diagnose as diagnose
     from .look.explain import explain as explain
     from .look.snapshot import snapshot as snapshot
+    from .read.dataset import Dataset as Dataset
+    from .read.entry import mix as mix
+    from .read.entry import read as read
+    from .report.progress import progress as progress
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
@@ -38,6 +42,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Bytes": "schema",
+    "Dataset": "read.dataset",
     "Explanation": "diagnose.explain.explanation",
     "Float32": "schema",
     "HoldfastError": "errors",
@@ -50,10 +55,13 @@ _HOMES = {
     "errors": "",
     "explain": "look.explain",
     "listen": "trace.listen",
+    "mix": "read.entry",
     "no_leaks": "guard.no_leaks",
     "owners": "trace.owners",
     "owners_summary": "trace.owners",
+    "progress": "report.progress",
     "raise_nofile": "_base.descriptors",
+    "read": "read.entry",
     "snapshot": "look.snapshot",
 }
 

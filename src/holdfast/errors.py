@@ -4,6 +4,11 @@ HoldfastError
 ├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
 ├── SchemaError              a schema that makes no sense, or data that does not fit the one given
 ├── StateError               a state of reading that cannot be gone on from
+├── WorkerError              a process that works for this one cannot go on, or failed in a way that cannot be told
+│   ├── WorkerDiedError      it ended before its work was done; says how, and at which sample
+│   └── WorkerTimeoutError   it did nothing for too long; says at which sample, and where in the code
+├── ClosedLoaderError        an iterator of a DataLoader was used after it was closed, or in a forked child
+├── MapError                 a function of the user's failed on a sample; says which, and its traceback
 ├── LeakError                something was left behind; says what, and who holds it
 ├── DataError                what was read is not what was written
 │   ├── CorruptError         a file is damaged; says where and how
@@ -22,6 +27,7 @@ All of them pickle, so that they cross processes with everything they know.
 from __future__ import annotations
 
 __all__ = [
+    "ClosedLoaderError",
     "ClosedWriterError",
     "CorruptError",
     "DataError",
@@ -31,10 +37,14 @@ __all__ = [
     "HoldfastError",
     "InputError",
     "LeakError",
+    "MapError",
     "SchemaError",
     "StateError",
     "TargetExistsError",
     "UnfinishedError",
+    "WorkerDiedError",
+    "WorkerError",
+    "WorkerTimeoutError",
     "WriteError",
     "WriterBusyError",
 ]
@@ -54,6 +64,52 @@ class SchemaError(HoldfastError):
 
 class StateError(HoldfastError):
     """A state that cannot be gone on from: of other data, of another order, or no state at all."""
+
+
+class WorkerError(HoldfastError, RuntimeError):
+    """A process that works for this one cannot go on. A RuntimeError too, as torch's own are.
+
+    `pid` is the worker's, `sample` the name of the sample it was at; None where it is not known.
+    """
+
+    def __init__(self, text: str, pid: int | None = None, sample: str | None = None) -> None:
+        super().__init__(text, pid, sample)
+        self.text = text
+        self.pid = pid
+        self.sample = sample
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class WorkerDiedError(WorkerError):
+    """A worker ended before its work was done."""
+
+
+class WorkerTimeoutError(WorkerError):
+    """A worker did nothing for too long."""
+
+
+class ClosedLoaderError(HoldfastError, RuntimeError):
+    """An iterator was asked for a batch after it was closed, or in a child of the process that made it."""
+
+
+class MapError(HoldfastError):
+    """A function of the user's failed on a sample. `traceback` is where, in whatever thread or process it ran."""
+
+    def __init__(self, path: str, record: int, function: str, reason: str, traceback: str = "") -> None:
+        super().__init__(path, record, function, reason, traceback)
+        self.path = path
+        self.record = record
+        self.function = function
+        self.reason = reason
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        trace = "\n".join(f"    {line}" for line in self.traceback.rstrip().splitlines())
+        return f"{self.path}, record {self.record:,}: {self.function}() failed: {self.reason}" + (
+            f"\n\n{trace}" if trace else ""
+        )
 
 
 class LeakError(HoldfastError):

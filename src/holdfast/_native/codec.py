@@ -39,6 +39,11 @@ Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, recor
 Encoder(fields)             .encode(columns, rows, first, sequence, stop_bytes): framed records of rows
                             [first, rows), as many as it takes to reach stop_bytes; returns (buffer, first row
                             not in it)
+Gatherer(layouts)           rows picked out of many batches. .put(slot, rows, buffers) keeps a batch's arrays, without a
+                            copy: for each column the ends of each level, an int64 array with a leading 0, and then
+                            the values. For the outermost level there may be a start and a stop for every row
+                            instead. .drop(slot) lets go of them. .take(which, rows) copies row rows[i] of slot
+                            which[i], both int64, and gives buffers in the same order. Any thread may call any of it
 """
 
 from __future__ import annotations
@@ -71,6 +76,7 @@ from .constants import (
     ColumnBuffers,
     Fault,
     Field,
+    GatherLayout,
 )
 
 if TYPE_CHECKING:
@@ -115,6 +121,8 @@ __all__ = [
     "Encoder",
     "Fault",
     "Field",
+    "GatherLayout",
+    "Gatherer",
     "crc32c",
     "crc_kind",
     "find_end",
@@ -139,3 +147,4 @@ frame = _impl.frame
 pieces = _impl.pieces
 Decoder = _impl.Decoder
 Encoder = _impl.Encoder
+Gatherer = _impl.Gatherer

@@ -48,6 +48,11 @@ Field = tuple[bytes, int, int, int, bytes | list[bytes] | None]
 #   rows (not FIXED)     int64: 0, and then how many items, or steps, there are up to each row's end
 ColumnBuffers = tuple[Any, Any, Any, Any]
 
+# A column that rows are picked from: for each level of ends how many of its items make one above (1, or n for rows of
+# Bytes(n)), and the bytes of a value. No level: numbers of a fixed shape; one: byte strings, or lists of numbers; two:
+# lists of strings, or lists of lists.
+GatherLayout = tuple[tuple[int, ...], int]
+
 
 class Fault(NamedTuple):
     """Why a record gave no row. The codec gives plain tuples in this order."""

@@ -6,11 +6,13 @@ from .pure_crc import crc32c, crc_kind
 from .pure_decode import Decoder
 from .pure_encode import Encoder
 from .pure_frame import find_end, find_header, frame, records, scan, scan_file
+from .pure_gather import Gatherer
 from .pure_pieces import pieces
 
 __all__ = [
     "Decoder",
     "Encoder",
+    "Gatherer",
     "crc32c",
     "crc_kind",
     "find_end",

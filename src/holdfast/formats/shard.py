@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
 
 
 class Shard(Protocol):
@@ -65,32 +66,47 @@ class Shard(Protocol):
     ) -> None: ...
 
 
-def open_shard(path: str | os.PathLike[str], schema: GivenSchema | None = None) -> Shard:
-    """The shard at a path, by its content: TFRecord (also packed) or HDF5.
+def open_shard(
+    path: str | os.PathLike[str], schema: GivenSchema | None = None, *, verify: Literal["all", "header"] = "all"
+) -> Shard:
+    """The shard at a path, by its name or its content: TFRecord (also packed), HDF5 or tar (also packed).
 
-    `schema` says which columns will be read: an HDF5 file may have datasets that are no columns.
+    `schema` says which columns will be read: an HDF5 file may have datasets that are no columns. `verify` is which CRCs
+    of a TFRecord are checked.
     """
-    if _is_hdf5(path):
+    name = os.fsdecode(path)
+    head = _head(name)
+    if name.lower().endswith(_HDF5_SUFFIXES) or head.startswith(_HDF5_MAGIC):
         from .hdf5 import HDF5Shard
 
         return HDF5Shard(path, schema)
+    if name.lower().endswith(_TAR_SUFFIXES) or _is_tar(head):
+        from .tar import TarShard
+
+        return TarShard(path)
     from .tfrecord.shard import open_tfrecord_shard
 
-    return open_tfrecord_shard(path)
+    return open_tfrecord_shard(path, verify=verify)
 
 
-def _is_hdf5(path: str | os.PathLike[str]) -> bool:
-    name = os.fsdecode(path)
-    if name.lower().endswith(_HDF5_SUFFIXES):
-        return True
+def _head(name: str) -> bytes:
+    """The first block; nothing of what is no regular file, for the shard to say so."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
         try:
-            return stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(_HDF5_MAGIC), 0) == _HDF5_MAGIC
+            return os.pread(fd, 512, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         finally:
             os.close(fd)
     except OSError as error:
         raise InputError(f"{name}: cannot open: {error.strerror}") from error
+
+
+def _is_tar(head: bytes) -> bool:
+    if head[257:262] != b"ustar":
+        return False
+    from .tar.headers import is_header
+
+    return is_header(head)
 
 
 def check_run(path: str, count: int, start: int, stop: int) -> None:

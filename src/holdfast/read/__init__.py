@@ -1,12 +1,14 @@
-"""From files to batches in one order, within a budget. The order itself needs no file.
+"""From files to batches in one order, within a budget.
 
-chance.py    shuffling that is the same on every machine and for ever
-blocks.py    runs of samples that are read in one go
-lanes.py     one lane: some blocks in a row, shuffled a window at a time
-order.py     all lanes together: which samples a global step is made of
-shards.py    which part of it a rank and a worker take
-state.py     where an epoch stands, and of which data that was
-launch.py    which rank this process is, and who says so
-budget.py    how many files may be open, and what to say when none may
-handles.py   open files within that budget
+entry.py       hold.read and hold.mix
+dataset.py     what is read and how, said step by step
+settings.py    the same as data
+iteration.py   one pass over it
+access.py      single samples by number
+launch.py      which rank this process is, and who says so
+progress.py    how far an epoch is
+sources/       what was given, as shards: files, URLs, several datasets; open within a budget
+order/         one order of all samples; needs no file
+flow/          from places of the order to batches: fetch, functions, cache, read-ahead, statistics
+pool/          functions in other processes
 """

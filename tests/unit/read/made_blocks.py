@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from holdfast.read.blocks import Blocks, cut_shard, join_blocks
+from holdfast.read.order.blocks import Blocks, cut_shard, join_blocks
 
 counts = st.lists(st.integers(0, 60), min_size=1, max_size=6)
 seeds = st.one_of(st.none(), st.integers(-(2**70), 2**70))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.read.blocks import cut_shard, join_blocks, span
+from holdfast.read.order.blocks import cut_shard, join_blocks
 
 MB = 10**6
 
@@ -40,16 +40,3 @@ def test_a_sample_larger_than_a_block() -> None:
 def test_no_samples_are_no_blocks() -> None:
     assert len(cut_shard(0, 0, lambda start, stop: 0)) == 0
     assert len(join_blocks([])) == 0
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
-@settings(deadline=None)
-def test_a_span_cuts_at_both_sides(counts: list[int], data: st.DataObject) -> None:
-    blocks = join_blocks(cut_shard(at, n, lambda start, stop: (stop - start) * 7) for at, n in enumerate(counts))
-    row = [(at, i) for at, n in enumerate(counts) for i in range(n)]
-    start = data.draw(st.integers(0, len(row)))
-    stop = data.draw(st.integers(start, len(row)))
-    part = span(blocks, np.cumsum(blocks.count), start, stop)
-    got = [(s, f + i) for s, f, n in zip(part.shard, part.first, part.count, strict=True) for i in range(n)]
-    assert got == row[start:stop]
-    assert part.size_bytes.sum() == 7 * (stop - start)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InputError
-from holdfast.read.handles import HandlePool, OpenFile
+from holdfast.read.sources.handles import HandlePool, OpenFile
 
 BOUND_S = 30
 
@@ -168,7 +168,7 @@ LITTLE_ROOM = """
 import json, os, resource, sys
 from pathlib import Path
 from holdfast.errors import InputError
-from holdfast.read.handles import HandlePool, OpenFile
+from holdfast.read.sources.handles import HandlePool, OpenFile
 
 assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 64
 paths = sorted(Path(sys.argv[1]).iterdir())

@@ -10,85 +10,117 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_blocks import all_samples, blocks_of, counts, evens, seeds
 
-from holdfast.read.blocks import Blocks
-from holdfast.read.chance import key_of, shuffled
-from holdfast.read.order import Even, Order, default_lanes
-from holdfast.read.shards import Part, walk
+from holdfast.read.order.blocks import Blocks
+from holdfast.read.order.chance import key_of, shuffled
+from holdfast.read.order.lanes import Places
+from holdfast.read.order.sequence import Order, default_lanes
+from holdfast.read.order.shards import Cut, Even, Part, Step, walk
 
-batches = st.sampled_from([4, 8, 12, 16])
+batches = st.sampled_from([1, 3, 4, 8, 16])
+
+
+def pairs(order: Order, places: Places) -> list[tuple[int, int]]:
+    shard, sample = order.samples_at(places)
+    return list(zip(shard.tolist(), sample.tolist(), strict=True))
 
 
 def everything(order: Order) -> list[tuple[int, int]]:
-    return [pair for step in range(order.steps) for pair in order.step(step).pairs()]
+    return pairs(order, order.take(0, order.samples))
 
 
-def joined(order: Order, world: int, workers: int, first: int = 0) -> list[tuple[int, int]]:
-    """What all ranks' loaders give, interleaved: each asks its workers in turn."""
+def rank_steps(order: Order, cut: Cut, part: Part, done: int = 0, at_once: int = 16) -> list[Step]:
+    return [step for run in walk(order, cut, part, done, at_once) for step in run.steps]
+
+
+def joined(order: Order, cut: Cut, world: int, workers: int, done: int = 0) -> list[tuple[int, int]]:
+    """What all ranks' loaders give, one sample of each in turn: each asks its workers in turn."""
+    out: list[tuple[int, int]] = []
     ranks = []
     for rank in range(world):
         parts = [Part(rank=rank, world=world, worker=worker, workers=workers) for worker in range(workers)]
-        walks = [walk(order, part, first) for part in parts]
-        ranks.append([next(walks[turn % workers]) for turn in range(order.steps - first)])
+        walks = [iter(rank_steps(order, cut, part, done)) for part in parts]
+        ranks.append([next(walks[turn % workers]) for turn in range(cut.steps(order, world, done))])
         assert all(next(one, None) is None for one in walks)
     for steps in zip(*ranks, strict=True):
-        assert len({number for number, _ in steps}) == 1
-    return [pair for steps in zip(*ranks, strict=True) for _, samples in steps for pair in samples.pairs()]
+        assert len({(step.number, step.done) for step in steps}) == 1
+        samples = [pairs(order, step.places) for step in steps]
+        start = done + steps[0].number * world * cut.batch
+        most = sum(map(len, samples))
+        turns = [iter(one) for one in samples]
+        out += [next(turns[(start + at) % world]) for at in range(most)]
+    return out
 
 
-@given(counts, batches, seeds, evens, st.integers(0, 3), st.integers(1, 400))
+@given(counts, seeds, st.integers(0, 3), st.integers(1, 400), st.sampled_from([None, 1, 3, 8]))
 @settings(deadline=None)
-def test_every_sample_once(
-    shards: list[int], batch: int, seed: int | None, even: Even, epoch: int, window: int
-) -> None:
-    order = Order(blocks_of(shards), batch=batch, seed=seed, epoch=epoch, even=even, window_bytes=window)
-    seen, want = everything(order), all_samples(shards)
-    sizes = [order.size(step) for step in range(order.steps)]
-    assert sizes == [len(order.step(step)) for step in range(order.steps)]
-    if even == "none":
-        assert sorted(seen) == want
-    elif even == "drop":
-        assert len(set(seen)) == len(seen) == len(want) // batch * batch
-        assert set(seen) <= set(want)
-    else:
-        assert set(sizes) <= {batch}
-        assert sorted(seen[: len(seen) - order.padding]) == want
-        assert set(seen) == set(want)
+def test_every_sample_once(shards: list[int], seed: int | None, epoch: int, window: int, lanes: int | None) -> None:
+    order = Order(blocks_of(shards), seed=seed, epoch=epoch, window_bytes=window, lanes=lanes)
+    assert sorted(everything(order)) == all_samples(shards)
 
 
-@given(counts, seeds, evens, st.integers(1, 400))
+@given(counts, batches, seeds, evens, st.integers(0, 100))
+@settings(deadline=None)
+def test_how_a_sequence_ends(shards: list[int], batch: int, seed: int | None, even: Even, most: int) -> None:
+    order = Order(blocks_of(shards), seed=seed, window_bytes=200, lanes=4)
+    want = everything(order)[:most]
+    for world in (1, 2, 3):
+        each = world * batch
+        seen = joined(order, Cut(batch=batch, even=even, most=most), world, 1)
+        if even == "none":
+            assert seen == want
+        elif even == "drop":
+            assert seen == want[: len(want) // each * each]
+        else:
+            assert len(seen) == -(-len(want) // each) * each
+            assert seen == [want[at % len(want)] for at in range(len(seen))][: len(seen)]
+
+
+@given(counts, seeds, st.sampled_from(["pad", "none"]), st.integers(1, 400), st.sampled_from([None, 1, 4, 6]))
 @settings(max_examples=40, deadline=None)
-def test_the_same_for_any_ranks_and_workers(shards: list[int], seed: int | None, even: Even, window: int) -> None:
-    order = Order(blocks_of(shards), batch=12, seed=seed, even=even, window_bytes=window)
-    want = everything(order)
-    for world in (1, 2, 3, 4):
-        for workers in (1, 2, 4):
-            fresh = Order(blocks_of(shards), batch=12, seed=seed, even=even, window_bytes=window)
-            assert joined(fresh, world, workers) == want
-
-
-@given(counts, st.integers(0, 9), st.sampled_from(["pad", "none"]))
-@settings(max_examples=20, deadline=None)
-def test_resume_at_every_step_under_every_layout(shards: list[int], seed: int, even: Even) -> None:
+def test_the_same_for_any_ranks_batches_and_workers(
+    shards: list[int], seed: int | None, even: Even, window: int, lanes: int | None
+) -> None:
     def fresh() -> Order:
-        return Order(blocks_of(shards), batch=8, seed=seed, even=even, window_samples=24)
+        return Order(blocks_of(shards), seed=seed, window_bytes=window, lanes=lanes)
 
     want = everything(fresh())
-    for first in range(fresh().steps + 1):
-        done = want[: first * 8]
-        for world, workers in ((1, 1), (2, 1), (4, 2), (1, 4)):
-            assert done + joined(fresh(), world, workers, first) == want
+    for world, batch in ((1, 12), (2, 6), (3, 4), (4, 3), (2, 1), (5, 7)):
+        for workers in (1, 2, 4):
+            assert joined(fresh(), Cut(batch=batch, even=even), world, workers)[: len(want)] == want
+
+
+@given(counts, st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_resume_anywhere_under_every_layout(shards: list[int], seed: int) -> None:
+    def fresh() -> Order:
+        return Order(blocks_of(shards), seed=seed, window_samples=24, lanes=4)
+
+    want = everything(fresh())
+    for done in range(len(want) + 1):
+        for world, workers, batch in ((1, 1, 8), (2, 1, 3), (4, 2, 2), (1, 4, 5)):
+            assert want[:done] + joined(fresh(), Cut(batch=batch), world, workers, done) == want
+
+
+def test_ranks_that_divide_the_lanes_read_disjoint_blocks() -> None:
+    order = Order(blocks_of([4000]), seed=1)
+    assert order.lanes == 64
+    cut = Cut(batch=8)
+    read = [
+        {int(block) for step in rank_steps(order, cut, Part(rank=rank, world=4)) for block in step.places.block}
+        for rank in range(4)
+    ]
+    shared = sum(map(len, read)) - len(set.union(*read))
+    assert shared <= order.lanes + 10  # blocks that were cut between two lanes, and what is left over
 
 
 def test_the_order_never_changes() -> None:
     """A changed hash is another order: every state that users have is then worthless. Give the order a new name."""
-    blocks = blocks_of([100, 1, 0, 333, 50], sample_bytes=100, block_bytes=2000)
+    blocks = blocks_of([1000, 1, 0, 3333, 50], sample_bytes=100, block_bytes=2000)
     hashed = hashlib.sha256()
     for epoch in range(3):
-        order = Order(blocks, batch=16, seed=7, epoch=epoch, window_bytes=20_000)
-        for step in range(order.steps):
-            found = order.step(step)
-            hashed.update(np.stack([found.shard, found.sample]).astype("<i8").tobytes())
-    assert hashed.hexdigest() == "71f8e6d5e88528fb4238935bbe89b788dd99b3a2e045441bc070bafb61d93706"
+        order = Order(blocks, seed=7, epoch=epoch, window_samples=2000)
+        hashed.update(np.stack(order.samples_at(order.take(0, order.samples))).astype("<i8").tobytes())
+    assert hashed.hexdigest() == "2224058005f3f7860857bf8249c22224ee582910b13e975cee74949532deafb1"
 
 
 def test_the_documented_way_of_shuffling() -> None:
@@ -109,28 +141,32 @@ def test_every_place_is_as_likely() -> None:
 
 
 def test_without_a_seed_it_is_the_order_of_the_files() -> None:
-    order = Order(blocks_of([30, 0, 41]), batch=8)
-    assert everything(order) == all_samples([30, 0, 41])
+    assert everything(Order(blocks_of([30, 0, 41]))) == all_samples([30, 0, 41])
 
 
 def test_seed_and_epoch_give_other_orders() -> None:
     blocks = blocks_of([200, 200])
-    seen = [everything(Order(blocks, batch=8, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (0, 1)]
+    seen = [everything(Order(blocks, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (0, 1)]
     assert len({tuple(one) for one in seen}) == 4
 
 
-def test_a_step_is_spread_over_the_data() -> None:
-    order = Order(blocks_of([1000] * 10), batch=64, seed=3)
-    assert all(len(set(order.step(step).shard.tolist())) >= 6 for step in range(order.full_steps))
+def test_neighbours_are_spread_over_the_data() -> None:
+    order = Order(blocks_of([1000] * 10), seed=3)
+    shards = order.samples_at(order.take(0, order.samples))[0]
+    assert all(len(set(shards[at : at + 64].tolist())) >= 6 for at in range(0, 9900, 64))
 
 
-def test_windows_stay_within_a_block_of_their_bytes() -> None:
-    order = Order(blocks_of([5000]), batch=8, seed=1, lanes=4, window_bytes=1200)
+def test_windows_stay_within_a_block_of_their_bytes_and_begin_small() -> None:
+    order = Order(blocks_of([500_000], sample_bytes=1000, block_bytes=100_000), seed=1, lanes=4, window_bytes=128 << 20)
+    firsts = set()
     for number in range(4):
         lane = order.lane(number)
-        sizes = [int(lane.blocks_of(window).size_bytes.sum()) for window in range(lane.windows)]
-        assert max(sizes) <= 300 + 80
-        assert sum(lane.blocks_of(window).samples for window in range(lane.windows)) == len(lane)
+        sizes = [int(order.blocks.size_bytes[lane.blocks_of(window)].sum()) for window in range(lane.windows)]
+        assert max(sizes) <= (32 << 20) + 100_000
+        assert sizes[0] <= (8 << 20) + 100_000
+        assert sizes[:2] == sorted(sizes[:2])
+        firsts.add(sum(sizes[:3]))
+    assert len(firsts) == 4  # they do not all end at once
 
 
 def test_a_billion_samples_take_no_memory_and_no_replay() -> None:
@@ -139,46 +175,51 @@ def test_a_billion_samples_take_no_memory_and_no_replay() -> None:
     blocks = Blocks(np.arange(n) // 100, np.arange(n) % 100 * 20_000, each, each * 200)
     tracemalloc.start()
     try:
-        order = Order(blocks, batch=1024, seed=1)
-        assert order.samples == 10**9
-        late = order.step(order.steps - 2).pairs()
+        order = Order(blocks, seed=1)
+        assert (order.samples, order.lanes) == (10**9, 64)
+        late = pairs(order, order.take(10**9 - 3000, 10**9 - 2000))
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(set(late)) == 1024
+    assert len(set(late)) == 1000
     assert held < 300 << 20
-    [(number, same)] = list(walk(Order(blocks, batch=1024, seed=1), first=order.steps - 2))[:1]
-    assert (number, same.pairs()) == (order.steps - 2, late)
+    run = next(walk(Order(blocks, seed=1), Cut(batch=1000), done=10**9 - 3000))
+    assert (run.first, run.stop) == (10**9 - 3000, 10**9)
+    assert pairs(order, run.steps[0].places) == late
 
 
-@pytest.mark.parametrize(("batch", "lanes"), [(1, 1), (7, 7), (256, 64), (192, 48), (1000, 40), (67, 1)])
-def test_lanes_suit_many_numbers_of_ranks(batch: int, lanes: int) -> None:
-    assert default_lanes(batch) == lanes
+@pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (1, 1), (3, 1), (4, 2), (127, 32), (128, 64), (10**6, 64)])
+def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
+    assert default_lanes(blocks) == lanes
 
 
 def test_padding_repeats_what_there_is() -> None:
-    order = Order(blocks_of([3]), batch=8, seed=1, even="pad")
-    assert order.steps == 1
-    assert order.padding == 5
-    assert set(order.step(0).pairs()) == {(0, 0), (0, 1), (0, 2)}
-    assert len(order.step(0)) == 8
+    order = Order(blocks_of([3]), seed=1)
+    [step] = rank_steps(order, Cut(batch=8, even="pad"), Part())
+    assert set(pairs(order, step.places)) == {(0, 0), (0, 1), (0, 2)}
+    assert len(step.places) == 8
+    assert step.done == 3
+
+
+def test_no_samples_are_no_steps() -> None:
+    order = Order(blocks_of([0]), seed=1)
+    for even in ("pad", "drop", "none"):
+        assert rank_steps(order, Cut(batch=4, even=even), Part()) == []  # type: ignore[arg-type]
 
 
 def test_wrong_settings_are_named() -> None:
     blocks = blocks_of([10])
-    with pytest.raises(ValueError, match="divides the batch of 8, got 3"):
-        Order(blocks, batch=8, seed=1, lanes=3)
+    with pytest.raises(ValueError, match="at least one lane, got 0"):
+        Order(blocks, seed=1, lanes=0)
     with pytest.raises(ValueError, match="at least one sample, got 0"):
-        Order(blocks, batch=0)
+        Cut(batch=0)
     with pytest.raises(ValueError, match="got 'odd'"):
-        Order(blocks, batch=8, even="odd")  # type: ignore[arg-type]
+        Cut(batch=8, even="odd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="window of at least 1, got 0"):
-        Order(blocks, batch=8, seed=1, window_bytes=0)
+        Order(blocks, seed=1, window_bytes=0)
     with pytest.raises(ValueError, match="epoch from 0 up, got -1"):
-        Order(blocks, batch=8, epoch=-1)
-    with pytest.raises(IndexError, match="from 0 to 2, got 2 to 3"):
-        Order(blocks, batch=8).step(2)
-    with pytest.raises(ValueError, match="3 ranks can share, got 8: take 6 or 9"):
-        next(walk(Order(blocks, batch=8), Part(world=3)))
+        Order(blocks, epoch=-1)
+    with pytest.raises(IndexError, match="from 0 to 10, got 8 to 16"):
+        Order(blocks).take(8, 16)
     with pytest.raises(ValueError, match="got rank 2 of 2"):
         Part(rank=2, world=2)

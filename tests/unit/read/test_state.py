@@ -7,15 +7,15 @@ import pytest
 from made_blocks import blocks_of
 
 from holdfast.errors import StateError
-from holdfast.read.order import Order
-from holdfast.read.state import Position, fingerprint, load_state, save_state
+from holdfast.read.order.sequence import Order
+from holdfast.read.order.state import Position, fingerprint, load_state, save_state
 from holdfast.schema import Int64
 
 NAMES = ["/data/a/one.tfrecord", "/data/a/two.tfrecord"]
 
 
 def made_from(**changes: Any) -> dict[str, Any]:
-    settings = {"batch": 8, "seed": 7, "even": "none", "lanes": None, "window_bytes": 1000}
+    settings = {"seed": 7, "lanes": 8, "window_bytes": 1000}
     order = Order(blocks_of([10, 20]), **{name: changes.get(name, value) for name, value in settings.items()})
     return fingerprint(
         order,
@@ -27,20 +27,20 @@ def made_from(**changes: Any) -> dict[str, Any]:
 
 
 def test_there_and_back_as_json() -> None:
-    text = json.dumps(save_state(Position(epoch=3, step=2), made_from()))
+    text = json.dumps(save_state(Position(epoch=3, done=2), made_from()))
     assert len(text) < 500
-    assert load_state(json.loads(text), made_from(), steps=4) == Position(epoch=3, step=2)
+    assert load_state(json.loads(text), made_from(), samples=4) == Position(epoch=3, done=2)
 
 
 def test_its_size_does_not_depend_on_the_shards() -> None:
     many = made_from(names=[f"/d/{i}" for i in range(5000)], counts=[1] * 5000, sizes=[9] * 5000)
-    assert len(json.dumps(save_state(Position(epoch=0, step=1), many))) < 500
+    assert len(json.dumps(save_state(Position(epoch=0, done=1), many))) < 500
 
 
 def test_a_copy_elsewhere_is_the_same_data() -> None:
-    state = save_state(Position(epoch=0, step=1), made_from())
+    state = save_state(Position(epoch=0, done=1), made_from())
     moved = made_from(names=["s3://bucket/x/one.tfrecord", "s3://bucket/x/two.tfrecord"])
-    assert load_state(state, moved, steps=4).step == 1
+    assert load_state(state, moved, samples=4).done == 1
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,15 @@ def test_a_copy_elsewhere_is_the_same_data() -> None:
         ({"sizes": [100, 201]}, "300 bytes then, 301 now"),
         ({"names": NAMES[:1], "counts": [10], "sizes": [100]}, "2 shards then, 1 now"),
         ({"schema": {"label": Int64(2)}}, "the schema is another one"),
-        ({"batch": 16}, "the global batch size was 8, and is 16"),
         ({"seed": None}, "the seed was 7, and is None"),
         ({"lanes": 2}, "the number of lanes was 8, and is 2"),
         ({"window_bytes": 2000}, "the window was '1000 bytes', and is '2000 bytes'"),
-        ({"even": "pad"}, "even was 'none', and is 'pad'"),
     ],
 )
 def test_other_data_or_another_order_is_refused(changes: dict[str, Any], said: str) -> None:
-    state = save_state(Position(epoch=0, step=1), made_from())
+    state = save_state(Position(epoch=0, done=1), made_from())
     with pytest.raises(StateError) as caught:
-        load_state(state, made_from(**changes), steps=4)
+        load_state(state, made_from(**changes), samples=4)
     assert said in str(caught.value)
 
 
@@ -71,18 +69,18 @@ def test_other_data_or_another_order_is_refused(changes: dict[str, Any], said: s
     ("change", "said"),
     [
         ({"kind": "x"}, "got 'x'"),
-        ({"step": 5}, "up to the 4 of an epoch, got 5"),
-        ({"step": -1}, "step is a number from 0 up, got -1"),
+        ({"done": 5}, "up to the 4 samples of an epoch, got 5"),
+        ({"done": -1}, "done is a number from 0 up, got -1"),
         ({"epoch": "0"}, "epoch is a number from 0 up, got '0'"),
         ({"fingerprint": 3}, "with a fingerprint, got 3"),
     ],
 )
 def test_what_is_no_state_is_refused(change: dict[str, Any], said: str) -> None:
-    state = save_state(Position(epoch=0, step=1), made_from()) | change
+    state = save_state(Position(epoch=0, done=1), made_from()) | change
     with pytest.raises(StateError, match=said):
-        load_state(state, made_from(), steps=4)
+        load_state(state, made_from(), samples=4)
 
 
 def test_no_mapping_at_all() -> None:
     with pytest.raises(StateError, match="got 'list'"):
-        load_state([], made_from(), steps=4)  # type: ignore[arg-type]
+        load_state([], made_from(), samples=4)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from ...errors import CorruptError, DataError, DecodeError, FormatError
 from ...schema import Column, check_schema
 from ..columns import Batch, Ints
 from ..shard import GivenSchema, Rows, check_rows, check_run
+from ..spent import spent
 from .encoding import batch_maker, fields_of, lendable
 from .index import Records, build_index
 from .infer import NotAnExample, infer_schema
@@ -108,7 +109,8 @@ class _Framed(ABC):
         lend = codec.NATIVE and total >= LEND_BYTES * max(len(rows), 1) and any(map(lendable, columns.values()))
         decoder = codec.Decoder(fields_of(columns, lend=lend))
         with self._opened() as source:
-            buf, start, stop = _fetch(source, pieces)
+            with spent.fetching():
+                buf, start, stop = _fetch(source, pieces)
             walked, used, status, needed = decoder.feed(buf, start, stop, self._verify_data, max(len(rows), 1), 0, 0)
             if walked < len(rows):
                 faults = decoder.faults()
@@ -119,6 +121,8 @@ class _Framed(ABC):
                 )
         for fault in decoder.faults():
             raise self._unfit(columns, rows, codec.Fault(*fault))
+        if self._verify_data:
+            spent.verified(memoryview(buf)[start:stop], total)
         if used != total:
             raise CorruptError(self.path, None, None, "the file has changed since it was opened", "Open it again")
         return batch_maker(columns, lend)(decoder.take(), buf)

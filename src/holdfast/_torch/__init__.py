@@ -1,0 +1,1 @@
+"""What stands behind `holdfast.torch`; the only other place that imports torch."""

@@ -1,0 +1,141 @@
+"""The processes and queues of one iterator, kept apart from it.
+
+The collector may take a queue before the iterator that would send "stop" through it; then every worker is waited for in
+vain. A crew is held by the finalizer: whatever becomes garbage, in whatever order, it is whole when it is closed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+import weakref
+from multiprocessing.connection import wait
+from typing import Any
+
+from .problems import is_stopped
+from .trainer import this_process, work_for
+
+GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
+_LOOK_S = 0.25
+_KILLED_S = 5.0
+_FEEDER_S = 1.0
+
+_open: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+class Crew:
+    """Stands in for the multiprocessing context that torch's iterator makes its queues and workers with."""
+
+    def __init__(self, context: Any, *, sweep: bool) -> None:
+        self._context = context
+        self._sweep = sweep
+        self._pid = os.getpid()
+        self._trainer = this_process()
+        self._queues: list[Any] = []
+        self._events: list[Any] = []
+        self._workers: list[Any] = []
+        self.closed = False
+        _open.add(self)
+
+    # ---- what torch asks a context for ---------------------------------------------------------------------
+
+    def Queue(self) -> Any:
+        queue = self._context.Queue()
+        queue._ignore_epipe = True  # else the thread that feeds a dead worker prints a traceback
+        self._queues.append(queue)
+        return queue
+
+    def Event(self) -> Any:
+        event = self._context.Event()
+        self._events.append(event)
+        return event
+
+    def Process(self, *, target: Any, args: tuple[Any, ...]) -> Any:
+        worker = self._context.Process(target=work_for, args=(self._trainer, target, *args))
+        self._workers.append(worker)
+        return worker
+
+    # ---- the end -------------------------------------------------------------------------------------------
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """Nothing is left when it returns: workers, threads, pipes. In a forked child it does nothing."""
+        if self.closed or os.getpid() != self._pid:
+            return
+        self.closed = True
+        workers = [worker for worker in self._workers if worker.pid is not None]
+        try:
+            self._ask_to_end()
+            _wait_for(workers, grace_s)
+        finally:
+            _kill(workers)
+            if self._sweep:
+                _sweep_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
+            for queue in self._queues:
+                _close_queue(queue)
+            for worker in self._workers:
+                with contextlib.suppress(ValueError):  # it lives: a kill waits for a disk that does not answer
+                    worker.close()
+            # Under spawn and forkserver a semaphore's file in /dev/shm goes with its object.
+            self._queues, self._events, self._workers = [], [], []
+            _open.discard(self)
+
+    def _ask_to_end(self) -> None:
+        for event in self._events:
+            event._flag.release()  # not set(): that waits for a lock a killed worker may have died with
+        for queue in self._queues[1:]:  # the first is the one that results come through
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # no thread can be started: killed then
+                queue.put(None)
+
+
+def _wait_for(workers: list[Any], grace_s: float) -> None:
+    deadline = time.monotonic() + grace_s
+    while True:
+        living = [worker for worker in workers if worker.is_alive()]
+        for worker in living:
+            if is_stopped(worker.pid):
+                worker.kill()
+        left_s = deadline - time.monotonic()
+        if not living or left_s <= 0:
+            return
+        wait([worker.sentinel for worker in living], timeout=min(left_s, _LOOK_S))
+
+
+def _kill(workers: list[Any]) -> None:
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()  # not SIGTERM: it waits while a process is stopped
+    for worker in workers:
+        worker.join(timeout=_KILLED_S)
+
+
+def _sweep_shared_memory(pids: set[int]) -> None:
+    """Batches shared by file name and never fetched: nobody else removes them while this process lives."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/dev/shm"):
+            parts = entry.name.split("_")  # torch_PID_RANDOM_NUMBER
+            if parts[0] == "torch" and parts[1].isdigit() and int(parts[1]) in pids:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _close_queue(queue: Any) -> None:
+    queue.close()
+    feeder = queue._thread
+    if feeder is not None:
+        feeder.join(timeout=_FEEDER_S)
+        if feeder.is_alive():  # stuck in a full pipe whose only reader left is ours
+            queue._reader.close()
+            feeder.join()
+    queue._reader.close()
+    queue._writer.close()
+
+
+def close_all() -> None:
+    for crew in list(_open):
+        crew.close()
+
+
+# Before multiprocessing's own, which runs later and joins a stopped worker for ever.
+atexit.register(close_all)

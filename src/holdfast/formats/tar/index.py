@@ -1,0 +1,169 @@
+"""A tar's members grouped to samples, built once and kept in the user's cache.
+
+An index file is a JSON line (what it was made from), then arrays of little-endian int64 and the samples' keys, joined.
+It is stale when the tar's size or mtime differ, or when some of its headers are not where they should be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._base.atomic import write_atomically
+from ..._native import codec
+from ...errors import FormatError, WriteError
+from ..columns import BytesColumn, Ints
+from ..gather import join_bytes
+from ..tfrecord.index import index_path
+from .headers import BLOCK_BYTES
+from .source import Bytes, PlainBytes
+from .walk import Walk, parts_of
+
+_MAGIC = "holdfast tar index 1"
+_LOOKED_AT = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarIndex:
+    """Sample i has the members first[i] to first[i + 1]; a member is of kind `extensions[kinds[m]]`."""
+
+    extensions: list[str]
+    keys: BytesColumn
+    first: Ints
+    kinds: Ints
+    offsets: Ints
+    sizes: Ints
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def members_of(self, rows: Ints) -> tuple[Ints, Ints]:
+        """All members of these samples, and for each the place of its sample in `rows`."""
+        counts = self.first[rows + 1] - self.first[rows]
+        places = np.repeat(np.arange(len(rows)), counts)
+        return np.arange(len(places)) + np.repeat(self.first[rows] - np.cumsum(counts) + counts, counts), places
+
+    def key(self, row: int) -> str:
+        return bytes(self.keys[row]).decode("utf-8", "replace")
+
+
+def build_index(source: Bytes) -> TarIndex:
+    keys: list[bytes] = []
+    first: list[int] = []
+    members: list[tuple[int, int, int]] = []
+    extensions: dict[str, int] = {}
+    known: dict[bytes, int] = {}  # extensions as they are written
+    current, kinds = None, set[int]()
+    for name, offset, size in Walk(source):
+        parts = parts_of(name)
+        if parts is None:
+            continue
+        key, raw = parts
+        kind = known.get(raw)
+        if kind is None:
+            lower = raw.decode("utf-8", "surrogateescape").lower()
+            kind = known[raw] = extensions.setdefault(lower, len(extensions))
+        if key != current:
+            current, kinds = key, set()
+            keys.append(key)
+            first.append(len(members))
+        if kind in kinds:
+            shown = key.decode("utf-8", "replace")
+            reason = f"sample {shown!r} has two members of the kind {list(extensions)[kind]!r}"
+            raise FormatError(source.path, len(keys) - 1, offset, reason)
+        kinds.add(kind)
+        members.append((kind, offset, size))
+    table = np.array(members, np.int64).reshape(-1, 3)
+    index = TarIndex(
+        list(extensions),
+        join_bytes(keys),
+        np.array([*first, len(members)], np.int64),
+        *(np.ascontiguousarray(table[:, i]) for i in range(3)),
+    )
+    if len(set(keys)) < len(keys):
+        _check_torn(source.path, index, keys)
+    return index
+
+
+def _check_torn(path: str, index: TarIndex, keys: Sequence[bytes]) -> None:
+    """Two samples may have one key. But one that was torn apart would be two with holes."""
+    seen: dict[bytes, tuple[int, set[int]]] = {}
+    for row, key in enumerate(keys):
+        kinds = set(index.kinds[index.first[row] : index.first[row + 1]].tolist())
+        before, others = seen.setdefault(key, (row, kinds))
+        if before != row and not kinds & others:
+            names = [index.extensions[min(some)] for some in (others, kinds)]
+            reason = f"sample {index.key(row)!r} is torn apart: its {names[0]!r} is in sample {before:,}'s place"
+            hint = "Pack it again in the order of names: `tar --sort=name`"
+            raise FormatError(path, row, int(index.offsets[index.first[row]]), f"{reason}, its {names[1]!r} here", hint)
+
+
+# ---- kept
+
+
+def find_index(source: PlainBytes, cache: bool) -> TarIndex:
+    """From the user's cache, or built and put there."""
+    found = _load(source) if cache else None
+    if found is None:
+        stamp = source.stamp()
+        found = build_index(source)
+        if cache and stamp == source.stamp():
+            try:
+                _save(source, found, stamp)
+            except (OSError, WriteError):
+                pass  # no home, a full disk, another process doing the same: it was only to save time
+    return found
+
+
+def _save(source: PlainBytes, index: TarIndex, stamp: dict[str, int]) -> None:
+    target = index_path(source.path, "cache")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    arrays = (index.first, index.kinds, index.offsets, index.sizes, index.keys.offsets)
+    body = b"".join(array.astype("<i8").tobytes() for array in arrays) + index.keys.values.tobytes()
+    head = {
+        "kind": _MAGIC,
+        **stamp,
+        "samples": len(index),
+        "members": len(index.offsets),
+        "extensions": index.extensions,
+        "headers": headers_of(source, index),
+        "crc32c": codec.crc32c(body),
+    }
+    write_atomically(target, json.dumps(head).encode() + b"\n" + body)
+
+
+def _load(source: PlainBytes) -> TarIndex | None:
+    try:
+        content = index_path(source.path, "cache").read_bytes()
+        return _parse(content, source)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # absent, unreadable or not ours: it can be built again
+
+
+def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
+    line, _, body = content.partition(b"\n")
+    head, stamp = json.loads(line), source.stamp()
+    if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
+        return None
+    if codec.crc32c(body) != head["crc32c"]:
+        return None
+    samples, members = head["samples"], head["members"]
+    sizes = [samples + 1, members, members, members, samples + 1]
+    numbers: npt.NDArray[np.int64] = np.frombuffer(body, "<i8", sum(sizes)).astype(np.int64, copy=False)
+    first, kinds, offsets, lengths, ends = np.split(numbers, np.cumsum(sizes[:-1]))
+    keys = BytesColumn(np.frombuffer(body, np.uint8, offset=8 * sum(sizes)), ends)
+    index = TarIndex(list(head["extensions"]), keys, first, kinds, offsets, lengths)
+    if members and (lengths.min() < 0 or offsets.min() < 0 or (offsets + lengths).max() > stamp["size"]):
+        return None
+    return index if headers_of(source, index) == head["headers"] else None
+
+
+def headers_of(source: PlainBytes, index: TarIndex) -> list[int]:
+    """CRCs of what stands before some members, spread over the file: one rewritten in place shows here."""
+    count = len(index.offsets)
+    some = sorted({round(k * (count - 1) / (_LOOKED_AT - 1)) for k in range(_LOOKED_AT)}) if count else []
+    return [codec.crc32c(source.read_at(int(index.offsets[m]) - BLOCK_BYTES, BLOCK_BYTES)) for m in some]

@@ -1,0 +1,196 @@
+"""One tar as a shard."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+import numpy as np
+
+from ...errors import CorruptError, DecodeError, SchemaError
+from ...schema import Bytes, Column, Ragged, check_schema
+from ..columns import Batch, BytesColumn, ColumnData, Ints
+from ..gather import default_bytes, fill
+from ..shard import GivenSchema, Rows, check_rows, check_run
+from .fetch import Fetched, fetch
+from .headers import BLOCK_BYTES
+from .index import build_index, find_index, headers_of
+from .numbers import Unfit, numbers_column
+from .source import PlainBytes, packing_of, unpack
+
+KEY = "__key__"
+_FIRST = 100  # samples that are looked at for the schema
+
+
+class TarShard:
+    """Members by extension: `Bytes(key="jpg")` is what `<key>.jpg` holds, `key="jpg;png"` the first that is there.
+
+    Without a schema every extension of the first samples is a Bytes column, and `__key__` is the sample's key. Int64
+    and Float32 columns, also Ragged, read members that hold numbers as text, JSON lists or .npy.
+
+    A plain tar holds one descriptor. A packed one (gzip, bzip2, xz) holds none and is unpacked from its start for every
+    read: read it whole.
+    """
+
+    rows_per_chunk = 1
+
+    def __init__(self, path: str | os.PathLike[str], *, cache: bool = True) -> None:
+        self.path = os.fsdecode(path)
+        self._packing = packing_of(self.path)
+        self.seekable = self._packing == "none"
+        self._closed = False
+        self._file: PlainBytes | None = None
+        if self.seekable:
+            self._file = PlainBytes(self.path)
+            try:
+                self._stamp = self._file.stamp()
+                self._index = find_index(self._file, cache)
+                self._headers = headers_of(self._file, self._index)
+            except BaseException:
+                self._file.close()
+                raise
+        else:
+            with unpack(self.path, self._packing) as source:
+                self._index = build_index(source)
+        self._kinds = {name: kind for kind, name in enumerate(self._index.extensions)}
+        blocks = self._index.sizes + 2 * BLOCK_BYTES - 1
+        self._ends = np.concatenate([[0], np.cumsum(blocks // BLOCK_BYTES * BLOCK_BYTES)])
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def schema(self) -> dict[str, Column]:
+        first = self._index.kinds[: self._index.first[min(len(self), _FIRST)]]
+        names = [KEY, *(self._index.extensions[kind] for kind in np.unique(first))]
+        return {name: Bytes() for name in names}
+
+    def bytes_of(self, start: int, stop: int) -> int:
+        check_run(self.path, len(self), start, stop)
+        return int(self._ends[self._index.first[stop]] - self._ends[self._index.first[start]])
+
+    def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        check_run(self.path, len(self), start, stop)
+        return self._read(np.arange(start, stop), schema)
+
+    def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
+        return self._read(np.array(check_rows(self.path, len(self), rows), np.int64), schema)
+
+    # ---- how
+
+    def _read(self, rows: Ints, schema: GivenSchema | None) -> Batch:
+        if self._closed:
+            raise ValueError(f"{self.path}: it was closed")
+        columns = self.schema if schema is None else check_schema(schema)
+        members, places = self._index.members_of(rows)
+        found = {name: self._find(name, column, rows, members, places) for name, column in columns.items()}
+        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *found.values()]))
+        fetched = self._fetch(wanted[wanted >= 0])
+        return {name: self._column(name, column, rows, found[name], fetched) for name, column in columns.items()}
+
+    def _find(self, name: str, column: Column, rows: Ints, members: Ints, places: Ints) -> Ints:
+        """Each sample's member for this column, -1 where it has none but may do without."""
+        _check_column(name, column)
+        found = np.full(len(rows), -1, np.int64)
+        key = _key(name, column)
+        if key == KEY:
+            return found
+        for extension in reversed([part.strip().lower() for part in key.split(";")]):  # the first goes over the others
+            if extension in self._kinds:
+                these = self._index.kinds[members] == self._kinds[extension]
+                found[places[these]] = members[these]
+        missing = np.flatnonzero(found < 0)
+        if len(missing) and not isinstance(column, Ragged) and column.default is None:
+            raise self._missing(name, key, int(rows[missing[0]]))
+        return found
+
+    def _missing(self, name: str, key: str, row: int) -> DecodeError:
+        first, last = self._index.first[row], self._index.first[row + 1]
+        there = ", ".join(self._index.extensions[kind] for kind in self._index.kinds[first:last])
+        reason = f"sample {self._index.key(row)!r} has no member {key!r} for column {name!r}"
+        hint = f"It has: {there}. A default in the schema fills what is missing"
+        return DecodeError(self.path, row, int(self._index.offsets[first]) - BLOCK_BYTES, reason, hint)
+
+    def _column(self, name: str, column: Column, rows: Ints, found: Ints, fetched: Fetched) -> ColumnData:
+        if _key(name, column) == KEY:
+            return self._keys(rows)
+        if isinstance(column, Bytes):
+            return fetched.column(found, b"" if column.default is None else default_bytes(name, column))
+        there = found >= 0
+        if isinstance(column, Ragged):
+            items = [bytes(item) or b"[]" for item in fetched.items(found)]
+            return self._numbers(name, column, rows, items)
+        items = [bytes(item) for item in fetched.items(found[there])]
+        numbers = self._numbers(name, column, rows[there], items)
+        if there.all():
+            return numbers
+        filled: Any = fill(name, column, len(rows))
+        filled[there] = numbers
+        return filled  # type: ignore[no-any-return]
+
+    def _numbers(self, name: str, column: Column, rows: Ints, items: list[bytes]) -> ColumnData:
+        try:
+            return numbers_column(items, column)
+        except Unfit as error:
+            row = int(rows[error.place])
+            reason = f"sample {self._index.key(row)!r}, column {name!r}: {error.reason}"
+            raise DecodeError(self.path, row, None, reason) from None
+
+    def _keys(self, rows: Ints) -> BytesColumn:
+        keys = self._index.keys
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+            return keys.rows(int(rows[0]), int(rows[-1]) + 1)
+        items = [keys._item(row) for row in rows.tolist()]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(item) for item in items], out=offsets[1:])
+        return BytesColumn(np.frombuffer(b"".join(items), np.uint8), offsets)
+
+    # ---- the file
+
+    def _fetch(self, members: Ints) -> Fetched:
+        if self._file is not None:
+            self._must_be_the_same(self._file)
+            return fetch(members, self._index.offsets, self._index.sizes, self._filler(self._file))
+        with unpack(self.path, self._packing) as source:
+            return fetch(members, self._index.offsets, self._index.sizes, self._filler(source))
+
+    def _filler(self, source: Any) -> Any:
+        def fill_all(offset: int, view: memoryview) -> None:
+            if source.fill(offset, view) < len(view):
+                raise self._changed()
+
+        return fill_all
+
+    def _must_be_the_same(self, file: PlainBytes) -> None:
+        """Data in a tar have no checksums: what was written over them would be read without a word."""
+        stamp = file.stamp()
+        if stamp != self._stamp:
+            if stamp["size"] < self._stamp["size"] or headers_of(file, self._index) != self._headers:
+                raise self._changed()
+            self._stamp = stamp  # touched, or appended to
+
+    def _changed(self) -> CorruptError:
+        return CorruptError(self.path, None, None, "the file has changed since it was opened", "Open it again")
+
+    def close(self) -> None:
+        self._closed = True
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _key(name: str, column: Column) -> str:
+    return name if column.key is None else column.key
+
+
+def _check_column(name: str, column: Column) -> None:
+    value = column.value if isinstance(column, Ragged) else column
+    if isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged)):
+        raise SchemaError(f"column {name!r}: a tar's member is one byte string, so wanted Bytes(), got {column!r}")
+    if _key(name, column) == KEY and not isinstance(column, Bytes):
+        raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")

@@ -1,0 +1,209 @@
+"""From header to header: every regular member's name, where its data are, and how many.
+
+Own code rather than the standard library's `tarfile`, which takes a damaged header for the end, without a word, and
+eight to ten times as long a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import CorruptError, DataError, FormatError, UnfinishedError
+from ...proc.holders import writers_of
+from .headers import BLOCK_BYTES, ZEROS, BadHeader, bad_checksums, name_in, number_in, pax_records, pax_size
+from .source import Bytes
+
+Member = tuple[bytes, int, int]  # its name, where its data begin, and their size
+
+_WINDOW_BYTES = 1 << 18
+_PEEK_BYTES = 1 << 12  # a header, its extensions, and a small neighbour's: enough where members are large
+_FAR_BYTES = 1 << 16
+_RUN = 4096  # headers whose checksums are looked at together
+_EXTENSION_BYTES = 1 << 20  # the most that a long name or a pax header may have
+_PADDING_BYTES = 1 << 24  # how far behind the end mark something else is looked for
+
+_REGULAR = b"0\x007"
+_NO_DATA = b"123456V"  # links, devices, folders, FIFOs, labels: whatever their headers say
+_LINKS = b"12"
+_KEPT_PAX = (b"path", b"size")
+
+
+class _Window:
+    """The part of the file that is looked at. Moves forward only."""
+
+    def __init__(self, source: Bytes) -> None:
+        self._source = source
+        self._base = 0
+        self._data = b""
+
+    def get(self, at: int, size: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+        start = at - self._base
+        data = self._data[start : start + size]
+        return data if len(data) == size else self._move(at, size)
+
+    def _move(self, at: int, size: int) -> bytes:
+        end = self._base + len(self._data)
+        kept = self._data[at - self._base :] if at < end else b""
+        usual = _PEEK_BYTES if at > end + _FAR_BYTES else _WINDOW_BYTES
+        fresh = self._source.read_at(at + len(kept), max(size - len(kept), usual))
+        self._base, self._data = at, kept + fresh
+        return self._data[:size]
+
+
+class Walk:
+    """The members of a tar, in their order. All checksums have been looked at when it has ended, not before."""
+
+    def __init__(self, source: Bytes) -> None:
+        self._path = source.path
+        self._window = _Window(source)
+        self._blocks: list[tuple[int, bytes]] = []  # headers whose checksums have not been looked at
+        self._shared: dict[bytes, bytes] = {}  # of a global pax header
+        self._own: dict[bytes, bytes] = {}  # of what stands before the next header
+        self._last = b""
+
+    def __iter__(self) -> Iterator[Member]:
+        at, blocks, get = 0, self._blocks, self._window.get
+        while True:
+            block = get(at, BLOCK_BYTES)
+            if len(block) < BLOCK_BYTES:
+                raise self._cut(at)
+            if not block[0] and block == ZEROS:
+                break
+            blocks.append((at, block))
+            if len(blocks) == _RUN:
+                self._check()
+            try:
+                name, size = name_in(block), number_in(block[124:136])
+                flag = block[156]
+                if flag in b"xXgLK":
+                    at += BLOCK_BYTES + self._extend(flag, at, size)
+                    continue
+                if self._own or self._shared:
+                    name, size = self._extended(name, size)
+            except BadHeader as error:
+                self._check()  # the first damage is the one to tell of
+                raise CorruptError(self._path, None, at, f"the tar header is damaged: {error}") from None
+            data = at + BLOCK_BYTES
+            if flag in _REGULAR and not name.endswith(b"/"):
+                self._last = name
+                yield name, data, size
+            else:
+                self._refuse(flag, name, block, at)
+            at = data if flag in _NO_DATA else data + (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+        self._check()
+        self._end(at)
+
+    # ---- what stands before a header
+
+    def _extend(self, flag: int, at: int, size: int) -> int:
+        """Takes in a long name or a pax header; how many bytes it has, padded."""
+        if size > _EXTENSION_BYTES:
+            raise BadHeader(f"a long name or pax header of {size:,} bytes")
+        payload = self._window.get(at + BLOCK_BYTES, size)
+        if len(payload) < size:
+            self._check()
+            raise self._cut(at + BLOCK_BYTES + len(payload))
+        if flag == ord("L"):
+            self._own[b"path"] = payload.partition(b"\0")[0]
+        elif flag == ord("g"):
+            self._shared |= _of_use(pax_records(payload))
+        elif flag != ord("K"):
+            self._own |= _of_use(pax_records(payload))
+        return (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+    def _extended(self, name: bytes, size: int) -> tuple[bytes, int]:
+        known = self._shared | self._own
+        self._own = {}
+        name = known.get(b"path", name)
+        if b"sparse" in known:
+            raise self._sparse(name)
+        return name, pax_size(known[b"size"]) if b"size" in known else size
+
+    # ---- what is no sample's
+
+    def _refuse(self, flag: int, name: bytes, block: bytes, at: int) -> None:
+        """An error for what would leave a hole where it was skipped."""
+        if flag == ord("S"):
+            raise self._sparse(name)
+        if flag == ord("M"):
+            reason = f"{_shown(name)} goes on from another tar, and tars of many volumes cannot be read"
+            raise FormatError(self._path, None, at, reason)
+        if flag in _LINKS and parts_of(name):
+            to = block[157:257].partition(b"\0")[0]
+            raise FormatError(
+                self._path,
+                None,
+                at,
+                f"{_shown(name)} is a link to {_shown(to)}, and links are not followed",
+                "Pack the files themselves: `tar --dereference --hard-dereference`",
+            )
+
+    def _sparse(self, name: bytes) -> FormatError:
+        reason = f"{_shown(name)} is a sparse member, which cannot be read"
+        return FormatError(self._path, None, None, reason, "Pack it without --sparse")
+
+    # ---- what is damaged
+
+    def _check(self) -> None:
+        if not self._blocks:
+            return
+        bad = bad_checksums([block for _, block in self._blocks])
+        if len(bad):
+            at = self._blocks[int(bad[0])][0]
+            if not at:
+                raise FormatError(self._path, None, 0, "not a tar file", "Look at it with `file`")
+            raise CorruptError(self._path, None, at, "the tar header is damaged: its checksum is wrong")
+        self._blocks.clear()
+
+    def _cut(self, at: int) -> DataError:
+        self._check()
+        behind = f" in or behind {_shown(self._last)}" if self._last else ""
+        reason = f"the file ends{behind}, without a tar's end mark"
+        writers = writers_of(self._path)
+        if writers:
+            who = f"process {writers[0].pid} ({writers[0].command})"
+            return UnfinishedError(self._path, None, at, f"{reason}: it is being written by {who}", "Wait for it")
+        return CorruptError(
+            self._path, None, at, f"{reason}: it was cut", "If it is whole, `truncate -s +1024 FILE` gives it one"
+        )
+
+    def _end(self, at: int) -> None:
+        if self._own:
+            raise CorruptError(self._path, None, at, "a long name or pax header has no member behind it")
+        stop = at + _PADDING_BYTES
+        while at < stop:
+            padding = self._window.get(at, _WINDOW_BYTES)
+            if not padding:
+                return
+            if padding.strip(b"\0"):
+                at += len(padding) - len(padding.lstrip(b"\0"))
+                reason = "there is something behind the tar's end mark"
+                hint = "Two tars joined with `cat`? `tar -A` joins them so that both are read"
+                raise FormatError(self._path, None, at, reason, hint)
+            at += len(padding)
+
+
+def _of_use(records: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    kept = {key: value for key, value in records.items() if key in _KEPT_PAX}
+    if any(key.startswith(b"GNU.sparse.") for key in records):
+        kept[b"sparse"] = b""
+        kept[b"path"] = records.get(b"GNU.sparse.name", kept.get(b"path", b"a member"))
+    return kept
+
+
+def parts_of(name: bytes) -> tuple[bytes, bytes] | None:
+    """A sample's key and the member's extension; None for what is no sample's.
+
+    >>> parts_of(b"a.b/000.seg.PNG")
+    (b'a.b/000', b'seg.PNG')
+    """
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    if dot <= base or dot == len(name) - 1 or (name.startswith(b"__") and name.endswith(b"__")):
+        return None
+    return name[:dot], name[dot + 1 :]
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode("utf-8", "replace"))

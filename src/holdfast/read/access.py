@@ -1,0 +1,87 @@
+"""Samples by number, in the order of the files: what a map-style loader asks for."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .flow.item import Item
+from .flow.losses import Losses
+from .flow.pipeline import Pipeline
+from .flow.samples import split_samples
+from .flow.stats import Meter
+from .order.blocks import Blocks
+from .order.lanes import Places
+from .settings import Settings
+from .sources.library import Library
+from .sources.source import Source
+
+
+class Access:
+    """Any thread may ask, and any forked child. Files are open within the dataset's budget until it is dropped."""
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        here = tuple(
+            replace(function, where="inline", workers=0) for function in settings.functions if function.each == "sample"
+        )
+        self._settings = replace(settings, functions=here, batch=None, global_batch=None, cache=None)
+        self._source = source
+        counts = [count for catalog in source.catalogs() for count in catalog.counts]
+        self._ends = np.cumsum(counts)
+        self._library = Library(source.catalogs(), settings.open_files)
+        weakref.finalize(self, self._library.close)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._many(range(*index.indices(len(self))))
+        if isinstance(index, (Sequence, np.ndarray)) and not isinstance(index, (str, bytes)):
+            return self._many([self._number(one) for one in index])
+        return self._many([self._number(index)])[0]
+
+    def _number(self, index: Any) -> int:
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise TypeError(f"wanted a sample's number, a slice or a list of them, got {index!r}")
+        number = int(index.__index__())
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"wanted a sample from 0 to {len(self) - 1:,}, got {number:,}")
+        return number % len(self)
+
+    def _many(self, numbers: Sequence[int]) -> list[Any]:
+        found: dict[int, Any] = {}
+        wanted = np.unique(np.asarray(numbers, np.int64))
+        shards = np.searchsorted(self._ends, wanted, "right")
+        for shard in np.unique(shards).tolist():
+            of_shard = wanted[shards == shard]
+            begin = int(self._ends[shard - 1]) if shard else 0
+            with self._library.use(shard) as opened:
+                rows = opened.read_rows(of_shard - begin, self._source.schema())
+            found.update(self._mapped(shard, of_shard, begin, rows))
+        gone = [number for number in numbers if number not in found]
+        if gone:
+            raise IndexError(f"sample {gone[0]:,} was filtered out, or a function failed on it")
+        return [found[number] for number in numbers]
+
+    def _mapped(self, shard: int, numbers: Any, begin: int, rows: Any) -> dict[int, Any]:
+        one = np.zeros(len(numbers), np.int64)
+        item = Item(
+            epoch=0,
+            start=0,
+            done=0,
+            places=Places(one, numbers - begin),
+            kept=np.asarray(numbers, np.int64),
+            rows=rows,
+            blocks=Blocks(np.array([shard]), one[:1], one[:1], one[:1]),
+            paths=self._library.paths,
+        )
+        losses = Losses(len(self), self._settings.max_corrupt)
+        pipeline = Pipeline(self._settings, self._source.schema(), losses, Meter())
+        [done] = pipeline.run(iter([item]), None)
+        samples = split_samples(done.rows) if isinstance(done.rows, dict) else done.rows
+        return dict(zip(done.kept.tolist(), samples, strict=True))

@@ -1,0 +1,337 @@
+"""The public face of reading: what is read, and how, said step by step.
+
+Nothing is read before somebody iterates; what was said wrongly is an error at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._base.units import format_bytes, parse_bytes
+from ..errors import InputError
+from ..schema import Column
+from .access import Access
+from .flow.keep import SampleCache
+from .iteration import Iteration
+from .launch import Launch, find_rank
+from .order.shards import Even
+from .settings import Cache, Each, Function, How, OnError, Settings, Where, one_of, whole
+from .sources.catalog import Tell
+from .sources.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ALONE = Launch(0, 1, "not sharded")
+
+
+class Dataset:
+    """Made by `hold.read(...)`. Every method gives another Dataset and leaves this one as it is."""
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source, self._settings = source, settings
+        self._kept: SampleCache | None = None
+        self._access: Access | None = None
+        self._lock = threading.Lock()
+
+    def _with(self, **changes: Any) -> Dataset:
+        return type(self)(self._source, replace(self._settings, **changes))
+
+    # ---- the order
+
+    def shuffle(
+        self,
+        seed: int = 0,
+        window: str | int = "256MB",
+        *,
+        samples: int | None = None,
+        lanes: int | None = None,
+    ) -> Dataset:
+        """Another order in every epoch, decided by the seed, the epoch and the data alone.
+
+        window:  how much is shuffled together, about; or `samples` of them
+        lanes:   how many places of the data are read in turn; by default a power of two that fits the data, up to 64
+        """
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"shuffle: wanted a whole number as the seed, got {seed!r}")
+        if lanes is not None:
+            whole("lanes", lanes, 1)
+        if samples is not None:
+            whole("samples", samples, 1)
+        return self._with(seed=seed, window_bytes=parse_bytes(window), window_samples=samples, lanes=lanes)
+
+    def shard(self, who: str | tuple[int, int] | None = "auto", *, even: Even | None = None) -> Dataset:
+        """This rank's part of the samples.
+
+        who:  "auto" asks the launcher (torchrun, TF_CONFIG, SLURM, Open MPI, JAX, Ray); or (rank, world); None: every
+              rank reads everything
+        even: how an epoch ends when the ranks' batches do not come out even: "none" (the last batches are short, or
+              have no sample), "pad" (samples from the beginning fill them) or "drop"
+        """
+        if who is not None and who != "auto":
+            find_rank(who)  # says at once what is wrong with it
+        if even is not None:
+            one_of("even", even, Even)
+        return self._with(shard=who, shard_said=True, even=even or self._settings.even)
+
+    def batch(
+        self,
+        size: int | None = None,
+        *,
+        drop_last: bool = False,
+        how: How | None = None,
+        pad_value: float = 0,
+        global_size: int | None = None,
+    ) -> Dataset:
+        """`size` samples a batch and rank; or `global_size` over all ranks.
+
+        how: "stack" wants equal shapes, "pad" fills up with `pad_value`, "ragged" keeps lengths. By default columns
+             that the schema has as Ragged stay so, and everything else is stacked.
+        """
+        if (size is None) == (global_size is None):
+            raise TypeError(f"batch: wanted a size or a global_size, got {size!r} and {global_size!r}")
+        if self._settings.batched:
+            raise ValueError("batch: this dataset has batches already")
+        whole("a batch", size if global_size is None else global_size, 1)
+        if how is not None:
+            one_of("how", how, How)
+        even: Even = "drop" if drop_last else self._settings.even
+        return self._with(batch=size, global_batch=global_size, how=how, pad_value=pad_value, even=even)
+
+    def take(self, n: int) -> Dataset:
+        """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank."""
+        whole("take", n, 0)
+        if self._settings.batched:
+            return self._with(take_batches=n)
+        return self._with(take_samples=n)
+
+    def repeat(self, times: int | None = None) -> Dataset:
+        """So many epochs in a row, each in its own order. Without a number: for ever."""
+        if times is not None:
+            whole("repeat", times, 1)
+        return self._with(repeat=times)
+
+    # ---- functions
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        workers: int | None = None,
+        where: Where | None = None,
+        *,
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+        random: bool = False,
+        timeout: float | None = 300.0,
+        start: Literal["forkserver", "spawn"] = "forkserver",
+    ) -> Dataset:
+        """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch. Both are dicts.
+
+        where:    "inline", "threads" (when workers are given), or "processes" for functions that hold the GIL
+        on_error: "skip" leaves out what the function failed on, up to `max_errors` (a number, or a fraction below 1)
+        random:   function(sample, rng) gets a numpy Generator that seed, epoch and sample decide
+        timeout:  seconds that a worker process may be silent over one sample
+        """
+        return self._function(
+            "map", function, workers, where, on_error, max_errors, random=random, stall_s=timeout, start=start
+        )
+
+    def filter(
+        self,
+        function: Callable[..., Any],
+        workers: int | None = None,
+        where: Where | None = None,
+        *,
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+    ) -> Dataset:
+        """Samples that `function(sample)` is true of stay; behind batch() it says which rows, as an array of bools.
+
+        Batches get shorter: no sample moves to another one, so that every rank has as many of them.
+        """
+        return self._function("filter", function, workers, where, on_error, max_errors)
+
+    def _function(
+        self,
+        kind: Literal["map", "filter"],
+        function: Callable[..., Any],
+        workers: int | None,
+        where: Where | None,
+        on_error: OnError,
+        max_errors: int | float,
+        **more: Any,
+    ) -> Dataset:
+        each: Each = "batch" if self._settings.batched else "sample"
+        where = where or ("threads" if workers else "inline")
+        workers = workers if workers is not None else 0 if where == "inline" else min(4, os.cpu_count() or 1)
+        made = Function(
+            kind=kind,
+            function=function,
+            each=each,
+            where=where,
+            workers=workers,
+            on_error=on_error,
+            max_errors=max_errors,
+            **more,
+        )
+        return self._with(functions=(*self._settings.functions, made))
+
+    def cache(self, most: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset:
+        """Keeps samples as the functions before it left them, up to `most` bytes: in memory, or in a file in `folder`.
+
+        What does not fit is made anew in every epoch. It lives as long as this dataset.
+        """
+        if self._settings.batched or self._settings.cache:
+            raise ValueError("cache: wanted one cache, before batch()")
+        if any(function.random for function in self._settings.functions):
+            raise ValueError("cache: a random function before it would be the same in every epoch: put it behind")
+        folder = None if folder is None else os.path.abspath(folder)
+        return self._with(cache=Cache(most_bytes=parse_bytes(most), folder=folder, after=len(self._settings.functions)))
+
+    # ---- bounds
+
+    def prefetch(self, most: str | int = "256MB") -> Dataset:
+        """Batches are made ready by a thread before they are asked for, up to so many bytes. 0: none."""
+        return self._with(prefetch_bytes=0 if most == 0 else parse_bytes(most))._checked()
+
+    def limits(self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None) -> Dataset:
+        """The most files open at once ("auto": half of what this process may still open), and bytes held in memory."""
+        changes: dict[str, Any] = {}
+        if open_files is not None:
+            if open_files != "auto":
+                whole("open_files", open_files, 1)
+            changes["open_files"] = open_files
+        if memory is not None:
+            changes["memory_bytes"] = parse_bytes(memory)
+        return self._with(**changes)._checked()
+
+    def _checked(self) -> Dataset:
+        one = self._settings
+        if one.prefetch_bytes >= one.memory_bytes:
+            raise ValueError(
+                f"wanted less to prefetch than the memory there may be, got {format_bytes(one.prefetch_bytes)} of "
+                f"{format_bytes(one.memory_bytes)}: say limits(memory=…) before"
+            )
+        return self
+
+    # ---- reading
+
+    def plan(self, tell: Tell | None = None) -> Dataset:
+        """Looks at every shard now rather than when the first batch is asked for. `tell(done, total)` hears of it."""
+        self._source.catalogs(tell)
+        self._source.schema()
+        return self
+
+    def iterate(self, epoch: int = 0, *, worker: tuple[int, int] = (0, 1)) -> Iteration:
+        """One pass: batches, or samples without batch(). Use it with `with`, so that everything is released at once.
+
+        worker: which of how many share this rank's batches, each taking every so-many-th
+        """
+        whole("epoch", epoch, 0)
+        return Iteration(
+            self._source, self._settings, self._launch(), epoch=epoch, worker=worker, cache=self._sample_cache()
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate()
+
+    def __len__(self) -> int:
+        """Batches (or samples) that this rank has in an epoch."""
+        return len(self.iterate())
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
+        """Sample `index` in the order of the files, whatever is shuffled or sharded; functions before batch() are run.
+
+        A slice or a list gives a list of them.
+        """
+        with self._lock:
+            if self._access is None:
+                self._access = Access(self._source, self._settings)
+        return self._access[index]
+
+    @property
+    def samples(self) -> int:
+        """All samples there are, over all ranks."""
+        return sum(count for catalog in self._source.catalogs() for count in catalog.counts)
+
+    @property
+    def schema(self) -> dict[str, Column]:
+        """The columns that are read."""
+        return self._source.schema()
+
+    @property
+    def shards(self) -> list[str]:
+        """The files, in their order."""
+        return [path for catalog in self._source.catalogs() for path in catalog.paths]
+
+    # ---- frameworks
+
+    def torch(self, *, epoch: int = 0) -> Any:
+        """An IterableDataset of tensors; see holdfast.torch.as_torch."""
+        from importlib import import_module
+
+        return import_module("holdfast.torch").as_torch(self, epoch=epoch)
+
+    def tf(self, *, epoch: int = 0) -> Any:
+        """A tf.data.Dataset; see holdfast.tensorflow.as_tf."""
+        from importlib import import_module
+
+        return import_module("holdfast.tensorflow").as_tf(self, epoch=epoch)
+
+    # ---- how
+
+    def _launch(self) -> Launch:
+        settings = self._settings
+        if settings.shard is not None:
+            return find_rank(settings.shard)
+        if not settings.shard_said:
+            _warn_of_launcher()
+        return _ALONE
+
+    def _sample_cache(self) -> SampleCache | None:
+        if self._settings.cache is None:
+            return None
+        with self._lock:
+            if self._kept is None:
+                self._kept = SampleCache(self._settings.cache)
+            return self._kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self._source, "settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["source"], state["settings"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        said = [f"read({self._source.describe()!r})"]
+        one = self._settings
+        if one.seed is not None:
+            window = f"{one.window_samples:,} samples" if one.window_samples else format_bytes(one.window_bytes)
+            said.append(f"shuffle(seed={one.seed}, window={window!r})")
+        if one.shard is not None:
+            said.append(f"shard({one.shard!r}, even={one.even!r})")
+        said += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "sample"]
+        if one.batched:
+            said.append(f"batch({one.batch})" if one.batch else f"batch(global_size={one.global_batch})")
+        said += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "batch"]
+        if one.prefetch_bytes:
+            said.append(f"prefetch({format_bytes(one.prefetch_bytes)!r})")
+        return ".".join(said)
+
+
+def _warn_of_launcher() -> None:
+    """Ranks that all read everything are the most common mistake there is, and nothing else would say so."""
+    try:
+        found = find_rank("auto")
+    except InputError:
+        return
+    if found.world > 1:
+        warnings.warn(
+            f'this is {found}, and it reads everything: say .shard("auto") to share the samples, or .shard(None)',
+            stacklevel=4,
+        )

@@ -1,0 +1,74 @@
+"""hold.read and hold.mix: where a pipeline begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .._base.units import parse_bytes
+from ..formats.shard import GivenSchema
+from ..schema import check_schema
+from .dataset import Dataset
+from .settings import OnCorrupt, Settings, one_of, whole
+from .sources.find import find_sources
+from .sources.mix import MixSource, Until
+from .sources.source import FileSource
+
+Given = str | os.PathLike[str]
+
+
+def read(
+    what: Given | Iterable[Given],
+    schema: GivenSchema | None = None,
+    *,
+    verify: str = "all",
+    on_corrupt: OnCorrupt = "raise",
+    max_corrupt: int = 100,
+    classes: bool = False,
+    storage: Mapping[str, Any] | None = None,
+    cache_folder: Given | None = None,
+    cache_bytes: str | int = "20GB",
+) -> Dataset:
+    """Samples from TFRecord, HDF5, tar and other files: a path, a glob, a folder, a URL, or a list of them.
+
+    schema:       the columns to read; by default what the files have
+    verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
+    on_corrupt:   "skip" leaves out damaged samples, up to `max_corrupt`, and lists them in losses()
+    classes:      small files in folders get a column "label": the number of their folder
+    storage:      options for URLs, as fsspec takes them; shards are brought into `cache_folder`, up to `cache_bytes`
+    """
+    columns = None if schema is None else check_schema(schema)
+    if verify not in ("all", "header"):
+        raise ValueError(f"wanted verify to be 'all' or 'header', got {verify!r}")
+    one_of("on_corrupt", on_corrupt, OnCorrupt)
+    whole("max_corrupt", max_corrupt, 0)
+    remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage}
+    source = FileSource(find_sources(what, storage), columns, remote, verify=verify, classes=classes)
+    return Dataset(source, Settings(on_corrupt=on_corrupt, max_corrupt=max_corrupt))
+
+
+def mix(
+    datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]], *, seed: int = 0, until: Until = "first"
+) -> Dataset:
+    """Several datasets in one, each with its share of the samples: `hold.mix({a: 0.7, b: 0.3})`.
+
+    until: an epoch ends when the "first" of them is used up; or when "all" are, the others beginning again
+    """
+    parts = list(datasets.items() if isinstance(datasets, Mapping) else datasets)
+    for dataset, weight in parts:
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"mix: wanted datasets of hold.read(), got {dataset!r}")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+            raise ValueError(f"mix: wanted weights above 0, got {weight!r}")
+        one = dataset._settings
+        if one.functions or one.batched or one.shard is not None or one.cache or one.take_samples is not None:
+            raise ValueError("mix: wanted datasets with at most a shuffle(): shard, map, take and batch what is mixed")
+    source = MixSource([(dataset._source, dataset._settings, weight) for dataset, weight in parts], seed, until)
+    first = parts[0][0]._settings
+    return _Mixture(source, Settings(seed=seed, on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt))
+
+
+class _Mixture(Dataset):
+    def shuffle(self, *_: Any, **__: Any) -> Dataset:
+        raise ValueError("shuffle: wanted it on the datasets that are mixed, got it on the mix")

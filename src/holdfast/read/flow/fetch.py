@@ -1,0 +1,292 @@
+"""From places of the order to rows of data, within a bound of memory.
+
+A block of small samples is decoded whole and kept until its window is passed; a step is then picked out of all blocks
+that are held. Large samples are read one by one when their turn comes: holding them would gain nothing. So are small
+ones when memory is short, which is slower and gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...errors import DataError, InputError
+from ...formats.columns import Batch, Ints
+from ...formats.empty import empty_batch
+from ...formats.gather import RowPool, gather_rows
+from ...formats.shard import Shard
+from ...schema import Schema
+from ..order.blocks import Blocks
+from ..order.lanes import Places
+from ..order.shards import Run, Step
+from ..sources.library import Library
+from .item import Item
+from .keep import Held, SampleCache
+from .losses import Losses
+from .stats import Meter
+
+_LARGE_BYTES = 8192  # reading one such sample costs less than its share of a block's copy
+
+
+class Ordered(Protocol):
+    """What a fetcher needs to know of an order."""
+
+    @property
+    def blocks(self) -> Blocks: ...
+
+    def windows(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Ints]]: ...
+
+
+class Fetcher:
+    """Reads the steps of one epoch, in turn."""
+
+    def __init__(
+        self,
+        library: Library,
+        order: Ordered,
+        schema: Schema,
+        *,
+        epoch: int,
+        memory_bytes: int,
+        losses: Losses,
+        meter: Meter,
+        skip_corrupt: bool = False,
+        cache: SampleCache | None = None,
+    ) -> None:
+        self._library, self._order, self._schema = library, order, schema
+        self._epoch, self._bound, self._losses, self._meter = epoch, memory_bytes, losses, meter
+        self._skip, self._cache = skip_corrupt, cache
+        blocks = order.blocks
+        self._large = (blocks.size_bytes >= _LARGE_BYTES * blocks.count) & self._can_pick(blocks)
+        self._pool = RowPool()
+        self._slot = np.full(len(blocks), -1, np.int64)  # of every block that is held
+        self._free: list[int] = []
+        self._users: dict[int, int] = {}  # how many windows in use have a block
+        self._windows: dict[Any, Ints] = {}
+        self._bad: dict[int, Ints] = {}  # rows of a block that are lost
+        self._all_cached = cache is not None and len(cache) >= blocks.samples
+        self._arange = np.zeros(0, np.int64)
+        self._held_bytes = 0
+        self._swell = 1.0  # how much larger samples are in memory than on disk
+
+    def _can_pick(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Where a sample can be read by itself for the price of its own bytes."""
+        able = np.zeros(len(self._library), np.bool_)
+        for shard in np.unique(blocks.shard).tolist():
+            able[shard] = self._library.single(shard)
+        return able[blocks.shard]
+
+    # ---- steps
+
+    def steps(self, run: Run, rank: int, world: int) -> Iterator[Item]:
+        """The rows of these steps. What their windows need and is not held is read first."""
+        self._turn(dict(self._order.windows(run.first, run.stop, rank, world)))
+        for step in run.steps:
+            yield self._item(step)
+
+    def _item(self, step: Step) -> Item:
+        places, kept = step.places, self._numbers(len(step.places))
+        held = None if self._cache is None else self._held(self._cache, places, kept)
+        if held is not None and held.found:
+            missing = np.array([at for at in range(len(places)) if at not in held.found], np.int64)
+            places, kept = places.at(missing), kept[missing]
+        if self._bad:
+            places, kept = self._without_bad(places, kept)
+        slots = self._slot[places.block]
+        if len(slots) and slots.min() < 0:
+            rows, stay = self._pick(places, slots)
+            if stay is not None:
+                places, kept = places.at(stay), kept[stay]
+        elif len(slots):
+            start = perf_counter()
+            rows = self._pool.take(slots, self._rows_in_slots(places))
+            self._meter.add("gather", perf_counter() - start)
+        else:
+            rows = self._no_rows()
+        return Item(
+            self._epoch, step.start, step.done, places, kept, rows, self._order.blocks, self._library.paths, held=held
+        )
+
+    def _numbers(self, n: int) -> Ints:
+        """0 … n-1. Steps have all the same length, but for the last."""
+        if len(self._arange) != n:
+            self._arange = np.arange(n, dtype=np.int64)
+        return self._arange
+
+    def _held(self, cache: SampleCache, places: Places, kept: Ints) -> Held:
+        """Of a step's rows, those a cache has."""
+        blocks = self._order.blocks
+        found = cache.find(blocks.shard[places.block], blocks.first[places.block] + places.row)
+        return Held(places, kept, found)
+
+    def _no_rows(self) -> Batch:
+        return empty_batch(self._schema)
+
+    # ---- blocks that are held
+
+    def _turn(self, wanted: dict[Any, Ints]) -> None:
+        """Lets go of windows that are passed, then takes in those that begin."""
+        for key in self._windows.keys() - wanted.keys():
+            for block in self._windows.pop(key).tolist():
+                self._users[block] -= 1
+                if not self._users[block]:
+                    del self._users[block]
+                    self._drop(block)
+        for key in wanted.keys() - self._windows.keys():
+            self._windows[key] = wanted[key]
+            for block in wanted[key].tolist():
+                self._users[block] = self._users.get(block, 0) + 1
+                if self._slot[block] < 0 and not self._large[block] and not self._all_cached:
+                    self._load(block)
+
+    def _load(self, block: int) -> None:
+        about = int(self._order.blocks.size_bytes[block] * self._swell)
+        if self._held_bytes + about > self._bound:
+            self._no_room(block, about)
+            return
+        batch = self._read_block(block)
+        slot = self._free.pop() if self._free else len(self._pool)
+        before = self._pool.nbytes
+        self._pool.put(slot, batch)
+        self._slot[block] = slot
+        size = self._pool.nbytes - before
+        self._held_bytes += size
+        self._swell = max(self._swell, size / max(1, int(self._order.blocks.size_bytes[block])))
+        self._meter.hold(size)
+
+    def _no_room(self, block: int, about: int) -> None:
+        """Its samples are read one by one then. A packed shard has no such way."""
+        shard = int(self._order.blocks.shard[block])
+        if not self._library.seekable(shard):
+            raise InputError(
+                f"{self._library.paths[shard]}: it is packed, and takes about {about:,} bytes of memory beside the "
+                f"{self._held_bytes:,} in use, which is more than the {self._bound:,} that limits(memory=…) leaves: "
+                "raise that, lower shuffle(window=…), or unpack the file"
+            )
+
+    def _drop(self, block: int) -> None:
+        slot = int(self._slot[block])
+        if slot < 0:
+            return
+        before = self._pool.nbytes
+        self._pool.drop(slot)
+        self._free.append(slot)
+        self._slot[block] = -1
+        size = self._pool.nbytes - before
+        self._held_bytes += size
+        self._meter.hold(size)
+
+    def _read_block(self, block: int) -> Batch:
+        blocks = self._order.blocks
+        shard, first, count = int(blocks.shard[block]), int(blocks.first[block]), int(blocks.count[block])
+        with self._library.use(shard) as opened, self._meter.reading(int(blocks.size_bytes[block])):
+            try:
+                return opened.read(first, first + count, self._schema)
+            except DataError:
+                if not self._skip:
+                    raise
+            batch, bad = self._read_around(shard, opened, np.arange(first, first + count))
+        self._bad[block] = bad - first
+        return batch
+
+    # ---- samples that are read when they are wanted
+
+    def _pick(self, places: Places, slots: Ints) -> tuple[Batch, Ints | None]:
+        """These rows, of which some are held and the others are read; and which could be had, if not all."""
+        blocks = self._order.blocks
+        shard, sample = blocks.shard[places.block], blocks.first[places.block] + places.row
+        missing = slots < 0
+        sources: list[Batch] = []
+        which, row = np.full(len(places), -1, np.int64), np.zeros(len(places), np.int64)
+        for one in np.unique(shard[missing]).tolist():
+            at = np.flatnonzero(missing & (shard == one))
+            numbers, back = np.unique(sample[at], return_inverse=True)
+            batch, bad = self._read_some(one, numbers)
+            lost = np.isin(numbers, bad)
+            which[at] = np.where(lost[back], -1, len(sources))
+            row[at] = (back - np.cumsum(lost)[back]).reshape(-1)
+            sources.append(batch)
+        held = np.flatnonzero(~missing)
+        if len(held):
+            which[held], row[held] = len(sources), np.arange(len(held))
+            sources.append(self._pool.take(slots[held], self._rows_in_slots(places.at(held))))
+        stay = np.flatnonzero(which >= 0)
+        if len(stay) == len(places) and len(sources) == 1 and (row == np.arange(len(row))).all():
+            return sources[0], None
+        with self._meter.timed("gather"):
+            rows = gather_rows(sources, which[stay], row[stay]) if len(stay) else self._no_rows()
+        return rows, None if len(stay) == len(places) else stay
+
+    def _read_some(self, shard: int, numbers: Ints) -> tuple[Batch, Ints]:
+        with self._library.use(shard) as opened, self._meter.reading(_sum_bytes(opened, numbers)):
+            try:
+                return opened.read_rows(numbers, self._schema), numbers[:0]
+            except DataError:
+                if not self._skip:
+                    raise
+            return self._read_around(shard, opened, numbers)
+
+    # ---- what cannot be read
+
+    def _read_around(self, shard: int, opened: Shard, numbers: Ints) -> tuple[Batch, Ints]:
+        """All but the samples that are damaged, and these."""
+        good: list[int] = []
+        bad: list[int] = []
+        parts: list[Batch] = []
+        self._halve(shard, opened, numbers, parts, good, bad)
+        if not parts:
+            return self._no_rows(), numbers
+        sizes = [len(next(iter(part.values()))) for part in parts]
+        which = np.repeat(np.arange(len(parts)), sizes)
+        row = np.concatenate([np.arange(size) for size in sizes])
+        return gather_rows(parts, which, row), np.array(bad, np.int64)
+
+    def _halve(
+        self, shard: int, opened: Shard, numbers: Ints, parts: list[Batch], good: list[int], bad: list[int]
+    ) -> None:
+        if not len(numbers):
+            return
+        try:
+            parts.append(opened.read_rows(numbers, self._schema))
+            good += numbers.tolist()
+        except DataError as error:
+            if len(numbers) == 1:
+                bad.append(int(numbers[0]))
+                self._losses.corrupt(self._library.paths[shard], int(numbers[0]), error)
+                return
+            half = len(numbers) // 2
+            self._halve(shard, opened, numbers[:half], parts, good, bad)
+            self._halve(shard, opened, numbers[half:], parts, good, bad)
+
+    def _without_bad(self, places: Places, kept: Ints) -> tuple[Places, Ints]:
+        lost = np.zeros(len(places), np.bool_)
+        for block in set(places.block.tolist()) & self._bad.keys():
+            lost |= (places.block == block) & np.isin(places.row, self._bad[block])
+        stay = np.flatnonzero(~lost)
+        return places.at(stay), kept[stay]
+
+    def _rows_in_slots(self, places: Places) -> Ints:
+        """A slot has no rows for what was lost, so those behind move up."""
+        if not self._bad:
+            return places.row
+        row = places.row.copy()
+        for block in set(places.block.tolist()) & self._bad.keys():
+            here = places.block == block
+            row[here] -= np.searchsorted(self._bad[block], row[here])
+        return row
+
+    def close(self) -> None:
+        """Lets go of everything that is held."""
+        self._meter.hold(-self._held_bytes)
+        self._held_bytes = 0
+        self._pool = RowPool()
+        self._slot[:] = -1
+        self._windows.clear()
+        self._users.clear()
+
+
+def _sum_bytes(shard: Shard, numbers: Ints) -> int:
+    return sum(shard.bytes_of(n, n + 1) for n in numbers.tolist())

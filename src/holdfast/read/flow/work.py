@@ -1,0 +1,193 @@
+"""What is done with the rows of one step: the user's functions, one after the other, and the batch made of them.
+
+A Work can be pickled: the same one runs here, in a thread or in a worker process. It raises nothing of the user's: what
+failed comes back as a Failure, so that the message can name the sample wherever it happened.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import HoldfastError
+from ...formats.columns import Batch, Ints
+from ...formats.gather import gather_rows
+from ...schema import Schema
+from ..order.chance import key_of
+from ..settings import Function, How
+from .collate import collate, pad_columns, rows_of, split_samples
+from .item import Item, Sample
+
+Tell = Callable[[int], None]
+
+
+class Failure(NamedTuple):
+    """Function number `function` of the work failed on row `row`; on the whole batch when that is -1.
+
+    Function -1: the samples could not be made a batch.
+    """
+
+    row: int
+    function: int
+    reason: str
+    trace: str
+    error: Exception | None  # None where it came from another process
+
+
+class Given(NamedTuple):
+    """What a work needs of an item, and no more: it may go to another process."""
+
+    rows: Batch | list[Sample]
+    shard: Ints
+    sample: Ints
+    epoch: int
+
+
+class Outcome(NamedTuple):
+    """`stay`: which rows are still there; None: all."""
+
+    rows: Any
+    stay: Ints | None
+    failures: list[Failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """`batches`: make a batch of the samples, `how`; then the functions of batches run."""
+
+    functions: tuple[Function, ...]
+    seed: int | None
+    batches: bool
+    how: How | None = None
+    pad_value: float = 0
+    schema: Schema | None = None
+
+    @property
+    def name(self) -> str:
+        return " · ".join(function.name for function in self.functions) or "batch"
+
+    def __call__(self, given: Given, tell: Tell) -> Outcome:
+        rows: Any = given.rows
+        stay: Ints | None = None
+        failures: list[Failure] = []
+        each = [function for function in self.functions if function.each == "sample"]
+        if each:
+            samples = split_samples(rows) if isinstance(rows, dict) else rows
+            done = _Samples(self, given, tell, samples)
+            rows, stay, failures = done.run(each)
+        if failures and any(self.functions[one.function].on_error == "raise" for one in failures):
+            return Outcome(None, stay, failures)
+        if self.batches:
+            try:
+                rows = self._batch(rows)
+            except HoldfastError as error:
+                return Outcome(None, stay, [*failures, Failure(-1, -1, str(error), "", error)])
+        for number, function in enumerate(self.functions):
+            if function.each == "batch":
+                tell(-1)
+                rows, stay, failure = self._on_batch(number, function, rows, given, stay)
+                if failure:
+                    return Outcome(None, stay, [*failures, failure])
+        return Outcome(rows, stay, failures)
+
+    def _batch(self, rows: Batch | list[Sample]) -> Batch:
+        if isinstance(rows, list):  # of no samples it is not known what the functions would have made
+            return collate(rows, self.how, self.schema, self.pad_value) if rows else {}
+        return pad_columns(rows, self.pad_value) if self.how == "pad" else rows
+
+    def _on_batch(
+        self, number: int, function: Function, rows: Any, given: Given, stay: Ints | None
+    ) -> tuple[Any, Ints | None, Failure | None]:
+        try:
+            found = function.function(rows, self._chance(given, 0)) if function.random else function.function(rows)
+            if function.kind == "map":
+                return found, stay, None
+            which = _mask(found, rows_of(rows))
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises is told with its place
+            return None, stay, _failure(-1, number, error)
+        rows = {name: _rows_at(column, which) for name, column in rows.items()}
+        return rows, which if stay is None else stay[which], None
+
+    def _chance(self, given: Given, row: int) -> np.random.Generator:
+        """The same for a sample in every layout of ranks and workers, and another one in every epoch."""
+        if not len(given.shard):
+            return np.random.default_rng(key_of(self.seed, given.epoch))
+        return np.random.default_rng(key_of(self.seed, given.epoch, given.shard[row], given.sample[row]))
+
+
+class _Samples:
+    """Functions of samples, on one sample after the other."""
+
+    def __init__(self, work: Work, given: Given, tell: Tell, samples: list[Sample]) -> None:
+        self._work, self._given, self._tell, self._samples = work, given, tell, samples
+        self._numbers = {id(function): number for number, function in enumerate(work.functions)}
+
+    def run(self, functions: list[Function]) -> tuple[list[Sample], Ints | None, list[Failure]]:
+        out: list[Sample] = []
+        stay: list[int] = []
+        failures: list[Failure] = []
+        for row, sample in enumerate(self._samples):
+            self._tell(row)
+            found = self._one(functions, row, sample)
+            if isinstance(found, Failure):
+                failures.append(found)
+                if self._work.functions[found.function].on_error == "raise":
+                    return out, np.array(stay, np.int64), failures
+            elif found is not None:
+                out.append(found)
+                stay.append(row)
+        return out, None if len(stay) == len(self._samples) else np.array(stay, np.int64), failures
+
+    def _one(self, functions: list[Function], row: int, sample: Sample) -> Any:
+        """What is left of a sample, None if it was filtered out, or why a function failed."""
+        for function in functions:
+            try:
+                found = (
+                    function.function(sample, self._work._chance(self._given, row))
+                    if function.random
+                    else function.function(sample)
+                )
+                if function.kind == "filter":
+                    if not found:
+                        return None
+                else:
+                    sample = _checked(found)
+            except Exception as error:  # noqa: BLE001 - as above
+                return _failure(row, self._numbers[id(function)], error)
+        return sample
+
+
+def _checked(found: Any) -> Sample:
+    if not isinstance(found, dict):
+        raise TypeError(f"wanted a dict of what the sample has now, got {type(found).__name__}")
+    return found
+
+
+def _mask(found: Any, rows: int) -> Ints:
+    mask = np.asarray(found)
+    if mask.dtype != np.bool_ or mask.shape != (rows,):
+        raise TypeError(
+            f"wanted a filter of batches to say which of the {rows} rows stay, as an array of so many bools, "
+            f"got {mask.dtype} of shape {mask.shape}"
+        )
+    return np.flatnonzero(mask)
+
+
+def _rows_at(column: Any, which: Ints) -> Any:
+    if isinstance(column, np.ndarray):
+        return column[which]
+    return gather_rows([{"": column}], np.zeros(len(which), np.int64), which)[""]
+
+
+def _failure(row: int, function: int, error: Exception) -> Failure:
+    lines = traceback.format_exception(error)
+    # The first frames are this file's: they say nothing to the user.
+    return Failure(row, function, f"{type(error).__name__}: {error}", "".join(lines), error)
+
+
+def given_of(item: Item) -> Given:
+    return Given(item.rows, item.shard, item.sample, item.epoch)

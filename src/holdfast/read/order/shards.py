@@ -1,0 +1,133 @@
+"""Which part of the order a rank and a worker take.
+
+A step is the next `world * batch` places of the sequence. A rank takes those that the number of ranks divides with a
+rest of its own number: put together again, one of every rank in turn, they are the sequence. Where the number of ranks
+divides the number of lanes these are whole lanes, so no two ranks read the same block. Workers inside a rank take its
+steps in turn, the first of them the first step that is read: so a loader that asks its workers in turn has the order,
+also after a resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, get_args
+
+from .lanes import Places, join_places
+
+
+class Sequenced(Protocol):
+    """A sequence of places that steps can be cut from."""
+
+    @property
+    def samples(self) -> int: ...
+
+    def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Places: ...
+
+
+Even = Literal["pad", "drop", "none"]
+_AT_ONCE = 1 << 14  # samples that are looked up together: each lookup of a lane has a price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rank `rank` of `world`, and worker `worker` of `workers` inside it."""
+
+    rank: int = 0
+    world: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, one, of in (("rank", self.rank, self.world), ("worker", self.worker, self.workers)):
+            if not 0 <= one < of:
+                raise ValueError(f"wanted a {name} from 0 to below their number, got {name} {one} of {of}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a sequence is cut into steps.
+
+    batch: samples a rank has in a step
+    even:  the last step, when there are not enough samples for it: "pad" fills it with samples from the epoch's
+           beginning, "drop" leaves it out, "none" leaves it short: some ranks may then find no sample in it
+    most:  samples that are taken of the sequence; None: all
+    """
+
+    batch: int
+    even: Even = "none"
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
+            raise ValueError(f"wanted a batch of at least one sample, got {self.batch!r}")
+        if self.even not in get_args(Even):
+            raise ValueError(f"wanted even to be one of {', '.join(get_args(Even))}, got {self.even!r}")
+        if self.most is not None and self.most < 0:
+            raise ValueError(f"wanted no negative number of samples, got {self.most}")
+
+    def samples(self, order: Sequenced) -> int:
+        return order.samples if self.most is None else min(self.most, order.samples)
+
+    def steps(self, order: Sequenced, world: int, done: int = 0) -> int:
+        """How many steps are left after `done` samples."""
+        left, each = max(0, self.samples(order) - done), world * self.batch
+        return left // each if self.even == "drop" else -(-left // each)
+
+
+class Step(NamedTuple):
+    """One rank's part of a step: how many samples of the sequence all ranks have had before it, and after."""
+
+    number: int
+    start: int
+    done: int
+    places: Places
+
+
+class Run(NamedTuple):
+    """Some steps of one rank and worker. All their places are in [first, stop), but for padding."""
+
+    first: int
+    stop: int
+    steps: list[Step]
+
+
+def walk(order: Sequenced, cut: Cut, part: Part | None = None, done: int = 0, at_once: int = _AT_ONCE) -> Iterator[Run]:
+    """This part's steps from sample `done` on, about `at_once` samples at a time."""
+    part = Part() if part is None else part
+    last, each = cut.samples(order), part.world * cut.batch
+    steps = cut.steps(order, part.world, done)
+    run = max(1, at_once // cut.batch) * part.workers
+    for first in range(0, steps, run):
+        numbers = range(first + part.worker, min(steps, first + run), part.workers)
+        if part.workers == 1:
+            found = _run(order, cut, part, done, last, numbers)
+        else:
+            found = [_step(order, cut, part, number, done + number * each, last) for number in numbers]
+        if found:
+            yield Run(done + numbers[0] * each, found[-1].done, found)
+
+
+def _run(order: Sequenced, cut: Cut, part: Part, done: int, last: int, numbers: range) -> list[Step]:
+    """Steps one behind the other: looked up in one go, but for one that must be padded."""
+    each = part.world * cut.batch
+    full = range(numbers.start, min(numbers.stop, (last - done) // each))
+    start = done + numbers.start * each
+    places = order.take(start, start + len(full) * each, part.rank, part.world)
+    found = [
+        Step(number, start + at * each, start + (at + 1) * each, places[at * cut.batch : (at + 1) * cut.batch])
+        for at, number in enumerate(full)
+    ]
+    return found + [_step(order, cut, part, number, done + number * each, last) for number in numbers[len(full) :]]
+
+
+def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last: int) -> Step:
+    stop = start + part.world * cut.batch
+    end = min(stop, last)
+    parts = [order.take(start, end, part.rank, part.world)]
+    while end < stop and cut.even == "pad":
+        # Place p of the sequence again, as place end + p: who takes it is decided by where it is now.
+        more = min(stop - end, last)
+        parts.append(order.take(0, more, (part.rank - end) % part.world, part.world))
+        end += more
+    return Step(number, start, min(stop, last), join_places(parts))

@@ -1,0 +1,118 @@
+"""What a dataset was asked for, step by step: settings that check themselves, and can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from .order.sequence import WINDOW_BYTES
+from .order.shards import Even
+
+Where = Literal["inline", "threads", "processes"]
+Each = Literal["sample", "batch"]
+How = Literal["stack", "pad", "ragged"]
+OnError = Literal["raise", "skip"]
+OnCorrupt = Literal["raise", "skip"]
+
+MEMORY_BYTES = 2_000_000_000
+STALL_S = 300.0
+
+
+def one_of(name: str, value: object, allowed: object) -> None:
+    choices = get_args(allowed)
+    if value not in choices:
+        raise ValueError(f"wanted {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"wanted {name} to be a whole number from {least} up, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function of the user's, and where it runs.
+
+    kind:       "map" gives another sample or batch, "filter" says whether it stays (of a batch: which rows of it)
+    max_errors: with on_error="skip", how many samples may be lost: a number, or a part of all as a fraction
+    random:     the function gets a numpy Generator as well, seeded by seed, epoch and sample
+    stall_s:    how long a worker process may be silent over one sample
+    """
+
+    kind: Literal["map", "filter"]
+    function: Callable[..., Any]
+    each: Each
+    where: Where = "inline"
+    workers: int = 0
+    on_error: OnError = "raise"
+    max_errors: int | float = 100
+    random: bool = False
+    stall_s: float | None = STALL_S
+    start: Literal["forkserver", "spawn"] = "forkserver"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"{self.kind}: wanted a function, got {self.function!r}")
+        one_of("where", self.where, Where)
+        one_of("on_error", self.on_error, OnError)
+        one_of("start", self.start, Literal["forkserver", "spawn"])
+        whole("workers", self.workers, 0 if self.where == "inline" else 1)
+        if isinstance(self.max_errors, bool) or not isinstance(self.max_errors, (int, float)) or self.max_errors < 0:
+            raise ValueError(
+                f"wanted max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors}"
+            )
+        if self.stall_s is not None and not self.stall_s > 0:
+            raise ValueError(f"wanted stall_s to be seconds above 0, or None to wait for ever, got {self.stall_s!r}")
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", None) or type(self.function).__name__
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Functions with the same place run together."""
+        return (self.where, self.workers, self.start, self.stall_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """What the functions before it gave is kept: up to `most_bytes`, in memory, or in a file in `folder`.
+
+    after: how many functions are before it
+    """
+
+    most_bytes: int
+    folder: str | None
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything but the data."""
+
+    seed: int | None = None
+    window_bytes: int = WINDOW_BYTES
+    window_samples: int | None = None
+    lanes: int | None = None
+    shard: str | tuple[int, int] | None = None
+    shard_said: bool = False
+    even: Even = "none"
+    batch: int | None = None
+    global_batch: int | None = None
+    how: How | None = None
+    pad_value: float = 0
+    functions: tuple[Function, ...] = ()
+    cache: Cache | None = None
+    take_samples: int | None = None
+    take_batches: int | None = None
+    repeat: int | None = 1
+    prefetch_bytes: int = 0
+    open_files: int | Literal["auto"] = "auto"
+    memory_bytes: int = MEMORY_BYTES
+    on_corrupt: OnCorrupt = "raise"
+    max_corrupt: int = 100
+
+    @property
+    def batched(self) -> bool:
+        return self.batch is not None or self.global_batch is not None

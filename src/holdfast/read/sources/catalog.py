@@ -1,0 +1,309 @@
+"""What all shards of a dataset are, learned by opening each of them once: counts, sizes, columns, blocks.
+
+A catalog holds no file: it can be kept, pickled and shared. Files are open in the pool it makes for whoever reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...errors import CorruptError, DataError, DecodeError, InputError, SchemaError
+from ...formats.shard import GivenSchema, Shard, open_shard
+from ...schema import Column, check_schema
+from ..order.blocks import Blocks, cut_shard, join_blocks
+from .find import SourceSpec
+from .handles import HandlePool
+from .remote import RemoteCache
+
+Tell = Callable[[int, int], None]
+Columns = dict[str, Column]
+
+_AT_ONCE = 4  # shards looked at together: what is slow is waited for once, not in turn
+_TRIES = 3
+_GUESSED = 32  # shards whose columns are found out; it takes milliseconds, so of many shards some, evenly spread
+
+_OTHER_VERSION = "its store has another version of it now"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What stays of one shard when it is closed."""
+
+    local: str  # the file that was opened
+    stamp: tuple[int, int]  # its size and mtime, before
+    count: int
+    size_bytes: int
+    seekable: bool
+    single: bool
+    blocks: Blocks
+
+
+class Catalog:
+    """The shards of `specs`, in that order. Making it opens each of them once, a few at a time.
+
+    schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
+            have the columns that the first one has.
+    cache:  brings URLs to this machine
+    verify, classes: as read() has them
+    tell:   is told how many shards of how many are done
+    """
+
+    _first: tuple[str, Columns] | None = None  # a shard with samples, and what is read of it
+
+    def __init__(
+        self,
+        specs: Sequence[SourceSpec],
+        schema: GivenSchema | None = None,
+        *,
+        cache: RemoteCache | None = None,
+        verify: Literal["all", "header"] = "all",
+        classes: bool = False,
+        tell: Tell | None = None,
+    ) -> None:
+        if not specs:
+            raise InputError("wanted at least one shard, got none")
+        self.paths = [spec.path for spec in specs]
+        self._specs = list(specs)
+        self._numbers = {path: number for number, path in enumerate(self.paths)}
+        self._given = None if schema is None else check_schema(schema)
+        self._cache = cache
+        self._verify, self._classes = verify, classes
+        self._small_files: dict[int, Shard] = {}  # no descriptors to be spared, and a list that costs to make
+        self._known: list[_Known] = self._look(tell)
+        if self._first is None:
+            names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
+            raise InputError(f"wanted samples, got none in all {len(self):,} shards: {names}")
+        self.schema: Columns = self._first[1]
+        self.counts: list[int] = [known.count for known in self._known]
+        self.sizes_bytes: list[int] = [known.size_bytes for known in self._known]
+        self._blocks: Blocks = join_blocks(known.blocks for known in self._known)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def samples(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def empty(self) -> list[str]:
+        """The shards without samples."""
+        return [path for path, count in zip(self.paths, self.counts, strict=True) if not count]
+
+    def seekable(self, number: int) -> bool:
+        """False: a packed shard, which is best read whole."""
+        return self._known[number].seekable
+
+    def single(self, number: int) -> bool:
+        """Whether one sample can be read for the price of its own bytes."""
+        return self._known[number].single
+
+    def blocks(self) -> Blocks:
+        """What is read in one go, over all shards in their order."""
+        return self._blocks
+
+    # ---- reading
+
+    def pool(self, open_files: int | Literal["auto"] = "auto") -> HandlePool[Shard]:
+        """Shards open within a budget, for use(). Whoever asks for it closes it."""
+        return HandlePool(self._open_again, open_files)
+
+    @contextmanager
+    def use(self, number: int, pool: HandlePool[Shard]) -> Iterator[Shard]:
+        """Shard `number`, open until the end of the block at least."""
+        if number in self._small_files:
+            yield self._small_files[number]
+            return
+        with self._naming(number):
+            self._keep_copy(number)
+            with pool.use(self.paths[number]) as shard:
+                yield shard
+
+    def _open_again(self, path: str) -> Shard:
+        """The shard as it was looked at, or an error that says it has changed."""
+        number = self._numbers[path]
+        known = self._known[number]
+        if self._specs[number].is_remote:
+            shard = self._open(known.local) if os.path.exists(known.local) else self._open_copy(path)
+            how = _OTHER_VERSION if shard.path != known.local else ""
+        else:
+            stamp = _stamp(path)
+            if stamp != known.stamp:
+                raise _changed(path, _difference_in_stamp(known.stamp, stamp))
+            shard, how = self._open(path), ""
+        if not how and len(shard) != known.count:
+            how = f"it had {known.count:,} samples then, and has {len(shard):,} now"
+        if how:
+            shard.close()
+            raise _changed(path, how)
+        return shard
+
+    def _keep_copy(self, number: int) -> None:
+        """A copy in use must not be the next to go. What is unpacked for every read must be there by its name."""
+        if self._cache is None or not self._specs[number].is_remote:
+            return
+        known = self._known[number]
+        is_there = self._cache.touch(known.local)
+        if not is_there and not known.seekable and self._cache.fetch(self.paths[number]) != known.local:
+            raise _changed(self.paths[number], _OTHER_VERSION)
+
+    # ---- looking
+
+    def _look(self, tell: Tell | None) -> list[_Known]:
+        found: list[_Known] = []
+
+        def add(known: _Known) -> None:
+            found.append(known)
+            if tell:
+                tell(len(found), len(self))
+
+        with HandlePool(self._open, _AT_ONCE) as pool:
+            # One after the other up to the first with samples: the rest is compared with it.
+            while self._first is None and len(found) < len(self):
+                add(self._learn(len(found), pool))
+            workers = ThreadPoolExecutor(self._at_once(found), "holdfast-look")
+            try:
+                for known in workers.map(lambda number: self._learn(number, pool), range(len(found), len(self))):
+                    add(known)
+            finally:
+                workers.shutdown(cancel_futures=True)
+        return found
+
+    def _at_once(self, found: list[_Known]) -> int:
+        """In a cache for few copies one would drive out the other."""
+        size_bytes = max(known.size_bytes for known in found)
+        few = self._cache is not None and self._cache.most_bytes < 2 * _AT_ONCE * size_bytes
+        return 1 if few else _AT_ONCE
+
+    def _learn(self, number: int, pool: HandlePool[Shard]) -> _Known:
+        spec = self._specs[number]
+        if spec.is_files:
+            shard = self._small_files[number] = _open_files(spec, self._classes)
+            return self._facts(number, shard, (shard.bytes_of(0, len(shard)), 0))
+        if spec.is_remote:
+            with self._naming(number), self._open_copy(spec.path) as shard:
+                return self._facts(number, shard, _stamp(shard.path))
+        stamp = _stamp(spec.path)
+        with pool.use(spec.path) as shard:
+            return self._facts(number, shard, stamp)
+
+    def _open(self, path: str) -> Shard:
+        return open_shard(path, self._given, verify=self._verify)
+
+    def _facts(self, number: int, shard: Shard, stamp: tuple[int, int]) -> _Known:
+        if len(shard):
+            self._check_columns(number, shard)
+        single = shard.seekable and shard.rows_per_chunk == 1
+        return _Known(shard.path, stamp, len(shard), stamp[0], shard.seekable, single, _cut(number, shard))
+
+    def _check_columns(self, number: int, shard: Shard) -> None:
+        """What a shard has is tried with what was given, or compared with the first one."""
+        path = self.paths[number]
+        if self._first is None:
+            self._first = path, shard.schema if self._given is None else self._given
+        first, wanted = self._first
+        try:
+            shard.read(0, 1, wanted)
+        except DecodeError:
+            if self._given is None:
+                _must_agree(first, wanted, path, shard.schema)
+            raise
+        if self._given is None and number % max(1, len(self) // _GUESSED) == 0:
+            _must_agree(first, wanted, path, shard.schema)
+
+    # ---- URLs
+
+    def _brought(self, url: str) -> str:
+        if self._cache is None:
+            self._cache = RemoteCache()
+        return self._cache.fetch(url)
+
+    def _open_copy(self, url: str) -> Shard:
+        for _ in range(_TRIES):
+            local = self._brought(url)
+            try:
+                return self._open(local)
+            except InputError:
+                if os.path.exists(local):
+                    raise
+        raise InputError(f"{url}: other processes remove its copy as soon as it is here: wanted a larger cache")
+
+    @contextmanager
+    def _naming(self, number: int) -> Iterator[None]:
+        """Errors name the URL, not the copy."""
+        try:
+            yield
+        except (DataError, InputError) as error:
+            folder = str(self._cache.folder) if self._cache is not None and self._specs[number].is_remote else None
+            if folder is None or folder not in str(error):
+                raise
+            url = self.paths[number]
+            if isinstance(error, DataError):
+                raise type(error)(url, error.record, error.offset, error.reason, error.hint) from error
+            raise InputError(f"{url}: {error}") from error
+
+
+def _open_files(spec: SourceSpec, classes: bool) -> Shard:
+    from ...formats.files import FilesShard, list_files
+
+    if spec.files:
+        names = [_below(spec.path, file) for file in spec.files]
+        folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=os.fsencode)
+        return FilesShard(names, root=spec.path, classes=folders if classes else None)
+    images = list_files(spec.path, classes_from_folder=classes)
+    return images if len(images) else list_files(spec.path, None, classes)
+
+
+def _below(folder: str, file: str) -> str:
+    if file.startswith(f"{folder}/"):
+        return file[len(folder) + 1 :]
+    return file if folder == "." and not os.path.isabs(file) else os.path.relpath(file, folder)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+    return info.st_size, info.st_mtime_ns
+
+
+def _cut(number: int, shard: Shard) -> Blocks:
+    """A shard's blocks, cut between its chunks."""
+    count, chunk = len(shard), shard.rows_per_chunk
+    if chunk == 1:
+        return cut_shard(number, count, shard.bytes_of, whole=not shard.seekable)
+    cut = cut_shard(
+        number,
+        -(-count // chunk),
+        lambda start, stop: shard.bytes_of(min(start * chunk, count), min(stop * chunk, count)),
+        whole=not shard.seekable,
+    )
+    first = cut.first * chunk
+    return Blocks(cut.shard, first, np.diff(np.append(first, count)), cut.size_bytes)
+
+
+def _changed(path: str, how: str) -> CorruptError:
+    return CorruptError(path, None, None, f"it has changed since the reading was planned: {how}", "Plan it again")
+
+
+def _difference_in_stamp(then: tuple[int, int], now: tuple[int, int]) -> str:
+    if then[0] != now[0]:
+        return f"{then[0]:,} bytes then, {now[0]:,} now"
+    return "as long as before, but written to meanwhile"
+
+
+def _must_agree(first: str, wanted: Columns, path: str, got: Columns) -> None:
+    for name in [*wanted, *(name for name in got if name not in wanted)]:
+        if wanted.get(name) != got.get(name):
+            raise SchemaError(
+                f"{path}: column {name!r} is {got.get(name, 'missing')!s}, but {wanted.get(name, 'missing')!s} "
+                f"in {first}. Give a schema that says how to read both"
+            )

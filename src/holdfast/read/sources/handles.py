@@ -1,0 +1,212 @@
+"""Open files within a budget: many files, few descriptors.
+
+`with pool.use(path) as handle` opens what is not open, and closes what was used longest ago when the budget is used up.
+A handle in use is never closed; whoever needs a place then waits for one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Generic, Literal, Protocol, TypeVar
+
+from ..._base.fork import tell_after_fork
+from ...errors import HoldfastError, InputError
+from .budget import explain_full, find_budget, is_full
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+H = TypeVar("H", bound=Closes)
+
+
+class OpenFile:
+    """One descriptor, for pread."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[H]):
+    handle: H | None = None  # None: it is being opened
+    users: list[int] = field(default_factory=list)  # their threads, one for every time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """`open` is now, `most` ever; `given_back` were closed because no descriptor was free."""
+
+    budget: int
+    open: int
+    most: int
+    opened: int
+    given_back: int
+
+
+class HandlePool(Generic[H]):
+    """Handles of one descriptor each, made by `opener` (by default OpenFile). Threads may share it.
+
+    open_files: the most that are open at once; "auto" is half of what this process has free now
+    wait_s:     how long to wait for a place before it is an error
+
+    A forked child begins with none: what it inherited is closed there, also what was in use, and the parent's stay as
+    they are.
+    """
+
+    def __init__(
+        self, opener: Callable[[str], H], open_files: int | Literal["auto"] = "auto", *, wait_s: float = 60
+    ) -> None:
+        self.budget = find_budget(open_files)
+        self._opener = opener
+        self._wait_s = wait_s
+        self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # used longest ago first
+        self._changed = threading.Condition()
+        self._most = self._opened = self._given_back = 0
+        self._closed = False
+
+    @contextmanager
+    def use(self, path: str | os.PathLike[str]) -> Iterator[H]:
+        """The handle of a path, open until the end of the block at least."""
+        name = os.fspath(path)
+        thread = threading.get_ident()
+        entry, handle = self._take(name, thread)
+        try:
+            yield handle
+        finally:
+            self._release(entry, thread)
+
+    def stats(self) -> PoolStats:
+        with self._changed:
+            return PoolStats(
+                budget=self.budget,
+                open=len(self._entries),
+                most=self._most,
+                opened=self._opened,
+                given_back=self._given_back,
+            )
+
+    def close(self) -> None:
+        """Closes all but the handles in use, which are closed when they are released. Safe to call twice."""
+        with self._changed:
+            self._closed = True
+            while self._evict():
+                pass
+            self._changed.notify_all()
+
+    def __enter__(self) -> HandlePool[H]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock, and is not here to let go of it."""
+        entries, self._entries = self._entries, OrderedDict()
+        self._changed = threading.Condition()
+        for entry in entries.values():
+            if entry.handle is not None:
+                entry.handle.close()
+
+    # ---- how
+
+    def _take(self, name: str, thread: int) -> tuple[_Entry[H], H]:
+        until = monotonic() + self._wait_s
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise ValueError("the pool of open files was closed")
+                entry = self._entries.get(name)
+                if entry is not None and entry.handle is not None:
+                    entry.users.append(thread)
+                    self._entries.move_to_end(name)
+                    return entry, entry.handle
+                if entry is None and (len(self._entries) < self.budget or self._evict()):
+                    break
+                self._wait(until, name, thread)
+            entry = self._entries[name] = _Entry(users=[thread])
+            self._most = max(self._most, len(self._entries))
+            tell_after_fork(self)  # a child of a child is told only of what was opened in the child
+        # Outside of the lock: a slow file system must not stop the others.
+        handle = self._open(name, entry, until)
+        with self._changed:
+            entry.handle = handle
+            self._opened += 1
+            self._changed.notify_all()
+        return entry, handle
+
+    def _open(self, name: str, entry: _Entry[H], until: float) -> H:
+        try:
+            while True:
+                try:
+                    return self._opener(name)
+                except (OSError, HoldfastError) as error:
+                    if is_full(error):
+                        self._give_back(name, error, until, entry)
+                    elif isinstance(error, OSError):
+                        raise InputError(f"{name}: cannot be opened: {error.strerror or error}") from error
+                    else:
+                        raise
+        except BaseException:
+            with self._changed:
+                self._forget(entry)
+                self._changed.notify_all()
+            raise
+
+    def _give_back(self, name: str, error: Exception, until: float, mine: _Entry[H]) -> None:
+        """Somebody else took the last descriptor: ours are the ones we can do without."""
+        with self._changed:
+            if self._evict():
+                self._given_back += 1
+            elif not self._await_others(until, mine.users[0]):
+                raise InputError(f"{name}: cannot be opened: {explain_full(error)}") from error
+
+    def _wait(self, until: float, name: str, thread: int) -> None:
+        if not self._await_others(until, thread):
+            busy = ", ".join(list(self._entries)[:4]) + (", …" if self.budget > 4 else "")
+            raise InputError(f"{name}: cannot be opened: all {self.budget} files that may be open are in use: {busy}")
+
+    def _await_others(self, until: float, thread: int) -> bool:
+        """Waits until something changed. False: nothing did in time, or nothing can, as this thread has them all."""
+        if all(user == thread for entry in self._entries.values() for user in entry.users):
+            return False
+        return self._changed.wait(max(0.0, until - monotonic()))
+
+    def _evict(self) -> bool:
+        """Closes the handle that was used longest ago, of those that nobody uses."""
+        for name, entry in self._entries.items():
+            if not entry.users and entry.handle is not None:
+                del self._entries[name]
+                entry.handle.close()
+                return True
+        return False
+
+    def _release(self, entry: _Entry[H], thread: int) -> None:
+        with self._changed:
+            entry.users.remove(thread)
+            if self._closed and not entry.users and self._forget(entry) and entry.handle is not None:
+                entry.handle.close()
+            self._changed.notify_all()
+
+    def _forget(self, entry: _Entry[H]) -> bool:
+        """False in a child, where what its parent had in use is gone already."""
+        for name, one in self._entries.items():
+            if one is entry:
+                del self._entries[name]
+                return True
+        return False

@@ -1,0 +1,66 @@
+"""The shards of one dataset, or of several that are mixed, under one numbering; open within one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import numpy as np
+
+from ...formats.columns import Ints
+from ...formats.shard import Shard
+from .catalog import Catalog
+from .handles import HandlePool, PoolStats
+
+
+class Library:
+    """Shard n of catalog c is number `begins[c] + n`. close() closes every file."""
+
+    def __init__(self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"]) -> None:
+        self.begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
+        self.paths = [path for one in catalogs for path in one.paths]
+        self._catalogs = list(catalogs)
+        self._pools: list[HandlePool[Shard]] = []
+        with ExitStack() as undo:
+            share = open_files
+            for catalog in catalogs:
+                if isinstance(open_files, int) and len(catalogs) > 1:
+                    share = max(1, open_files // len(catalogs))
+                self._pools.append(catalog.pool(share))
+                undo.callback(self._pools[-1].close)
+            undo.pop_all()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @contextmanager
+    def use(self, shard: int) -> Iterator[Shard]:
+        """This shard, open until the end of the block at least."""
+        at = int(np.searchsorted(self.begins, shard, "right")) - 1
+        with self._catalogs[at].use(shard - int(self.begins[at]), self._pools[at]) as found:
+            yield found
+
+    def seekable(self, shard: int) -> bool:
+        """Whether single samples can be read without the rest of their shard."""
+        at = int(np.searchsorted(self.begins, shard, "right")) - 1
+        return self._catalogs[at].seekable(shard - int(self.begins[at]))
+
+    def single(self, shard: int) -> bool:
+        """Whether one sample of it can be read for the price of its own bytes."""
+        at = int(np.searchsorted(self.begins, shard, "right")) - 1
+        return self._catalogs[at].single(shard - int(self.begins[at]))
+
+    def stats(self) -> PoolStats:
+        each = [pool.stats() for pool in self._pools]
+        return PoolStats(
+            budget=sum(one.budget for one in each),
+            open=sum(one.open for one in each),
+            most=sum(one.most for one in each),
+            opened=sum(one.opened for one in each),
+            given_back=sum(one.given_back for one in each),
+        )
+
+    def close(self) -> None:
+        for pool in self._pools:
+            pool.close()

@@ -1,0 +1,80 @@
+"""torch's DataLoader, with an end.
+
+    from holdfast.torch import DataLoader
+
+    with DataLoader(dataset, batch_size=64, num_workers=4) as loader:
+        for batch in loader: ...
+
+The same arguments, batches and order as torch's, for any Dataset.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch.utils.data
+
+from holdfast._torch.iterator import LoaderIterator
+from holdfast._torch.problems import ClosedLoaderError, LoaderError, WorkerDiedError, WorkerTimeoutError
+from holdfast._torch.tracebacks import let_go
+
+__all__ = ["ClosedLoaderError", "DataLoader", "LoaderError", "WorkerDiedError", "WorkerTimeoutError"]
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+# Not in the loader itself, which must still pickle and copy.
+_iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[LoaderIterator]] = weakref.WeakKeyDictionary()
+
+
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
+    """A drop-in for `torch.utils.data.DataLoader` that leaves no process, thread or descriptor behind.
+
+    `keep_safe=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
+    there, each tensor costs a descriptor for as long as it lives. `False` saves the copy, for batches that are used and
+    dropped.
+    """
+
+    def __init__(self, *args: Any, keep_safe: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.keep_safe = keep_safe
+
+    def __iter__(self) -> Any:
+        iterator = self._iterator
+        if isinstance(iterator, LoaderIterator) and iterator.closed:
+            self._iterator = None
+        try:
+            return super().__iter__()
+        except BaseException:
+            if self._iterator is not None:  # persistent workers that did not come back for another epoch
+                self.close()
+            raise
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        outer = sys.exception()
+        try:
+            iterator = LoaderIterator(self, keep_safe=self.keep_safe)
+        except BaseException as error:
+            let_go(error, outer)
+            raise
+        _iterators.setdefault(self, weakref.WeakSet()).add(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """Ends all iterators of this loader, persistent workers too. Iterating again starts anew."""
+        for iterator in list(_iterators.get(self, ())):
+            iterator.close()
+        self._iterator = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

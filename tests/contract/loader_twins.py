@@ -1,0 +1,213 @@
+"""Plays one case with torch's own DataLoader and with holdfast's: both answers go back, as plain lists."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import random
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils.data as torch_data
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import holdfast.torch
+import line_server
+
+Pair = namedtuple("Pair", "left right")
+LOADERS: dict[str, Any] = {"torch": torch_data.DataLoader, "holdfast": holdfast.torch.DataLoader}
+
+
+class Numbers(Dataset[Any]):
+    def __init__(self, length: int = 23) -> None:
+        self.length = length
+        self.table = torch.arange(4000.0).reshape(-1, 4)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index))
+
+
+class Random(Numbers):
+    """What a worker's three generators give."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2), random.random(), int(torch.initial_seed() % 1000)
+
+
+class Batched(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [torch.tensor(index * 10) for index in indices]
+
+
+class Shapes(Numbers):
+    """Everything a batch may be made of."""
+
+    def __getitem__(self, index: int) -> Any:
+        tensor = torch.arange(6.0).reshape(2, 3) + index
+        return {
+            "turned": tensor.t(),
+            "same": (tensor, tensor),
+            "text": f"sample {index}",
+            "bytes": bytes([index]),
+            "none": torch.zeros(0),
+            "pair": Pair(index, torch.tensor(index, dtype=torch.int16)),
+            "flag": torch.tensor([True, False]),
+        }
+
+
+class Rows(Numbers):
+    """Small views of one large tensor, as they are."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.table[index]
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        if index % 5 == 4:
+            raise ValueError(f"bad item {index}")
+        return super().__getitem__(index)
+
+
+class Stream(IterableDataset[Any]):
+    """Each worker gives its own part; workers end at different times."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        at, step = (info.id, info.num_workers) if info else (0, 1)
+        yield from range(at, 17 + at * 5, step)
+
+    def __len__(self) -> int:
+        return 40
+
+
+class Evens(torch_data.Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(0, 20, 2))
+
+    def __len__(self) -> int:
+        return 10
+
+
+def identity(samples: Any) -> Any:
+    return samples
+
+
+def seed_by_worker(worker_id: int) -> None:
+    torch.manual_seed(worker_id)
+
+
+def failing_init(worker_id: int) -> None:
+    raise OSError(f"worker {worker_id} cannot start")
+
+
+DATA: dict[str, Callable[[], Any]] = {
+    kind.__name__: kind for kind in (Numbers, Random, Batched, Shapes, Rows, Broken, Stream)
+}
+NAMED: dict[str, Callable[[], Any]] = {
+    "evens": Evens,
+    "batches": lambda: [[5, 3], [1], [0, 2, 4]],
+    "identity": lambda: identity,
+    "seed_by_worker": lambda: seed_by_worker,
+    "failing_init": lambda: failing_init,
+    "partial": lambda: functools.partial(torch.stack, dim=1),
+    "generator": lambda: torch.Generator().manual_seed(77),
+}
+
+
+def epochs(loader: str, data: str, count: int = 1, sharing: str = "file_descriptor", **options: Any) -> list[Any]:
+    """All batches of some epochs, errors among them, and whether there was a length."""
+    torch.multiprocessing.set_sharing_strategy(sharing)
+    torch.manual_seed(5)
+    made = LOADERS[loader](DATA[data](), **{name: _named(value) for name, value in options.items()})
+    told: list[Any] = [len(made)] if data != "Stream" else []
+    for _ in range(count):
+        told.append(list(_batches(iter(made))))
+    told.append(torch.rand(1).item())  # the main process's generator has moved on as far
+    if loader == "holdfast":
+        made.close()
+    return told
+
+
+def _named(value: Any) -> Any:
+    return NAMED[value[1:]]() if isinstance(value, str) and value.startswith("@") else value
+
+
+def _batches(iterator: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield plain(next(iterator))
+        except StopIteration:
+            return
+        except (ValueError, OSError, UnboundLocalError) as error:  # the last is torch's own, after a failed start
+            yield [type(error).__name__, str(error).splitlines()[-1]]
+
+
+def plain(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return [str(batch.dtype), list(batch.shape), list(batch.stride()), batch.tolist()]
+    if isinstance(batch, dict):
+        return {key: plain(value) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [type(batch).__name__, [plain(value) for value in batch]]
+    return repr(batch)
+
+
+def refusal(loader: str, **options: Any) -> list[str]:
+    try:
+        LOADERS[loader](Numbers(), **options)
+    except (ValueError, TypeError) as error:
+        return [type(error).__name__, str(error)]
+    return []
+
+
+def late(loader: str) -> list[str]:
+    try:
+        list(LOADERS[loader](Slow(), num_workers=1, timeout=0.2))
+    except RuntimeError as error:
+        return [str(error).split("; ")[0]]
+    return []
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        import time
+
+        time.sleep(1)
+        return index
+
+
+def two_at_once(loader: str) -> list[Any]:
+    made = LOADERS[loader](Numbers(), num_workers=1, batch_size=8)
+    return [[plain(a), plain(b)] for a, b in zip(made, made, strict=True)]
+
+
+def left_and_resumed(loader: str) -> list[Any]:
+    iterator = iter(LOADERS[loader](Numbers(), num_workers=2, batch_size=4))
+    got = []
+    for batch in iterator:
+        got.append(plain(batch))
+        break
+    got.extend(plain(batch) for batch in iterator)
+    return [got, next(iterator, "no more"), iter(iterator) is iterator, len(iterator)]
+
+
+def copied(loader: str) -> list[Any]:
+    made = LOADERS[loader](Numbers(), num_workers=1, batch_size=4)
+    list(made)
+    twins = [copy.copy(made), pickle.loads(pickle.dumps(made))]
+    return [[plain(batch) for batch in twin] for twin in twins]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    cases: dict[str, Callable[..., Any]] = {
+        case.__name__: case for case in (epochs, refusal, late, two_at_once, left_and_resumed, copied)
+    }
+    line_server.serve(lambda request: cases[request.pop("case")](**request))

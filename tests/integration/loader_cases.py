@@ -1,0 +1,371 @@
+"""Plays the ways to use and misuse a loader, and says what each left behind. One torch for all of them.
+
+A request names a case; the answer is {"left": {kind: […]}, …}. No collection happens between: what hangs in a cycle
+stays there.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import leftovers
+import line_server
+from holdfast.torch import DataLoader
+
+KEPT: list[Any] = []
+WORKERS = 2
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1000,), float(index))
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            raise ValueError("a bad item")
+        return super().__getitem__(index)
+
+
+class Counted(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        return iter(range(info.id, 10, info.num_workers))
+
+
+class Suicidal(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Endless(Numbers):
+    """Stands still at sample 5 until it is killed."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        while index == 5:
+            time.sleep(3600)
+        return super().__getitem__(index)
+
+
+class Holder:
+    iterator: Any
+    itself: Any
+
+
+def bad_collate(samples: list[Any]) -> Any:
+    raise KeyError("no such column")
+
+
+def loader(data: Any = None, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data or Numbers(), **({"num_workers": WORKERS, "batch_size": 2} | options))
+
+
+# ---- ways to end -------------------------------------------------------------------------------------------
+
+
+def exhausted(**options: Any) -> None:
+    for _ in loader(**options):
+        pass
+
+
+def exhausted_iterator_kept(**options: Any) -> None:
+    iterator = iter(loader(**options))
+    assert len(list(iterator)) == 12
+    KEPT.append(iterator)
+
+
+def exhausted_iterable_kept(**options: Any) -> None:
+    iterator = iter(loader(Counted(), **options))
+    assert sum(batch.numel() for batch in iterator) == 10
+    KEPT.append(iterator)
+
+
+def broken_off(**options: Any) -> None:
+    for _ in loader(**options):
+        break
+
+
+def raised_in_body(**options: Any) -> None:
+    try:
+        for _ in loader(**options):
+            raise LookupError("in the body")
+    except LookupError as error:
+        KEPT.append(error)
+
+
+def raised_in_body_of_with(**options: Any) -> None:
+    try:
+        with loader(**options) as opened:
+            iterator = iter(opened)
+            next(iterator)
+            raise LookupError("in the body")
+    except LookupError as error:
+        KEPT.append(error)
+
+
+def raised_in_worker(**options: Any) -> None:
+    try:
+        for _ in loader(Broken(), **options):
+            pass
+    except ValueError as error:
+        KEPT.append(error)
+    assert "a bad item" in str(KEPT[-1])
+
+
+def raised_in_collate(**options: Any) -> None:
+    try:
+        next(iter(loader(collate_fn=bad_collate, **options)))
+    except KeyError as error:
+        KEPT.append(error)
+
+
+def raised_in_sampler(**options: Any) -> None:
+    def sampler() -> Iterator[int]:
+        yield from range(12)
+        raise ArithmeticError("in the sampler")
+
+    class Sampler:
+        def __iter__(self) -> Iterator[int]:
+            return sampler()
+
+    iterator = iter(loader(sampler=Sampler(), **options))
+    try:
+        list(iterator)
+    except ArithmeticError as error:
+        KEPT.extend([error, iterator])
+
+
+def cycle_exhausted(**options: Any) -> None:
+    holder = Holder()
+    holder.itself = holder
+    holder.iterator = iter(loader(**options))
+    for _ in holder.iterator:
+        pass
+
+
+def cycle_collected(**options: Any) -> None:
+    """Live when the collector finds it, with its queues in the same garbage."""
+    holder = Holder()
+    holder.itself = holder
+    holder.iterator = iter(loader(**options))
+    holder.iterator.holder = holder
+    next(holder.iterator)
+    del holder
+    gc.collect()
+
+
+def killed(**options: Any) -> None:
+    iterator = iter(loader(Suicidal(), **options))
+    try:
+        list(iterator)
+    except RuntimeError as error:
+        KEPT.extend([iterator, error])
+    told = str(KEPT[-1])
+    assert "is killed by signal: Killed" in told, told
+    assert "sample" in told, told
+
+
+def persistent_closed(**options: Any) -> None:
+    opened = loader(persistent_workers=True, **options)
+    pids = set()
+    for _ in range(3):
+        iterator = iter(opened)
+        pids.add(tuple(worker.pid for worker in iterator._workers))
+        assert len(list(iterator)) == 12
+    assert len(pids) == 1
+    opened.close()
+    KEPT.extend([opened, iterator])
+
+
+def persistent_killed(**options: Any) -> None:
+    """Dead between two epochs: said at the next one, and the one after that has new workers."""
+    opened = loader(persistent_workers=True, **options)
+    iterator = iter(opened)
+    list(iterator)
+    worker = iterator._workers[0]
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(30)
+    try:
+        iter(opened)
+    except RuntimeError as error:
+        KEPT.append(error)
+    else:
+        raise AssertionError("nobody said it")
+    assert len(list(opened)) == 12
+    opened.close()
+    KEPT.append(opened)
+
+
+def kept_batches(**options: Any) -> None:
+    KEPT.extend(loader(**options))
+
+
+def kept_views(**options: Any) -> None:
+    KEPT.extend(batch[0].numpy() for batch in loader(**options))
+
+
+def started_in_vain(**options: Any) -> None:
+    """The worker cannot be sent its dataset: queues and pipes are there by then."""
+    data = Numbers()
+    data.unpicklable = lambda: None  # type: ignore[attr-defined]
+    try:
+        iter(loader(data, multiprocessing_context="forkserver"))
+    except (AttributeError, TypeError) as error:
+        KEPT.append(error)
+        return
+    raise AssertionError("nobody said it")
+
+
+ENDS: dict[str, Callable[..., None]] = {
+    way.__name__: way
+    for way in (
+        exhausted,
+        exhausted_iterator_kept,
+        exhausted_iterable_kept,
+        broken_off,
+        raised_in_body,
+        raised_in_body_of_with,
+        raised_in_worker,
+        raised_in_collate,
+        raised_in_sampler,
+        cycle_exhausted,
+        cycle_collected,
+        killed,
+        persistent_closed,
+        persistent_killed,
+        kept_batches,
+        kept_views,
+        started_in_vain,
+    )
+}
+
+
+def end(way: str, sharing: str = "file_descriptor", **options: Any) -> dict[str, Any]:
+    """Played twice: what torch, Python or a framework sets up once is there after the first."""
+    torch.multiprocessing.set_sharing_strategy(sharing)
+    gc.disable()
+    try:
+        ENDS[way](**options)
+        before = leftovers.take()
+        ENDS[way](**options)
+        return {"left": _added(before)}
+    finally:
+        KEPT.clear()
+        gc.enable()
+        gc.collect()
+
+
+def _added(before: leftovers.Picture) -> dict[str, list[str]]:
+    after = leftovers.take()
+    return {
+        kind: told
+        for kind in leftovers.KINDS
+        if (told := [text for key, text in getattr(after, kind).items() if key not in getattr(before, kind)])
+    }
+
+
+# ---- workers that do not answer ----------------------------------------------------------------------------
+
+
+def stopped(sharing: str, timeout_s: float, context: str, after: int) -> dict[str, Any]:
+    """A worker is stopped after some batches; how the loader says so."""
+    torch.multiprocessing.set_sharing_strategy(sharing)
+    iterator = iter(loader(num_workers=1, timeout=timeout_s, multiprocessing_context=context))
+    before = [next(iterator) for _ in range(after)]
+    pid = iterator._workers[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    error = _drain(iterator)
+    return {"pid": pid, "error": str(error), "type": type(error).__name__, "batches": len(before)}
+
+
+def hung(timeout_s: float) -> dict[str, Any]:
+    iterator = iter(loader(Endless(), timeout=timeout_s))
+    pids = [worker.pid for worker in iterator._workers]
+    error = _drain(iterator)
+    again = _drain(iterator)
+    return {"pids": pids, "error": str(error), "again": type(again).__name__}
+
+
+def _drain(iterator: Any) -> Exception | None:
+    try:
+        for _ in iterator:
+            pass
+    except Exception as error:  # noqa: BLE001 whatever it is, the test looks at it
+        return error
+    return None
+
+
+def struck(seed: int, sharing: str) -> dict[str, Any]:
+    """A worker is killed or stopped at a random moment. Either all batches come, or an error does: never a hang."""
+    torch.multiprocessing.set_sharing_strategy(sharing)
+    dice = random.Random(seed)
+    before = leftovers.take()
+    iterator = iter(loader(timeout=2, batch_size=1))
+    at, blow = dice.randrange(20), dice.choice([signal.SIGKILL, signal.SIGSTOP])
+    got, error = [], None
+    try:
+        for number, batch in enumerate(iterator):
+            got.append(int(batch[0, 0]))
+            if number == at:
+                os.kill(dice.choice(iterator._workers).pid, blow)
+    except RuntimeError as raised:
+        error = raised
+    whole = got == list(range(len(got))) and (len(got) == 24 or error is not None)
+    return {"whole": whole, "left": _added(before), "error": str(error)}
+
+
+# ---- going on ----------------------------------------------------------------------------------------------
+
+
+def goes_on() -> dict[str, Any]:
+    """torch's goes on after an item that could not be made."""
+    iterator = iter(loader(Broken(), batch_size=1))
+    got: list[Any] = []
+    while True:
+        try:
+            got.append(int(next(iterator)[0, 0]))
+        except ValueError:
+            got.append("bad")
+        except StopIteration:
+            return {"got": got}
+
+
+def closed_and_used_again() -> dict[str, Any]:
+    opened = loader()
+    iterator = iter(opened)
+    next(iterator)
+    opened.close()
+    opened.close()
+    error = _drain(iterator)
+    return {"error": type(error).__name__, "again": len(list(opened))}
+
+
+def shared(keep_safe: bool) -> dict[str, Any]:
+    torch.multiprocessing.set_sharing_strategy("file_descriptor")
+    batches = list(loader(keep_safe=keep_safe))
+    held = sum("/dev/shm/torch" in told for told in leftovers.take().fd.values())
+    return {"shared": sum(batch.is_shared() for batch in batches), "held": held}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    cases: dict[str, Callable[..., Any]] = {
+        case.__name__: case for case in (end, stopped, hung, struck, goes_on, closed_and_used_again, shared)
+    }
+    line_server.serve(lambda request: cases[request.pop("case")](**request))

@@ -1,0 +1,29 @@
+"""Reads shards from an S3 store, as a user's program would, and says as JSON what it found."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from holdfast.errors import HoldfastError
+from holdfast.read.sources.catalog import Catalog
+from holdfast.read.sources.remote import RemoteCache
+from holdfast.read.sources.find import find_sources
+
+
+def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:
+    try:
+        catalog = Catalog(find_sources(what), cache=RemoteCache(folder, most_bytes))
+        found: list[int] = []
+        with catalog.pool(4) as pool:
+            for number in range(len(catalog)):
+                with catalog.use(number, pool) as shard:
+                    found += [int(n) for n in shard.read(0, len(shard))["n"]]
+    except HoldfastError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"paths": catalog.paths, "counts": catalog.counts, "found": found}
+
+
+if __name__ == "__main__":
+    folder, most_bytes, each = sys.argv[1:]
+    print(json.dumps([read(folder, int(most_bytes), what) for what in json.loads(each)]))

@@ -1,0 +1,100 @@
+"""holdfast.torch.DataLoader leaves nothing behind, and says who does not answer. Real workers, real counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch_child import TorchChild
+
+SHARING = ("file_descriptor", "file_system")
+WAYS = (
+    "exhausted",
+    "exhausted_iterator_kept",
+    "exhausted_iterable_kept",
+    "broken_off",
+    "raised_in_body",
+    "raised_in_body_of_with",
+    "raised_in_worker",
+    "raised_in_collate",
+    "raised_in_sampler",
+    "cycle_exhausted",
+    "cycle_collected",
+    "killed",
+    "persistent_closed",
+    "persistent_killed",
+    "kept_batches",
+    "kept_views",
+    "started_in_vain",
+)
+
+
+@pytest.fixture(scope="module")
+def torch_child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchChild]:
+    program = Path(__file__).with_name("loader_cases.py")
+    with TorchChild(program, tmp_path_factory.mktemp("torch") / "stderr.txt") as child:
+        yield child
+
+
+# ---- nothing left ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("way", WAYS)
+def test_leaves_nothing(torch_child: TorchChild, way: str, sharing: str) -> None:
+    assert torch_child.play("end", way=way, sharing=sharing) == {"left": {}}
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_leaves_nothing_however_workers_start(torch_child: TorchChild, context: str) -> None:
+    told = torch_child.play("end", way="exhausted_iterator_kept", multiprocessing_context=context)
+    assert told == {"left": {}}
+
+
+def test_kept_batches_are_private_unless_asked(torch_child: TorchChild) -> None:
+    assert torch_child.play("shared", keep_safe=True) == {"shared": 0, "held": 0}
+    assert torch_child.play("shared", keep_safe=False) == {"shared": 12, "held": 12}
+
+
+def test_a_closed_loader_starts_anew(torch_child: TorchChild) -> None:
+    assert torch_child.play("closed_and_used_again") == {"error": "ClosedLoaderError", "again": 12}
+
+
+def test_goes_on_after_a_bad_item(torch_child: TorchChild) -> None:
+    expected = [*range(5), "bad", *range(6, 24)]
+    assert torch_child.play("goes_on") == {"got": expected}
+
+
+# ---- workers that do not answer ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_stopped_worker_is_named(torch_child: TorchChild, sharing: str, after: int) -> None:
+    told = torch_child.play("stopped", sharing=sharing, timeout_s=1, context="fork", after=after)
+    assert told["type"] == "WorkerTimeoutError"
+    assert "DataLoader timed out after 1 seconds" in told["error"]
+    assert f"pid {told['pid']}) is stopped by a signal" in told["error"]
+    assert "it was at batch" in told["error"]
+
+
+def test_a_stopped_worker_of_a_fork_server_is_named(torch_child: TorchChild) -> None:
+    told = torch_child.play("stopped", sharing="file_descriptor", timeout_s=5, context="forkserver", after=1)
+    assert f"pid {told['pid']}) is stopped by a signal" in told["error"]
+
+
+def test_a_hung_worker_is_named_with_its_samples(torch_child: TorchChild) -> None:
+    told = torch_child.play("hung", timeout_s=1)
+    assert any(f"pid {pid}) is waiting; it was at batch 2, samples 4, 5" in told["error"] for pid in told["pids"]), told
+    assert told["again"] == "ClosedLoaderError"
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_or_stopped_at_random(torch_child: TorchChild, seed: int, sharing: str) -> None:
+    told = torch_child.play("struck", seed=seed, sharing=sharing)
+    assert (told["whole"], told["left"]) == (True, {}), told
