@@ -17,7 +17,7 @@ DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 PEERS := .venv-peers
 
-SOURCES := pyproject.toml setup.py $(wildcard native/codec/*.[ch])
+SOURCES := pyproject.toml setup.py $(wildcard native/*/*.[ch])
 C_FILES = $$(find native tests/native -name '*.[ch]')
 SANITIZED := build/sanitize
 
@@ -74,13 +74,14 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 	rm -rf $(SANITIZED)/lib
 	CC=gcc CFLAGS='-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' \
 	    $(BIN)/python setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	$(SANITIZED_PYTEST) tests/unit/native $(PYTEST_ARGS)
+	$(SANITIZED_PYTEST) tests/unit/native tests/unit/proc $(PYTEST_ARGS)
 	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench
 bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; prints ratios, saves JSON and a plot
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/look.py
+	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/read.py
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/

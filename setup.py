@@ -4,25 +4,28 @@ from glob import glob
 
 from setuptools import Extension, setup
 
+
+def _extension(name: str) -> Extension:
+    return Extension(
+        f"holdfast._native._{name}",
+        sources=sorted(glob(f"native/{name}/*.c")),
+        depends=sorted(glob(f"native/{name}/*.h")),
+        include_dirs=[f"native/{name}"],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        extra_compile_args=[
+            "-O3",
+            "-std=c11",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
+            "-Werror=implicit-function-declaration",
+        ],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
 setup(
-    ext_modules=[
-        Extension(
-            "holdfast._native._codec",
-            sources=sorted(glob("native/codec/*.c")),
-            depends=sorted(glob("native/codec/*.h")),
-            include_dirs=["native/codec"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            extra_compile_args=[
-                "-O3",
-                "-std=c11",
-                "-fvisibility=hidden",
-                "-Wall",
-                "-Wextra",
-                "-Werror=implicit-function-declaration",
-            ],
-            py_limited_api=True,
-            optional=True,
-        )
-    ],
+    ext_modules=[_extension("codec"), _extension("look")],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -10,18 +10,22 @@ The same arguments, batches and order as torch's, for any Dataset.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch.utils.data
+from torch.utils.data import Dataset
 
+from holdfast._torch.dataset import TorchDataset, as_torch
 from holdfast._torch.iterator import LoaderIterator
-from holdfast._torch.problems import ClosedLoaderError, LoaderError, WorkerDiedError, WorkerTimeoutError
+from holdfast._torch.samples import TorchSamples, as_torch_map
+from holdfast._torch.tensors import Ragged
 from holdfast._torch.tracebacks import let_go
 
-__all__ = ["ClosedLoaderError", "DataLoader", "LoaderError", "WorkerDiedError", "WorkerTimeoutError"]
+__all__ = ["DataLoader", "Ragged", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -37,8 +41,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     dropped.
     """
 
-    def __init__(self, *args: Any, keep_safe: bool = True, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, dataset: Dataset[_T_co], *args: Any, keep_safe: bool = True, **kwargs: Any) -> None:
+        super().__init__(dataset, *args, **kwargs)
         self.keep_safe = keep_safe
 
     def __iter__(self) -> Any:
@@ -67,7 +71,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def close(self) -> None:
         """Ends all iterators of this loader, persistent workers too. Iterating again starts anew."""
-        for iterator in list(_iterators.get(self, ())):
+        kept: Any = self._iterator  # of a copy's original too: copies share persistent workers
+        for iterator in [*_iterators.get(self, ()), *([kept] if isinstance(kept, LoaderIterator) else [])]:
             iterator.close()
         self._iterator = None
 
@@ -78,3 +83,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _signature() -> inspect.Signature:
+    """torch's, and one more. Who makes a loader anew from another one's attributes reads the names here."""
+    torchs = inspect.signature(torch.utils.data.DataLoader.__init__)
+    own = inspect.signature(DataLoader.__init__).parameters["keep_safe"]
+    return torchs.replace(parameters=[*torchs.parameters.values(), own])
+
+
+DataLoader.__init__.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import inspect
 import pickle
 import random
+import re
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data as torch_data
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import holdfast.torch
 import line_server
+from pretended_accelerator import pretended_accelerator
 
 Pair = namedtuple("Pair", "left right")
 LOADERS: dict[str, Any] = {"torch": torch_data.DataLoader, "holdfast": holdfast.torch.DataLoader}
@@ -61,6 +67,36 @@ class Shapes(Numbers):
         }
 
 
+@dataclasses.dataclass
+class Card:
+    face: torch.Tensor
+    rank: int
+
+
+class Odd(Numbers):
+    """What no collate of torch's makes a batch of, sample by sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        dense = torch.eye(3) * index
+        odd = [
+            dense.to_sparse(),
+            Card(dense[0], index),
+            None,
+            {"texts": ["a", f"{index}"], "deep": [{"row": dense[1]}]},
+            np.arange(4, dtype=np.int16) * index,
+            Pair(np.float32(index), "text"),
+            torch.ones(2, dtype=torch.complex64).conj(),
+        ]
+        return odd[index % len(odd)]
+
+
+class Large(Numbers):
+    """200 MB a sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((200 << 20,), index, dtype=torch.uint8)
+
+
 class Rows(Numbers):
     """Small views of one large tensor, as they are."""
 
@@ -87,6 +123,13 @@ class Stream(IterableDataset[Any]):
         return 40
 
 
+class Short(Stream):
+    """Says that it is shorter than it is."""
+
+    def __len__(self) -> int:
+        return 9
+
+
 class Evens(torch_data.Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(0, 20, 2))
@@ -108,7 +151,7 @@ def failing_init(worker_id: int) -> None:
 
 
 DATA: dict[str, Callable[[], Any]] = {
-    kind.__name__: kind for kind in (Numbers, Random, Batched, Shapes, Rows, Broken, Stream)
+    kind.__name__: kind for kind in (Numbers, Random, Batched, Shapes, Odd, Rows, Broken, Stream, Short)
 }
 NAMED: dict[str, Callable[[], Any]] = {
     "evens": Evens,
@@ -119,6 +162,11 @@ NAMED: dict[str, Callable[[], Any]] = {
     "partial": lambda: functools.partial(torch.stack, dim=1),
     "generator": lambda: torch.Generator().manual_seed(77),
 }
+
+
+def pinned(**options: Any) -> list[Any]:
+    with pretended_accelerator():
+        return epochs(pin_memory=True, **options)
 
 
 def epochs(loader: str, data: str, count: int = 1, sharing: str = "file_descriptor", **options: Any) -> list[Any]:
@@ -150,8 +198,14 @@ def _batches(iterator: Any) -> Iterator[Any]:
 
 
 def plain(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor) and batch.layout != torch.strided:
+        return [str(batch.layout), plain(batch.to_dense())]
     if isinstance(batch, torch.Tensor):
-        return [str(batch.dtype), list(batch.shape), list(batch.stride()), batch.tolist()]
+        return [str(batch.dtype), list(batch.shape), list(batch.stride()), str(batch.tolist())]
+    if dataclasses.is_dataclass(batch):
+        return [type(batch).__name__, plain(vars(batch))]
+    if isinstance(batch, np.ndarray):
+        return [str(batch.dtype), batch.tolist(), batch.flags.writeable]
     if isinstance(batch, dict):
         return {key: plain(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
@@ -205,9 +259,81 @@ def copied(loader: str) -> list[Any]:
     return [[plain(batch) for batch in twin] for twin in twins]
 
 
+def unordered(loader: str) -> list[Any]:
+    made = LOADERS[loader](Numbers(), num_workers=2, batch_size=4, in_order=False)
+    return [len(made), sorted(int(row[0]) for batch in made for row in batch)]
+
+
+def distributed(loader: str) -> list[Any]:
+    """One of two ranks, each epoch in another order."""
+    data = Numbers()
+    sampler: Any = torch_data.DistributedSampler(data, num_replicas=2, rank=1, seed=3)
+    made = LOADERS[loader](data, sampler=sampler, num_workers=2, batch_size=4)
+    told = []
+    for epoch in range(3):
+        made.sampler.set_epoch(epoch)
+        told.append([plain(batch) for batch in made])
+    return told
+
+
+def large(loader: str) -> list[Any]:
+    made = LOADERS[loader](Large(), sampler=[3], num_workers=1, batch_size=None)
+    return [[batch.numel(), int(batch.min()), int(batch.max())] for batch in made]
+
+
+def wrapped(loader: str) -> list[Any]:
+    """What trainers read of a loader, and one made anew with another sampler from what was read."""
+    made = LOADERS[loader](Numbers(), num_workers=1, batch_size=4, drop_last=True, timeout=60)
+    names = set(inspect.signature(type(made).__init__).parameters) - {"self", "keep_safe"}
+    read = {name: value for name, value in vars(made).items() if name in names}
+    assert getattr(made, "keep_safe", True)
+    del read["batch_sampler"]
+    anew = type(made)(**read | {"sampler": Evens()})
+    seen = sorted(name for name in vars(made) if name != "keep_safe")
+    return [sorted(names), seen, type(made.sampler).__name__, [plain(batch) for batch in anew]]
+
+
+def warned(loader: str, data: str, **options: Any) -> list[Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = LOADERS[loader](DATA[data](), num_workers=1, batch_size=None, **options)
+        told = [len(made), [plain(batch) for batch in made]]
+    return [told, [re.sub("0x[0-9a-f]+", "", str(warning.message)) for warning in caught]]
+
+
+def unpickled(loader: str) -> list[Any]:
+    """With workers that wait for the next epoch a loader does not pickle; without, it does."""
+    made = LOADERS[loader](Numbers(), num_workers=1, batch_size=4, persistent_workers=True)
+    told = [len(pickle.loads(pickle.dumps(made)))]
+    list(made)
+    try:
+        pickle.dumps(made)
+    except NotImplementedError as error:
+        told.append(error.args[0])
+    if loader == "holdfast":
+        made.close()
+        assert len(pickle.loads(pickle.dumps(made))) == 6
+    return told
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     cases: dict[str, Callable[..., Any]] = {
-        case.__name__: case for case in (epochs, refusal, late, two_at_once, left_and_resumed, copied)
+        case.__name__: case
+        for case in (
+            epochs,
+            pinned,
+            refusal,
+            late,
+            two_at_once,
+            left_and_resumed,
+            copied,
+            unordered,
+            distributed,
+            large,
+            wrapped,
+            warned,
+            unpickled,
+        )
     }
     line_server.serve(lambda request: cases[request.pop("case")](**request))

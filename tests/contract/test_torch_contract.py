@@ -49,13 +49,19 @@ def _assert_same(twins: TorchChild, case: str, **options: Any) -> Any:
         {"batch_size": 2, "prefetch_factor": 1, "pin_memory": False} | TWO,
         {"batch_size": 4, "timeout": 30} | TWO,
         {"batch_size": 4, "multiprocessing_context": "fork"} | TWO,
-        {"batch_size": 4, "multiprocessing_context": "spawn", "num_workers": 1},
-        {"batch_size": 4, "multiprocessing_context": "forkserver", "num_workers": 1},
     ],
     ids=str,
 )
 def test_map_style(twins: TorchChild, options: dict[str, Any]) -> None:
     _assert_same(twins, "epochs", data="Numbers", **options)
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_ways_to_start(twins: TorchChild, context: str) -> None:
+    """Against a forked worker of torch's: this one has to import torch once only."""
+    options = {"data": "Numbers", "batch_size": 4, "num_workers": 1}
+    expected = twins.play("epochs", loader="torch", **options)
+    assert twins.play("epochs", loader="holdfast", multiprocessing_context=context, **options) == expected
 
 
 @pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
@@ -103,6 +109,44 @@ def test_refuses_the_same(twins: TorchChild, options: dict[str, Any]) -> None:
     _assert_same(twins, "refusal", **options)
 
 
-@pytest.mark.parametrize("case", ["late", "two_at_once", "left_and_resumed", "copied"])
+def test_samples_no_collate_takes(twins: TorchChild) -> None:
+    expected = _assert_same(twins, "epochs", data="Odd", batch_size=None, **TWO)
+    assert len(expected[1]) == 23
+    _assert_same(twins, "epochs", data="Odd", batch_size=5, collate_fn="@identity", **TWO)
+
+
+@pytest.mark.parametrize("data", ["Shapes", "Broken", "Stream"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_pinned(twins: TorchChild, data: str, persistent: bool) -> None:
+    _assert_same(twins, "pinned", data=data, batch_size=3, count=2, persistent_workers=persistent, **TWO)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data": "Numbers", "pin_memory": True},
+        {"data": "Numbers", "pin_memory": True, "pin_memory_device": "cuda"},
+        {"data": "Short"},
+    ],
+    ids=str,
+)
+def test_warns_the_same(twins: TorchChild, options: dict[str, Any]) -> None:
+    assert _assert_same(twins, "warned", **options)[1]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "late",
+        "two_at_once",
+        "left_and_resumed",
+        "copied",
+        "unordered",
+        "distributed",
+        "large",
+        "wrapped",
+        "unpickled",
+    ],
+)
 def test_behaves_the_same(twins: TorchChild, case: str) -> None:
     _assert_same(twins, case)

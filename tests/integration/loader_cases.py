@@ -6,13 +6,19 @@ stays there.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
+import multiprocessing
 import os
 import random
+import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -20,9 +26,11 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 import leftovers
 import line_server
 from holdfast.torch import DataLoader
+from pretended_accelerator import pretended_accelerator
 
 KEPT: list[Any] = []
 WORKERS = 2
+SEMAPHORES = f"loader-cases-{os.getpid()}"
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -220,6 +228,51 @@ def kept_views(**options: Any) -> None:
     KEPT.extend(batch[0].numpy() for batch in loader(**options))
 
 
+def kept_for_epochs(**options: Any) -> None:
+    """A service that makes a loader for each job and keeps what it should not."""
+    for _ in range(6):
+        KEPT.append(iter(loader(batch_size=12, num_workers=1, **options)))
+        assert len(list(KEPT[-1])) == 2
+
+
+def errors_kept(**options: Any) -> None:
+    for _ in range(5):
+        try:
+            list(loader(Broken(), **options))
+        except ValueError as error:
+            KEPT.append(error)
+    assert len(KEPT) % 5 == 0
+
+
+def in_threads(**options: Any) -> None:
+    """Made, used and dropped in threads, two loaders each at the same time."""
+    counts: list[int] = []
+
+    def use() -> None:
+        pairs = zip(loader(num_workers=1, **options), loader(num_workers=1, **options), strict=True)
+        counts.append(sum(len(left) + len(right) for left, right in pairs))
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [48] * 3
+
+
+def copy_closed(**options: Any) -> None:
+    """Copies share persistent workers: the one that is closed ends them, and the other one starts its own."""
+    opened = loader(persistent_workers=True, **options)
+    twin = copy.copy(opened)
+    list(opened)
+    twin = copy.copy(opened)
+    assert len(list(twin)) == 12
+    twin.close()
+    assert len(list(opened)) == 12
+    opened.close()
+    KEPT.extend([opened, twin])
+
+
 def started_in_vain(**options: Any) -> None:
     """The worker cannot be sent its dataset: queues and pipes are there by then."""
     data = Numbers()
@@ -251,6 +304,10 @@ ENDS: dict[str, Callable[..., None]] = {
         persistent_killed,
         kept_batches,
         kept_views,
+        kept_for_epochs,
+        errors_kept,
+        in_threads,
+        copy_closed,
         started_in_vain,
     )
 }
@@ -261,10 +318,11 @@ def end(way: str, sharing: str = "file_descriptor", **options: Any) -> dict[str,
     torch.multiprocessing.set_sharing_strategy(sharing)
     gc.disable()
     try:
-        ENDS[way](**options)
-        before = leftovers.take()
-        ENDS[way](**options)
-        return {"left": _added(before)}
+        with pretended_accelerator() if options.get("pin_memory") else contextlib.nullcontext():
+            ENDS[way](**options)
+            before = leftovers.take()
+            ENDS[way](**options)
+            return {"left": _added(before)}
     finally:
         KEPT.clear()
         gc.enable()
@@ -272,26 +330,44 @@ def end(way: str, sharing: str = "file_descriptor", **options: Any) -> dict[str,
 
 
 def _added(before: leftovers.Picture) -> dict[str, list[str]]:
+    """At once, without a collection: what hangs in a cycle counts."""
     after = leftovers.take()
-    return {
-        kind: told
+    added = {
+        kind: [text for key, text in getattr(after, kind).items() if key not in getattr(before, kind)]
         for kind in leftovers.KINDS
-        if (told := [text for key, text in getattr(after, kind).items() if key not in getattr(before, kind)])
     }
+    added["shm"] = [name for name in added["shm"] if _is_ours(name)]
+    return {kind: told for kind, told in added.items() if told}
+
+
+def _is_ours(name: str) -> bool:
+    """Others on this machine use torch as well: theirs have another name or a process, or go by themselves."""
+    path = f"/dev/shm/{name}"
+    if name.startswith("sem."):
+        return name.startswith(f"sem.{SEMAPHORES}-")
+    return name.startswith("torch_") and not leftovers._is_of_strangers(path) and os.path.exists(path)
 
 
 # ---- workers that do not answer ----------------------------------------------------------------------------
 
 
-def stopped(sharing: str, timeout_s: float, context: str, after: int) -> dict[str, Any]:
+def stopped(sharing: str, timeout_s: float, context: str, after: int, pin_memory: bool = False) -> dict[str, Any]:
     """A worker is stopped after some batches; how the loader says so."""
     torch.multiprocessing.set_sharing_strategy(sharing)
-    iterator = iter(loader(num_workers=1, timeout=timeout_s, multiprocessing_context=context))
-    before = [next(iterator) for _ in range(after)]
-    pid = iterator._workers[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    error = _drain(iterator)
-    return {"pid": pid, "error": str(error), "type": type(error).__name__, "batches": len(before)}
+    options = {"timeout": 100, "multiprocessing_context": context, "pin_memory": pin_memory}
+    before = leftovers.take()
+    with pretended_accelerator() if pin_memory else contextlib.nullcontext():
+        iterator = iter(loader(num_workers=1, **options))
+        for _ in range(after):
+            next(iterator)
+        iterator._timeout = timeout_s  # to begin with, a busy machine had more
+        if pin_memory:
+            iterator._feed._timeout_s = timeout_s
+        pid = iterator._workers[0].pid
+        os.kill(pid, signal.SIGSTOP)
+        error = _drain(iterator)
+    told = {"pid": pid, "named": getattr(error, "pid", None), "error": str(error), "type": type(error).__name__}
+    return told | {"threads": _added(before).get("thread", [])}
 
 
 def hung(timeout_s: float) -> dict[str, Any]:
@@ -356,6 +432,62 @@ def closed_and_used_again() -> dict[str, Any]:
     return {"error": type(error).__name__, "again": len(list(opened))}
 
 
+def inherited() -> dict[str, Any]:
+    """In a forked child the workers are another process's: an iterator is refused, a loader starts its own."""
+    opened = loader(persistent_workers=True)
+    iterator = iter(opened)
+    next(iterator)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        error = _drain(iterator)
+        os.write(writer, f"{type(error).__name__} {len(list(opened))}".encode())
+        opened.close()
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        child = told.read()
+    os.waitpid(pid, 0)
+    rest = len(list(iterator))
+    opened.close()
+    return {"child": child, "rest": rest}
+
+
+def out_of_descriptors() -> dict[str, Any]:
+    """Every number is taken while batches are on their way."""
+    torch.multiprocessing.set_sharing_strategy("file_descriptor")
+    before = leftovers.take()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    iterator = iter(loader())
+    next(iterator)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        error = _drain(iterator)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+    return {"type": type(error).__name__, "error": str(error), "left": _added(before)}
+
+
+def silent_sentinel() -> dict[str, Any]:
+    """A worker's end is not heard: another process holds its pipe open, as one does that is forked by a thread."""
+    read_end, write_end = os.pipe()
+    try:
+        iterator = iter(loader(Suicidal(), num_workers=1))
+        iterator._workers[0]._popen.sentinel = read_end
+        with mock.patch("holdfast._torch.iterator._LOOK_S", 0.1):
+            error = _drain(iterator)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return {"type": type(error).__name__, "error": str(error)}
+
+
 def shared(keep_safe: bool) -> dict[str, Any]:
     torch.multiprocessing.set_sharing_strategy("file_descriptor")
     batches = list(loader(keep_safe=keep_safe))
@@ -365,7 +497,20 @@ def shared(keep_safe: bool) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    multiprocessing.current_process()._config["semprefix"] = f"/{SEMAPHORES}"  # type: ignore[attr-defined]
     cases: dict[str, Callable[..., Any]] = {
-        case.__name__: case for case in (end, stopped, hung, struck, goes_on, closed_and_used_again, shared)
+        case.__name__: case
+        for case in (
+            end,
+            stopped,
+            hung,
+            struck,
+            goes_on,
+            closed_and_used_again,
+            inherited,
+            out_of_descriptors,
+            silent_sentinel,
+            shared,
+        )
     }
     line_server.serve(lambda request: cases[request.pop("case")](**request))

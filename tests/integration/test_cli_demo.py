@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_process import document, holdfast, on_terminal, refused, without_styles
 
-STEPS = ["make", "damage", "verify", "salvage", "read", "look"]
+STEPS = ["make", "damage", "verify", "salvage", "read", "train", "look"]
 
 
 @pytest.mark.formats
@@ -29,11 +29,11 @@ def test_on_80_columns_each_step_is_a_tidy_screen(tmp_path: Path) -> None:
     assert code == 0
     lines = without_styles(shown).splitlines()
     assert max(map(len, lines)) <= 80
-    titles = [i for i, line in enumerate(lines) if line.startswith(tuple(f"{n} of 6 · " for n in range(1, 7)))]
-    assert [lines[i].split(" ─")[0] for i in titles] == [f"{n} of 6 · {name}" for n, name in enumerate(STEPS, 1)]
+    titles = [i for i, line in enumerate(lines) if line.startswith(tuple(f"{n} of 7 · " for n in range(1, 8)))]
+    assert [lines[i].split(" ─")[0] for i in titles] == [f"{n} of 7 · {name}" for n, name in enumerate(STEPS, 1)]
     screens = [stop - start for start, stop in zip(titles, [*titles[1:], len(lines)], strict=True)]
     assert max(screens) < 24
-    assert lines[-1].startswith("demo: all 6 steps did what they should, in ")
+    assert lines[-1].startswith("demo: all 7 steps did what they should, in ")
     assert os.listdir(tmp_path) == []
 
 

@@ -39,7 +39,7 @@ def _all_end(pidfds: list[int]) -> bool:
     return all(select.select([pidfd], [], [], PATIENCE_S)[0] for pidfd in pidfds)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_end_with_a_killed_trainer(context: str) -> None:
     with _trainer(context, "wait") as (process, pidfds):
         process.kill()

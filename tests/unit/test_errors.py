@@ -12,11 +12,12 @@ from holdfast import errors
 @pytest.mark.parametrize("name", errors.__all__)
 def test_errors_pickle(name: str) -> None:
     kind = getattr(errors, name)
-    error = (
-        kind("a.tfrecord", 3, 999, "bad data CRC", "Do this")
-        if issubclass(kind, errors.DataError)
-        else kind("no such file")
-    )
+    if issubclass(kind, errors.DataError):
+        error = kind("a.tfrecord", 3, 999, "bad data CRC", "Do this")
+    elif kind is errors.MapError:
+        error = kind("a.tfrecord", 3, "decode", "ValueError: no", "Traceback …")
+    else:
+        error = kind("no such file")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (kind, str(error), vars(error))
     assert isinstance(again, errors.HoldfastError)

@@ -11,11 +11,14 @@ import contextlib
 import os
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
+from holdfast._base.parent import Mark, end_with_marked, mark_this_process
+
+from .feed import Feed
 from .problems import is_stopped
-from .trainer import this_process, work_for
 
 GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
 _LOOK_S = 0.25
@@ -28,11 +31,12 @@ _open: weakref.WeakSet[Crew] = weakref.WeakSet()
 class Crew:
     """Stands in for the multiprocessing context that torch's iterator makes its queues and workers with."""
 
-    def __init__(self, context: Any, *, sweep: bool) -> None:
+    def __init__(self, context: Any, feed: Feed | None, *, sweep: bool) -> None:
         self._context = context
+        self._feed = feed
         self._sweep = sweep
-        self._pid = os.getpid()
-        self._trainer = this_process()
+        self.pid = os.getpid()
+        self._trainer = mark_this_process()
         self._queues: list[Any] = []
         self._events: list[Any] = []
         self._workers: list[Any] = []
@@ -44,6 +48,8 @@ class Crew:
     def Queue(self) -> Any:
         queue = self._context.Queue()
         queue._ignore_epipe = True  # else the thread that feeds a dead worker prints a traceback
+        if self._feed is not None and not self._queues:
+            self._feed.attach(queue)
         self._queues.append(queue)
         return queue
 
@@ -53,15 +59,20 @@ class Crew:
         return event
 
     def Process(self, *, target: Any, args: tuple[Any, ...]) -> Any:
-        worker = self._context.Process(target=work_for, args=(self._trainer, target, *args))
+        worker = self._context.Process(target=_work_for, args=(self._trainer, target, *args))
         self._workers.append(worker)
         return worker
+
+    @property
+    def is_here(self) -> bool:
+        """False in a forked child, whose copy reaches the workers of another process."""
+        return os.getpid() == self.pid
 
     # ---- the end -------------------------------------------------------------------------------------------
 
     def close(self, grace_s: float = GRACE_S) -> None:
         """Nothing is left when it returns: workers, threads, pipes. In a forked child it does nothing."""
-        if self.closed or os.getpid() != self._pid:
+        if self.closed or not self.is_here:
             return
         self.closed = True
         workers = [worker for worker in self._workers if worker.pid is not None]
@@ -72,6 +83,8 @@ class Crew:
             _kill(workers)
             if self._sweep:
                 _sweep_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
+            if self._feed is not None:
+                self._feed.close()
             for queue in self._queues:
                 _close_queue(queue)
             for worker in self._workers:
@@ -87,6 +100,12 @@ class Crew:
         for queue in self._queues[1:]:  # the first is the one that results come through
             with contextlib.suppress(OSError, RuntimeError, ValueError):  # no thread can be started: killed then
                 queue.put(None)
+
+
+def _work_for(trainer: Mark, target: Callable[..., None], *args: Any) -> None:
+    """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives."""
+    end_with_marked(trainer)
+    target(*args)
 
 
 def _wait_for(workers: list[Any], grace_s: float) -> None:

@@ -21,11 +21,15 @@ _LONG_LENGTH = struct.Struct("!Q")
 class Patience:
     """How long may still be waited; None is for ever."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._deadline = time.monotonic() + timeout_s if timeout_s > 0 else None
+    def __init__(self, timeout_s: float | None) -> None:
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
     def left_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def at_most(self, timeout_s: float) -> Patience:
+        left_s = self.left_s()
+        return Patience(timeout_s if left_s is None else min(timeout_s, left_s))
 
 
 class Inbox:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import queue
 import sys
 import weakref
 from multiprocessing.connection import wait
@@ -13,16 +14,26 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from holdfast.errors import ClosedLoaderError, WorkerDiedError, WorkerError, WorkerTimeoutError
+
 from .crew import GRACE_S, Crew
+from .feed import Feed
 from .inbox import Inbox, Patience
-from .problems import ClosedLoaderError, WorkerDiedError, WorkerTimeoutError, is_stopped, tell_death, tell_state
+from .problems import is_stopped, tell_death, tell_state
 from .tracebacks import let_go
 from .unpack import unpack
 
 _signal_handling: Any = _utils.signal_handling
 _FAILED_GRACE_S = 0.5
 _ENDING_S = 5.0
+_LOOK_S = 5.0
+_PINNED_LOOK_S = 0.5
 _SHOWN_SAMPLES = 8
+_SHOWN_BATCHES = 4
+_TOO_MANY = (
+    "Too many open files: wanted one more descriptor, to fetch a batch from a worker, got none. `holdfast doctor` says "
+    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') does without"
+)
 
 
 class _View:
@@ -51,7 +62,8 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         self._dataset_failed = False
         self._ended_by: str | None = None
         # Batches that were not copied may be in use under their file names, here or where they were sent on to.
-        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, sweep=keep_safe)
+        self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
+        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, sweep=keep_safe)
         weakref.finalize(self, self._crew.close).atexit = False
         try:
             super().__init__(_View(loader, self._crew))
@@ -83,6 +95,10 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
     def _step(self) -> tuple[Any, BaseException | None]:
         if self._ended_by is not None:
             return None, ClosedLoaderError(f"wanted a batch of an open iterator, got one that {self._ended_by}")
+        if not self._crew.is_here:
+            return None, ClosedLoaderError(
+                f"wanted a batch in the process that made the iterator (pid {self._crew.pid}), got asked in its child"
+            )
         self._dataset_failed = False
         try:
             return super().__next__(), None
@@ -107,22 +123,43 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         return index
 
     def _get_data(self) -> Any:
-        if self._pin_memory:
-            return super()._get_data()  # type: ignore[no-untyped-call]
-        if self._inbox is None:
-            self._inbox = Inbox(self._worker_result_queue)
-        patience = Patience(self._timeout)
-        sentinels = [worker.sentinel for worker, busy in zip(self._workers, self._workers_status, strict=True) if busy]
-        message = self._inbox.next_message(patience, sentinels)
-        if message is None:
-            raise self._death() or self._late()
-        try:
-            number, data = unpack(message, patience, keep_safe=self._keep_safe)
-        except (OSError, EOFError) as error:
-            raise self._lost(error) from error
+        number, data = self._get_pinned() if self._pin_memory else self._get_sent()
         if isinstance(number, int):
             self._asked.pop(number, None)
         return number, data
+
+    def _get_sent(self) -> Any:
+        if self._inbox is None:
+            self._inbox = Inbox(self._worker_result_queue)
+        patience = Patience(self._timeout or None)
+        sentinels = [worker.sentinel for worker, busy in zip(self._workers, self._workers_status, strict=True) if busy]
+        while (message := self._inbox.next_message(patience.at_most(_LOOK_S), sentinels)) is None:
+            self._look(patience)
+        try:
+            return unpack(message, patience, keep_safe=self._keep_safe)
+        except (OSError, EOFError) as error:
+            raise self._lost(error) from error
+
+    def _get_pinned(self) -> Any:
+        """From torch's thread, which copies batches into pinned memory as they come."""
+        assert self._feed is not None
+        patience = Patience(self._timeout or None)
+        while True:
+            try:
+                return self._data_queue.get(timeout=patience.at_most(_PINNED_LOOK_S).left_s())
+            except queue.Empty:
+                if self._feed.error is not None:
+                    raise self._lost(self._feed.error) from None
+                self._look(patience)
+                if not self._pin_memory_thread.is_alive():
+                    raise RuntimeError("Pin memory thread exited unexpectedly") from None
+
+    def _look(self, patience: Patience) -> None:
+        """Nothing came: why? A sentinel may be silent, held open by a process that another thread forked."""
+        if (death := self._death()) is not None:
+            raise death
+        if patience.left_s() == 0:
+            raise self._late()
 
     # ---- what went wrong -----------------------------------------------------------------------------------
 
@@ -130,17 +167,23 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         """A batch whose memory could not be fetched: its worker died, or does not answer, or the fault is here."""
         if isinstance(error, BlockingIOError):
             return self._late()
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return WorkerError(_TOO_MANY)
         return self._death(_ENDING_S) or error
 
     def _death(self, wait_s: float = 0) -> WorkerDiedError | None:
         """A process's pipes and sockets go a little before it is seen to have ended: it gets the time."""
         busy = {w.sentinel: (n, w) for n, w in enumerate(self._workers) if self._workers_status[n]}
-        dead = [busy[cast(int, sentinel)] for sentinel in wait(list(busy), timeout=wait_s)]
+        ended = {cast(int, sentinel) for sentinel in wait(list(busy), timeout=wait_s)}
+        dead = [(n, w) for sentinel, (n, w) in busy.items() if sentinel in ended or not w.is_alive()]
         for _, worker in dead:
-            worker.join(_ENDING_S)
+            if worker.exitcode is None:
+                worker.join(_ENDING_S)
         if not dead:
             return None
-        return WorkerDiedError("; ".join(f"{tell_death(w.pid, w.exitcode)}; {self._work_of(n)}" for n, w in dead))
+        text = "; ".join(f"{tell_death(w.pid, w.exitcode)}; {self._work_of(n)}" for n, w in dead)
+        number, worker = dead[0]
+        return WorkerDiedError(text, worker.pid, self._owed_by(number))
 
     def _late(self) -> WorkerTimeoutError:
         suspects = [number for number, worker in enumerate(self._workers) if is_stopped(worker.pid)]
@@ -152,14 +195,20 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
             f"{self._work_of(number)}"
             for number in suspects
         ]
-        return WorkerTimeoutError("; ".join([f"DataLoader timed out after {self._timeout} seconds", *told]))
+        text = "; ".join([f"DataLoader timed out after {self._timeout} seconds", *told])
+        if not suspects:
+            return WorkerTimeoutError(text)
+        return WorkerTimeoutError(text, self._workers[suspects[0]].pid, self._owed_by(suspects[0]))
 
     def _work_of(self, number: int) -> str:
-        tasks = [task for task, info in sorted(self._task_info.items()) if info[0] == number and len(info) == 1]
-        if not tasks:
-            return "it had nothing to do"
-        index = self._asked.get(tasks[0])
-        return f"it was at batch {tasks[0]}" + ("" if index is None else f", {_tell_samples(index)}")
+        owed = self._owed_by(number)
+        return "it owed nothing" if owed is None else f"it owed {owed}"
+
+    def _owed_by(self, number: int) -> str | None:
+        """All that a worker was asked for and has not come: what it had made may be lost in its queue as it died."""
+        tasks = sorted(task for task, info in self._task_info.items() if info == (number,))
+        told = [f"batch {task}" + _tell_samples(self._asked.get(task)) for task in tasks[:_SHOWN_BATCHES]]
+        return ", ".join(told + ["…"] * (len(tasks) > _SHOWN_BATCHES)) or None
 
     # ---- the end -------------------------------------------------------------------------------------------
 
@@ -171,14 +220,16 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
 
     @property
     def closed(self) -> bool:
-        return self._crew.closed
+        """True in a forked child as well: the workers are not its own."""
+        return self._crew.closed or not self._crew.is_here
 
     def _shutdown_workers(self, grace_s: float = GRACE_S) -> None:
         """torch calls it at the end of the data and when the iterator is dropped."""
         self._shutdown = True
         if getattr(self, "_worker_pids_set", False):
             self._stand_alone()
-        self._end_pinning()
+        if hasattr(self, "_pin_memory_thread_done_event"):
+            self._pin_memory_thread_done_event.set()
         self._crew.close(grace_s)
         if not self._crew.closed:
             return  # a forked child's copy
@@ -188,19 +239,11 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         if self._ended_by is not None:
             self._task_info = {}
 
-    def _end_pinning(self) -> None:
-        """Its thread reads what workers write, so it goes first."""
-        thread = getattr(self, "_pin_memory_thread", None)
-        if thread is None or self._crew.closed or not thread.is_alive():
-            return
-        self._pin_memory_thread_done_event.set()
-        with contextlib.suppress(OSError, ValueError):
-            self._worker_result_queue.put((None, None))
-        thread.join(timeout=_utils.MP_STATUS_CHECK_INTERVAL)
-
 
 def _tell_samples(index: Any) -> str:
+    if index is None:
+        return ""
     if not isinstance(index, list | tuple):
-        return f"sample {index!r}"
+        return f" (sample {index!r})"
     shown = ", ".join(repr(one) for one in index[:_SHOWN_SAMPLES])
-    return f"samples {shown}" + (", …" if len(index) > _SHOWN_SAMPLES else "")
+    return f" (samples {shown}" + (", …)" if len(index) > _SHOWN_SAMPLES else ")")

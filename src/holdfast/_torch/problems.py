@@ -1,10 +1,9 @@
-"""What goes wrong with workers. Each is a RuntimeError too, as torch's own are: what caught those still does."""
+"""What a worker is at, and how it ended, in words."""
 
 from __future__ import annotations
 
 import signal
 
-from holdfast.errors import HoldfastError
 from holdfast.proc.processes import read_stat
 from holdfast.proc.procfs import REAL
 
@@ -16,22 +15,6 @@ _STATES = {
     "S": "waiting",
     "Z": "ended",
 }
-
-
-class LoaderError(HoldfastError, RuntimeError):
-    """A loader whose workers can give no more batches."""
-
-
-class WorkerDiedError(LoaderError):
-    """A worker ended before its work was done."""
-
-
-class WorkerTimeoutError(LoaderError):
-    """No batch came within `timeout`."""
-
-
-class ClosedLoaderError(LoaderError):
-    """An iterator was asked for a batch after it was closed."""
 
 
 def is_stopped(pid: int) -> bool:

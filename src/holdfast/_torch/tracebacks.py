@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
-_NOT_OF_THE_USER = tuple(str(Path(file).parent) for file in (torch.__file__, multiprocessing.__file__, __file__))
+_NOT_OF_THE_USER = tuple(
+    str(Path(file).parent) + os.sep for file in (torch.__file__, multiprocessing.__file__, __file__)
+)
 
 
 def let_go(error: BaseException, outer: BaseException | None) -> None:

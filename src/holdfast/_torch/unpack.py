@@ -6,11 +6,13 @@ or multiprocessing is patched, and a batch may be of any shape.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from multiprocessing import process, reduction
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -25,18 +27,18 @@ _reductions: Any = torch.multiprocessing.reductions  # untyped, as all of this i
 _storage: Any = torch.storage
 _DUP_FD = ("multiprocessing.resource_sharer", "DupFd")
 _REBUILD_TENSOR = ("torch.multiprocessing.reductions", "rebuild_tensor")
+_now = threading.local()  # `patience`, of the message that this thread is at
 
 
 def unpack(message: bytes, patience: Patience, *, keep_safe: bool) -> Any:
-    return _Unpickler(message, patience, keep_safe).load()
+    _now.patience = patience
+    return _Unpickler(message, keep_safe).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, message: bytes, patience: Patience, keep_safe: bool) -> None:
+    def __init__(self, message: bytes, keep_safe: bool) -> None:
         super().__init__(io.BytesIO(message))
-        self._meanings: dict[tuple[str, str], Any] = {
-            _DUP_FD: type("FetchedDescriptor", (_FetchedDescriptor,), {"patience": patience})
-        }
+        self._meanings: dict[tuple[str, str], Any] = {_DUP_FD: _FetchedDescriptor}
         if keep_safe:
             self._meanings[_REBUILD_TENSOR] = _copying_rebuild()
 
@@ -48,17 +50,19 @@ class _Unpickler(pickle.Unpickler):
 class _FetchedDescriptor:
     """A worker's descriptor by its address. torch asks with an untimed read: a stopped worker never answers it."""
 
-    patience: Patience
     _id: tuple[str, int]
 
     def detach(self) -> int:
         address, key = self._id
-        with _connect(address, self.patience) as connection:
+        with _connect(address, _now.patience) as connection:
             authkey = process.current_process().authkey
             answer_challenge(connection, authkey)
             deliver_challenge(connection, authkey)
             connection.send((key, os.getpid()))
-            return reduction.recv_handle(connection)
+            try:
+                return reduction.recv_handle(connection)
+            except RuntimeError as error:  # "received 0 items of ancdata": the kernel had no number to give it
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def _connect(address: str, patience: Patience) -> Connection:

@@ -25,6 +25,7 @@ from ..formats.tfrecord.writer import TFRecordWriter
 from ..schema import Bytes, Column, Float32, Int64, Ragged, as_code
 from .demo_look import look
 from .demo_stage import Damage, MemoryMeter, Outcome, Stage, open_descriptors, rate
+from .demo_train import train
 
 SHARDS = 4
 RECORDS = 50_000 if codec.NATIVE else 6_000  # pure Python is far slower
@@ -208,4 +209,4 @@ def _all_lost(stage: Stage) -> list[int]:
     return [int(firsts[done.shard]) + record for done in stage.damages for record in done.lost]
 
 
-STEPS: list[Callable[[Stage, Outcome], None]] = [make, damage, verify, salvage, read, look]
+STEPS: list[Callable[[Stage, Outcome], None]] = [make, damage, verify, salvage, read, train, look]

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
 
+from .._native.look import compiled
 from .procfs import ProcFS, readlink_or_none, stat_or_none
 from .sockets import SocketInfo
 
@@ -49,6 +51,17 @@ _ANONYMOUS = {
     "io_uring": Kind.IO_URING,
 }
 _NUMBERED = {"socket": Kind.SOCKET, "pidfd": Kind.PIDFD}
+# In the order of native/look/rows.c, which asks kind_of for all others.
+_COMPILED_KINDS = (
+    Kind.PIPE,
+    Kind.SOCKET,
+    Kind.FILE,
+    Kind.DELETED,
+    Kind.SHM,
+    Kind.MEMFD,
+    Kind.DEVICE,
+    Kind.OTHER,
+)
 _WITH_PATH = frozenset({Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVICE})
 
 
@@ -67,6 +80,9 @@ class Descriptor(NamedTuple):
     @property
     def deleted(self) -> bool:
         return self.target.endswith(" (deleted)")
+
+
+_kind_of_row = itemgetter(1)  # a name costs twice as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +187,24 @@ def list_fds(procfs: ProcFS, pid: int) -> list[int] | None:
 
 def describe_all(procfs: ProcFS, pid: int, fds: Sequence[int]) -> list[Descriptor]:
     """Those of these descriptors that are there."""
+    return make_rows(fds, procfs.read_targets(f"/proc/{pid}/fd", list(map(str, fds))))
+
+
+def _make_rows(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
     found = []
-    targets = procfs.read_targets(f"/proc/{pid}/fd", [str(fd) for fd in fds])
     for fd, target in zip(fds, targets, strict=True):
         if target:
             kind, inode = kind_of(target)
             # What Descriptor(…) comes to, without the call in between.
             found.append(_new_tuple(Descriptor, (fd, kind, target, inode, None)))
     return found
+
+
+def _make_rows_compiled(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
+    return compiled.describe(fds, targets, Descriptor, _COMPILED_KINDS, kind_of)
+
+
+make_rows = _make_rows_compiled if compiled else _make_rows
 
 
 def describe(procfs: ProcFS, pid: int, fd: int) -> Descriptor | None:
@@ -233,7 +259,7 @@ def _is_full(error: OSError) -> bool:
 
 def count_kinds(descriptors: Iterable[Descriptor]) -> dict[Kind, int]:
     """The most frequent kind first."""
-    return dict(Counter(one.kind for one in descriptors).most_common())
+    return dict(Counter(map(_kind_of_row, descriptors)).most_common())
 
 
 def group_paths(descriptors: Iterable[Descriptor]) -> list[PathGroup]:

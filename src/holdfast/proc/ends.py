@@ -9,12 +9,14 @@ from .descriptors import Descriptor, Kind
 from .pipes import PipeEnd, pair_pipes, read_access
 from .poll import Answer, poll_other, poll_own
 from .procfs import ProcFS, readlink_or_none
-from .sockets import read_sockets
+from .sockets import SocketInfo, read_sockets
 from .unix import SocketEnd, pair_sockets
 
 _new_tuple = tuple.__new__
 # What was seen of each process; None: it may not be looked into.
 Tables = dict[int, list[Descriptor] | None]
+# Of the sockets in a table: where each is, and its inode.
+Places = list[tuple[int, int]]
 
 
 def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
@@ -22,26 +24,34 @@ def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
 
     The tables are those of a network namespace: read once for all processes in it.
     """
-    spaces: dict[str, list[tuple[list[Descriptor], int, int]]] = {}
-    readers: dict[str, int] = {}
-    for pid, table in tables.items():
-        if table and (places := _socket_places(table)):
-            space = readlink_or_none(procfs, f"/proc/{pid}/ns/net") or str(pid)
-            readers[space] = pid
-            spaces.setdefault(space, []).extend((table, at, inode) for at, inode in places)
+    places = {pid: found for pid, table in tables.items() if table and (found := _socket_places(table))}
+    spaces: dict[str, list[int]] = {}
+    for pid in places:
+        spaces.setdefault(readlink_or_none(procfs, f"/proc/{pid}/ns/net") or str(pid), []).append(pid)
     unix = procfs.unix_rows() if spaces else {}
-    for space, sockets in spaces.items():
-        known = read_sockets(procfs, readers[space], {inode for _, _, inode in sockets}, unix)
-        for table, at, inode in sockets:
-            if inode in known:
-                was = table[at]
-                table[at] = _new_tuple(Descriptor, (was.fd, was.kind, was.target, inode, known[inode]))
-    return pair_sockets(_seen(tables), unix) if spaces else {}
+    sockets: dict[int, list[Descriptor]] = {}
+    for pids in spaces.values():
+        wanted = {inode for pid in pids for _, inode in places[pid]}
+        known = read_sockets(procfs, pids[-1], wanted, unix)
+        for pid in pids:
+            sockets[pid] = _put(known, tables[pid] or [], places[pid])
+    return pair_sockets(sockets, unix)
 
 
-def _socket_places(table: Sequence[Descriptor]) -> list[tuple[int, int]]:
+def _socket_places(table: Sequence[Descriptor]) -> Places:
     socket = Kind.SOCKET
-    return [(at, inode or 0) for at, (_, kind, _, inode, _) in enumerate(table) if kind is socket]
+    return [(at, one.inode or 0) for at, one in enumerate(table) if one.kind is socket]
+
+
+def _put(known: Mapping[int, SocketInfo], table: list[Descriptor], places: Places) -> list[Descriptor]:
+    """The sockets at these places, each as it is in the table now."""
+    found = []
+    for at, inode in places:
+        one = table[at]
+        if inode in known:
+            one = table[at] = _new_tuple(Descriptor, (one.fd, one.kind, one.target, inode, known[inode]))
+        found.append(one)
+    return found
 
 
 def find_pipe_ends(procfs: ProcFS, tables: Tables) -> dict[int, list[PipeEnd]]:

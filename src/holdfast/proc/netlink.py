@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from .._native.look import compiled
+
 _SOCK_DIAG = 4
 _DIAG_BY_FAMILY = 20
 _ERROR, _DONE = 2, 3
@@ -84,15 +86,7 @@ def parse_rows(data: bytes) -> tuple[list[UnixRow], bool]:
     """The messages of one packet, and whether they were the last. An error from the kernel is an OSError."""
     rows: list[UnixRow] = []
     at, size = 0, len(data)
-    while at + _HEADER.size <= size:
-        if at + _COMMON.size <= size:
-            length, kind, _, _, _, _, type_, state, _, inode, _, _, first, peer, _, second, shut = _COMMON.unpack_from(
-                data, at
-            )
-            if (length, kind, first, second) == (_COMMON.size, _DIAG_BY_FAMILY, _PEER, _SHUTDOWN):
-                rows.append(_new_tuple(UnixRow, (inode, type_, state, peer, shut, "")))
-                at += length
-                continue
+    while (at := parse_common(data, at, rows)) + _HEADER.size <= size:
         length, kind, *_ = _HEADER.unpack_from(data, at)
         if kind == _DONE or length < _HEADER.size:
             return rows, True
@@ -102,6 +96,26 @@ def parse_rows(data: bytes) -> tuple[list[UnixRow], bool]:
         rows.append(_parse_row(data, at + _HEADER.size, min(at + length, size)))
         at += _aligned(length)
     return rows, not data
+
+
+def _parse_common(data: bytes, at: int, rows: list[UnixRow]) -> int:
+    """Adds the messages from here on that are like nearly all; where the first one that is not begins."""
+    while at + _COMMON.size <= len(data):
+        length, kind, _, _, _, _, type_, state, _, inode, _, _, first, peer, _, second, shut = _COMMON.unpack_from(
+            data, at
+        )
+        if (length, kind, first, second) != (_COMMON.size, _DIAG_BY_FAMILY, _PEER, _SHUTDOWN):
+            break
+        rows.append(_new_tuple(UnixRow, (inode, type_, state, peer, shut, "")))
+        at += length
+    return at
+
+
+def _parse_common_compiled(data: bytes, at: int, rows: list[UnixRow]) -> int:
+    return compiled.parse_unix(data, at, UnixRow, rows)
+
+
+parse_common = _parse_common_compiled if compiled else _parse_common
 
 
 def _parse_row(data: bytes, at: int, end: int) -> UnixRow:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from .._native.look import compiled
 from .descriptors import Descriptor, Kind
 from .fate import Fate as Fate
 from .poll import Answer
@@ -19,7 +20,7 @@ from .procfs import ProcFS
 _READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
 _PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
-_SELF, _ALIVE, _DEAD, _UNKNOWN = Fate
+_SELF, _ALIVE, _DEAD, _UNKNOWN = _FATES = tuple(Fate)
 _new_tuple = tuple.__new__
 
 # The access of a process's ends (fd -> r, w, rw), and what poll says of those without a partner. An fd that is left out
@@ -46,7 +47,7 @@ class PipeEnd(NamedTuple):
 
 def read_access(procfs: ProcFS, pid: int, fds: Sequence[int]) -> dict[int, str]:
     """A link's own permissions tell what its descriptor was opened for; fdinfo would cost an open and a read."""
-    modes = procfs.read_modes(f"/proc/{pid}/fd", [str(fd) for fd in fds])
+    modes = procfs.read_modes(f"/proc/{pid}/fd", list(map(str, fds)))
     return {fd: _ACCESS[mode & _READ_WRITE] for fd, mode in zip(fds, modes, strict=True) if mode}
 
 
@@ -57,6 +58,16 @@ def pair_pipes(
 
     Poll tells the access as well: it is asked for beforehand only of ends that may have a partner.
     """
+    return pair(tables, access, poll)
+
+
+def _pair_compiled(
+    tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None
+) -> dict[int, list[PipeEnd]]:
+    return compiled.pair_pipes(tables, access, poll, _PIPE, PipeEnd, _FATES)
+
+
+def _pair(tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None) -> dict[int, list[PipeEnd]]:
     pipes = {
         pid: [(fd, inode or 0) for fd, kind, _, inode, _ in table if kind is _PIPE] for pid, table in tables.items()
     }
@@ -122,3 +133,6 @@ def _judge(
             fate = _SELF if way == "rw" else _UNKNOWN
         found.append(_new_tuple(PipeEnd, (pid, fd, inode, way, fate, peers)))
     return found
+
+
+pair = _pair_compiled if compiled else _pair

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from .._native.look import compiled
 from .netlink import UnixRow, read_unix_rows
 
 
@@ -87,15 +88,15 @@ class RealProcFS:
 
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
         with _opened(folder) as (prefix, place):
-            found = _read_targets(prefix, names, place)
+            found = read_links(prefix, names, place)
             # The listing's own descriptor is closed by now; this one most likely has got its number.
-            if place is not None and str(place) in names and _is_own(folder):
+            if place >= 0 and str(place) in names and _is_own(folder):
                 found[names.index(str(place))] = ""
             return found
 
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
         with _opened(folder) as (prefix, place):
-            return _read_modes(prefix, names, place)
+            return read_link_modes(prefix, names, place)
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
         return os.stat(path, follow_symlinks=follow)
@@ -136,12 +137,12 @@ def _is_own(folder: str) -> bool:
 
 
 @contextmanager
-def _opened(folder: str) -> Iterator[tuple[str, int | None]]:
-    """What to put before a name in the folder, and the folder: from an open one a link costs two thirds."""
+def _opened(folder: str) -> Iterator[tuple[str, int]]:
+    """What to put before a name in the folder, and the folder, or -1: from an open one a link costs two thirds."""
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # gone, which each link will say, or no descriptor free
-        yield folder + "/", None
+        yield folder + "/", -1
         return
     try:
         yield "", place
@@ -149,26 +150,30 @@ def _opened(folder: str) -> Iterator[tuple[str, int | None]]:
         os.close(place)
 
 
-def _read_targets(prefix: str, names: Sequence[str], place: int | None) -> list[str]:
+def _read_links(prefix: str, names: Sequence[str], place: int) -> list[str]:
     found = []
-    readlink = os.readlink  # tens of thousands of times
+    readlink, folder = os.readlink, None if place < 0 else place  # tens of thousands of times
     for name in names:
         try:
-            found.append(readlink(prefix + name, dir_fd=place))
+            found.append(readlink(prefix + name, dir_fd=folder))
         except OSError:
             found.append("")
     return found
 
 
-def _read_modes(prefix: str, names: Sequence[str], place: int | None) -> list[int]:
+def _read_link_modes(prefix: str, names: Sequence[str], place: int) -> list[int]:
     found = []
-    lstat = os.lstat
+    lstat, folder = os.lstat, None if place < 0 else place
     for name in names:
         try:
-            found.append(lstat(prefix + name, dir_fd=place).st_mode)
+            found.append(lstat(prefix + name, dir_fd=folder).st_mode)
         except OSError:
             found.append(0)
     return found
+
+
+read_links = compiled.read_targets if compiled else _read_links
+read_link_modes = compiled.read_modes if compiled else _read_link_modes
 
 
 def read_all(fd: int) -> str:

@@ -14,7 +14,6 @@ from .sockets import SocketInfo
 _SOCKET = Kind.SOCKET  # finding a member of an enum by its name is slow
 _SELF, _ALIVE, _DEAD, _UNKNOWN = Fate
 _new_tuple = tuple.__new__
-_NOBODY: frozenset[int] = frozenset()
 
 
 class SocketEnd(NamedTuple):
@@ -37,23 +36,23 @@ def pair_sockets(tables: Mapping[int, Iterable[Descriptor]], rows: Mapping[int, 
         pid: [(fd, inode or 0, info) for fd, kind, _, inode, info in table if kind is _SOCKET]
         for pid, table in tables.items()
     }
-    holders: dict[int, set[int]] = {}
+    first: dict[int, int] = {}
+    shared: dict[int, set[int]] = {}
     for pid, ends in sockets.items():
         for _, inode, _ in ends:
-            if inode in holders:
-                holders[inode].add(pid)
-            else:
-                holders[inode] = {pid}
-    return {pid: _judge(pid, ends, rows, holders) for pid, ends in sockets.items()}
+            if (there := first.setdefault(inode, pid)) != pid:
+                shared.setdefault(inode, {there}).add(pid)
+    return {pid: _judge(pid, ends, rows, first, shared) for pid, ends in sockets.items()}
 
 
 def _judge(
     pid: int,
     ends: Iterable[tuple[int, int, SocketInfo | None]],
     rows: Mapping[int, UnixRow],
-    holders: Mapping[int, AbstractSet[int]],
+    first: Mapping[int, int],
+    shared: Mapping[int, AbstractSet[int]],
 ) -> list[SocketEnd]:
-    here = {pid}
+    """`first`: a process with the socket of an inode; `shared`: all of them, where they are more. Few are."""
     found = []
     for fd, inode, info in ends:
         if info is None or info.state != "CONNECTED" or info.family != "unix":
@@ -62,7 +61,11 @@ def _judge(
         peers: tuple[int, ...] = ()
         fate = _UNKNOWN if far is None else _DEAD
         if far:
-            there = holders.get(far, _NOBODY)
-            fate, peers = (_SELF, ()) if there == here else (_ALIVE, tuple(sorted(there - here)))
+            there = first.get(far)
+            fate = _SELF if there == pid else _ALIVE
+            if far in shared:
+                fate, peers = _ALIVE, tuple(sorted(shared[far] - {pid}))
+            elif there is not None and there != pid:
+                peers = (there,)
         found.append(_new_tuple(SocketEnd, (pid, fd, inode, far, fate, peers)))
     return found

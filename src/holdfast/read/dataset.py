@@ -25,7 +25,7 @@ from .sources.catalog import Tell
 from .sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _ALONE = Launch(0, 1, "not sharded")
 
@@ -272,16 +272,22 @@ class Dataset:
     # ---- frameworks
 
     def torch(self, *, epoch: int = 0) -> Any:
-        """An IterableDataset of tensors; see holdfast.torch.as_torch."""
+        """An IterableDataset of dicts of tensors, alone or in any DataLoader; see holdfast.torch.TorchDataset."""
         from importlib import import_module
 
         return import_module("holdfast.torch").as_torch(self, epoch=epoch)
 
-    def tf(self, *, epoch: int = 0) -> Any:
-        """A tf.data.Dataset; see holdfast.tensorflow.as_tf."""
+    def torch_map(self) -> Any:
+        """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples."""
         from importlib import import_module
 
-        return import_module("holdfast.tensorflow").as_tf(self, epoch=epoch)
+        return import_module("holdfast.torch").as_torch_map(self)
+
+    def tf(self, *, epoch: int = 0, spec: Mapping[str, Any] | None = None) -> Any:
+        """A tf.data.Dataset; see holdfast.tensorflow.Passes."""
+        from importlib import import_module
+
+        return import_module("holdfast.tensorflow").as_tf(self, epoch=epoch, spec=spec)
 
     # ---- how
 

@@ -16,6 +16,8 @@ from holdfast.proc.pipes import PipeEnd, pair_pipes, read_access
 from holdfast.proc.poll import Answer, poll_other, poll_own
 from holdfast.proc.procfs import REAL
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 ME = os.getpid()
 
 

@@ -14,6 +14,8 @@ from holdfast.proc.held import HeldProcFS
 from holdfast.proc.procfs import REAL
 from holdfast.proc.sampling import KindSample, Vitals, parse_statm, read_vitals, sample_kinds
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 ME = os.getpid()
 
 

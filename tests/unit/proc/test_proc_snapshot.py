@@ -20,6 +20,8 @@ from holdfast.proc.pipes import Fate
 from holdfast.proc.procfs import REAL, number_or_none
 from holdfast.proc.snapshot import take_snapshot
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 ME = os.getpid()
 
 

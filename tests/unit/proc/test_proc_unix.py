@@ -19,6 +19,8 @@ from holdfast.proc.procfs import REAL
 from holdfast.proc.snapshot import take_snapshot
 from holdfast.proc.sockets import name_row, read_sockets
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 ME = os.getpid()
 
 

@@ -5,6 +5,8 @@
 
 pool.py      ProcessPool: what to use
 run.py       one pass over tasks: results in their order
+post.py      what goes to workers and what comes from them; every wait is here
+job.py       one task on its way
 crew.py      the processes and descriptors of a pool, and their end
 seed.py      the small process that the workers are forked from; it says how each one ended
 worker.py    what a worker runs

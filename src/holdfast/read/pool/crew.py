@@ -31,7 +31,6 @@ GRACE_S = 2.0
 _TERM_S = 0.5
 _KILLED_S = 5.0
 _SEED_S = 1.0
-_LOOK_S = 0.25
 
 
 @dataclass(slots=True, eq=False)

@@ -59,14 +59,14 @@ class Run(Iterator[Any]):
         while True:
             pool._take(self._number, wait=wait)
             self._fill(pool)
-            if not self._line:
+            if not self._line and self._tasks is None:
                 self.close()
                 raise StopIteration
-            if self._line[0].settled:
+            if self._line and self._line[0].settled:
                 job = self._line.popleft()
                 self._fill(pool)  # before the result is worked with: the workers go on meanwhile
                 return job
-            wait = True
+            wait = True  # with an empty line too: the tasks of a run that was given up may have all slots
 
     def _fill(self, pool: ProcessPool) -> None:
         while self._tasks is not None and len(self._line) < pool.ahead and pool._post.has_room:

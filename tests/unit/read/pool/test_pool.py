@@ -80,6 +80,13 @@ def test_a_pool_runs_again_also_after_a_run_was_abandoned(echoes: ProcessPool) -
     assert list(echoes.run([])) == []
 
 
+def test_a_run_waits_for_room_that_an_abandoned_one_has() -> None:
+    with ProcessPool(pool_work.add_up, 2) as pool:
+        for number in range(20):
+            assert next(pool.run(Task(100_000) for _ in range(10))) == sum(range(100_000))
+            assert list(pool.run([Task(number)])) == [sum(range(number))]
+
+
 def test_an_error_of_the_tasks_source_comes_in_its_turn(echoes: ProcessPool) -> None:
     def tasks() -> Iterator[Task]:
         yield Task(1)

@@ -1,0 +1,72 @@
+"""holdfast's reading, in a process of its own. Everything is made anew for a pass, the index of its files included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import holdfast as hold
+from read_images import decode
+from read_pass import Batches, operations
+from read_rows import BATCH, WINDOW, WORKERS
+from worker import Job, serve
+from workload import EMBED
+
+SEED = 7
+
+EXAMPLE: dict[str, Any] = {
+    "id": hold.Bytes(),
+    "label": hold.Int64(),
+    "weight": hold.Float32(),
+    "embed": hold.Float32(EMBED),
+}
+IMAGE: dict[str, Any] = {"image": hold.Bytes(), "label": hold.Int64()}
+FILE: dict[str, Any] = {"image": hold.Bytes(key="data"), "label": hold.Int64()}
+ROW: dict[str, Any] = {"values": hold.Float32(1024), "label": hold.Int64()}
+
+
+def examples(job: Job) -> Batches:
+    return _each(_shuffled(job, EXAMPLE).batch(BATCH[job["data"]]))
+
+
+def examples_torch(job: Job) -> Batches:
+    return iter(_shuffled(job, EXAMPLE).batch(BATCH[job["data"]]).torch())
+
+
+def images(job: Job) -> Batches:
+    return _each(_shuffled(job, IMAGE).map(_decoded, workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
+
+
+def files(job: Job) -> Batches:
+    return _each(
+        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="threads").batch(BATCH["files"])
+    )
+
+
+def hdf5(job: Job) -> Batches:
+    return _each(_shuffled(job, ROW).batch(BATCH["hdf5"]))
+
+
+def _shuffled(job: Job, schema: dict[str, Any], **options: bool) -> Any:
+    return hold.read(job["files"], schema, **options).shuffle(seed=SEED, window=WINDOW[job["data"]])
+
+
+def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"image": decode(sample["image"]), "label": sample["label"]}
+
+
+def _each(dataset: Any) -> Batches:
+    with dataset.iterate(epoch=0) as batches:
+        yield from batches
+
+
+def facts() -> dict[str, Any]:
+    if "read" not in hold.__all__:
+        raise RuntimeError("this holdfast has no hold.read yet")
+    return {"versions": {"holdfast": hold.__version__, "numpy": np.__version__}}
+
+
+if __name__ == "__main__":
+    pipelines = [examples, examples_torch, images, files, hdf5]
+    serve(operations({pipeline.__name__: pipeline for pipeline in pipelines}), facts)

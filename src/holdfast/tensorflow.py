@@ -1,0 +1,237 @@
+"""A holdfast dataset as TensorFlow's: `ds.tf()`.
+
+    dataset = hold.read("train-*.tfrecord", schema).shuffle(seed=7).batch(64).tf()
+    model.fit(dataset.map(lambda batch: (batch["image"], batch["label"])), epochs=3)
+
+Columns of fixed shape are dense tensors, strings tf.string, lists of any length tf.RaggedTensor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from holdfast.errors import SchemaError
+from holdfast.formats.columns import BytesColumn, RaggedColumn
+from holdfast.read.after import state_after
+from holdfast.read.dataset import Dataset
+from holdfast.read.iteration import Iteration, cut_of
+from holdfast.schema import Bytes, Column, Float32, Ragged, Value
+
+__all__ = ["Passes", "as_tf"]
+
+
+def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Mapping[str, Any] | None = None) -> Any:
+    """A tf.data.Dataset of dicts. `ds.tf()` is the same; `Passes` is the same with a way to resume."""
+    return Passes(dataset, epoch=epoch, spec=spec).dataset
+
+
+class Passes:
+    """`dataset` is a tf.data.Dataset; each pass over it that comes to its end is followed by the next epoch.
+
+    So `fit(epochs=3)` has three orders. A pass that is left half-way is begun anew, with the same epoch.
+
+    epoch, state: where the first pass begins: an epoch, or a state of `state_after`
+    spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
+           Without it the functions are run on the first batch, to see what they make.
+
+    Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        epoch: int = 0,
+        state: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._read, self._loaded = dataset, state
+        self._epoch = epoch if state is None else int(state.get("epoch", epoch))
+        self._resumes = state is not None
+        self._lock = threading.Lock()
+        self._convert = _batch_to_tf if dataset._settings.batched else _sample_to_tf
+        self._begin().close()  # says what is wrong with the state
+        self.dataset: Any = self._made(_element_spec(dataset, dict(spec or {})))
+
+    def _made(self, spec: dict[str, Any]) -> Any:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return tf.data.Dataset.from_generator(self._run, output_signature=spec).with_options(options)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is of this epoch: from its beginning, or where the state it was made with says.
+
+        For Keras, whose fit() looks at a batch first and then starts over: call it when an epoch begins, and whatever
+        was fetched ahead before is of no account.
+        """
+        with self._lock:
+            self._read.iterate(epoch).close()  # says what is wrong with it
+            self._epoch = epoch
+            self._resumes = self._loaded is not None and self._loaded["epoch"] == epoch
+
+    def state_after(self, batches: int, *, epoch: int) -> dict[str, Any]:
+        """The state after so many batches of an epoch were taken, since its beginning or since it was resumed."""
+        resumed = self._loaded is not None and self._loaded["epoch"] == epoch
+        return state_after(self._read, batches, epoch=epoch, since=self._loaded if resumed else None)
+
+    def _begin(self) -> Iteration:
+        begun = self._read.iterate(self._epoch)
+        if self._resumes and self._loaded is not None:
+            begun.load_state_dict(self._loaded)
+        return begun
+
+    def _run(self) -> Iterator[Any]:
+        with self._lock:
+            begun, epoch = self._begin(), self._epoch
+        # TensorFlow drops this generator with its iterator: that ends the iteration.
+        with begun:
+            for rows in begun:
+                yield {name: self._convert(value) for name, value in rows.items()}
+        with self._lock:
+            if epoch == self._epoch:  # nobody else has moved it
+                self._epoch, self._resumes = begun.epoch + 1, False
+
+
+# ---- values
+
+
+def _batch_to_tf(column: Any) -> Any:
+    if isinstance(column, RaggedColumn):
+        return tf.RaggedTensor.from_row_splits(_batch_to_tf(column.values), column.row_splits, validate=False)
+    if isinstance(column, BytesColumn):
+        return _strings(column.tolist(), (len(column), column.per_item) if column.per_item else (len(column),))
+    return column
+
+
+def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
+    """Of objects: numpy's own strings lose the zeros at their end."""
+    array = np.empty(shape, object)
+    array[...] = np.array(values, object).reshape(shape) if values else None
+    return array
+
+
+def _sample_to_tf(value: Any) -> Any:
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, BytesColumn):
+        return _strings(value.tolist(), (len(value),))
+    if isinstance(value, RaggedColumn):
+        return _batch_to_tf(value)
+    return value
+
+
+# ---- what they look like
+
+
+def _element_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
+    settings = dataset._settings
+    made_by_functions = any(function.kind == "map" for function in settings.functions)
+    padded = settings.batched and settings.how == "pad"
+    if not made_by_functions and not padded:
+        spec_of = _batch_spec if settings.batched else _sample_spec
+        rows = _fixed_rows(dataset)
+        found = {name: spec_of(column, rows) for name, column in dataset.schema.items()}
+    else:
+        found = _seen_spec(dataset, given)
+    unknown = sorted(given.keys() - found.keys())
+    if unknown:
+        raise SchemaError(f"wanted a spec of columns there are ({', '.join(found)}), got one of {unknown[0]!r}")
+    return found | given
+
+
+def _fixed_rows(dataset: Dataset) -> int | None:
+    """How many every batch has, if they all have as many."""
+    settings = dataset._settings
+    may_shrink = settings.on_corrupt == "skip" or any(
+        function.kind == "filter" or function.on_error == "skip" for function in settings.functions
+    )
+    if not settings.batched or settings.even == "none" or may_shrink:
+        return None
+    return cut_of(settings, dataset._launch().world).batch
+
+
+def _batch_spec(column: Column, rows: int | None) -> Any:
+    if isinstance(column, Ragged):
+        value = column.value
+        shape = [rows, *[None] * column.depth, *_shape(value)]
+        return tf.RaggedTensorSpec(shape, _dtype(value), ragged_rank=column.depth, row_splits_dtype=tf.int64)
+    return tf.TensorSpec([rows, *_shape(column)], _dtype(column))
+
+
+def _sample_spec(column: Column, _: int | None) -> Any:
+    if not isinstance(column, Ragged):
+        return tf.TensorSpec(_shape(column), _dtype(column))
+    if column.depth == 1:
+        return tf.TensorSpec([None, *_shape(column.value)], _dtype(column.value))
+    return _batch_spec(column.inner, None)
+
+
+def _shape(column: Value) -> tuple[int, ...]:
+    """A row of strings is one list of them, whatever their shape."""
+    return (column.count,) if isinstance(column, Bytes) and column.shape else column.shape
+
+
+def _dtype(column: Value) -> Any:
+    return tf.string if isinstance(column, Bytes) else tf.float32 if isinstance(column, Float32) else tf.int64
+
+
+# ---- what functions make of them
+
+
+def _seen_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
+    """From the first batch, which is read once more when the pass begins: an order is the same every time."""
+    settings = dataset._settings
+    here = tuple(replace(function, where="inline", workers=0) for function in settings.functions)
+    one = dataset._with(functions=here, cache=None, prefetch_bytes=0, repeat=1).take(1)
+    with one.iterate() as begun:
+        rows = next(begun, None)
+    if rows is None:
+        raise SchemaError("there is no sample that would show what the functions make of it: say tf(spec=…)")
+    if not isinstance(rows, Mapping):
+        raise SchemaError(f"wanted dicts from the functions, got {type(rows).__name__}")
+    see: Callable[..., Any] = _seen_column if settings.batched else _seen_value
+    fixed = _fixed_rows(dataset)
+    free = {name for name in rows if settings.how == "pad" and not _has_fixed_shape(dataset.schema.get(name))}
+    return {name: given.get(name) or see(name, value, fixed, name in free) for name, value in rows.items()}
+
+
+def _has_fixed_shape(column: Column | None) -> bool:
+    return isinstance(column, Value)
+
+
+def _seen_column(name: str, column: Any, rows: int | None, free: bool) -> Any:
+    if isinstance(column, RaggedColumn):
+        depth, values = 1, column.values
+        while isinstance(values, RaggedColumn):
+            depth, values = depth + 1, values.values
+        inner = _seen_column(name, values, None, free)
+        shape = [rows if rows == len(column) else None, *[None] * depth, *inner.shape[1:]]
+        return tf.RaggedTensorSpec(shape, inner.dtype, ragged_rank=depth, row_splits_dtype=tf.int64)
+    if isinstance(column, BytesColumn):
+        first = rows if rows == len(column) else None
+        inside = [None if free else column.per_item] if column.per_item else []
+        return tf.TensorSpec([first, *inside], tf.string)
+    value = _seen_value(name, column, None, free)
+    if not value.shape.rank:
+        raise SchemaError(f"column {name!r}: wanted one value a row, got {column!r}")
+    return tf.TensorSpec([rows if rows == value.shape[0] else None, *value.shape[1:]], value.dtype)
+
+
+def _seen_value(name: str, value: Any, _: int | None, free: bool) -> Any:
+    if isinstance(value, (memoryview, bytes, bytearray, str)):
+        return tf.TensorSpec([], tf.string)
+    if isinstance(value, BytesColumn):
+        return tf.TensorSpec([None], tf.string)
+    if isinstance(value, RaggedColumn):
+        return _seen_column(name, value, None, free)
+    try:
+        seen = tf.TensorSpec.from_tensor(tf.convert_to_tensor(value))
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"column {name!r}: TensorFlow has no tensor for {type(value).__name__}: {error}") from None
+    return tf.TensorSpec([None] * seen.shape.rank, seen.dtype) if free else seen
