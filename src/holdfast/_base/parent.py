@@ -44,7 +44,8 @@ def end_with_marked(parent: Mark) -> bool:
         os._exit(_EXIT_CODE)
     except OSError:
         return False
-    if _start_ticks(parent.pid) != parent.start_ticks:
+    started = _start_ticks(parent.pid)
+    if None not in (started, parent.start_ticks) and started != parent.start_ticks:
         os._exit(_EXIT_CODE)  # the number is another process's by now
     end_with(pidfd)
     return True

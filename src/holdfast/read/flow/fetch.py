@@ -60,7 +60,7 @@ class Fetcher:
         self._epoch, self._bound, self._losses, self._meter = epoch, memory_bytes, losses, meter
         self._skip, self._cache = skip_corrupt, cache
         blocks = order.blocks
-        self._large = (blocks.size_bytes >= _LARGE_BYTES * blocks.count) & self._can_pick(blocks)
+        self._large = self._wanted_singly(blocks)
         self._pool = RowPool()
         self._slot = np.full(len(blocks), -1, np.int64)  # of every block that is held
         self._free: list[int] = []
@@ -72,12 +72,13 @@ class Fetcher:
         self._held_bytes = 0
         self._swell = 1.0  # how much larger samples are in memory than on disk
 
-    def _can_pick(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Where a sample can be read by itself for the price of its own bytes."""
-        able = np.zeros(len(self._library), np.bool_)
+    def _wanted_singly(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Blocks whose samples are best read one by one, when their turn comes."""
+        single, apart = np.zeros((2, len(self._library)), np.bool_)
         for shard in np.unique(blocks.shard).tolist():
-            able[shard] = self._library.single(shard)
-        return able[blocks.shard]
+            single[shard], apart[shard] = self._library.single(shard), self._library.apart(shard)
+        large = blocks.size_bytes >= _LARGE_BYTES * blocks.count
+        return large & single[blocks.shard] | apart[blocks.shard]
 
     # ---- steps
 

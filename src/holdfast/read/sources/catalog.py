@@ -105,6 +105,10 @@ class Catalog:
         """Whether one sample can be read for the price of its own bytes."""
         return self._known[number].single
 
+    def apart(self, number: int) -> bool:
+        """Whether every sample is a file of its own: reading them together gains nothing."""
+        return self._specs[number].is_files
+
     def blocks(self) -> Blocks:
         """What is read in one go, over all shards in their order."""
         return self._blocks

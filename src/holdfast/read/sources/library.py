@@ -51,6 +51,11 @@ class Library:
         at = int(np.searchsorted(self.begins, shard, "right")) - 1
         return self._catalogs[at].single(shard - int(self.begins[at]))
 
+    def apart(self, shard: int) -> bool:
+        """Whether every sample of it is a file of its own."""
+        at = int(np.searchsorted(self.begins, shard, "right")) - 1
+        return self._catalogs[at].apart(shard - int(self.begins[at]))
+
     def stats(self) -> PoolStats:
         each = [pool.stats() for pool in self._pools]
         return PoolStats(

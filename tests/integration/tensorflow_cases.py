@@ -1,0 +1,283 @@
+"""Plays the ways TensorFlow and Keras read a holdfast dataset, in one process, and says what came out."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import holdfast as hold
+import leftovers
+import line_server
+from holdfast.tensorflow import Passes
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "read"))
+
+from made_files import SCHEMA, make_shards
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+
+def dataset(ask: dict[str, Any]) -> hold.Dataset:
+    ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).limits(memory="200MB")
+    if ask.get("batch", 16):
+        ds = ds.batch(ask.get("batch", 16), drop_last=ask.get("drop_last", False))
+    return ds
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in np.atleast_1d(batch["id"].numpy())]
+
+
+def described(made: Any) -> dict[str, str]:
+    return {
+        name: f"{type(spec).__name__} {spec.shape} {spec.dtype.name}"
+        for name, spec in sorted(made.element_spec.items())
+    }
+
+
+def left(before: leftovers.Picture) -> dict[str, list[str]]:
+    """TensorFlow's own threads show once they have run Python code, and stay."""
+    found = leftovers.wait_until_clean(before, grace_s=0.5)
+    found["thread"] = [name for name in found.get("thread", []) if not name.startswith("Dummy-")]
+    return {kind: things for kind, things in found.items() if things}
+
+
+# ---- the cases ---------------------------------------------------------------------------------------------
+
+
+def make(ask: dict[str, Any]) -> None:
+    make_shards(Path(ask["folder"]), ask["counts"])
+
+
+def order(ask: dict[str, Any]) -> Any:
+    """As holdfast itself has it."""
+    with dataset(ask).iterate(ask.get("epoch", 0)) as it:
+        return [int(i) for batch in it for i in batch["id"]]
+
+
+def read(ask: dict[str, Any]) -> Any:
+    found, whole = [], True
+    made = dataset(ask).tf()
+    for batch in made:
+        for at, number in enumerate(batch["id"].numpy().tolist()):
+            found.append(number)
+            whole &= batch["name"][at].numpy() == f"sample {number}".encode()
+            whole &= batch["emb"][at].numpy().tolist() == [number * 3, number * 3 + 1, number * 3 + 2]
+            whole &= batch["tags"][at].numpy().tolist() == list(range(number % 4))
+    return {"ids": found, "whole": bool(whole), "spec": described(made)}
+
+
+def passes(ask: dict[str, Any]) -> Any:
+    made = dataset(ask).tf(epoch=2)
+    next(iter(made))  # left half-way
+    return [ids(made), ids(made)]
+
+
+def samples(ask: dict[str, Any]) -> Any:
+    made = dataset(ask | {"batch": 0}).tf()
+    tags = [len(one["tags"]) for one in made.take(3)]
+    return {"tags": tags, "ids": ids(made), "spec": described(made)}
+
+
+RICH = {
+    "id": hold.Int64(),
+    "words": hold.Bytes(2),
+    "grid": hold.Float32(2, 2),
+    "boxes": hold.Ragged(hold.Float32(4)),
+    "parts": hold.Ragged(hold.Bytes()),
+}
+
+
+def rich(ask: dict[str, Any]) -> Any:
+    path = Path(ask["folder"]).parent / "rich.tfrecord"
+    if not path.exists():
+        with hold.TFRecordWriter(path, RICH) as writer:
+            for i in range(5):
+                writer.append(
+                    id=i,
+                    words=[b"a\0", b"%d" % i],
+                    grid=[[i, 1], [2, 3]],
+                    boxes=[[i] * 4] * i,
+                    parts=[b"p%d" % n for n in range(i % 3)],
+                )
+    made = hold.read(path, RICH).batch(4).tf()
+    batch = next(iter(made))
+    return {
+        "spec": described(made),
+        "words": [[word.decode() for word in row] for row in batch["words"].numpy().tolist()],
+        "boxes": batch["boxes"].to_list()[2],
+        "parts": [[part.decode() for part in row] for row in batch["parts"].to_list()],
+        "single": described(hold.read(path, RICH).tf()),
+    }
+
+
+def nested(ask: dict[str, Any]) -> Any:
+    def lists(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"id": sample["id"], "two": np.full((int(sample["id"]) % 3, 2), 7.0, np.float32)}
+
+    made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, how="ragged").tf()
+    return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
+
+
+CALLS: list[int] = []
+
+
+def squared(sample: dict[str, Any]) -> dict[str, Any]:
+    CALLS.append(int(sample["id"]))
+    return {"id": sample["id"], "image": np.full((4, 4, 1), sample["id"], np.uint8), "text": "ü"}
+
+
+def mapped(ask: dict[str, Any]) -> Any:
+    """Functions are asked what they make; all they make arrives."""
+    ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).map(squared, workers=2).batch(16, drop_last=ask["drop_last"])
+    made = ds.tf()
+    return {"spec": described(made), "ids": ids(made)}
+
+
+def told_spec(ask: dict[str, Any]) -> Any:
+    def grow(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"id": sample["id"], "x": np.zeros(int(sample["id"]) + 1, np.float32)}
+
+    ds = hold.read(ask["folder"], SCHEMA).map(grow)
+    padded = ds.batch(3, how="pad").tf()
+    single = ds.tf(spec={"x": tf.TensorSpec([None], tf.float32)})
+    try:
+        ds.tf(spec={"y": tf.TensorSpec([None], tf.float32)})
+        wrong = ""
+    except hold.errors.SchemaError as error:
+        wrong = str(error)
+    return {
+        "padded": described(padded),
+        "shapes": [list(batch["x"].shape) for batch in padded.take(2)],
+        "single": [len(one["x"]) for one in single.take(3)],
+        "wrong": wrong,
+    }
+
+
+def failing(ask: dict[str, Any]) -> Any:
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["id"] == 40:
+            raise ValueError("no such picture")
+        return {"id": sample["id"]}
+
+    before = leftovers.take()
+    made = hold.read(ask["folder"], SCHEMA).map(fail, workers=2).batch(16).prefetch("1MB").tf()
+    said, seen = "", []
+    try:
+        for batch in made:
+            seen += batch["id"].numpy().tolist()
+    except tf.errors.OpError as error:
+        said = str(error)
+    del made
+    gc.collect()
+    return {"said": said, "seen": len(seen), "left": left(before)}
+
+
+def dropped(ask: dict[str, Any]) -> Any:
+    """Half-way: threads and files go with TensorFlow's iterator."""
+    made = hold.read(ask["folder"], SCHEMA).map(squared, workers=2).batch(4).prefetch("1MB").tf()
+    before = leftovers.take()
+    one = iter(made.prefetch(2))
+    next(one)
+    at_work = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
+    del one
+    gc.collect()
+    return {"at_work": len(at_work), "left": left(before)}
+
+
+def resumed(ask: dict[str, Any]) -> Any:
+    first = Passes(dataset(ask), epoch=3)
+    seen = ids(first.dataset.take(ask["taken"]))
+    state = first.state_after(ask["taken"], epoch=3)
+    then = Passes(dataset(ask | {"batch": ask["then"]}), state=state)
+    rest = ids(then.dataset)
+    next_epoch = ids(then.dataset)
+    then.set_epoch(3)
+    return {"seen": seen, "rest": rest, "next": next_epoch, "again": ids(then.dataset) == rest}
+
+
+# ---- strategies --------------------------------------------------------------------------------------------
+
+
+def mirrored(ask: dict[str, Any]) -> Any:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    shared = strategy.experimental_distribute_dataset(dataset(ask).tf())
+    per_replica: list[list[int]] = [[], []]
+    for batch in shared:
+        for at, part in enumerate(strategy.experimental_local_results(batch["id"])):
+            per_replica[at] += part.numpy().tolist()
+    return per_replica
+
+
+NOTES: list[int] = []
+
+
+class Seen(keras.layers.Layer):
+    """Passes its input on, and notes the numbers in it."""
+
+    def call(self, x: Any) -> Any:
+        def note(numbers: Any) -> Any:
+            NOTES.extend(np.rint(numbers[:, 0] / 3).astype(int).tolist())
+            return numbers
+
+        out = tf.numpy_function(note, [x], tf.float32, stateful=True)
+        out.set_shape(x.shape)
+        return out
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def fit(ask: dict[str, Any]) -> Any:
+    """What a model saw in three epochs."""
+    NOTES.clear()
+    strategy: Any = tf.distribute.get_strategy()
+    if ask["mirrored"]:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), Seen(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+    made = dataset(ask).tf().map(lambda batch: (batch["emb"], tf.cast(batch["id"], tf.float32)))
+    ends: list[int] = []
+    model.fit(
+        made,
+        epochs=3,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(len(NOTES)))],
+    )
+    return {"notes": list(NOTES), "ends": ends}
+
+
+CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    one.__name__: one
+    for one in (
+        dropped,
+        failing,
+        fit,
+        make,
+        mapped,
+        mirrored,
+        nested,
+        order,
+        passes,
+        read,
+        resumed,
+        rich,
+        samples,
+        told_spec,
+    )
+}
+
+
+if __name__ == "__main__":
+    line_server.serve(lambda ask: CASES[ask["case"]](ask))
