@@ -5,6 +5,7 @@
 
 #define AHEAD 16 /* rows: what is far from the cache is on its way by the time it is needed */
 #define LINE 64
+#define FETCHED 512
 
 typedef struct {
     uint64_t start, stop;
@@ -16,10 +17,15 @@ static inline uint64_t load_end(const uint8_t *data, uint64_t i) {
     return end;
 }
 
+/* Every line of a short item, the first ones of a long one: from there on the core sees by itself what is wanted. */
 static inline void fetch(const uint8_t *data, size_t size) {
+    size_t most = size < FETCHED ? size : FETCHED;
     __builtin_prefetch(data);
-    if (size > LINE / 2) { /* it may well reach into the next line */
-        __builtin_prefetch(data + size - 1);
+    for (size_t at = LINE; at < most; at += LINE) {
+        __builtin_prefetch(data + at);
+    }
+    if (most > LINE / 2) { /* it may well reach into the next line */
+        __builtin_prefetch(data + most - 1);
     }
 }
 

@@ -6,14 +6,14 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..schema import Column, Value
-from .columns import Batch
+from ..schema import Column, Schema, Value
+from .columns import Batch, BytesColumn
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -64,6 +64,21 @@ class Shard(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class FramesDecoder(Protocol):
+    def decode(self, frames: BytesColumn) -> Batch | None:
+        """The samples of these frames; None when something is wrong with one of them."""
+
+
+@runtime_checkable
+class FramedShard(Protocol):
+    """A shard whose samples can be taken undecoded, put together in any order, and decoded then."""
+
+    def frames(self, start: int, stop: int, into: Any = None) -> BytesColumn:
+        """The samples [start, stop), undecoded; in the memory of `into` if it is enough."""
+
+    def frames_decoder(self, schema: Schema) -> FramesDecoder: ...
 
 
 def open_shard(

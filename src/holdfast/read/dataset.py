@@ -20,13 +20,14 @@ from .flow.keep import SampleCache
 from .iteration import Iteration
 from .launch import Launch, find_rank
 from .order.shards import Even
-from .settings import Cache, Each, Function, How, OnError, Settings, Where, one_of, whole
+from .settings import Cache, Each, Function, How, OnError, Settings, Where, is_number, one_of, whole
 from .sources.catalog import Tell
 from .sources.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_MOST_LANES = 1 << 12  # each costs some time in every plan
 _ALONE = Launch(0, 1, "not sharded")
 
 
@@ -57,13 +58,12 @@ class Dataset:
         window:  how much is shuffled together, about; or `samples` of them
         lanes:   how many places of the data are read in turn; by default a power of two that fits the data, up to 64
         """
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise TypeError(f"shuffle: wanted a whole number as the seed, got {seed!r}")
-        if lanes is not None:
-            whole("lanes", lanes, 1)
-        if samples is not None:
-            whole("samples", samples, 1)
-        return self._with(seed=seed, window_bytes=parse_bytes(window), window_samples=samples, lanes=lanes)
+        return self._with(
+            seed=whole("the seed", seed),
+            window_bytes=parse_bytes(window),
+            window_samples=None if samples is None else whole("samples", samples, 1, 1 << 62),
+            lanes=None if lanes is None else whole("lanes", lanes, 1, _MOST_LANES),
+        )
 
     def shard(self, who: str | tuple[int, int] | None = "auto", *, even: Even | None = None) -> Dataset:
         """This rank's part of the samples.
@@ -73,8 +73,8 @@ class Dataset:
         even: how an epoch ends when the ranks' batches do not come out even: "none" (the last batches are short, or
               have no sample), "pad" (samples from the beginning fill them) or "drop"
         """
-        if who is not None and who != "auto":
-            find_rank(who)  # says at once what is wrong with it
+        if who is not None and not (isinstance(who, str) and who == "auto"):
+            who = find_rank(who)[:2]  # says at once what is wrong with it
         if even is not None:
             one_of("even", even, Even)
         return self._with(shard=who, shard_said=True, even=even or self._settings.even)
@@ -97,7 +97,10 @@ class Dataset:
             raise TypeError(f"batch: wanted a size or a global_size, got {size!r} and {global_size!r}")
         if self._settings.batched:
             raise ValueError("batch: this dataset has batches already")
-        whole("a batch", size if global_size is None else global_size, 1)
+        size = None if size is None else whole("a batch", size, 1)
+        global_size = None if global_size is None else whole("a global batch", global_size, 1)
+        if not is_number(pad_value) and not isinstance(pad_value, bool):
+            raise ValueError(f"wanted a number as the pad_value, got {pad_value!r}")
         if how is not None:
             one_of("how", how, How)
         even: Even = "drop" if drop_last else self._settings.even
@@ -105,16 +108,14 @@ class Dataset:
 
     def take(self, n: int) -> Dataset:
         """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank."""
-        whole("take", n, 0)
-        if self._settings.batched:
-            return self._with(take_batches=n)
-        return self._with(take_samples=n)
+        name = "take_batches" if self._settings.batched else "take_samples"
+        before = getattr(self._settings, name)
+        n = whole("take", n, 0)
+        return self._with(**{name: n if before is None else min(n, before)})
 
     def repeat(self, times: int | None = None) -> Dataset:
         """So many epochs in a row, each in its own order. Without a number: for ever."""
-        if times is not None:
-            whole("repeat", times, 1)
-        return self._with(repeat=times)
+        return self._with(repeat=None if times is None else whole("repeat", times, 1))
 
     # ---- functions
 
@@ -168,13 +169,14 @@ class Dataset:
     ) -> Dataset:
         each: Each = "batch" if self._settings.batched else "sample"
         where = where or ("threads" if workers else "inline")
-        workers = workers if workers is not None else 0 if where == "inline" else min(4, os.cpu_count() or 1)
+        if workers is None:
+            workers = 0 if where == "inline" else min(4, os.cpu_count() or 1)
         made = Function(
             kind=kind,
             function=function,
             each=each,
             where=where,
-            workers=workers,
+            workers=whole("workers", workers, 0),
             on_error=on_error,
             max_errors=max_errors,
             **more,
@@ -203,9 +205,7 @@ class Dataset:
         """The most files open at once ("auto": half of what this process may still open), and bytes held in memory."""
         changes: dict[str, Any] = {}
         if open_files is not None:
-            if open_files != "auto":
-                whole("open_files", open_files, 1)
-            changes["open_files"] = open_files
+            changes["open_files"] = "auto" if open_files == "auto" else whole("open_files", open_files, 1)
         if memory is not None:
             changes["memory_bytes"] = parse_bytes(memory)
         return self._with(**changes)._checked()
@@ -232,9 +232,16 @@ class Dataset:
 
         worker: which of how many share this rank's batches, each taking every so-many-th
         """
-        whole("epoch", epoch, 0)
+        epoch = whole("epoch", epoch, 0)
+        if not isinstance(worker, tuple) or len(worker) != 2:
+            raise ValueError(f"wanted worker to be (number, how many), got {worker!r}")
         return Iteration(
-            self._source, self._settings, self._launch(), epoch=epoch, worker=worker, cache=self._sample_cache()
+            self._source,
+            self._settings,
+            self._launch(),
+            epoch=epoch,
+            worker=(whole("worker", worker[0], 0), whole("workers", worker[1], 1)),
+            cache=self._sample_cache(),
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -34,7 +34,8 @@ def read(
 
     schema:       the columns to read; by default what the files have
     verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
-    on_corrupt:   "skip" leaves out damaged samples, up to `max_corrupt`, and lists them in losses()
+    on_corrupt:   "skip" leaves out damaged samples and shards, up to `max_corrupt`, and lists them in losses();
+                  "salvage" gets back records of which only the header is damaged, too
     classes:      small files in folders get a column "label": the number of their folder
     storage:      options for URLs, as fsspec takes them; shards are brought into `cache_folder`, up to `cache_bytes`
     """
@@ -44,8 +45,17 @@ def read(
     one_of("on_corrupt", on_corrupt, OnCorrupt)
     whole("max_corrupt", max_corrupt, 0)
     remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage}
-    source = FileSource(find_sources(what, storage), columns, remote, verify=verify, classes=classes)
-    return Dataset(source, Settings(on_corrupt=on_corrupt, max_corrupt=max_corrupt))
+    source = FileSource(
+        find_sources(what, storage),
+        columns,
+        remote,
+        verify=verify,
+        classes=classes,
+        on_corrupt=on_corrupt,
+        max_corrupt=max_corrupt,
+    )
+    # What can be salvaged was when the shards were looked at: behind that, both skip.
+    return Dataset(source, Settings(on_corrupt="raise" if on_corrupt == "raise" else "skip", max_corrupt=max_corrupt))
 
 
 def mix(

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, NamedTuple
 
 from ..errors import InputError
@@ -44,7 +45,7 @@ def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None
 
 def _explicit(shard: Any) -> Launch:
     try:
-        rank, world = (int(one) for one in shard)
+        rank, world = (index(one) for one in shard)
     except (TypeError, ValueError):
         raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}') from None
     if not 0 <= rank < world:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from operator import index
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from .order.sequence import WINDOW_BYTES
 from .order.shards import Even
@@ -13,7 +18,7 @@ Where = Literal["inline", "threads", "processes"]
 Each = Literal["sample", "batch"]
 How = Literal["stack", "pad", "ragged"]
 OnError = Literal["raise", "skip"]
-OnCorrupt = Literal["raise", "skip"]
+OnCorrupt = Literal["raise", "skip", "salvage"]
 
 MEMORY_BYTES = 2_000_000_000
 STALL_S = 300.0
@@ -25,9 +30,22 @@ def one_of(name: str, value: object, allowed: object) -> None:
         raise ValueError(f"wanted {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"wanted {name} to be a whole number from {least} up, got {value!r}")
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """The value as Python's int: numpy's are taken too, and would not go into a state as they are."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        bounds = "".join([f" from {least} up"] * (least is not None) + [f" to {most:,}"] * (most is not None))
+        raise ValueError(f"wanted {name} to be a whole number{bounds}, got {value!r}")
+    return number
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and isfinite(float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +76,19 @@ class Function:
         one_of("on_error", self.on_error, OnError)
         one_of("start", self.start, Literal["forkserver", "spawn"])
         whole("workers", self.workers, 0 if self.where == "inline" else 1)
-        if isinstance(self.max_errors, bool) or not isinstance(self.max_errors, (int, float)) or self.max_errors < 0:
+        if not is_number(self.max_errors) or self.max_errors < 0:
             raise ValueError(
-                f"wanted max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors}"
+                f"wanted max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
             )
-        if self.stall_s is not None and not self.stall_s > 0:
-            raise ValueError(f"wanted stall_s to be seconds above 0, or None to wait for ever, got {self.stall_s!r}")
+        if self.stall_s is not None and not (is_number(self.stall_s) and self.stall_s > 0):
+            raise ValueError(f"wanted a timeout of seconds above 0, or None to wait for ever, got {self.stall_s!r}")
 
     @property
     def name(self) -> str:
-        return getattr(self.function, "__name__", None) or type(self.function).__name__
+        inner = self.function
+        while isinstance(inner, partial):
+            inner = inner.func
+        return getattr(inner, "__name__", None) or type(inner).__name__
 
     @property
     def place(self) -> tuple[object, ...]:

@@ -120,7 +120,7 @@ def test_the_order_never_changes() -> None:
     for epoch in range(3):
         order = Order(blocks, seed=7, epoch=epoch, window_samples=2000)
         hashed.update(np.stack(order.samples_at(order.take(0, order.samples))).astype("<i8").tobytes())
-    assert hashed.hexdigest() == "2224058005f3f7860857bf8249c22224ee582910b13e975cee74949532deafb1"
+    assert hashed.hexdigest() == "315dc0ce33399a4ebebbb94205bea5c46b46b57ae948b73b205c945d6b2342f9"
 
 
 def test_the_documented_way_of_shuffling() -> None:
@@ -188,7 +188,7 @@ def test_a_billion_samples_take_no_memory_and_no_replay() -> None:
     assert pairs(order, run.steps[0].places) == late
 
 
-@pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (1, 1), (3, 1), (4, 2), (127, 32), (128, 64), (10**6, 64)])
+@pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (1, 1), (15, 1), (16, 2), (511, 32), (512, 64), (10**6, 64)])
 def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
     assert default_lanes(blocks) == lanes
 

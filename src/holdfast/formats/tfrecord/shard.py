@@ -12,18 +12,19 @@ import numpy as np
 
 from ..._native import codec
 from ...errors import CorruptError, DataError, DecodeError, FormatError
-from ...schema import Column, check_schema
-from ..columns import Batch, Ints
+from ...schema import Column, Schema, check_schema
+from ..columns import Batch, BytesColumn, Ints
 from ..shard import GivenSchema, Rows, check_rows, check_run
 from ..spent import spent
 from .encoding import batch_maker, fields_of, lendable
+from .frames import FramesDecoder
 from .index import Records, build_index
 from .infer import NotAnExample, infer_schema
 from .problems import describe, error_for
 from .reader import LEND_BYTES, _mismatch
 from .source import Source, open_source
 from .stream import Verify
-from .window import _buffer, _front
+from .window import _PAGE, _buffer, _front
 
 # For the schema: so many records, as long as they are no more than so many bytes.
 _LOOKED_AT = 100
@@ -90,6 +91,22 @@ class _Framed(ABC):
         check_run(self.path, len(self), start, stop)
         pieces = [(int(self._offsets[start]), int(self._offsets[stop]))] if stop > start else []
         return self._read(range(start, stop), pieces, schema)
+
+    def frames(self, start: int, stop: int, into: Any = None) -> BytesColumn:
+        """The records [start, stop) as they are in the file, for a FramesDecoder.
+
+        `into`: the values of such a column that nobody needs any more. Their memory is used again if it is enough.
+        """
+        check_run(self.path, len(self), start, stop)
+        begin, end = int(self._offsets[start]), int(self._offsets[stop])
+        with self._opened() as source, spent.fetching():
+            buf, first, got = _fetch(source, [(begin, end)], into)
+        if got - first < end - begin:
+            self.read(start, stop)  # says what is missing
+        return BytesColumn(buf, self._offsets[start : stop + 1] - (begin - first))
+
+    def frames_decoder(self, schema: Schema) -> FramesDecoder:
+        return FramesDecoder(schema, verify_data=self._verify_data)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
         numbers = check_rows(self.path, len(self), rows)
@@ -192,10 +209,10 @@ class PackedTFRecordShard(_Framed):
         self._closed = True
 
 
-def _fetch(source: Source, pieces: list[tuple[int, int]]) -> tuple[Any, int, int]:
-    """These parts of the file, one behind the other in a fresh buffer; less when the file ends before."""
+def _fetch(source: Source, pieces: list[tuple[int, int]], into: Any = None) -> tuple[Any, int, int]:
+    """These parts of the file, one behind the other in a fresh buffer, or in `into`; less when the file ends before."""
     sizes = [stop - start for start, stop in pieces]
-    buf = _buffer(sum(sizes))
+    buf = _buffer(sum(sizes)) if into is None or len(into) < sum(sizes) + _PAGE else into
     first = end = _front(buf, pieces[0][0]) if pieces else 0
     places = []
     for (start, _), size in zip(pieces, sizes, strict=True):

@@ -1,8 +1,9 @@
 """From places of the order to rows of data, within a bound of memory.
 
-A block of small samples is decoded whole and kept until its window is passed; a step is then picked out of all blocks
-that are held. Large samples are read one by one when their turn comes: holding them would gain nothing. So are small
-ones when memory is short, which is slower and gives the same rows.
+A block of small samples is read whole and kept until its window is passed: decoded, or as it is where the format allows
+to put samples together first and decode them then. A step is picked out of all blocks that are held. Large samples are
+read one by one when their turn comes: holding them would gain nothing. So are small ones when memory is short, which is
+slower and gives the same rows.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import DataError, InputError
-from ...formats.columns import Batch, Ints
+from ...formats.columns import Batch, BytesColumn, Ints, split_batch
 from ...formats.empty import empty_batch
 from ...formats.gather import RowPool, gather_rows
-from ...formats.shard import Shard
+from ...formats.shard import FramedShard, FramesDecoder, Shard
 from ...schema import Schema
 from ..order.blocks import Blocks
-from ..order.lanes import Places
+from ..order.lanes import Places, join_places
 from ..order.shards import Run, Step
 from ..sources.library import Library
 from .item import Item
@@ -28,6 +29,10 @@ from .keep import Held, SampleCache
 from .losses import Losses
 from .stats import Meter
 
+_FRAMES = ""  # the one column of blocks that are held undecoded
+_SPARE = 4
+_BESIDE_BYTES = 8192  # what a block takes beside its samples: a page at each end of its buffer
+_TOGETHER_BYTES = 1 << 19  # a batch that is kept keeps so much alive
 _LARGE_BYTES = 8192  # reading one such sample costs less than its share of a block's copy
 
 
@@ -61,6 +66,10 @@ class Fetcher:
         self._skip, self._cache = skip_corrupt, cache
         blocks = order.blocks
         self._large = self._wanted_singly(blocks)
+        self._framed = library.framed
+        self._decoder: FramesDecoder | None = None
+        self._frames: dict[int, BytesColumn] = {}  # of blocks that are held undecoded
+        self._spare: list[Any] = []  # their memory, once they are passed: fresh memory costs more than the reading
         self._pool = RowPool()
         self._slot = np.full(len(blocks), -1, np.int64)  # of every block that is held
         self._free: list[int] = []
@@ -85,7 +94,28 @@ class Fetcher:
     def steps(self, run: Run, rank: int, world: int) -> Iterator[Item]:
         """The rows of these steps. What their windows need and is not held is read first."""
         self._turn(dict(self._order.windows(run.first, run.stop, rank, world)))
-        for step in run.steps:
+        together = self._steps_together(run)
+        for at in range(0, len(run.steps), together):
+            yield from self._some(run.steps[at : at + together])
+
+    def _steps_together(self, run: Run) -> int:
+        """Steps that are picked out and decoded in one go: so many that Python's part of it is small."""
+        blocks = self._order.blocks
+        sample_bytes = int(blocks.size_bytes.sum()) // max(1, blocks.samples) + 1
+        return max(1, _TOGETHER_BYTES // (sample_bytes * max(1, len(run.steps[0].places))))
+
+    def _some(self, steps: list[Step]) -> Iterator[Item]:
+        """The same, of a few steps of one length whose rows are all held and whole; else one after the other."""
+        size = len(steps[0].places)
+        if len(steps) > 1 and size == len(steps[-1].places) and size and not self._bad and self._cache is None:
+            places = join_places([step.places for step in steps])
+            slots = self._slot[places.block]
+            batch = self._decoded(places, slots) if slots.min() >= 0 else None
+            if batch is not None:
+                for step, rows in zip(steps, split_batch(batch, size, len(places)), strict=True):
+                    yield self._made(step, step.places, self._numbers(size), rows)
+                return
+        for step in steps:
             yield self._item(step)
 
     def _item(self, step: Step) -> Item:
@@ -96,20 +126,38 @@ class Fetcher:
             places, kept = places.at(missing), kept[missing]
         if self._bad:
             places, kept = self._without_bad(places, kept)
-        slots = self._slot[places.block]
-        if len(slots) and slots.min() < 0:
-            rows, stay = self._pick(places, slots)
-            if stay is not None:
-                places, kept = places.at(stay), kept[stay]
-        elif len(slots):
-            start = perf_counter()
-            rows = self._pool.take(slots, self._rows_in_slots(places))
-            self._meter.add("gather", perf_counter() - start)
-        else:
-            rows = self._no_rows()
+        rows, stay = self._rows(places)
+        if stay is not None:
+            places, kept = places.at(stay), kept[stay]
+        return self._made(step, places, kept, rows, held)
+
+    def _made(self, step: Step, places: Places, kept: Ints, rows: Batch, held: Held | None = None) -> Item:
         return Item(
             self._epoch, step.start, step.done, places, kept, rows, self._order.blocks, self._library.paths, held=held
         )
+
+    def _rows(self, places: Places) -> tuple[Batch, Ints | None]:
+        """These rows; and which of them could be had, if not all."""
+        if not len(places):
+            return self._no_rows(), None
+        slots = self._slot[places.block]
+        if slots.min() >= 0:
+            batch = self._decoded(places, slots)
+            if batch is not None:
+                return batch, None
+        return self._pick(places, slots)
+
+    def _decoded(self, places: Places, slots: Ints) -> Batch | None:
+        """Rows that are all held. None: something is wrong with one of them."""
+        start = perf_counter()
+        rows = self._pool.take(slots, self._rows_in_slots(places))
+        gathered = perf_counter()
+        self._meter.add("gather", gathered - start)
+        if self._decoder is None:
+            return rows
+        batch = self._decoder.decode(rows[_FRAMES])  # type: ignore[arg-type]
+        self._meter.decoded(perf_counter() - gathered)
+        return batch
 
     def _numbers(self, n: int) -> Ints:
         """0 … n-1. Steps have all the same length, but for the last."""
@@ -144,7 +192,7 @@ class Fetcher:
                     self._load(block)
 
     def _load(self, block: int) -> None:
-        about = int(self._order.blocks.size_bytes[block] * self._swell)
+        about = int(self._order.blocks.size_bytes[block] * self._swell) + _BESIDE_BYTES
         if self._held_bytes + about > self._bound:
             self._no_room(block, about)
             return
@@ -176,6 +224,9 @@ class Fetcher:
         self._pool.drop(slot)
         self._free.append(slot)
         self._slot[block] = -1
+        frames = self._frames.pop(block, None)
+        if frames is not None and len(self._spare) < _SPARE:
+            self._spare.append(frames._values)
         size = self._pool.nbytes - before
         self._held_bytes += size
         self._meter.hold(size)
@@ -184,6 +235,12 @@ class Fetcher:
         blocks = self._order.blocks
         shard, first, count = int(blocks.shard[block]), int(blocks.first[block]), int(blocks.count[block])
         with self._library.use(shard) as opened, self._meter.reading(int(blocks.size_bytes[block])):
+            if self._framed and isinstance(opened, FramedShard):
+                if self._decoder is None:
+                    self._decoder = opened.frames_decoder(self._schema)
+                frames = opened.frames(first, first + count, self._spare.pop() if self._spare else None)
+                self._frames[block] = frames
+                return {_FRAMES: frames}
             try:
                 return opened.read(first, first + count, self._schema)
             except DataError:
@@ -200,6 +257,9 @@ class Fetcher:
         blocks = self._order.blocks
         shard, sample = blocks.shard[places.block], blocks.first[places.block] + places.row
         missing = slots < 0
+        held = self._decoded(places.at(np.flatnonzero(~missing)), slots[~missing]) if not missing.all() else None
+        if held is None:
+            missing[:] = True
         sources: list[Batch] = []
         which, row = np.full(len(places), -1, np.int64), np.zeros(len(places), np.int64)
         for one in np.unique(shard[missing]).tolist():
@@ -210,10 +270,10 @@ class Fetcher:
             which[at] = np.where(lost[back], -1, len(sources))
             row[at] = (back - np.cumsum(lost)[back]).reshape(-1)
             sources.append(batch)
-        held = np.flatnonzero(~missing)
-        if len(held):
-            which[held], row[held] = len(sources), np.arange(len(held))
-            sources.append(self._pool.take(slots[held], self._rows_in_slots(places.at(held))))
+        if held is not None:
+            at = np.flatnonzero(~missing)
+            which[at], row[at] = len(sources), np.arange(len(at))
+            sources.append(held)
         stay = np.flatnonzero(which >= 0)
         if len(stay) == len(places) and len(sources) == 1 and (row == np.arange(len(row))).all():
             return sources[0], None
@@ -287,6 +347,8 @@ class Fetcher:
         self._slot[:] = -1
         self._windows.clear()
         self._users.clear()
+        self._frames.clear()
+        self._spare.clear()
 
 
 def _sum_bytes(shard: Shard, numbers: Ints) -> int:

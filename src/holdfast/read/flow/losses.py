@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...errors import DataError, MapError
@@ -13,37 +13,51 @@ _LISTED = 1000  # further ones are counted
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Sample `record` of `path` was left out: damaged on disk, or a function failed on it."""
+    """Sample `record` of `path` was left out: damaged on disk, or a function failed on it.
+
+    kind:       "damaged"; "unreadable" for a shard that was left out as a whole; or the name of the function
+    offset:     where in the file, or in what it unpacks to; None where that means nothing
+    bytes_lost: None where it is not known
+    """
 
     path: str
     record: int
     kind: str
     reason: str
+    offset: int | None = None
+    bytes_lost: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}, record {self.record:,}: {self.kind}: {self.reason}"
+        record = "" if self.kind == "unreadable" else f", record {self.record:,}"
+        place = "" if self.kind == "unreadable" or self.offset is None else f" at byte {self.offset:,}"
+        lost = f" ({self.bytes_lost:,} bytes lost)" if self.bytes_lost else ""
+        return f"{self.path}{record}{place}: {self.kind}: {self.reason}{lost}"
 
 
 class Losses:
-    """The first thousand are listed, all are counted. Threads may share it."""
+    """The first thousand are listed, all are counted. Threads may share it.
 
-    def __init__(self, samples: int, max_corrupt: int) -> None:
+    found: what was lost before the first batch; it counts against `max_corrupt` too
+    """
+
+    def __init__(self, samples: int, max_corrupt: int, found: Sequence[Loss] = ()) -> None:
         self._samples = samples
+        self._found = len(found)
         self._max_corrupt = max_corrupt
         self._seen: set[tuple[str, int]] = set()
-        self._listed: list[Loss] = []
+        self._listed = list(found[:_LISTED])
         self._failed = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return self._found + len(self._seen)
 
     def __iter__(self) -> Iterator[Loss]:
         return iter(list(self._listed))
 
-    def corrupt(self, path: str, record: int, error: DataError) -> None:
+    def corrupt(self, path: str, record: int, error: DataError, size_bytes: int | None = None) -> None:
         """A sample that cannot be read. Raises when it is one too many."""
-        self._note(Loss(path, record, "damaged", error.reason))
+        self._note(Loss(path, record, "damaged", error.reason, error.offset, size_bytes))
         if len(self) - self._failed > self._max_corrupt:
             raise type(error)(
                 error.path,

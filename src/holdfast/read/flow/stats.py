@@ -126,12 +126,16 @@ class Meter:
             fetch_s, verify_s = spent.take()
             with self._lock:
                 self.bytes_read += size_bytes
-            if not fetch_s:
-                self.add("read", whole_s)
-            else:
-                self.add("read", fetch_s)
+            self.add("read", fetch_s or whole_s)
+            if verify_s:
                 self.add("verify", verify_s)
                 self.add("decode", max(0.0, whole_s - fetch_s - verify_s))
+
+    def decoded(self, seconds: float) -> None:
+        """Samples that were taken undecoded and are decoded now: their CRCs are checked in the same go."""
+        verify_s = min(seconds, spent.take()[1])
+        self.add("verify", verify_s)
+        self.add("decode", seconds - verify_s)
 
     def hold(self, change_bytes: int) -> None:
         """So many bytes more, or fewer, are held for batches to come."""

@@ -30,12 +30,13 @@ _NAME = "holdfast order 1"  # another number here is another order: states of th
 
 
 def default_lanes(blocks: int) -> int:
-    """A power of two up to 64, so that a lane has two blocks at least.
+    """A power of two up to 64, so that a lane has eight blocks at least.
 
     Many, so that neighbours come from all over the data, also where the files are sorted by class. Not more, as each
-    lane costs a block of memory, and of time before the first batch.
+    lane costs a block of memory, and of time before the first batch; and a block that is cut between two lanes is read
+    for each of them.
     """
-    return max(1, min(_MOST_LANES, 1 << max(blocks // 2, 1).bit_length() - 1))
+    return max(1, min(_MOST_LANES, 1 << max(blocks // 8, 1).bit_length() - 1))
 
 
 class Order:

@@ -49,6 +49,7 @@ class Cut:
     """How a sequence is cut into steps.
 
     batch: samples a rank has in a step
+    grain: what a rank's part of the end is a multiple of; by default a whole batch. 1 where samples are given singly
     even:  the last step, when there are not enough samples for it: "pad" fills it with samples from the epoch's
            beginning, "drop" leaves it out, "none" leaves it short: some ranks may then find no sample in it
     most:  samples that are taken of the sequence; None: all
@@ -57,6 +58,7 @@ class Cut:
     batch: int
     even: Even = "none"
     most: int | None = None
+    grain: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -69,10 +71,17 @@ class Cut:
     def samples(self, order: Sequenced) -> int:
         return order.samples if self.most is None else min(self.most, order.samples)
 
+    def end(self, order: Sequenced, world: int, done: int = 0) -> int:
+        """Where the last step ends when `done` samples are done: before the last sample, at it, or, padded, behind."""
+        last, each = self.samples(order), world * (self.grain or self.batch)
+        over = max(0, last - done) % each
+        if not over or self.even == "none":
+            return max(last, done)
+        return last - over if self.even == "drop" else last - over + each
+
     def steps(self, order: Sequenced, world: int, done: int = 0) -> int:
         """How many steps are left after `done` samples."""
-        left, each = max(0, self.samples(order) - done), world * self.batch
-        return left // each if self.even == "drop" else -(-left // each)
+        return -(-(self.end(order, world, done) - done) // (world * self.batch))
 
 
 class Step(NamedTuple):
@@ -95,39 +104,40 @@ class Run(NamedTuple):
 def walk(order: Sequenced, cut: Cut, part: Part | None = None, done: int = 0, at_once: int = _AT_ONCE) -> Iterator[Run]:
     """This part's steps from sample `done` on, about `at_once` samples at a time."""
     part = Part() if part is None else part
-    last, each = cut.samples(order), part.world * cut.batch
+    each, last, end = part.world * cut.batch, cut.samples(order), cut.end(order, part.world, done)
     steps = cut.steps(order, part.world, done)
     run = max(1, at_once // cut.batch) * part.workers
     for first in range(0, steps, run):
         numbers = range(first + part.worker, min(steps, first + run), part.workers)
         if part.workers == 1:
-            found = _run(order, cut, part, done, last, numbers)
+            found = _run(order, cut, part, done, last, end, numbers)
         else:
-            found = [_step(order, cut, part, number, done + number * each, last) for number in numbers]
+            found = [_step(order, cut, part, number, done + number * each, last, end) for number in numbers]
         if found:
             yield Run(done + numbers[0] * each, found[-1].done, found)
 
 
-def _run(order: Sequenced, cut: Cut, part: Part, done: int, last: int, numbers: range) -> list[Step]:
+def _run(order: Sequenced, cut: Cut, part: Part, done: int, last: int, end: int, numbers: range) -> list[Step]:
     """Steps one behind the other: looked up in one go, but for one that must be padded."""
     each = part.world * cut.batch
-    full = range(numbers.start, min(numbers.stop, (last - done) // each))
+    full = range(numbers.start, min(numbers.stop, (min(last, end) - done) // each))
     start = done + numbers.start * each
     places = order.take(start, start + len(full) * each, part.rank, part.world)
     found = [
         Step(number, start + at * each, start + (at + 1) * each, places[at * cut.batch : (at + 1) * cut.batch])
         for at, number in enumerate(full)
     ]
-    return found + [_step(order, cut, part, number, done + number * each, last) for number in numbers[len(full) :]]
+    rest = numbers[len(full) :]
+    return found + [_step(order, cut, part, number, done + number * each, last, end) for number in rest]
 
 
-def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last: int) -> Step:
-    stop = start + part.world * cut.batch
-    end = min(stop, last)
-    parts = [order.take(start, end, part.rank, part.world)]
-    while end < stop and cut.even == "pad":
-        # Place p of the sequence again, as place end + p: who takes it is decided by where it is now.
-        more = min(stop - end, last)
-        parts.append(order.take(0, more, (part.rank - end) % part.world, part.world))
-        end += more
+def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last: int, end: int) -> Step:
+    stop = min(start + part.world * cut.batch, end)
+    at = min(stop, last)
+    parts = [order.take(start, at, part.rank, part.world)]
+    while at < stop:
+        # Place p of the sequence again, as place at + p: who takes it is decided by where it is now.
+        more = min(stop - at, last)
+        parts.append(order.take(0, more, (part.rank - at) % part.world, part.world))
+        at += more
     return Step(number, start, min(stop, last), join_places(parts))

@@ -9,18 +9,27 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ...errors import CorruptError, DataError, DecodeError, InputError, SchemaError
-from ...formats.shard import GivenSchema, Shard, open_shard
+from ...errors import CorruptError, DataError, DecodeError, HoldfastError, InputError, SchemaError
+from ...formats.damaged import open_damaged, open_mended
+from ...formats.shard import FramedShard, GivenSchema, Shard, open_shard
 from ...schema import Column, check_schema
+from ..flow.losses import Loss
 from ..order.blocks import Blocks, cut_shard, join_blocks
+from ..settings import OnCorrupt
+from .damage import is_damage, loss_of_shard, losses_around, one_too_many
 from .find import SourceSpec
 from .handles import HandlePool
 from .remote import RemoteCache
+from .small_files import open_files_shard
+from .stamps import changed, difference_in_stamp, stamp_of
+
+if TYPE_CHECKING:
+    from ...formats.tfrecord.mended import Layout
 
 Tell = Callable[[int, int], None]
 Columns = dict[str, Column]
@@ -42,7 +51,10 @@ class _Known:
     size_bytes: int
     seekable: bool
     single: bool
+    framed: bool
     blocks: Blocks
+    mended: Layout | None = None  # what is left of it, if it is damaged
+    losses: tuple[Loss, ...] = ()
 
 
 class Catalog:
@@ -51,7 +63,7 @@ class Catalog:
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
     cache:  brings URLs to this machine
-    verify, classes: as read() has them
+    verify, classes, on_corrupt, max_corrupt: as read() has them
     tell:   is told how many shards of how many are done
     """
 
@@ -65,6 +77,8 @@ class Catalog:
         cache: RemoteCache | None = None,
         verify: Literal["all", "header"] = "all",
         classes: bool = False,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: int = 100,
         tell: Tell | None = None,
     ) -> None:
         if not specs:
@@ -75,11 +89,13 @@ class Catalog:
         self._given = None if schema is None else check_schema(schema)
         self._cache = cache
         self._verify, self._classes = verify, classes
+        self._on_corrupt, self._max_corrupt = on_corrupt, max_corrupt
         self._small_files: dict[int, Shard] = {}  # no descriptors to be spared, and a list that costs to make
         self._known: list[_Known] = self._look(tell)
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
-            raise InputError(f"wanted samples, got none in all {len(self):,} shards: {names}")
+            why = f"; {self.losses[0]}" if self.losses else ""
+            raise InputError(f"wanted samples, got none in all {len(self):,} shards: {names}{why}")
         self.schema: Columns = self._first[1]
         self.counts: list[int] = [known.count for known in self._known]
         self.sizes_bytes: list[int] = [known.size_bytes for known in self._known]
@@ -97,6 +113,11 @@ class Catalog:
         """The shards without samples."""
         return [path for path, count in zip(self.paths, self.counts, strict=True) if not count]
 
+    @property
+    def losses(self) -> list[Loss]:
+        """What of the shards cannot be read, as far as looking at them told."""
+        return [loss for known in self._known for loss in known.losses]
+
     def seekable(self, number: int) -> bool:
         """False: a packed shard, which is best read whole."""
         return self._known[number].seekable
@@ -104,6 +125,11 @@ class Catalog:
     def single(self, number: int) -> bool:
         """Whether one sample can be read for the price of its own bytes."""
         return self._known[number].single
+
+    @property
+    def framed(self) -> str | None:
+        """Which CRCs are checked, if all samples can be taken undecoded."""
+        return self._verify if all(known.framed for known in self._known) else None
 
     def apart(self, number: int) -> bool:
         """Whether every sample is a file of its own: reading them together gains nothing."""
@@ -135,18 +161,22 @@ class Catalog:
         number = self._numbers[path]
         known = self._known[number]
         if self._specs[number].is_remote:
-            shard = self._open(known.local) if os.path.exists(known.local) else self._open_copy(path)
+            shard = (
+                self._open(known.local, known.mended)
+                if os.path.exists(known.local)
+                else self._open_copy(path, known.mended)
+            )
             how = _OTHER_VERSION if shard.path != known.local else ""
         else:
-            stamp = _stamp(path)
+            stamp = stamp_of(path)
             if stamp != known.stamp:
-                raise _changed(path, _difference_in_stamp(known.stamp, stamp))
-            shard, how = self._open(path), ""
+                raise changed(path, difference_in_stamp(known.stamp, stamp))
+            shard, how = self._open(path, known.mended), ""
         if not how and len(shard) != known.count:
             how = f"it had {known.count:,} samples then, and has {len(shard):,} now"
         if how:
             shard.close()
-            raise _changed(path, how)
+            raise changed(path, how)
         return shard
 
     def _keep_copy(self, number: int) -> None:
@@ -156,15 +186,21 @@ class Catalog:
         known = self._known[number]
         is_there = self._cache.touch(known.local)
         if not is_there and not known.seekable and self._cache.fetch(self.paths[number]) != known.local:
-            raise _changed(self.paths[number], _OTHER_VERSION)
+            raise changed(self.paths[number], _OTHER_VERSION)
 
     # ---- looking
 
     def _look(self, tell: Tell | None) -> list[_Known]:
         found: list[_Known] = []
+        lost = 0
 
         def add(known: _Known) -> None:
+            nonlocal lost
             found.append(known)
+            for loss in known.losses:
+                lost += 1
+                if lost > self._max_corrupt:
+                    raise one_too_many(loss, self._max_corrupt)
             if tell:
                 tell(len(found), len(self))
 
@@ -188,24 +224,65 @@ class Catalog:
 
     def _learn(self, number: int, pool: HandlePool[Shard]) -> _Known:
         spec = self._specs[number]
+        if self._on_corrupt == "raise" or spec.is_files:
+            return self._learn_whole(number, pool)
+        local = self._brought(spec.path) if spec.is_remote else spec.path  # what cannot be brought is not damaged
+        try:
+            return self._learn_whole(number, pool)
+        except (DataError, InputError) as error:
+            if not self._lies_in_file(number, local, error):
+                raise
+            with self._naming(number):
+                return self._learn_rest(number, local, error)
+
+    def _learn_rest(self, number: int, local: str, error: HoldfastError) -> _Known:
+        """What can be had of a damaged shard: the samples around its damages, or nothing."""
+        try:
+            stamp = stamp_of(local)
+            mended = open_damaged(
+                local, verify=self._verify, salvage=self._on_corrupt == "salvage", most=self._max_corrupt + 1
+            )
+            if mended is not None:
+                with mended:
+                    known = self._facts(number, mended, stamp)
+                losses = losses_around(self.paths[number], mended.layout.problems)
+                return replace(known, mended=mended.layout, losses=losses)
+        except (DataError, InputError) as worse:
+            if not self._lies_in_file(number, local, worse):
+                raise
+            error = worse
+        size_bytes = os.path.getsize(local) if os.path.exists(local) else 0
+        lost = loss_of_shard(self.paths[number], local, size_bytes, error)
+        nothing = join_blocks([])
+        return _Known(local, (size_bytes, 0), 0, size_bytes, True, False, True, nothing, losses=(lost,))
+
+    def _lies_in_file(self, number: int, local: str, error: HoldfastError) -> bool:
+        evicted = self._specs[number].is_remote and not os.path.exists(local)  # by another process: no damage
+        return not evicted and is_damage(error, local)
+
+    def _learn_whole(self, number: int, pool: HandlePool[Shard]) -> _Known:
+        spec = self._specs[number]
         if spec.is_files:
-            shard = self._small_files[number] = _open_files(spec, self._classes)
+            shard = self._small_files[number] = open_files_shard(spec, self._classes)
             return self._facts(number, shard, (shard.bytes_of(0, len(shard)), 0))
         if spec.is_remote:
             with self._naming(number), self._open_copy(spec.path) as shard:
-                return self._facts(number, shard, _stamp(shard.path))
-        stamp = _stamp(spec.path)
+                return self._facts(number, shard, stamp_of(shard.path))
+        stamp = stamp_of(spec.path)
         with pool.use(spec.path) as shard:
             return self._facts(number, shard, stamp)
 
-    def _open(self, path: str) -> Shard:
+    def _open(self, path: str, mended: Layout | None = None) -> Shard:
+        if mended is not None:
+            return open_mended(path, mended, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
     def _facts(self, number: int, shard: Shard, stamp: tuple[int, int]) -> _Known:
         if len(shard):
             self._check_columns(number, shard)
         single = shard.seekable and shard.rows_per_chunk == 1
-        return _Known(shard.path, stamp, len(shard), stamp[0], shard.seekable, single, _cut(number, shard))
+        framed = isinstance(shard, FramedShard)
+        return _Known(shard.path, stamp, len(shard), stamp[0], shard.seekable, single, framed, _cut(number, shard))
 
     def _check_columns(self, number: int, shard: Shard) -> None:
         """What a shard has is tried with what was given, or compared with the first one."""
@@ -229,11 +306,11 @@ class Catalog:
             self._cache = RemoteCache()
         return self._cache.fetch(url)
 
-    def _open_copy(self, url: str) -> Shard:
+    def _open_copy(self, url: str, mended: Layout | None = None) -> Shard:
         for _ in range(_TRIES):
             local = self._brought(url)
             try:
-                return self._open(local)
+                return self._open(local, mended)
             except InputError:
                 if os.path.exists(local):
                     raise
@@ -254,31 +331,6 @@ class Catalog:
             raise InputError(f"{url}: {error}") from error
 
 
-def _open_files(spec: SourceSpec, classes: bool) -> Shard:
-    from ...formats.files import FilesShard, list_files
-
-    if spec.files:
-        names = [_below(spec.path, file) for file in spec.files]
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=os.fsencode)
-        return FilesShard(names, root=spec.path, classes=folders if classes else None)
-    images = list_files(spec.path, classes_from_folder=classes)
-    return images if len(images) else list_files(spec.path, None, classes)
-
-
-def _below(folder: str, file: str) -> str:
-    if file.startswith(f"{folder}/"):
-        return file[len(folder) + 1 :]
-    return file if folder == "." and not os.path.isabs(file) else os.path.relpath(file, folder)
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
-    return info.st_size, info.st_mtime_ns
-
-
 def _cut(number: int, shard: Shard) -> Blocks:
     """A shard's blocks, cut between its chunks."""
     count, chunk = len(shard), shard.rows_per_chunk
@@ -292,16 +344,6 @@ def _cut(number: int, shard: Shard) -> Blocks:
     )
     first = cut.first * chunk
     return Blocks(cut.shard, first, np.diff(np.append(first, count)), cut.size_bytes)
-
-
-def _changed(path: str, how: str) -> CorruptError:
-    return CorruptError(path, None, None, f"it has changed since the reading was planned: {how}", "Plan it again")
-
-
-def _difference_in_stamp(then: tuple[int, int], now: tuple[int, int]) -> str:
-    if then[0] != now[0]:
-        return f"{then[0]:,} bytes then, {now[0]:,} now"
-    return "as long as before, but written to meanwhile"
 
 
 def _must_agree(first: str, wanted: Columns, path: str, got: Columns) -> None:

@@ -51,6 +51,11 @@ class Library:
         at = int(np.searchsorted(self.begins, shard, "right")) - 1
         return self._catalogs[at].single(shard - int(self.begins[at]))
 
+    @property
+    def framed(self) -> bool:
+        """Whether all samples can be taken undecoded, and decoded together later."""
+        return {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})
+
     def apart(self, shard: int) -> bool:
         """Whether every sample of it is a file of its own."""
         at = int(np.searchsorted(self.begins, shard, "right")) - 1

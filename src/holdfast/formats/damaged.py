@@ -1,0 +1,41 @@
+"""What can still be read of a damaged shard."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from .shard import _HDF5_MAGIC, _HDF5_SUFFIXES, _TAR_SUFFIXES, _head, _is_tar
+
+if TYPE_CHECKING:
+    from .tfrecord.mended import Layout, MendedShard
+
+
+def open_damaged(
+    path: str | os.PathLike[str],
+    *,
+    verify: Literal["all", "header"] = "all",
+    salvage: bool = False,
+    most: int = 1000,
+) -> MendedShard | None:
+    """The good samples around the damages, in a format that has a way to find them: TFRecord. None for others.
+
+    `salvage` and `most` as mend() has them, whose errors this raises.
+    """
+    name = os.fsdecode(path)
+    head = _head(name)
+    other = name.lower().endswith(_HDF5_SUFFIXES + _TAR_SUFFIXES) or head.startswith(_HDF5_MAGIC) or _is_tar(head)
+    if other:
+        return None
+    from .tfrecord.mended import MendedShard, mend
+
+    return MendedShard(path, mend(path, salvage=salvage, most=most), verify=verify)
+
+
+def open_mended(
+    path: str | os.PathLike[str], layout: Layout, *, verify: Literal["all", "header"] = "all"
+) -> MendedShard:
+    """The same again, without another search. The file must be the one that was searched."""
+    from .tfrecord.mended import MendedShard
+
+    return MendedShard(path, layout, verify=verify)

@@ -1,0 +1,241 @@
+"""A damaged file as a shard of its good records: what is damaged is left out, and nothing is written.
+
+The good frames, one behind the other, are a file of their own that exists only here: `MendedSource` reads it. Offsets
+in it are those of a whole file, so a shard of it is read as any other.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..._native import codec
+from ...errors import CorruptError, DataError, UnfinishedError
+from ...proc.holders import writers_of
+from ..columns import Ints
+from .problems import TRUNCATED, Problem, error_for
+from .resync import Walker, _masked, recover
+from .shard import _Framed
+from .source import InflateSource, Source, open_source, spool
+from .stream import Feed, FrameStream, Verify
+
+_RUN = 1 << 16  # frames a call
+_HEADER = codec.HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where the good frames of a file are. Small, and holds no file: it can be kept, and pickled.
+
+    offsets:   of all records, and of the end, in the mended file
+    pieces:    runs of good frames: where each begins in the mended file
+    places:    the same, in the damaged one (in what it unpacks to, if it is packed)
+    headers:   right ones, by where they belong in the mended file
+    problems:  what was left out, and why
+    """
+
+    offsets: Ints
+    pieces: Ints
+    places: Ints
+    headers: tuple[tuple[int, bytes], ...]
+    problems: tuple[Problem, ...]
+    packed: bool
+
+    def place(self, offset: int) -> int:
+        """Where a byte of the mended file is in the damaged one."""
+        piece = max(int(np.searchsorted(self.pieces, offset, "right")) - 1, 0)
+        return int(self.places[piece] + offset - self.pieces[piece])
+
+
+def mend(path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000) -> Layout:
+    """Goes through all of a file, its data's CRCs too, and behind every damage on to the next record.
+
+    salvage:  a record whose header alone is damaged comes back
+    most:     damages that are looked behind; the rest of the file is left out then
+
+    A file without any good record is the error that reading it is. So is one that a live process is writing: it is not
+    damaged, and will be another one when the next rank looks at it.
+    """
+    with open_source(path) as source:
+        packed = isinstance(source, InflateSource)
+        unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
+        with unpacked:
+            mender = _Mender(unpacked, salvage, most)
+            starts = mender.starts()
+            problems = _with_packing(mender.problems, broken, mender.offset, len(starts))
+            if problems:
+                _refuse(unpacked, problems, len(starts))
+            return _layout(starts, mender, tuple(problems), packed)
+
+
+class _Mender(FrameStream):
+    """A walk over all frames that notes what it goes around."""
+
+    def __init__(self, source: Source, salvage: bool, most: int) -> None:
+        super().__init__(source, on_corrupt="salvage")
+        self.gaps: list[int] = []  # where each begins
+        self.repaired: list[tuple[int, bytes]] = []
+        self._keep_repaired, self._most = salvage, most
+
+    def starts(self) -> Ints:
+        """The offsets of all good frames."""
+        runs: list[Ints] = []
+
+        def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
+            starts = np.empty(_RUN, np.int64)
+            walk = codec.scan(buf, start, stop, True, starts, self.offset)
+            runs.append(starts[: walk[0]].copy())
+            return walk
+
+        while self.pump(feed):
+            pass
+        found = np.concatenate([np.zeros(0, np.int64), *runs, np.array([at for at, _ in self.repaired], np.int64)])
+        found.sort()
+        return found
+
+    def _salvage(self, feed: Feed, reason: str) -> None:
+        at = self.offset
+        if len(self.problems) >= self._most:
+            self.gaps.append(at)
+            self._give_up(reason)
+            return
+        if self._walker is None:
+            self._walker = Walker(self.source)
+        found = recover(self._walker, at)
+        if found.repaired is not None and self._keep_repaired:
+            self.repaired.append((at, _header(found.repaired[1] - found.repaired[0])))
+            self.record += 1
+        else:
+            self.gaps.append(at)
+            whole = found.repaired is not None
+            reason += "; its data are whole, and on_corrupt='salvage' gets them back" if whole else ""
+            lost = 1 if whole else found.records_lost
+            self.problems.append(Problem(at, self.record, reason, lost, found.resume - at))
+            self.record += lost
+        self.window.jump(found.resume)
+
+
+def _header(length: int) -> bytes:
+    right = length.to_bytes(8, "little")
+    return right + _masked(codec.crc32c(right))
+
+
+def _with_packing(problems: Sequence[Problem], broken: CorruptError | None, end: int, records: int) -> list[Problem]:
+    """Where packed data break off, the record that was cut is no damage of its own."""
+    if broken is None:
+        return list(problems)
+    if problems and problems[-1].reason.startswith(TRUNCATED):
+        return [*problems[:-1], problems[-1]._replace(reason=broken.reason)]
+    return [*problems, Problem(end, records, broken.reason, 1)]
+
+
+def _refuse(source: Source, problems: Sequence[Problem], records: int) -> None:
+    writers = writers_of(source.path)
+    if writers:
+        who = f"still being written by process {writers[0].pid} ({writers[0].command})"
+        first = problems[-1]
+        raise UnfinishedError(source.path, first.record, first.offset, f"{first.reason}; {who}", "Wait for it to end")
+    if not records:
+        error = error_for(source, 0, problems[0].offset, problems[0].reason)
+        if isinstance(error, UnfinishedError):  # by a writer that is gone
+            error = CorruptError(*error.args)
+        raise error
+
+
+def _layout(starts: Ints, mender: _Mender, problems: tuple[Problem, ...], packed: bool) -> Layout:
+    size = mender.source.size()
+    bounds = np.sort(np.concatenate([starts, np.array([*mender.gaps, size], np.int64)]))
+    stops = bounds[np.searchsorted(bounds, starts, "right")]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
+    begins = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), starts[1:] != stops[:-1]])[: len(starts)])
+    headers = tuple((int(offsets[np.searchsorted(starts, at)]), header) for at, header in mender.repaired)
+    return Layout(offsets, offsets[begins], starts[begins], headers, problems, packed)
+
+
+class MendedSource(Source):
+    """The mended file's bytes. Takes over the descriptor."""
+
+    def __init__(self, source: Source, layout: Layout) -> None:
+        super().__init__(source.path, os.dup(source.fd))
+        self._size = int(layout.offsets[-1])
+        self._pieces, self._places = layout.pieces.tolist(), layout.places.tolist()
+        self._headers = sorted(layout.headers)
+        self._header_places = [at for at, _ in self._headers]
+
+    def size(self) -> int:
+        return self._size
+
+    def read_at(self, offset: int, view: memoryview) -> int:
+        got, wanted = 0, min(len(view), max(self._size - offset, 0))
+        while got < wanted:
+            at = offset + got
+            piece = bisect_right(self._pieces, at) - 1
+            end = self._pieces[piece + 1] if piece + 1 < len(self._pieces) else self._size
+            n = min(wanted - got, end - at)
+            read = super().read_at(self._places[piece] + at - self._pieces[piece], view[got : got + n])
+            got += read
+            if read < n:
+                break
+        self._put_right(offset, view[:got])
+        return got
+
+    def _put_right(self, offset: int, view: memoryview) -> None:
+        """Lays the right headers over the damaged ones."""
+        first = bisect_right(self._header_places, offset - _HEADER)
+        for at, header in self._headers[first:]:
+            if at >= offset + len(view):
+                break
+            begin, end = max(at, offset), min(at + _HEADER, offset + len(view))
+            view[begin - offset : end - offset] = header[begin - at : end - at]
+
+
+class MendedShard(_Framed):
+    """The good records of a damaged file. A packed one is unpacked into a nameless temporary file for every read."""
+
+    def __init__(self, path: str | os.PathLike[str], layout: Layout, *, verify: Verify = "all") -> None:
+        super().__init__(path, verify)
+        self.layout = layout
+        self.seekable = not layout.packed
+        self._offsets = layout.offsets
+        self._closed = False
+        self._kept = None if layout.packed else self._open()
+
+    def _open(self) -> Source:
+        with open_source(self.path) as source:
+            if not isinstance(source, InflateSource):
+                return MendedSource(source, self.layout)
+            unpacked, _ = spool(source)
+            with unpacked:
+                return MendedSource(unpacked, self.layout)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Source]:
+        if self._closed:
+            raise ValueError(f"{self.path}: it was closed")
+        if self._kept is not None:
+            yield self._kept
+            return
+        with self._open() as source:
+            yield source
+
+    def _unfit(self, *about: Any) -> DataError:
+        return self._placed(super()._unfit(*about))
+
+    def _broken(self, *about: Any) -> DataError:
+        return self._placed(super()._broken(*about))
+
+    def _placed(self, error: DataError) -> DataError:
+        """Errors name the place in the file that is there."""
+        place = None if error.offset is None else self.layout.place(error.offset)
+        return type(error)(error.path, error.record, place, error.reason, error.hint)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._kept is not None:
+            self._kept.close()

@@ -1,0 +1,127 @@
+"""The examples, as a user runs them: killed in the middle of an epoch, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COUNT = 384  # 12 steps of 32 an epoch
+TIMEOUT_S = 100.0
+ONCE = "".join(f"epoch {epoch}: {COUNT} images, each seen once\n" for epoch in range(2))
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "1"}
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=os.environ | ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    assert run(EXAMPLES / "make_images.py", folder, "--count", COUNT) == f"{COUNT} images in 6 shards\n"
+    return folder
+
+
+def torchrun(ranks: int) -> list[object]:
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, EXAMPLES / "torch_ddp.py"]
+
+
+# ---- killed ------------------------------------------------------------------------------------------------
+
+
+def run_and_kill(command: list[object], standing: int) -> None:
+    """Until so many say that they stand still; then SIGKILL for all of them."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)], env=os.environ | ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        await_text(process, b"standing still at step", standing)
+    finally:
+        kill_all(process)
+
+
+def await_text(process: subprocess.Popen[bytes], text: bytes, times: int) -> None:
+    assert process.stdout is not None
+    said, until = b"", monotonic() + TIMEOUT_S
+    while said.count(text) < times:
+        assert select.select([process.stdout], [], [], max(0, until - monotonic()))[0], said.decode()
+        more = os.read(process.stdout.fileno(), 1 << 16)
+        assert more, f"ended with {process.wait(5)}: {said.decode()}"
+        said += more
+
+
+def kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Ranks are in sessions of their own, and a launcher that is killed does not take them along."""
+    with contextlib.ExitStack() as opened:
+        pidfds = []
+        for pid in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                pidfds.append(os.pidfd_open(pid))
+                opened.callback(os.close, pidfds[-1])
+        for pidfd in pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pidfd in pidfds:
+            assert select.select([pidfd], [], [], 20)[0], "a process does not end"
+    process.communicate()
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that ended just now
+            for child in map(int, task.read_text().split()):
+                yield child
+                yield from descendants(child)
+
+
+def seen(folder: Path) -> str:
+    return run(EXAMPLES / "seen.py", folder, COUNT)
+
+
+# ---- the examples ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "step", "save_every"), [(2, 7, 4), (1, 12, 4), (1, 23, 1)])
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs the Python package torch")
+def test_torch_ddp_goes_on_after_a_kill(images: Path, tmp_path: Path, ranks: int, step: int, save_every: int) -> None:
+    """In the middle of an epoch, at its very end, and before its last step; on two ranks first."""
+    folder = tmp_path / "run"
+    more = [images, folder, "--save-every", save_every]
+    run_and_kill([*torchrun(2), *more, "--stand-still-at", step], standing=2)
+    run(*torchrun(ranks), *more)
+    saved = step // save_every * save_every
+    assert len(list(folder.glob(f"seen-from-{saved}-rank-*.jsonl"))) == ranks
+    assert seen(folder) == ONCE
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the Python package tensorflow-cpu")
+@pytest.mark.parametrize(("step", "save_every"), [(7, 4), (12, 4), (23, 1)])
+def test_keras_mirrored_goes_on_after_a_kill(images: Path, tmp_path: Path, step: int, save_every: int) -> None:
+    """The same. One step that is left is as many as Keras looks at before it trains."""
+    folder = tmp_path / "run"
+    command = [EXAMPLES / "keras_mirrored.py", images, folder, "--save-every", save_every]
+    run_and_kill([*command, "--stand-still-at", step], standing=1)
+    run(*command)
+    assert (folder / f"seen-from-{step // save_every * save_every}-rank-0.jsonl").exists()
+    assert seen(folder) == ONCE
