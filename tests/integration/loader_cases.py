@@ -178,6 +178,24 @@ def cycle_collected(**options: Any) -> None:
     gc.collect()
 
 
+def cycles_alive(lives: int) -> dict[str, Any]:
+    """Descriptors after each of some live iterators was lost in a cycle, with the collector switched off."""
+    counts = []
+    gc.disable()
+    try:
+        for _ in range(lives):
+            holder = Holder()
+            holder.itself = holder
+            holder.iterator = iter(loader())
+            next(holder.iterator)
+            del holder
+            counts.append(len(os.listdir("/proc/self/fd")))
+    finally:
+        gc.enable()
+        gc.collect()
+    return {"counts": counts}
+
+
 def killed(**options: Any) -> None:
     iterator = iter(loader(Suicidal(), **options))
     try:
@@ -510,6 +528,7 @@ if __name__ == "__main__":
             inherited,
             out_of_descriptors,
             silent_sentinel,
+            cycles_alive,
             shared,
         )
     }

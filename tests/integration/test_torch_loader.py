@@ -61,6 +61,11 @@ def test_pinning_leaves_nothing(torch_child: TorchChild, way: str) -> None:
     assert torch_child.play("end", way=way, pin_memory=True) == {"left": {}}
 
 
+def test_live_iterators_lost_in_cycles_do_not_pile_up(torch_child: TorchChild) -> None:
+    counts = torch_child.play("cycles_alive", lives=5)["counts"]
+    assert max(counts[1:]) <= counts[1] + 1, counts
+
+
 def test_leaves_nothing_of_a_fork_server(torch_child: TorchChild) -> None:
     options = {"multiprocessing_context": "forkserver", "num_workers": 1}
     assert torch_child.play("end", way="exhausted_iterator_kept", **options) == {"left": {}}

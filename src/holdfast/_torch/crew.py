@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import time
 import weakref
@@ -26,6 +27,15 @@ _KILLED_S = 5.0
 _FEEDER_S = 1.0
 
 _open: weakref.WeakSet[Crew] = weakref.WeakSet()
+_in_use: weakref.WeakSet[Crew] = weakref.WeakSet()  # open ones that a collection has left
+
+
+def _collect_strays() -> None:
+    """An iterator in a reference cycle keeps its workers until the collector runs, which may be never: so that they do
+    not pile up, it runs when workers are started and others are open that it has not seen yet."""
+    if any(not crew.closed and crew.pid == os.getpid() and crew not in _in_use for crew in list(_open)):
+        gc.collect()
+        _in_use.update(_open)
 
 
 class Crew:
@@ -41,6 +51,7 @@ class Crew:
         self._events: list[Any] = []
         self._workers: list[Any] = []
         self.closed = False
+        _collect_strays()
         _open.add(self)
 
     # ---- what torch asks a context for ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ from holdfast.errors import StateError
 from holdfast.read.after import state_after, steps_left, stop_of
 from holdfast.read.dataset import Dataset
 from holdfast.read.iteration import Iteration
+from holdfast.read.settings import whole
 
 from .place import ALONE, Begin, Place
 from .tensors import batch_to_torch, sample_to_torch
@@ -36,6 +37,7 @@ class TorchDataset(IterableDataset[Any]):
     """
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
+        whole("epoch", epoch, 0)
         self.dataset = dataset
         self._place = Place(Begin(epoch, epoch, 0))
         self._pass: _Pass | None = None
@@ -45,7 +47,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where a state of it that was loaded says."""
-        self.dataset.iterate(epoch).close()  # says what is wrong with it
+        whole("epoch", epoch, 0)
         self._place.set_epoch(epoch)
         self._pass = None
 
