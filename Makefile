@@ -122,5 +122,5 @@ $(DONE)/test $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
 # It wants a protobuf of its own, other than TensorFlow's.
 $(PEERS)/.done: | $(DONE)/venv
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install tfrecord numpy
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install tfrecord numpy torch==2.13.0
 	@touch $@

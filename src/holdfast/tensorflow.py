@@ -21,6 +21,7 @@ from holdfast.formats.columns import BytesColumn, RaggedColumn
 from holdfast.read.after import state_after
 from holdfast.read.dataset import Dataset
 from holdfast.read.iteration import Iteration, cut_of
+from holdfast.read.settings import whole
 from holdfast.schema import Bytes, Column, Float32, Ragged, Value
 
 __all__ = ["Passes", "as_tf"]
@@ -70,8 +71,8 @@ class Passes:
         For Keras, whose fit() looks at a batch first and then starts over: call it when an epoch begins, and whatever
         was fetched ahead before is of no account.
         """
+        whole("epoch", epoch, 0)
         with self._lock:
-            self._read.iterate(epoch).close()  # says what is wrong with it
             self._epoch = epoch
             self._resumes = self._loaded is not None and self._loaded["epoch"] == epoch
 

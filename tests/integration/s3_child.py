@@ -7,8 +7,8 @@ import sys
 
 from holdfast.errors import HoldfastError
 from holdfast.read.sources.catalog import Catalog
-from holdfast.read.sources.remote import RemoteCache
 from holdfast.read.sources.find import find_sources
+from holdfast.read.sources.remote import RemoteCache
 
 
 def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:

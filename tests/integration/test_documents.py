@@ -61,7 +61,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 # The brackets keep this line from finding itself.
 PRIVATE = re.compile(r"(?<![\w.~-])/(?:[w]ork|[r]oot)/|pypi[.]org/simple|[p]ythonhosted[.]org")
-FOLDERS = ("src", "native", "tests", "docs", "tools", "benchmarks", ".ci")
+FOLDERS = ("src", "native", "tests", "docs", "tools", "benchmarks", "examples", ".ci")
 TEXTS = {".py", ".pyi", ".c", ".h", ".md", ".toml", ".yml", ".sh", ".txt", ".html", ".css", ".js", ""}
 
 
