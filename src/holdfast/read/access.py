@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .flow.halt import Halt
 from .flow.item import Item
 from .flow.losses import Losses
 from .flow.pipeline import Pipeline
@@ -81,7 +82,7 @@ class Access:
             paths=self._library.paths,
         )
         losses = Losses(len(self), self._settings.max_corrupt)
-        pipeline = Pipeline(self._settings, self._source.schema(), losses, Meter())
-        [done] = pipeline.run(iter([item]), None)
+        pipeline = Pipeline(self._settings, self._source.schema(), losses, Meter(), Halt())
+        [done] = pipeline.run((one for one in (item,)), None)
         samples = split_samples(done.rows) if isinstance(done.rows, dict) else done.rows
         return dict(zip(done.kept.tolist(), samples, strict=True))

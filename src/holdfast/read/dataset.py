@@ -38,6 +38,7 @@ class Dataset:
         self._source, self._settings = source, settings
         self._kept: SampleCache | None = None
         self._access: Access | None = None
+        self._lengths: dict[Launch, int] = {}
         self._lock = threading.Lock()
 
     def _with(self, **changes: Any) -> Dataset:
@@ -249,7 +250,10 @@ class Dataset:
 
     def __len__(self) -> int:
         """Batches (or samples) that this rank has in an epoch."""
-        return len(self.iterate())
+        launch = self._launch()
+        if launch not in self._lengths:
+            self._lengths[launch] = len(Iteration(self._source, self._settings, launch))
+        return self._lengths[launch]
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
         """Sample `index` in the order of the files, whatever is shuffled or sharded; functions before batch() are run.

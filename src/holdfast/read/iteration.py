@@ -6,8 +6,10 @@ Everything it opens and starts is released when it is exhausted, closed, or drop
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +17,8 @@ from typing import Any, Self
 from ..errors import StateError
 from .flow.ahead import run_ahead
 from .flow.fetch import Fetcher
-from .flow.item import Item
+from .flow.halt import Halt
+from .flow.item import Item, Items
 from .flow.keep import SampleCache
 from .flow.losses import Loss, Losses
 from .flow.pipeline import Pipeline
@@ -26,6 +29,7 @@ from .order.shards import Cut, Part, walk
 from .order.state import Position, load_state, save_state
 from .progress import Progress
 from .settings import Settings
+from .sources.handles import PoolStats
 from .sources.library import Library
 from .sources.source import Sequenced, Source
 
@@ -39,6 +43,8 @@ class Iteration:
 
     with ds.iterate(epoch=0) as it:
         for batch in it: ...
+
+    Threads may share it: each batch goes to one of them. Any of them may close it.
     """
 
     def __init__(
@@ -55,15 +61,25 @@ class Iteration:
         self._part = Part(rank=launch.rank, world=launch.world, worker=worker[0], workers=worker[1])
         self._cut = cut_of(settings, launch.world)
         self._cache = cache
-        self._position = Position(epoch=epoch, done=0)
-        self._epochs_left = settings.repeat
-        self._order = source.order(settings, epoch)
+        self._position = self._began = Position(epoch=epoch, done=0)
+        self._stop = None if settings.repeat is None else epoch + settings.repeat
+        self._planned: tuple[int, Sequenced] | None = None
         self._made_from: dict[str, Any] | None = None
         self._meter = Meter()
-        self._losses = Losses(self._order.samples, settings.max_corrupt)
+        catalogs = source.catalogs()
+        source.schema()  # what is wrong with the files is said now
+        self._losses = Losses(
+            sum(catalog.samples for catalog in catalogs),
+            settings.max_corrupt,
+            [loss for catalog in catalogs for loss in catalog.losses],
+        )
         self._run: _Running | None = None
-        self._ended = False
+        self._final: PoolStats | None = None
+        self._ended = threading.Event()
+        self._ended_at: float | None = None
         self._pid = os.getpid()
+        self._turn = threading.RLock()
+        self._inside: int | None = None  # the thread that waits for a batch
         self.step = 0  # batches given so far
 
     # ---- iterating
@@ -72,35 +88,52 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        if self._ended:
-            raise StopIteration
-        if os.getpid() != self._pid:
+        if not self._ended.is_set() and os.getpid() != self._pid:
             raise StateError("this iteration belongs to the process that began it: begin another one in a forked child")
         start = monotonic()
-        try:
-            if self._run is None:
-                self._meter.begun = start
-                self._run = _Running(self)
-            given = next(self._run.items, None)
-        except BaseException:
-            self.close()
-            raise
-        if given is None:
-            self.close()
-            raise StopIteration
-        rows, self._position = given
-        self.step += 1
-        self._meter.batches += 1
-        self._meter.wait_s += monotonic() - start
-        return rows
+        with self._turn:
+            if self._ended.is_set():
+                raise StopIteration
+            try:
+                self._inside = threading.get_ident()
+                if self._run is None:
+                    self._meter.begun = start
+                    self._run = _Running(self)
+                given = next(self._run.items, None)
+            except BaseException as error:
+                closed = self._ended.is_set()  # by another thread, which ended the wait
+                self._release()
+                if closed and isinstance(error, Exception):
+                    raise StopIteration from None
+                raise
+            finally:
+                self._inside = None
+            if given is None or self._ended.is_set():
+                self._release()
+                raise StopIteration
+            rows, self._position = given
+            self.step += 1
+            self._meter.batches += 1
+            self._meter.wait_s += monotonic() - start
+            return rows
 
     def close(self) -> None:
-        """Ends everything that was started. Safe to call twice."""
-        self._ended = True
-        run, self._run = self._run, None
-        if run is not None and os.getpid() == self._pid:
+        """Ends everything that was started. Safe to call twice, and from another thread than the one that waits."""
+        self._ended.set()
+        run = self._run
+        if run is None or os.getpid() != self._pid:
+            return
+        run.halt()
+        if self._inside != threading.get_ident():  # else a signal's handler calls, and next() closes it
+            with self._turn:
+                self._release()
+
+    def _release(self) -> None:
+        self._ended.set()
+        run = self._run
+        if run is not None:
             run.close()
-            self._final = run.library.stats()
+            self._run, self._final, self._ended_at = None, run.library.stats(), monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -118,9 +151,17 @@ class Iteration:
 
     def __len__(self) -> int:
         """Steps of an epoch."""
+        order, world = self._order(), self._part.world
         if self._settings.batched:
-            return self._cut.steps(self._order, self._part.world)
-        return _own_samples(self._cut, self._order, self._part)
+            return self._cut.steps(order, world)
+        return len(range(self._part.rank, self._cut.end(order, world), world))
+
+    def _order(self, epoch: int | None = None) -> Sequenced:
+        """The order of an epoch, by default the present one. The last one is kept."""
+        epoch = self._position.epoch if epoch is None else epoch
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self._source.order(self._settings, epoch)
+        return self._planned[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands after the last batch that was given: small, JSON, and good for any number of ranks."""
@@ -128,13 +169,13 @@ class Iteration:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there. Only before the first batch. A state of other data is refused."""
-        if self._run is not None or self._ended:
+        if self._run is not None or self._ended.is_set():
             raise StateError("wanted load_state_dict() before the first batch: begin another iteration")
-        position = load_state(state, self._fingerprint(), samples=self._order.samples)
-        if self._epochs_left is not None:
-            # A state of a later epoch than was asked for: that one is finished.
-            self._epochs_left = max(1, self._epochs_left - (position.epoch - self._position.epoch))
-        self._position = position
+        position = load_state(state, self._fingerprint(), samples_of=lambda epoch: self._order(epoch).samples)
+        if self._stop is not None and not self._began.epoch <= position.epoch < self._stop:
+            # A state of another epoch than was asked for: that one is finished.
+            self._stop += position.epoch - self._began.epoch
+        self._position = self._began = position
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._made_from is None:
@@ -148,20 +189,27 @@ class Iteration:
         return list(self._losses)
 
     def progress(self) -> Progress:
+        """How far the epoch is. With even="drop" it ends with the last whole step."""
+        position, began, order = self._position, self._began, self._order()
+        total = min(self._cut.samples(order), self._cut.end(order, self._part.world))
         return Progress(
-            epoch=self._position.epoch,
-            done=min(self._position.done, self._cut.samples(self._order)),
-            total=self._cut.samples(self._order),
+            epoch=position.epoch,
+            done=min(position.done, total),
+            total=total,
             batches=self._meter.batches,
-            elapsed_s=monotonic() - self._meter.begun if self._meter.batches else 0.0,
-            began_at=self._run.began_at if self._run else 0,
+            elapsed_s=self._elapsed_s() if self._meter.batches else 0.0,
+            began_at=began.done - (position.epoch - began.epoch) * total,
         )
+
+    def _elapsed_s(self) -> float:
+        return (self._ended_at or monotonic()) - self._meter.begun
 
     def stats(self) -> Stats:
         meter = self._meter
-        files = self._run.library.stats() if self._run else getattr(self, "_final", None)
+        run = self._run
+        files = run.library.stats() if run else self._final
         return Stats(
-            elapsed_s=monotonic() - meter.begun,
+            elapsed_s=self._elapsed_s(),
             batches=meter.batches,
             samples=meter.samples,
             bytes_read=meter.bytes_read,
@@ -184,17 +232,16 @@ class _Running:
     def __init__(self, of: Iteration) -> None:
         settings, source = of._settings, of._source
         self.library = Library(source.catalogs(), settings.open_files)
-        self.began_at = of._position.done
+        self.halt = Halt()
+        self._pid = os.getpid()
         try:
-            pipeline = Pipeline(settings, source.schema(), of._losses, of._meter)
-            self._fetchers: list[Fetcher] = []
+            pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
             raw = self._raw(
-                source, settings, of._cut, of._part, of._position, of._epochs_left, of._losses, of._meter, of._cache
+                source, settings, of._cut, of._part, of._position, of._stop, of._losses, of._meter, of._cache
             )
             items = pipeline.run(raw, of._cache)
             if settings.prefetch_bytes:
-                items = run_ahead(items, settings.prefetch_bytes, of._meter)
-            self._made = items
+                items = run_ahead(items, settings.prefetch_bytes, of._meter, self.halt)
             self.items = _give(items, settings, of._part, of._meter)
         except BaseException:
             self.library.close()
@@ -208,14 +255,14 @@ class _Running:
         cut: Cut,
         part: Part,
         position: Position,
-        epochs: int | None,
+        stop: int | None,
         losses: Losses,
         meter: Meter,
         cache: SampleCache | None,
-    ) -> Iterator[Item]:
-        """The rows of all steps, epoch after epoch."""
+    ) -> Items:
+        """The rows of all steps, epoch after epoch, up to epoch `stop`."""
         epoch, done = position.epoch, position.done
-        while epochs is None or epochs > 0:
+        while stop is None or epoch < stop:
             order = source.order(settings, epoch)
             fetcher = Fetcher(
                 self.library,
@@ -228,7 +275,6 @@ class _Running:
                 skip_corrupt=settings.on_corrupt == "skip",
                 cache=cache,
             )
-            self._fetchers[:] = [fetcher]
             try:
                 for run in walk(order, cut, part, done, _at_once(order, part)):
                     yield from fetcher.steps(run, part.rank, part.world)
@@ -237,29 +283,34 @@ class _Running:
             if not order.samples:
                 return
             epoch, done = epoch + 1, 0
-            epochs = None if epochs is None else epochs - 1
 
     def close(self) -> None:
+        """Again, if a signal came in between: the finalizer stays until all is done."""
+        if os.getpid() == self._pid:
+            try:
+                self.halt()
+                self.items.close()
+            finally:
+                self.library.close()
         self._closer.detach()
-        self.items.close()
-        self._made.close()  # type: ignore[attr-defined]
-        self.library.close()
 
 
-def _give(
-    items: Iterator[Item], settings: Settings, part: Part, meter: Meter
-) -> Generator[tuple[Any, Position], None, None]:
+def _give(items: Items, settings: Settings, part: Part, meter: Meter) -> Generator[tuple[Any, Position], None, None]:
     """What the user gets, and where the epoch stands when it has been given."""
-    for item in items:
-        if settings.batched:
-            meter.samples += len(item.kept)
-            yield item.rows, Position(epoch=item.epoch, done=item.done)
-            continue
-        samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
-        start = item.start
-        for place, sample in zip(item.kept.tolist(), samples, strict=True):
-            meter.samples += 1
-            yield sample, Position(epoch=item.epoch, done=min(item.done, start + (place + 1) * part.world))
+    with closing(items):
+        for item in items:
+            if settings.batched:
+                meter.samples += len(item.kept)
+                yield item.rows, Position(epoch=item.epoch, done=item.done)
+            else:
+                yield from _give_each(item, part, meter)
+
+
+def _give_each(item: Item, part: Part, meter: Meter) -> Generator[tuple[Any, Position], None, None]:
+    samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
+    for place, sample in zip(item.kept.tolist(), samples, strict=True):
+        meter.samples += 1
+        yield sample, Position(epoch=item.epoch, done=min(item.done, item.start + (place + 1) * part.world))
 
 
 def _at_once(order: Sequenced, part: Part) -> int:
@@ -271,7 +322,7 @@ def _at_once(order: Sequenced, part: Part) -> int:
 
 def cut_of(settings: Settings, world: int) -> Cut:
     """How these settings cut a sequence into steps, for so many ranks."""
-    batch = settings.batch or _ONE_BY_ONE
+    batch, grain = settings.batch or _ONE_BY_ONE, None if settings.batched else 1
     if settings.global_batch is not None:
         if settings.global_batch % world:
             near = [
@@ -285,11 +336,4 @@ def cut_of(settings: Settings, world: int) -> Cut:
     most = settings.take_samples
     if settings.take_batches is not None:
         most = min(settings.take_batches * batch * world, most if most is not None else 1 << 62)
-    return Cut(batch=batch, even=settings.even, most=most)
-
-
-def _own_samples(cut: Cut, order: Sequenced, part: Part) -> int:
-    total = cut.samples(order)
-    if cut.even == "none":
-        return len(range(part.rank, total, part.world))
-    return total // part.world if cut.even == "drop" else -(-total // part.world)
+    return Cut(batch=batch, even=settings.even, most=most, grain=grain)

@@ -14,7 +14,7 @@ class Progress:
     total: int
     batches: int
     elapsed_s: float
-    began_at: int = 0  # samples that were done before, when it was resumed
+    began_at: int = 0  # samples that were done before, when it was resumed; below 0 after whole epochs
 
     @property
     def fraction(self) -> float:

@@ -39,7 +39,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     except TypeError:
         number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
-        bounds = "".join([f" from {least} up"] * (least is not None) + [f" to {most:,}"] * (most is not None))
+        bounds = (f" from {least} up" if least is not None else "") + (f" to {most:,}" if most is not None else "")
         raise ValueError(f"wanted {name} to be a whole number{bounds}, got {value!r}")
     return number
 

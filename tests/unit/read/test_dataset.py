@@ -506,7 +506,7 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         (lambda ds: ds.batch(), "a size or a global_size"),
         (lambda ds: ds.batch(3).batch(4), "has batches already"),
         (lambda ds: ds.batch(4, how="pile"), "'stack', 'pad', 'ragged', got 'pile'"),
-        (lambda ds: ds.shuffle(seed="x"), "whole number as the seed, got 'x'"),
+        (lambda ds: ds.shuffle(seed="x"), "the seed to be a whole number, got 'x'"),
         (lambda ds: ds.shuffle(window="much"), "got 'much'"),
         (lambda ds: ds.shard((2, 2)), "got 2 of 2"),
         (lambda ds: ds.shard("all"), "got 'all'"),

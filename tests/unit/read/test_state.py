@@ -29,7 +29,7 @@ def made_from(**changes: Any) -> dict[str, Any]:
 def test_there_and_back_as_json() -> None:
     text = json.dumps(save_state(Position(epoch=3, done=2), made_from()))
     assert len(text) < 500
-    assert load_state(json.loads(text), made_from(), samples=4) == Position(epoch=3, done=2)
+    assert load_state(json.loads(text), made_from(), samples_of=lambda _: 4) == Position(epoch=3, done=2)
 
 
 def test_its_size_does_not_depend_on_the_shards() -> None:
@@ -40,7 +40,7 @@ def test_its_size_does_not_depend_on_the_shards() -> None:
 def test_a_copy_elsewhere_is_the_same_data() -> None:
     state = save_state(Position(epoch=0, done=1), made_from())
     moved = made_from(names=["s3://bucket/x/one.tfrecord", "s3://bucket/x/two.tfrecord"])
-    assert load_state(state, moved, samples=4).done == 1
+    assert load_state(state, moved, samples_of=lambda _: 4).done == 1
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_copy_elsewhere_is_the_same_data() -> None:
 def test_other_data_or_another_order_is_refused(changes: dict[str, Any], said: str) -> None:
     state = save_state(Position(epoch=0, done=1), made_from())
     with pytest.raises(StateError) as caught:
-        load_state(state, made_from(**changes), samples=4)
+        load_state(state, made_from(**changes), samples_of=lambda _: 4)
     assert said in str(caught.value)
 
 
@@ -78,9 +78,9 @@ def test_other_data_or_another_order_is_refused(changes: dict[str, Any], said: s
 def test_what_is_no_state_is_refused(change: dict[str, Any], said: str) -> None:
     state = save_state(Position(epoch=0, done=1), made_from()) | change
     with pytest.raises(StateError, match=said):
-        load_state(state, made_from(), samples=4)
+        load_state(state, made_from(), samples_of=lambda _: 4)
 
 
 def test_no_mapping_at_all() -> None:
     with pytest.raises(StateError, match="got 'list'"):
-        load_state([], made_from(), samples=4)  # type: ignore[arg-type]
+        load_state([], made_from(), samples_of=lambda _: 4)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from ..._native import codec
 from ...errors import CorruptError, DataError, UnfinishedError
 from ...proc.holders import writers_of
 from ..columns import Ints
-from .problems import TRUNCATED, Problem, error_for
+from .problems import Problem, error_for
 from .resync import Walker, _masked, recover
 from .shard import _Framed
 from .source import InflateSource, Source, open_source, spool
@@ -66,7 +66,8 @@ def mend(path: str | os.PathLike[str], *, salvage: bool = False, most: int = 100
         packed = isinstance(source, InflateSource)
         unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
         with unpacked:
-            mender = _Mender(unpacked, salvage, most)
+            # Damaged packed data unpack to copies of what came before, good frames among them: nothing behind counts.
+            mender = _Mender(unpacked, salvage, 0 if broken else most)
             starts = mender.starts()
             problems = _with_packing(mender.problems, broken, mender.offset, len(starts))
             if problems:
@@ -127,12 +128,10 @@ def _header(length: int) -> bytes:
 
 
 def _with_packing(problems: Sequence[Problem], broken: CorruptError | None, end: int, records: int) -> list[Problem]:
-    """Where packed data break off, the record that was cut is no damage of its own."""
+    """Where packed data break off, what that does to a record is no damage of its own."""
     if broken is None:
         return list(problems)
-    if problems and problems[-1].reason.startswith(TRUNCATED):
-        return [*problems[:-1], problems[-1]._replace(reason=broken.reason)]
-    return [*problems, Problem(end, records, broken.reason, 1)]
+    return [problem._replace(reason=broken.reason) for problem in problems] or [Problem(end, records, broken.reason, 1)]
 
 
 def _refuse(source: Source, problems: Sequence[Problem], records: int) -> None:
@@ -159,7 +158,7 @@ def _layout(starts: Ints, mender: _Mender, problems: tuple[Problem, ...], packed
 
 
 class MendedSource(Source):
-    """The mended file's bytes. Takes over the descriptor."""
+    """The mended file's bytes, through a descriptor of its own."""
 
     def __init__(self, source: Source, layout: Layout) -> None:
         super().__init__(source.path, os.dup(source.fd))

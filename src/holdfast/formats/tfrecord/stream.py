@@ -136,7 +136,12 @@ class FrameStream:
         reason = describe(status, needed, self.window.left())
         if self.on_corrupt == "raise":
             raise error_for(self.source, self.record, self.offset, reason)
-        if self.on_corrupt == "salvage":
+        if self._packed_problem:
+            # Bytes behind a damage can unpack to copies of records that came before, CRCs and all.
+            end = self.window.offset + self.window.left()
+            self._finish()
+            self.window.jump(end)
+        elif self.on_corrupt == "salvage":
             self._salvage(feed, reason)
         elif status == codec.BAD_DATA_CRC:
             self.problems.append(Problem(self.offset, self.record, reason, 1, needed))

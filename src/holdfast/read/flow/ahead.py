@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Iterator
 
-from .item import Item
+from .halt import Halt
+from .item import Item, Items
 from .stats import Meter
 
 _STOP_S = 10.0
 
 
-def run_ahead(items: Iterator[Item], most_bytes: int, meter: Meter) -> Iterator[Item]:
+def run_ahead(items: Items, most_bytes: int, meter: Meter, halt: Halt) -> Items:
     """The same items in the same order. At least one is made ready, however large it is."""
     ahead = _Ahead(items, most_bytes, meter)
+    halt.on(ahead.tell_end)
     try:
         ahead.start()
         while (item := ahead.take()) is not None:
@@ -24,12 +26,13 @@ def run_ahead(items: Iterator[Item], most_bytes: int, meter: Meter) -> Iterator[
 
 
 class _Ahead:
-    def __init__(self, items: Iterator[Item], most_bytes: int, meter: Meter) -> None:
+    def __init__(self, items: Items, most_bytes: int, meter: Meter) -> None:
         self._items, self._most_bytes, self._meter = items, most_bytes, meter
         self._ready: deque[Item] = deque()
         self._ready_bytes = 0
         self._changed = threading.Condition()
         self._ended = self._stopped = False
+        self._pid = os.getpid()
         self._error: BaseException | None = None
         # A daemon: reading that hangs must not keep the program from ending.
         self._thread = threading.Thread(target=self._make, name="holdfast-ahead", daemon=True)
@@ -53,7 +56,7 @@ class _Ahead:
             self._error = error
         finally:
             try:
-                self._items.close()  # type: ignore[attr-defined]
+                self._items.close()
             except BaseException as error:  # noqa: BLE001
                 self._error = self._error or error
             with self._changed:
@@ -62,7 +65,7 @@ class _Ahead:
 
     def take(self) -> Item | None:
         with self._changed:
-            while not self._ready and not self._ended:
+            while not self._ready and not self._ended and not self._stopped:
                 self._changed.wait()
             if self._ready:
                 item = self._ready.popleft()
@@ -75,12 +78,17 @@ class _Ahead:
             raise error
         return None
 
-    def stop(self) -> None:
+    def tell_end(self) -> None:
         with self._changed:
             self._stopped = True
             self._meter.hold(-self._ready_bytes)
             self._ready.clear()
             self._ready_bytes = 0
             self._changed.notify_all()
+
+    def stop(self) -> None:
+        if os.getpid() != self._pid:
+            return  # in a forked child the thread is gone, and may have had the lock
+        self.tell_end()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(_STOP_S)

@@ -124,12 +124,16 @@ class Fetcher:
         if held is not None and held.found:
             missing = np.array([at for at in range(len(places)) if at not in held.found], np.int64)
             places, kept = places.at(missing), kept[missing]
+        wanted = kept
         if self._bad:
             places, kept = self._without_bad(places, kept)
         rows, stay = self._rows(places)
         if stay is not None:
             places, kept = places.at(stay), kept[stay]
-        return self._made(step, places, kept, rows, held)
+        item = self._made(step, places, kept, rows, held)
+        if len(kept) < len(wanted):
+            item.lost = np.setdiff1d(wanted, kept).tolist()
+        return item
 
     def _made(self, step: Step, places: Places, kept: Ints, rows: Batch, held: Held | None = None) -> Item:
         return Item(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...formats.columns import Ints
@@ -33,6 +33,7 @@ class Item:
     paths: Sequence[str]
     size_bytes: int = 0
     held: Any = None  # what a cache had of it (keep.py)
+    lost: list[int] = field(default_factory=list)  # rows of the step that are damaged, or that a function failed on
 
     @property
     def shard(self) -> Ints:
@@ -50,3 +51,6 @@ class Item:
     def place_of(self, row: int) -> tuple[str, int]:
         """The file of a row, and its number there."""
         return self.paths[self.shard[row]], int(self.sample[row])
+
+
+Items = Generator[Item, None, None]  # each stage is one: closing it ends what it started, and the one before it

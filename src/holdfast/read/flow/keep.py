@@ -1,26 +1,28 @@
 """Samples kept from one epoch to the next, as the functions before left them: in memory or in a file, within a bound.
 
 They are kept pickled: what a user does to a sample later is not done to the kept one, and bytes are counted exactly.
+What was lost is not kept: every epoch tries it again, and lists it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
-import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from ...formats.columns import Ints
+from ..._base.fork import tell_after_fork
+from ...formats.columns import BytesColumn, Ints, RaggedColumn
 from ..order.lanes import Places
 from ..settings import Cache
-from .item import Item, Sample
+from .item import Item, Items, Sample
 from .samples import split_samples
 
 _GONE = b""  # a sample that was filtered out
@@ -41,25 +43,51 @@ class _Memory:
 
 
 class _File:
-    """One file in a folder of its own, which goes with it. Open only while it is used."""
+    """A file without a name, so that nothing is left however the process ends. Made when it is first needed."""
 
-    def __init__(self, parent: str) -> None:
-        os.makedirs(parent, exist_ok=True)
-        self._folder = tempfile.mkdtemp(prefix="holdfast-cache-", dir=parent)
-        self._path = os.path.join(self._folder, "samples")
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._fd = -1
         self._end = 0
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def write(self, data: bytes) -> tuple[int, int]:
-        start = self._end
-        with open(self._path, "ab") as file:
-            file.write(data)
+        if self._fd < 0:
+            self._make()
+        start, left = self._end, memoryview(data)
+        while left:
+            n = os.pwrite(self._fd, left, start + len(data) - len(left))
+            left = left[n:]
         self._end += len(data)
         return start, len(data)
 
+    def _make(self) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - open as long as this is there
+        weakref.finalize(self, file.close)
+        self._fd = file.fileno()
+
     def read(self, where: tuple[int, int]) -> bytes:
-        with open(self._path, "rb") as file:
-            return os.pread(file.fileno(), where[1], where[0])
+        return os.pread(self._fd, where[1], where[0])
+
+
+class _Pickler(pickle.Pickler):
+    """Of what is part of a batch, only that part; a memoryview comes back as one."""
+
+    def reducer_override(self, one: Any) -> Any:
+        if type(one) is memoryview:
+            return memoryview, (bytearray(one),)
+        if isinstance(one, BytesColumn):
+            own = one.copy()
+            return BytesColumn, (own.values, own.offsets, own.per_item)
+        if type(one) is RaggedColumn:
+            return RaggedColumn, (one.values, one.row_splits)
+        return NotImplemented
+
+
+def _pickled(sample: Sample) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, 5).dump(sample)
+    return buffer.getvalue()
 
 
 @dataclass(slots=True)
@@ -75,12 +103,21 @@ class SampleCache:
     """Keeps what comes until `most_bytes` are full; the rest is made anew every time."""
 
     def __init__(self, settings: Cache) -> None:
+        self._settings = settings
         self._most_bytes = settings.most_bytes
-        self._store: _Store = _Memory() if settings.folder is None else _File(settings.folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._store: _Store = _Memory() if self._settings.folder is None else _File(self._settings.folder)
         self._where: dict[tuple[int, int], Any] = {}
         self.size_bytes = 0
         self._lock = threading.Lock()
         self._failed = False
+        tell_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        """A file that two processes write to is no use to either: a child has its own."""
+        self._begin()
 
     def __len__(self) -> int:
         return len(self._where)
@@ -93,29 +130,27 @@ class SampleCache:
         pairs = zip(shard.tolist(), sample.tolist(), strict=True)
         return {at: where[pair] for at, pair in enumerate(pairs) if pair in where}
 
-    def merge(self, items: Iterator[Item]) -> Iterator[Item]:
+    def merge(self, items: Items) -> Items:
         """Keeps what is new in every item, and puts in what was kept before."""
-        for item in items:
-            held = item.held
-            samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
-            own = dict(zip(item.kept.tolist(), samples, strict=True))
-            if held is None:
-                yield item
-                continue
-            self._keep_new(item, held, own)
-            item.held = None
-            yield self._whole(item, held, own)
+        with closing(items):
+            for item in items:
+                samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
+                own = dict(zip(item.kept.tolist(), samples, strict=True))
+                held, item.held = item.held, None
+                self._keep_new(item, held, own)
+                yield self._whole(item, held, own)
 
     def _keep_new(self, item: Item, held: Held, own: dict[int, Sample]) -> None:
         blocks = item.blocks
         shards = blocks.shard[held.places.block].tolist()
         samples = (blocks.first[held.places.block] + held.places.row).tolist()
+        lost = set(item.lost)
         with self._lock:
             for at, (shard, sample) in enumerate(zip(shards, samples, strict=True)):
                 place = int(held.kept[at])
-                if (shard, sample) in self._where or self._failed:
+                if (shard, sample) in self._where or self._failed or place in lost:
                     continue
-                data = pickle.dumps(own[place], protocol=5) if place in own else _GONE
+                data = _pickled(own[place]) if place in own else _GONE
                 if self.size_bytes + len(data) > self._most_bytes:
                     return
                 try:

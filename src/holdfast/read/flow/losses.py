@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class Loss:
 
 
 class Losses:
-    """The first thousand are listed, all are counted. Threads may share it.
+    """The first thousand are listed, all are counted: a sample once, in however many epochs. Threads may share it.
 
     found: what was lost before the first batch; it counts against `max_corrupt` too
     """
@@ -46,7 +47,8 @@ class Losses:
         self._max_corrupt = max_corrupt
         self._seen: set[tuple[str, int]] = set()
         self._listed = list(found[:_LISTED])
-        self._failed = 0
+        self._damaged = self._found
+        self._failed: Counter[int] = Counter()  # by function
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -57,8 +59,9 @@ class Losses:
 
     def corrupt(self, path: str, record: int, error: DataError, size_bytes: int | None = None) -> None:
         """A sample that cannot be read. Raises when it is one too many."""
-        self._note(Loss(path, record, "damaged", error.reason, error.offset, size_bytes))
-        if len(self) - self._failed > self._max_corrupt:
+        if self._note(Loss(path, record, "damaged", error.reason, error.offset, size_bytes)):
+            self._damaged += 1
+        if self._damaged > self._max_corrupt:
             raise type(error)(
                 error.path,
                 error.record,
@@ -67,21 +70,23 @@ class Losses:
                 error.hint,
             ) from error
 
-    def failed(self, error: MapError, max_errors: int | float) -> None:
-        """A sample that a function failed on. Raises when it is one too many."""
-        with self._lock:
-            self._failed += 1
-        self._note(Loss(error.path, error.record, f"{error.function}()", error.reason))
+    def failed(self, error: MapError, max_errors: int | float, function: object) -> None:
+        """A sample that a function failed on. Raises when it is one too many for this function."""
+        if self._note(Loss(error.path, error.record, f"{error.function}()", error.reason)):
+            self._failed[id(function)] += 1
         most = max_errors if max_errors >= 1 or max_errors == 0 else max_errors * self._samples
-        if self._failed > most:
+        if self._failed[id(function)] > most:
             raise _one_too_many(error, most) from error
 
-    def _note(self, loss: Loss) -> None:
+    def _note(self, loss: Loss) -> bool:
+        """Whether it is new."""
         with self._lock:
-            if (loss.path, loss.record) not in self._seen:
-                self._seen.add((loss.path, loss.record))
-                if len(self._listed) < _LISTED:
-                    self._listed.append(loss)
+            if (loss.path, loss.record) in self._seen:
+                return False
+            self._seen.add((loss.path, loss.record))
+            if len(self._listed) < _LISTED:
+                self._listed.append(loss)
+            return True
 
 
 def _one_too_many(error: MapError, most: float) -> MapError:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from copy import copy
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import HoldfastError, MapError
-from ...formats.columns import Batch
 from ...schema import Schema
 from ..settings import Function, Settings
 from .collate import nbytes_of
-from .item import Item
+from .halt import Halt
+from .item import Item, Items
 from .keep import SampleCache
 from .losses import Losses
 from .stages import run_stage
@@ -53,48 +57,62 @@ def _work(settings: Settings, schema: Schema, functions: list[Function], *, batc
         how=settings.how,
         pad_value=settings.pad_value,
         schema=schema,
+        mapped=any(one.kind == "map" and one.each == "sample" for one in settings.functions),
     )
 
 
 class Pipeline:
     """Runs items through the stages; notes what is lost on the way."""
 
-    def __init__(self, settings: Settings, schema: Schema, losses: Losses, meter: Meter) -> None:
+    def __init__(self, settings: Settings, schema: Schema, losses: Losses, meter: Meter, halt: Halt) -> None:
         self._before, self._behind = plan_stages(settings, schema)
+        self._halt = halt
         self._losses, self._meter, self._memory_bytes = losses, meter, settings.memory_bytes
-        self._form: Batch = {}
+        self._form: dict[str, Any] = {}
         self._counts = settings.prefetch_bytes > 0  # only who keeps batches needs to know how large they are
 
-    def run(self, items: Iterator[Item], cache: SampleCache | None) -> Iterator[Item]:
+    def run(self, items: Items, cache: SampleCache | None) -> Items:
         for stage in self._before:
-            items = run_stage(items, stage.work, stage.place, self._finish, self._meter, self._memory_bytes)
+            items = self._stage(items, stage)
         if cache is not None:
             items = cache.merge(items)
         for stage in self._behind:
-            items = run_stage(items, stage.work, stage.place, self._finish, self._meter, self._memory_bytes)
+            items = self._stage(items, stage)
         return self._measured(items)
 
-    def _measured(self, items: Iterator[Item]) -> Iterator[Item]:
-        for item in items:
-            rows = item.rows
-            if isinstance(rows, dict):
-                if not rows and self._form:
-                    item.rows = {name: column[:0] for name, column in self._form.items()}
-                elif rows and not self._form:
-                    self._form = {name: column[:0] for name, column in rows.items() if hasattr(column, "__getitem__")}
-                item.size_bytes = _size(rows) if self._counts else 0
-            elif isinstance(rows, list):
-                item.size_bytes = sum(map(_size, rows)) if self._counts else 0
-            yield item
+    def _stage(self, items: Items, stage: Stage) -> Items:
+        return run_stage(items, stage.work, stage.place, self._finish, self._meter, self._memory_bytes, self._halt)
+
+    def _measured(self, items: Items) -> Items:
+        with closing(items):
+            for item in items:
+                rows = item.rows
+                if isinstance(rows, dict):
+                    if rows and not self._form:
+                        self._form = _form_of(rows)
+                    elif not rows:  # what the functions would have made of no sample is not known: as they did before
+                        item.rows = rows = {name: column[:0] for name, column in self._form.items()}
+                    item.size_bytes = _size(rows) if self._counts else 0
+                elif isinstance(rows, list):
+                    item.size_bytes = sum(map(_size, rows)) if self._counts else 0
+                yield item
 
     def _finish(self, item: Item, work: Work, outcome: Outcome) -> Item:
         for failure in outcome.failures:
             error = _error(item, work, failure)
             function = work.functions[failure.function] if failure.function >= 0 else None
-            if function is None or function.on_error == "raise" or failure.row < 0 or not isinstance(error, MapError):
+            if function is None or function.on_error == "raise" or not isinstance(error, MapError):
                 raise error from failure.error
-            self._losses.failed(error, function.max_errors)
+            # A function of batches loses all rows that are still there.
+            left = range(len(item.kept)) if outcome.stay is None else outcome.stay.tolist()
+            for row in [failure.row] if failure.row >= 0 else left:
+                path, record = item.place_of(row)
+                lost = MapError(path, record, error.function, error.reason, error.traceback)
+                self._losses.failed(lost, function.max_errors, function)
+                item.lost.append(int(item.kept[row]))
         item.rows = outcome.rows
+        if outcome.failures and outcome.failures[-1].row < 0:
+            item.rows, outcome = {}, outcome._replace(stay=np.zeros(0, np.int64))
         if outcome.stay is not None:
             item.select(outcome.stay)
         return item
@@ -112,6 +130,16 @@ def _error(item: Item, work: Work, failure: Failure) -> HoldfastError:
         failure.reason if failure.row >= 0 else f"{failure.reason} (in a batch of {len(item.kept)} that begins there)"
     )
     return MapError(path, record, work.functions[failure.function].name, reason, failure.trace)
+
+
+def _form_of(rows: dict[str, Any]) -> dict[str, Any]:
+    """Its columns with no rows. A copy: a view would keep all of the batch. What has no rows is left out."""
+    form = {}
+    for name, column in rows.items():
+        if hasattr(column, "__len__") and not isinstance(column, Mapping):
+            with suppress(Exception):  # a function may put anything into a batch
+                form[name] = copy(column[:0])
+    return form
 
 
 def _first_place(item: Item) -> tuple[str, int]:

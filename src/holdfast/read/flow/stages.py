@@ -9,12 +9,15 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from ...errors import StateError
 from ..pool import ProcessPool, Task
 from ..settings import Function
-from .item import Item
+from .halt import Halt
+from .item import Item, Items
 from .stats import Meter
 from .work import Given, Outcome, Work, given_of
 
@@ -23,26 +26,28 @@ _STOP_S = 5.0  # how long a function of the user's may go on after the end; its 
 
 
 def run_stage(
-    items: Iterator[Item], work: Work, place: Function | None, finish: Finish, meter: Meter, memory_bytes: int
-) -> Iterator[Item]:
+    items: Items, work: Work, place: Function | None, finish: Finish, meter: Meter, memory_bytes: int, halt: Halt
+) -> Items:
     """`place` is the function that says where; None: here."""
     if place is None or place.where == "inline":
         return _inline(items, work, finish, meter)
     if place.where == "threads":
-        return _threads(items, work, place.workers, finish, meter)
-    return _processes(items, work, place, finish, meter, memory_bytes)
+        return _threads(items, work, place.workers, finish, meter, halt)
+    return _processes(items, work, place, finish, meter, memory_bytes, halt)
 
 
 def _no_tell(_: int) -> None:
     """Only a worker process has to say which sample it is at."""
 
 
-def _inline(items: Iterator[Item], work: Work, finish: Finish, meter: Meter) -> Iterator[Item]:
-    for item in items:
-        start = perf_counter()
-        outcome = work(given_of(item), _no_tell)
-        meter.add(work.name, perf_counter() - start)
-        yield finish(item, work, outcome)
+def _inline(items: Items, work: Work, finish: Finish, meter: Meter) -> Items:
+    # Closed by hand, here and below: who keeps an error keeps this frame, and with it what is before it.
+    with closing(items):
+        for item in items:
+            start = perf_counter()
+            outcome = work(given_of(item), _no_tell)
+            meter.add(work.name, perf_counter() - start)
+            yield finish(item, work, outcome)
 
 
 # ---- threads
@@ -73,12 +78,14 @@ class _Job:
         self.done.wait()
         if self.error is not None:
             raise self.error
-        assert self.outcome is not None
+        if self.outcome is None:
+            raise StateError("the iteration was closed while a batch was waited for")
         return self.outcome
 
 
-def _threads(items: Iterator[Item], work: Work, workers: int, finish: Finish, meter: Meter) -> Iterator[Item]:
+def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Meter, halt: Halt) -> Items:
     jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    waiting: deque[_Job] = deque()
 
     def serve() -> None:
         while (job := jobs.get()) is not None:
@@ -86,29 +93,34 @@ def _threads(items: Iterator[Item], work: Work, workers: int, finish: Finish, me
             job.run(work)
             meter.add(work.name, perf_counter() - start, workers)
 
+    def end() -> None:
+        for _ in range(workers):
+            jobs.put(None)
+        for job in list(waiting):
+            job.given = None  # not begun yet: not worth beginning
+            job.done.set()
+
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
-    waiting: deque[_Job] = deque()
-    try:
-        for thread in threads:
-            thread.start()
-        for item in items:
-            waiting.append(_Job(item))
-            jobs.put(waiting[-1])
-            if len(waiting) > workers:
-                job = waiting.popleft()
-                yield finish(job.item, work, job.wait())
-        while waiting:
-            job = waiting.popleft()
-            yield finish(job.item, work, job.wait())
-    finally:
-        for job in waiting:
-            job.given = None  # not begun yet: not worth beginning
-        for _ in threads:
-            jobs.put(None)
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(_STOP_S)
+    halt.on(end)
+    with closing(items):
+        try:
+            for thread in threads:
+                thread.start()
+            for item in items:
+                waiting.append(_Job(item))
+                jobs.put(waiting[-1])
+                if len(waiting) > workers:
+                    yield finish(waiting[0].item, work, waiting[0].wait())
+                    waiting.popleft()
+            while waiting:
+                yield finish(waiting[0].item, work, waiting[0].wait())
+                waiting.popleft()
+        finally:
+            end()
+            for thread in threads:
+                if thread.ident is not None and thread is not threading.current_thread():
+                    thread.join(_STOP_S)
 
 
 # ---- processes
@@ -123,13 +135,13 @@ class _Remote:
     def __call__(self, given: Given, tell: Callable[[int], None]) -> tuple[Outcome, float]:
         start = perf_counter()
         outcome = self._work(given, tell)
-        failures = [failure._replace(error=None) for failure in outcome.failures]
+        failures = [one if one.function < 0 else one._replace(error=None) for one in outcome.failures]
         return outcome._replace(failures=failures), perf_counter() - start
 
 
 def _processes(
-    items: Iterator[Item], work: Work, place: Function, finish: Finish, meter: Meter, memory_bytes: int
-) -> Iterator[Item]:
+    items: Items, work: Work, place: Function, finish: Finish, meter: Meter, memory_bytes: int, halt: Halt
+) -> Items:
     waiting: deque[Item] = deque()
 
     def tasks() -> Iterator[Task]:
@@ -139,9 +151,13 @@ def _processes(
             waiting.append(item)
             yield Task(given, _Label(item))
 
-    with ProcessPool(
-        _Remote(work), place.workers, context=place.start, stall_s=place.stall_s, memory_bytes=memory_bytes
-    ) as pool:
+    with (
+        closing(items),
+        ProcessPool(
+            _Remote(work), place.workers, context=place.start, stall_s=place.stall_s, memory_bytes=memory_bytes
+        ) as pool,
+    ):
+        halt.on(pool.close)
         results: Any = pool.run(tasks())
         try:
             for outcome, seconds in results:

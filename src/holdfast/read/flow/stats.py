@@ -97,7 +97,8 @@ class Meter:
     memory_bytes: int = 0
     memory_most_bytes: int = 0
     begun: float = field(default_factory=monotonic)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # One that its own thread may take again: what is collected while it is held may be an iteration, which tells of it.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def add(self, stage: str, seconds: float, workers: int = 1) -> None:
         with self._lock:

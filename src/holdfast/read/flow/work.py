@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import HoldfastError
 from ...formats.columns import Batch, Ints
+from ...formats.empty import empty_batch
 from ...formats.gather import gather_rows
 from ...schema import Schema
 from ..order.chance import key_of
@@ -57,7 +58,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """`batches`: make a batch of the samples, `how`; then the functions of batches run."""
+    """`batches`: make a batch of the samples, `how`; then the functions of batches run.
+
+    mapped: whether samples may have other columns by now than `schema` says
+    """
 
     functions: tuple[Function, ...]
     seed: int | None
@@ -65,6 +69,7 @@ class Work:
     how: How | None = None
     pad_value: float = 0
     schema: Schema | None = None
+    mapped: bool = True
 
     @property
     def name(self) -> str:
@@ -87,7 +92,8 @@ class Work:
             except HoldfastError as error:
                 return Outcome(None, stay, [*failures, Failure(-1, -1, str(error), "", error)])
         for number, function in enumerate(self.functions):
-            if function.each == "batch":
+            # Of no samples it is not known what the functions before would have made: such a batch has no columns.
+            if function.each == "batch" and rows != {}:
                 tell(-1)
                 rows, stay, failure = self._on_batch(number, function, rows, given, stay)
                 if failure:
@@ -95,8 +101,12 @@ class Work:
         return Outcome(rows, stay, failures)
 
     def _batch(self, rows: Batch | list[Sample]) -> Batch:
-        if isinstance(rows, list):  # of no samples it is not known what the functions would have made
-            return collate(rows, self.how, self.schema, self.pad_value) if rows else {}
+        if isinstance(rows, list):
+            if rows:
+                return collate(rows, self.how, self.schema, self.pad_value)
+            if self.mapped or self.schema is None:
+                return {}
+            rows = empty_batch(self.schema)
         return pad_columns(rows, self.pad_value) if self.how == "pad" else rows
 
     def _on_batch(
@@ -105,6 +115,8 @@ class Work:
         try:
             found = function.function(rows, self._chance(given, 0)) if function.random else function.function(rows)
             if function.kind == "map":
+                if found is None:
+                    raise TypeError("wanted a batch, got None: does it return one?")
                 return found, stay, None
             which = _mask(found, rows_of(rows))
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises is told with its place
@@ -163,7 +175,8 @@ class _Samples:
 
 def _checked(found: Any) -> Sample:
     if not isinstance(found, dict):
-        raise TypeError(f"wanted a dict of what the sample has now, got {type(found).__name__}")
+        more = ": does it return one?" if found is None else ""
+        raise TypeError(f"wanted a dict of what the sample has now, got {type(found).__name__}{more}")
     return found
 
 

@@ -8,7 +8,7 @@ differs it is refused with what differs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,8 @@ def save_state(position: Position, made_from: Mapping[str, Any]) -> dict[str, An
     return {"kind": _KIND, "epoch": position.epoch, "done": position.done, "fingerprint": dict(made_from)}
 
 
-def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples: int) -> Position:
-    """The position in a state, if it is one of what is read `now`. `samples`: how many an epoch has."""
+def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples_of: Callable[[int], int]) -> Position:
+    """The position in a state, if it is one of what is read `now`. `samples_of`: how many an epoch has."""
     if not isinstance(state, Mapping) or state.get("kind") != _KIND:
         got = state.get("kind") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"wanted a state of kind {_KIND!r}, got {got!r}")
@@ -84,6 +84,7 @@ def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples: int
         raise StateError(f"the state is not of what is read now: {'; '.join(found)}")
     epoch = _count(state, "epoch")
     done = _count(state, "done")
+    samples = samples_of(epoch)
     if done > samples:
         raise StateError(f"wanted up to the {samples:,} samples of an epoch, got {done:,}")
     return Position(epoch=epoch, done=done)

@@ -6,6 +6,9 @@ local.py       finding files here, and what is wrong with them
 stores.py      remote stores, by fsspec
 remote.py      copies of remote shards in a bounded folder
 catalog.py     what all shards are, learned by opening each once
+damage.py      damage found while the shards are looked at
+stamps.py      whether a file is still the one that was looked at
+small_files.py a folder of small files as a shard
 budget.py      how many files may be open, and what to say when none may
 handles.py     open files within that budget
 library.py     the shards of all catalogs under one numbering

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ...errors import CorruptError, DataError, DecodeError, HoldfastError, InputError, SchemaError
+from ...errors import DataError, DecodeError, HoldfastError, InputError, SchemaError
 from ...formats.damaged import open_damaged, open_mended
 from ...formats.shard import FramedShard, GivenSchema, Shard, open_shard
 from ...schema import Column, check_schema
@@ -226,14 +226,13 @@ class Catalog:
         spec = self._specs[number]
         if self._on_corrupt == "raise" or spec.is_files:
             return self._learn_whole(number, pool)
-        local = self._brought(spec.path) if spec.is_remote else spec.path  # what cannot be brought is not damaged
         try:
             return self._learn_whole(number, pool)
         except (DataError, InputError) as error:
-            if not self._lies_in_file(number, local, error):
+            if not self._lies_in_file(number, error):
                 raise
             with self._naming(number):
-                return self._learn_rest(number, local, error)
+                return self._learn_rest(number, self._brought(spec.path) if spec.is_remote else spec.path, error)
 
     def _learn_rest(self, number: int, local: str, error: HoldfastError) -> _Known:
         """What can be had of a damaged shard: the samples around its damages, or nothing."""
@@ -248,7 +247,7 @@ class Catalog:
                 losses = losses_around(self.paths[number], mended.layout.problems)
                 return replace(known, mended=mended.layout, losses=losses)
         except (DataError, InputError) as worse:
-            if not self._lies_in_file(number, local, worse):
+            if not self._lies_in_file(number, worse):
                 raise
             error = worse
         size_bytes = os.path.getsize(local) if os.path.exists(local) else 0
@@ -256,9 +255,10 @@ class Catalog:
         nothing = join_blocks([])
         return _Known(local, (size_bytes, 0), 0, size_bytes, True, False, True, nothing, losses=(lost,))
 
-    def _lies_in_file(self, number: int, local: str, error: HoldfastError) -> bool:
-        evicted = self._specs[number].is_remote and not os.path.exists(local)  # by another process: no damage
-        return not evicted and is_damage(error, local)
+    def _lies_in_file(self, number: int, error: HoldfastError) -> bool:
+        """Not if it lies in the way to it: a copy that was made can be read, so the store or the cache is at fault."""
+        spec = self._specs[number]
+        return is_damage(error, spec.path) and not (spec.is_remote and isinstance(error, InputError))
 
     def _learn_whole(self, number: int, pool: HandlePool[Shard]) -> _Known:
         spec = self._specs[number]

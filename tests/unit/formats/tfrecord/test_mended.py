@@ -6,7 +6,9 @@ import gzip
 import os
 import pickle
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from holdfast.errors import CorruptError, DecodeError, FormatError, UnfinishedEr
 from holdfast.formats.damaged import open_damaged
 from holdfast.formats.tfrecord import TFRecordReader
 from holdfast.formats.tfrecord.mended import MendedShard, mend
+from holdfast.testing import ShardContract
 
 pytestmark = pytest.mark.formats
 
@@ -221,3 +224,30 @@ def test_nothing_is_left_of_an_empty_or_whole_file(tmp_path: Path) -> None:
     empty.touch()
     with MendedShard(empty, mend(empty)) as shard:
         assert len(shard) == 0
+
+
+class TestMended(ShardContract):
+    """What every shard owes, from one that had damaged headers, and junk between its records."""
+
+    def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
+        path = folder / "data.tfrecord"
+        columns = {
+            "name": [b"name %d" % i for i in range(rows)],
+            "label": list(range(rows)),
+            "emb": [[i + 0.5, -i, i * 0.25] for i in range(rows)],
+        }
+        with hold.TFRecordWriter(path, self.schema) as writer:
+            writer.extend(columns)
+        with TFRecordReader(path) as reader:
+            frames = [bytearray(codec.frame(record)) for record in reader.records()]
+        for frame in frames[2:-2:7]:
+            frame[9] ^= 0x55
+        for frame in frames[4:-2:14]:
+            frame += b"junk" * 20
+        path.write_bytes(b"".join(frames))
+        return path, columns
+
+    def open(self, path: Path) -> MendedShard:
+        shard = open_damaged(path, salvage=True)
+        assert shard is not None
+        return shard

@@ -1,0 +1,117 @@
+"""One dataset that grows by whole chunks: none is ever touched again, and none is lost with a cache."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+Codec = Literal["gzip", "lzf"] | tuple[Literal["gzip"], int] | None
+
+_LEVEL = 4
+
+
+def check_codec(codec: Any) -> tuple[str | None, int]:
+    """A codec's name and its level, or a ValueError."""
+    name, level = codec if isinstance(codec, tuple) and len(codec) == 2 else (codec, _LEVEL)
+    good = name in (None, "gzip") or (name == "lzf" and not isinstance(codec, tuple))
+    if not good or isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
+        raise ValueError(f'wanted codec to be None, "gzip", "lzf" or ("gzip", 0 to 9), got {codec!r}')
+    return name, level
+
+
+class ChunkSink:
+    """Takes items of one shape and type; keeps back what does not fill a chunk until finish().
+
+    Chunks that need no filter of HDF5's own are handed over as they are to be in the file: HDF5's cache and its copy
+    of them are left out, and packing runs beside other threads. The dataset is made when the first chunk is written: if
+    all items are fewer than a chunk, the chunk is made to fit them.
+    """
+
+    def __init__(
+        self,
+        group: h5py.Group,
+        name: str,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        chunk_items: int,
+        codec: tuple[str | None, int],
+    ) -> None:
+        self._group, self._name, self._shape = group, name, shape
+        self._kind, self._level = codec
+        self._chunk = chunk_items
+        self._zeros = (0,) * len(shape)
+        self._kept = np.empty((chunk_items, *shape), dtype)
+        self._n_kept = 0
+        self._written = 0
+        self._dataset: h5py.Dataset | None = None
+
+    @property
+    def path(self) -> str:
+        """The dataset's, in the file."""
+        return f"{self._group.name.rstrip('/')}/{self._name}"[1:]
+
+    def add(self, items: npt.NDArray[Any]) -> None:
+        """They may be changed afterwards."""
+        at = 0
+        if self._n_kept:
+            at = min(self._chunk - self._n_kept, len(items))
+            self._keep(items[:at])
+            if self._n_kept == self._chunk:
+                self._write(self._kept, self._chunk)
+                self._n_kept = 0
+        while len(items) - at >= self._chunk:
+            self._write(np.ascontiguousarray(items[at : at + self._chunk]), self._chunk)
+            at += self._chunk
+        if at < len(items):
+            self._keep(items[at:])
+
+    def _keep(self, items: npt.NDArray[Any]) -> None:
+        self._kept[self._n_kept : self._n_kept + len(items)] = items
+        self._n_kept += len(items)
+
+    def finish(self) -> None:
+        """Writes what was kept back. The rest of a last chunk is zeros, behind the dataset's end."""
+        if self._dataset is None:
+            self._dataset = self._make(self._n_kept or self._chunk)
+            self._kept = self._kept[: self._n_kept]
+        if self._n_kept:
+            self._kept[self._n_kept :] = 0
+            self._write(self._kept, self._n_kept)
+            self._n_kept = 0
+
+    def _make(self, chunk_items: int) -> h5py.Dataset:
+        packed: dict[str, Any] = {} if self._kind is None else {"compression": self._kind}
+        if self._kind == "gzip":
+            packed["compression_opts"] = self._level
+        return self._group.create_dataset(
+            self._name,
+            (0, *self._shape),
+            maxshape=(None, *self._shape),
+            chunks=(chunk_items, *self._shape),
+            dtype=self._kept.dtype,
+            **packed,
+        )
+
+    def _write(self, chunk: npt.NDArray[Any], items: int) -> None:
+        if self._dataset is None:
+            self._dataset = self._make(self._chunk)
+        first, self._written = self._written, self._written + items
+        self._dataset.resize(self._written, 0)
+        if self._kind == "lzf":
+            self._dataset[first:] = chunk[:items]
+            return
+        data: Any = chunk.reshape(-1).view(np.uint8)
+        self._dataset.id.write_direct_chunk(
+            (first, *self._zeros), zlib.compress(data, self._level) if self._kind == "gzip" else data
+        )
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Where each chunk is in the file and how many bytes it takes there, in the order of the items."""
+        found: list[tuple[int, int, int]] = []
+        if self._dataset is not None and self._written:
+            self._dataset.id.chunk_iter(lambda one: found.append((one.chunk_offset[0], one.byte_offset, one.size)))
+        return [(offset, size) for _, offset, size in sorted(found)]

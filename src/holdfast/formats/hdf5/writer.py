@@ -1,0 +1,214 @@
+"""Writing one HDF5 file: by whole chunks, with a list of them, and without libhdf5's ways of taking the process along."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from ..._native import codec as native
+from ...errors import WriteError
+from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema
+from ..schema_json import column_to_json, schema_to_json
+from .layout import DTYPES, MARK, check_keys, is_packed, key_of
+from .sink import ChunkSink, Codec, check_codec
+
+_CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
+_MOST_ROWS = 1 << 14
+_READ_BYTES = 1 << 22
+
+Chunk = tuple[int, int, int]  # where it is in the file, its bytes there, their crc32c
+
+
+class Settled(NamedTuple):
+    """A finished file, before it has its name."""
+
+    rows: int
+    bytes: int
+    crc32c: int
+    chunks: dict[str, list[Chunk]]  # by the dataset's path, in the order of its rows
+
+
+class HDF5Writer:
+    """Creates `path`, which must not exist, for an owner that gives it its real name later: settle() closes the file
+    and tells what is in it, discard() takes it away. One thread at a time.
+
+    A write that fails (a full disk) leaves libhdf5 with data it can get rid of neither at close nor at exit, where it
+    then crashes the process. So before such a file is closed its descriptor is made one of a file in memory, which takes
+    everything. The same keeps a forked child from writing into its parent's file.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], schema: Schema, *, chunk_rows: int | None = None, codec: Codec = None
+    ) -> None:
+        self.path = Path(path)
+        self.schema = check_schema(schema)
+        self.rows = 0
+        check_keys(self.schema)
+        packing = check_codec(codec)
+        self.chunk_rows = _rows_for(self.schema) if chunk_rows is None else chunk_rows
+        self.fd = -1
+        self._file: h5py.File | None = None
+        try:
+            # Superblock 3, which HDF5 1.10 and newer read. Nobody else knows of this file: a lock would be in the way
+            # where locks do not work.
+            self._file = h5py.File(self.path, "x", libver=("v110", "v110"), locking=False)
+            self.fd = os.dup(self._file.id.get_vfd_handle())
+            os.set_inheritable(self._file.id.get_vfd_handle(), False)
+            self._columns = [_ColumnSinks(self._file, n, c, self.chunk_rows, packing) for n, c in self.schema.items()]
+            self._file.attrs[MARK] = json.dumps({"version": 1, "schema": schema_to_json(self.schema)})
+        except (OSError, RuntimeError) as error:
+            raise self._failed(error) from error
+        except BaseException:
+            self.discard()
+            raise
+
+    def extend(self, buffers: list[native.ColumnBuffers], rows: int) -> None:
+        """What tfrecord.encoding.buffers_of gives: columns that were checked."""
+        try:
+            for column, parts in zip(self._columns, buffers, strict=True):
+                column.add(parts)
+        except (OSError, RuntimeError) as error:
+            raise self._failed(error) from error
+        self.rows += rows
+
+    def settle(self) -> Settled:
+        """Everything is in the file, and it is closed. Not yet on disk for good: that is fsync of `fd`."""
+        assert self._file is not None
+        try:
+            for column in self._columns:
+                column.finish()
+            self._file.flush()  # what fails must fail here: a close that fails cannot be undone
+            places = {sink.path: sink.chunks() for column in self._columns for sink in column.sinks}
+            self._columns = []
+            self._file.close()
+            self._file = None
+            size_bytes, crc = _crc_of_file(self.fd)
+            return Settled(self.rows, size_bytes, crc, {name: _crcs(self.fd, found) for name, found in places.items()})
+        except (OSError, RuntimeError) as error:
+            raise self._failed(error) from error
+
+    def discard(self) -> None:
+        """Takes the name away that the file was made under, and lets go of it. Safe to call twice."""
+        if self.fd >= 0:
+            try:
+                os.unlink(self.path)
+            except OSError:
+                pass  # the folder is gone or read-only by now; what is left is swept by who comes next
+        self.abandon()
+        self._close()
+
+    def abandon(self) -> None:
+        """Cuts libhdf5 off from the file. System calls only, so that a forked child can be rid of it at once."""
+        if self.fd >= 0:
+            os.close(self.fd)  # first: one descriptor must be free
+            self.fd = -1
+        if self._file is not None and self._file:
+            _cut_off(self._file.id.get_vfd_handle())
+
+    def _close(self) -> None:
+        self._columns = []
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except (OSError, RuntimeError):
+                pass  # it is cut off from its file already: there is nothing left to lose
+
+    def _failed(self, error: OSError | RuntimeError) -> WriteError:
+        self.discard()
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error)
+        return WriteError(f"cannot write {self.path}: {reason}; nothing of it was left behind")
+
+
+class _ColumnSinks:
+    """The datasets of one column."""
+
+    def __init__(
+        self, file: h5py.File, name: str, column: Column, chunk_rows: int, packing: tuple[str | None, int]
+    ) -> None:
+        self.sinks: list[ChunkSink] = []
+        self._adds: list[tuple[int, Callable[[Any], None]]] = []  # which buffer, and what takes it
+        self._packing, self._chunk_rows = packing, chunk_rows
+        self._make(file, key_of(name, column), column, outer=True)
+
+    def _make(self, group: h5py.Group, name: str, column: Column, outer: bool) -> None:
+        if not is_packed(column):
+            assert isinstance(column, Value)
+            self._values(group, name, column, self._chunk_rows if outer else None)
+            return
+        inside = group.create_group(name)
+        inside.attrs[MARK] = json.dumps({"version": 1, "column": column_to_json(column)})
+        if isinstance(column, Ragged):
+            level = 3 if outer else 2
+            self._ends(inside, "row_splits", level)
+            self._make(inside, "values", column.inner, outer=False)
+        else:
+            assert isinstance(column, Bytes)
+            self._ends(inside, "offsets", 1)
+            self._values(inside, "values", Bytes(), None)
+
+    def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
+        dtype = np.dtype(DTYPES[value.type_name])
+        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
+        sink = ChunkSink(group, name, dtype, value.shape, chunk, self._packing)
+        self.sinks.append(sink)
+        self._adds.append((0, lambda values: sink.add(np.asarray(values).reshape(-1, *value.shape))))
+
+    def _ends(self, group: h5py.Group, name: str, level: int) -> None:
+        sink = ChunkSink(group, name, "<i8", (), self._chunk_rows, self._packing)
+        sink.add(np.zeros(1, np.int64))
+        total = 0
+
+        def add(ends: Any) -> None:
+            nonlocal total
+            ends = np.asarray(ends)
+            sink.add(ends[1:] + (total - int(ends[0])))
+            total += int(ends[-1]) - int(ends[0])
+
+        self.sinks.append(sink)
+        self._adds.append((level, add))
+
+    def add(self, parts: native.ColumnBuffers) -> None:
+        for number, add in self._adds:
+            add(parts[number])
+
+    def finish(self) -> None:
+        for sink in self.sinks:
+            sink.finish()
+
+
+def _rows_for(schema: Schema) -> int:
+    """As many rows as the widest column of a fixed shape fills a chunk with."""
+    widths = [
+        np.dtype(DTYPES[column.type_name]).itemsize * column.count
+        for column in schema.values()
+        if isinstance(column, Value) and not isinstance(column, Bytes)
+    ]
+    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
+
+
+def _crc_of_file(fd: int) -> tuple[int, int]:
+    size_bytes, crc = 0, 0
+    while data := os.pread(fd, _READ_BYTES, size_bytes):
+        size_bytes, crc = size_bytes + len(data), native.crc32c(data, crc)
+    return size_bytes, crc
+
+
+def _crcs(fd: int, places: list[tuple[int, int]]) -> list[Chunk]:
+    return [(offset, size, native.crc32c(os.pread(fd, size, offset))) for offset, size in places]
+
+
+def _cut_off(fd: int) -> None:
+    try:
+        memory = os.memfd_create("holdfast-cut-off", os.MFD_CLOEXEC)
+    except OSError:
+        return  # not one descriptor is free, though one was closed for it: another thread took it
+    os.dup2(memory, fd, inheritable=False)
+    os.close(memory)

@@ -1,0 +1,76 @@
+"""A schema as JSON: what a run's `schema.json` and an HDF5 part's own attribute hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import SchemaError
+from ..schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
+
+_TYPES: dict[str, type[Value]] = {kind.type_name: kind for kind in (Bytes, Float32, Int64)}
+
+
+def schema_to_json(schema: Schema) -> dict[str, Any]:
+    return {name: column_to_json(column) for name, column in schema.items()}
+
+
+def column_to_json(column: Column) -> dict[str, Any]:
+    key = {} if column.key is None else {"key": column.key}
+    if isinstance(column, Ragged):
+        return {"type": "Ragged", "inner": column_to_json(column.inner)} | key
+    default = {} if column.default is None else {"default": _plain(column.default)}
+    return {"type": column.type_name, "shape": list(column.shape)} | default | key
+
+
+def _plain(default: Any) -> Any:
+    """Of a default what JSON can hold; bytes as their hexadecimal digits."""
+    if hasattr(default, "tolist"):
+        default = default.tolist()
+    if isinstance(default, (bytes, bytearray)):
+        return {"hex": bytes(default).hex()}
+    if isinstance(default, (list, tuple)):
+        return [_plain(one) for one in default]
+    if not isinstance(default, (int, float, str)):
+        raise SchemaError(f"wanted a default of numbers or bytes, got {default!r}")
+    return default
+
+
+def schema_from_json(content: Any) -> dict[str, Column]:
+    """SchemaError: it is not what schema_to_json gives."""
+    if not isinstance(content, Mapping):
+        raise SchemaError(f"wanted columns as JSON, got {type(content).__name__}")
+    return check_schema({str(name): column_from_json(one) for name, one in content.items()})
+
+
+def column_from_json(content: Any) -> Column:
+    try:
+        key = content.get("key")
+        if content["type"] == "Ragged":
+            return Ragged(column_from_json(content["inner"]), key=key)
+        return _TYPES[content["type"]](*content["shape"], default=_rich(content.get("default")), key=key)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SchemaError(f"wanted a column as JSON, got {str(content)[:80]} ({error!r})") from None
+
+
+def _rich(default: Any) -> Any:
+    if isinstance(default, dict):
+        return bytes.fromhex(default["hex"])
+    return [_rich(one) for one in default] if isinstance(default, list) else default
+
+
+def schema_digest(schema: Schema) -> str:
+    """The same for the same columns, in whatever order they were named."""
+    text = json.dumps(schema_to_json(schema), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def first_difference(ours: Schema, theirs: Schema) -> tuple[str, str, str] | None:
+    """A column that is not the same in both, as it is in the one and in the other; None: there is none."""
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        sides = [repr(schema[name]) if name in schema else "no such column" for schema in (ours, theirs)]
+        if name not in ours or name not in theirs or column_to_json(ours[name]) != column_to_json(theirs[name]):
+            return name, sides[0], sides[1]
+    return None
