@@ -21,7 +21,7 @@ from ...formats.gather import RowPool, gather_rows
 from ...formats.shard import FramedShard, FramesDecoder, Shard
 from ...schema import Schema
 from ..order.blocks import Blocks
-from ..order.lanes import Places, join_places
+from ..order.lanes import Places
 from ..order.shards import Run, Step
 from ..sources.library import Library
 from .item import Item
@@ -30,7 +30,8 @@ from .losses import Losses
 from .stats import Meter
 
 _FRAMES = ""  # the one column of blocks that are held undecoded
-_SPARE = 4
+_SLAB = 8  # blocks
+_PIECE_BYTES = 2 << 20
 _BESIDE_BYTES = 8192  # what a block takes beside its samples: a page at each end of its buffer
 _TOGETHER_BYTES = 1 << 19  # a batch that is kept keeps so much alive
 _LARGE_BYTES = 8192  # reading one such sample costs less than its share of a block's copy
@@ -96,7 +97,7 @@ class Fetcher:
         self._turn(dict(self._order.windows(run.first, run.stop, rank, world)))
         together = self._steps_together(run)
         for at in range(0, len(run.steps), together):
-            yield from self._some(run.steps[at : at + together])
+            yield from self._some(run.steps[at : at + together], run.places, at)
 
     def _steps_together(self, run: Run) -> int:
         """Steps that are picked out and decoded in one go: so many that Python's part of it is small."""
@@ -104,11 +105,11 @@ class Fetcher:
         sample_bytes = int(blocks.size_bytes.sum()) // max(1, blocks.samples) + 1
         return max(1, _TOGETHER_BYTES // (sample_bytes * max(1, len(run.steps[0].places))))
 
-    def _some(self, steps: list[Step]) -> Iterator[Item]:
+    def _some(self, steps: list[Step], all_places: Places, first: int) -> Iterator[Item]:
         """The same, of a few steps of one length whose rows are all held and whole; else one after the other."""
         size = len(steps[0].places)
-        if len(steps) > 1 and size == len(steps[-1].places) and size and not self._bad and self._cache is None:
-            places = join_places([step.places for step in steps])
+        places = all_places[first * size : (first + len(steps)) * size]
+        if len(steps) > 1 and len(places) == len(steps) * size > 0 and not self._bad and self._cache is None:
             slots = self._slot[places.block]
             batch = self._decoded(places, slots) if slots.min() >= 0 else None
             if batch is not None:
@@ -202,13 +203,16 @@ class Fetcher:
             return
         batch = self._read_block(block)
         slot = self._free.pop() if self._free else len(self._pool)
-        before = self._pool.nbytes
         self._pool.put(slot, batch)
         self._slot[block] = slot
-        size = self._pool.nbytes - before
+        size = self._size_in(slot)
         self._held_bytes += size
         self._swell = max(self._swell, size / max(1, int(self._order.blocks.size_bytes[block])))
         self._meter.hold(size)
+
+    def _size_in(self, slot: int) -> int:
+        """Not the difference that it makes to the whole: to sum up thousands of slots for each takes longer than all."""
+        return self._pool._held[slot][1]
 
     def _no_room(self, block: int, about: int) -> None:
         """Its samples are read one by one then. A packed shard has no such way."""
@@ -224,16 +228,15 @@ class Fetcher:
         slot = int(self._slot[block])
         if slot < 0:
             return
-        before = self._pool.nbytes
+        size = self._size_in(slot)
         self._pool.drop(slot)
         self._free.append(slot)
         self._slot[block] = -1
         frames = self._frames.pop(block, None)
-        if frames is not None and len(self._spare) < _SPARE:
+        if frames is not None and len(frames._values) == _PIECE_BYTES:
             self._spare.append(frames._values)
-        size = self._pool.nbytes - before
-        self._held_bytes += size
-        self._meter.hold(size)
+        self._held_bytes -= size
+        self._meter.hold(-size)
 
     def _read_block(self, block: int) -> Batch:
         blocks = self._order.blocks
@@ -242,7 +245,7 @@ class Fetcher:
             if self._framed and isinstance(opened, FramedShard):
                 if self._decoder is None:
                     self._decoder = opened.frames_decoder(self._schema)
-                frames = opened.frames(first, first + count, self._spare.pop() if self._spare else None)
+                frames = opened.frames(first, first + count, self._memory(int(blocks.size_bytes[block])))
                 self._frames[block] = frames
                 return {_FRAMES: frames}
             try:
@@ -253,6 +256,18 @@ class Fetcher:
             batch, bad = self._read_around(shard, opened, np.arange(first, first + count))
         self._bad[block] = bad - first
         return batch
+
+    def _memory(self, size_bytes: int) -> Any:
+        """Memory for a block's frames: of one that was passed, or a piece of a slab. None: it is no ordinary block.
+
+        A slab is so large that the kernel gives it in large pages: small ones cost as much as reading into them.
+        """
+        if size_bytes + _BESIDE_BYTES > _PIECE_BYTES or len(self._slot) < _SLAB:
+            return None
+        if not self._spare:
+            slab = np.empty(_SLAB * _PIECE_BYTES, np.uint8)
+            self._spare = [slab[at : at + _PIECE_BYTES] for at in range(0, len(slab), _PIECE_BYTES)]
+        return self._spare.pop()
 
     # ---- samples that are read when they are wanted
 

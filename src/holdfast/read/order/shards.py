@@ -94,11 +94,15 @@ class Step(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Some steps of one rank and worker. All their places are in [first, stop), but for padding."""
+    """Some steps of one rank and worker. All their places are in [first, stop), but for padding.
+
+    places: those of the first steps in a row, as far as they were looked up together
+    """
 
     first: int
     stop: int
     steps: list[Step]
+    places: Places
 
 
 def walk(order: Sequenced, cut: Cut, part: Part | None = None, done: int = 0, at_once: int = _AT_ONCE) -> Iterator[Run]:
@@ -110,14 +114,17 @@ def walk(order: Sequenced, cut: Cut, part: Part | None = None, done: int = 0, at
     for first in range(0, steps, run):
         numbers = range(first + part.worker, min(steps, first + run), part.workers)
         if part.workers == 1:
-            found = _run(order, cut, part, done, last, end, numbers)
+            found, places = _run(order, cut, part, done, last, end, numbers)
         else:
             found = [_step(order, cut, part, number, done + number * each, last, end) for number in numbers]
+            places = join_places([])
         if found:
-            yield Run(done + numbers[0] * each, found[-1].done, found)
+            yield Run(done + numbers[0] * each, found[-1].done, found, places)
 
 
-def _run(order: Sequenced, cut: Cut, part: Part, done: int, last: int, end: int, numbers: range) -> list[Step]:
+def _run(
+    order: Sequenced, cut: Cut, part: Part, done: int, last: int, end: int, numbers: range
+) -> tuple[list[Step], Places]:
     """Steps one behind the other: looked up in one go, but for one that must be padded."""
     each = part.world * cut.batch
     full = range(numbers.start, min(numbers.stop, (min(last, end) - done) // each))
@@ -128,7 +135,7 @@ def _run(order: Sequenced, cut: Cut, part: Part, done: int, last: int, end: int,
         for at, number in enumerate(full)
     ]
     rest = numbers[len(full) :]
-    return found + [_step(order, cut, part, number, done + number * each, last, end) for number in rest]
+    return found + [_step(order, cut, part, number, done + number * each, last, end) for number in rest], places
 
 
 def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last: int, end: int) -> Step:
