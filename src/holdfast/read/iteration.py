@@ -272,8 +272,9 @@ class _Running:
                 memory_bytes=settings.memory_bytes - settings.prefetch_bytes,
                 losses=losses,
                 meter=meter,
-                skip_corrupt=settings.on_corrupt == "skip",
+                skip_corrupt=settings.on_corrupt != "raise",
                 cache=cache,
+                as_samples=bool(settings.functions) and settings.functions[0].each == "sample",
             )
             try:
                 for run in walk(order, cut, part, done, _at_once(order, part)):

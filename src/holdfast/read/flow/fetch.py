@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.ma  # np.unique wants it, and a process without a free descriptor can import nothing  # noqa: F401
 
 from ...errors import DataError, InputError
 from ...formats.columns import Batch, BytesColumn, Ints, split_batch
@@ -24,9 +25,10 @@ from ..order.blocks import Blocks
 from ..order.lanes import Places
 from ..order.shards import Run, Step
 from ..sources.library import Library
-from .item import Item
+from .item import Item, Sample
 from .keep import Held, SampleCache
 from .losses import Losses
+from .samples import rows_of, split_samples
 from .stats import Meter
 
 _FRAMES = ""  # the one column of blocks that are held undecoded
@@ -61,10 +63,11 @@ class Fetcher:
         meter: Meter,
         skip_corrupt: bool = False,
         cache: SampleCache | None = None,
+        as_samples: bool = False,
     ) -> None:
         self._library, self._order, self._schema = library, order, schema
         self._epoch, self._bound, self._losses, self._meter = epoch, memory_bytes, losses, meter
-        self._skip, self._cache = skip_corrupt, cache
+        self._skip, self._cache, self._as_samples = skip_corrupt, cache, as_samples
         blocks = order.blocks
         self._large = self._wanted_singly(blocks)
         self._framed = library.framed
@@ -136,12 +139,14 @@ class Fetcher:
             item.lost = np.setdiff1d(wanted, kept).tolist()
         return item
 
-    def _made(self, step: Step, places: Places, kept: Ints, rows: Batch, held: Held | None = None) -> Item:
+    def _made(
+        self, step: Step, places: Places, kept: Ints, rows: Batch | list[Sample], held: Held | None = None
+    ) -> Item:
         return Item(
             self._epoch, step.start, step.done, places, kept, rows, self._order.blocks, self._library.paths, held=held
         )
 
-    def _rows(self, places: Places) -> tuple[Batch, Ints | None]:
+    def _rows(self, places: Places) -> tuple[Batch | list[Sample], Ints | None]:
         """These rows; and which of them could be had, if not all."""
         if not len(places):
             return self._no_rows(), None
@@ -211,7 +216,7 @@ class Fetcher:
         self._meter.hold(size)
 
     def _size_in(self, slot: int) -> int:
-        """Not the difference that it makes to the whole: to sum up thousands of slots for each takes longer than all."""
+        """Not the difference it makes to the whole: to sum up thousands of slots each time takes longer than reading."""
         return self._pool._held[slot][1]
 
     def _no_room(self, block: int, about: int) -> None:
@@ -271,7 +276,7 @@ class Fetcher:
 
     # ---- samples that are read when they are wanted
 
-    def _pick(self, places: Places, slots: Ints) -> tuple[Batch, Ints | None]:
+    def _pick(self, places: Places, slots: Ints) -> tuple[Batch | list[Sample], Ints | None]:
         """These rows, of which some are held and the others are read; and which could be had, if not all."""
         blocks = self._order.blocks
         shard, sample = blocks.shard[places.block], blocks.first[places.block] + places.row
@@ -297,8 +302,17 @@ class Fetcher:
         if len(stay) == len(places) and len(sources) == 1 and (row == np.arange(len(row))).all():
             return sources[0], None
         with self._meter.timed("gather"):
-            rows = gather_rows(sources, which[stay], row[stay]) if len(stay) else self._no_rows()
+            rows = self._put_together(sources, which[stay], row[stay])
         return rows, None if len(stay) == len(places) else stay
+
+    def _put_together(self, sources: list[Batch], which: Ints, row: Ints) -> Batch | list[Sample]:
+        if not len(which):
+            return self._no_rows()
+        # A function that wants samples gets them where they were read; but one that comes twice is two samples.
+        if self._as_samples and sum(map(rows_of, sources)) == len(which):
+            samples = [split_samples(source) for source in sources]
+            return [samples[a][b] for a, b in zip(which.tolist(), row.tolist(), strict=True)]
+        return gather_rows(sources, which, row)
 
     def _read_some(self, shard: int, numbers: Ints) -> tuple[Batch, Ints]:
         with self._library.use(shard) as opened, self._meter.reading(_sum_bytes(opened, numbers)):

@@ -13,9 +13,10 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
-from ...errors import StateError
+from ...errors import InputError, StateError
 from ..pool import ProcessPool, Task
 from ..settings import Function
+from ..sources.budget import explain_full, is_full
 from .halt import Halt
 from .item import Item, Items
 from .stats import Meter
@@ -151,12 +152,7 @@ def _processes(
             waiting.append(item)
             yield Task(given, _Label(item))
 
-    with (
-        closing(items),
-        ProcessPool(
-            _Remote(work), place.workers, context=place.start, stall_s=place.stall_s, memory_bytes=memory_bytes
-        ) as pool,
-    ):
+    with closing(items), _pool(work, place, memory_bytes) as pool:
         halt.on(pool.close)
         results: Any = pool.run(tasks())
         try:
@@ -165,6 +161,17 @@ def _processes(
                 yield finish(waiting.popleft(), work, outcome)
         finally:
             results.close()
+
+
+def _pool(work: Work, place: Function, memory_bytes: int) -> ProcessPool:
+    try:
+        return ProcessPool(
+            _Remote(work), place.workers, context=place.start, stall_s=place.stall_s, memory_bytes=memory_bytes
+        )
+    except OSError as error:
+        if is_full(error):
+            raise InputError(f"{work.name}: its processes cannot be started: {explain_full(error)}") from error
+        raise
 
 
 class _Label:
