@@ -93,6 +93,10 @@ class RowPool:
         """How many rows the batch in a slot has."""
         return self._held[slot][0]
 
+    def size_in(self, slot: int) -> int:
+        """How many bytes the batch in a slot has."""
+        return self._held[slot][1]
+
     def put(self, slot: int, batch: Batch) -> None:
         """The batch takes the place of the one that was there."""
         kinds = {name: _kind_of(name, column) for name, column in batch.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from .._base.units import parse_bytes
@@ -65,18 +67,33 @@ def mix(
 
     until: an epoch ends when the "first" of them is used up; or when "all" are, the others beginning again
     """
-    parts = list(datasets.items() if isinstance(datasets, Mapping) else datasets)
-    for dataset, weight in parts:
-        if not isinstance(dataset, Dataset):
-            raise TypeError(f"mix: wanted datasets of hold.read(), got {dataset!r}")
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-            raise ValueError(f"mix: wanted weights above 0, got {weight!r}")
-        one = dataset._settings
-        if one.functions or one.batched or one.shard is not None or one.cache or one.take_samples is not None:
-            raise ValueError("mix: wanted datasets with at most a shuffle(): shard, map, take and batch what is mixed")
+    parts = [_weighted(part) for part in (datasets.items() if isinstance(datasets, Mapping) else datasets)]
+    if not parts:
+        raise ValueError("mix: wanted at least one dataset, got none")
     source = MixSource([(dataset._source, dataset._settings, weight) for dataset, weight in parts], seed, until)
     first = parts[0][0]._settings
     return _Mixture(source, Settings(seed=seed, on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt))
+
+
+def _weighted(part: Any) -> tuple[Dataset, float]:
+    """A dataset and its weight, if they can be mixed."""
+    try:
+        dataset, weight = part
+    except TypeError:
+        raise TypeError(f"mix: wanted datasets with weights, as {{a: 0.7, b: 0.3}}, got {part!r}") from None
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"mix: wanted datasets of hold.read(), got {dataset!r}")
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not 0 < weight < float("inf"):
+        raise ValueError(f"mix: wanted weights above 0, got {weight!r}")
+    one, plain = dataset._settings, Settings()
+    order = {"seed", "window_bytes", "window_samples", "lanes", "on_corrupt", "max_corrupt"}
+    said = [field.name for field in fields(one) if getattr(one, field.name) != getattr(plain, field.name)]
+    if set(said) - order:
+        raise ValueError(
+            "mix: wanted datasets with at most a shuffle(), got one with more: shard, map, take, repeat, limit and batch "
+            "what is mixed"
+        )
+    return dataset, float(weight)
 
 
 class _Mixture(Dataset):

@@ -75,7 +75,7 @@ class Iteration:
         )
         self._run: _Running | None = None
         self._final: PoolStats | None = None
-        self._ended = threading.Event()
+        self._ended = False
         self._ended_at: float | None = None
         self._pid = os.getpid()
         self._turn = threading.RLock()
@@ -88,11 +88,11 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        if not self._ended.is_set() and os.getpid() != self._pid:
+        if not self._is_over() and os.getpid() != self._pid:
             raise StateError("this iteration belongs to the process that began it: begin another one in a forked child")
         start = monotonic()
         with self._turn:
-            if self._ended.is_set():
+            if self._is_over():
                 raise StopIteration
             try:
                 self._inside = threading.get_ident()
@@ -101,14 +101,14 @@ class Iteration:
                     self._run = _Running(self)
                 given = next(self._run.items, None)
             except BaseException as error:
-                closed = self._ended.is_set()  # by another thread, which ended the wait
+                closed = self._is_over()  # by another thread, which ended the wait
                 self._release()
                 if closed and isinstance(error, Exception):
                     raise StopIteration from None
                 raise
             finally:
                 self._inside = None
-            if given is None or self._ended.is_set():
+            if given is None or self._is_over():
                 self._release()
                 raise StopIteration
             rows, self._position = given
@@ -119,7 +119,7 @@ class Iteration:
 
     def close(self) -> None:
         """Ends everything that was started. Safe to call twice, and from another thread than the one that waits."""
-        self._ended.set()
+        self._ended = True
         run = self._run
         if run is None or os.getpid() != self._pid:
             return
@@ -128,8 +128,12 @@ class Iteration:
             with self._turn:
                 self._release()
 
+    def _is_over(self) -> bool:
+        """Another thread may have ended it since it was last asked."""
+        return self._ended
+
     def _release(self) -> None:
-        self._ended.set()
+        self._ended = True
         run = self._run
         if run is not None:
             run.close()
@@ -169,7 +173,7 @@ class Iteration:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there. Only before the first batch. A state of other data is refused."""
-        if self._run is not None or self._ended.is_set():
+        if self._run is not None or self._is_over():
             raise StateError("wanted load_state_dict() before the first batch: begin another iteration")
         position = load_state(state, self._fingerprint(), samples_of=lambda epoch: self._order(epoch).samples)
         if self._stop is not None and not self._began.epoch <= position.epoch < self._stop:

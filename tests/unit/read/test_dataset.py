@@ -127,6 +127,32 @@ def test_a_global_batch_is_shared(shards: Path) -> None:
         ds.shard((0, 5)).iterate()
 
 
+@pytest.mark.parametrize("even", ["pad", "drop", "none"])
+def test_samples_without_batches_come_out_even_too(shards: Path, even: Any) -> None:
+    base = hold.read(shards, SCHEMA).shuffle(seed=1)
+    ranks = [base.shard((rank, 3), even=even) for rank in range(3)]
+    each = [ids_of(ds) for ds in ranks]
+    assert [len(ids) for ids in each] == [len(ds) for ds in ranks]
+    assert [len(ids) for ids in each] == {"pad": [334] * 3, "drop": [333] * 3, "none": [334, 333, 333]}[even]
+    together = [i for row in zip(*each, strict=False) for i in row]
+    assert together == (ids_of(base) * 2)[: len(together)]
+
+
+def test_a_function_of_batches_is_not_asked_about_no_sample(tmp_path: Path) -> None:
+    make_shards(tmp_path, [9])
+
+    def more(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"] * 2, "mean": batch["id"].mean(), "inner": {"a": 1}}
+
+    base = hold.read(tmp_path, SCHEMA).map(twice)
+    for workers in (0, 1):
+        for ds in (base.batch(4).map(more, workers), base.batch(4).map(dict).map(more, workers)):
+            batches = list(ds.shard((1, 2)))
+            assert [batch["id"].tolist() for batch in batches] == [[2, 6, 10, 14], []]
+    unmapped = hold.read(tmp_path, SCHEMA).filter(lambda sample: sample["id"] > 5).batch(4, how="pad")
+    assert [batch["emb"].shape for batch in unmapped] == [(0, 3), (2, 3), (1, 3)]
+
+
 # ---- resume
 
 
@@ -331,6 +357,31 @@ def test_failures_can_be_skipped_up_to_a_bound(shards: Path, workers: int) -> No
         list(ds.map(fails_on_13, workers, on_error="skip", max_errors=0.005).batch(10))
 
 
+def test_losses_are_counted_by_function_and_once_a_sample(shards: Path) -> None:
+    def fails_on_14(sample: dict[str, Any]) -> dict[str, Any]:
+        return sample if sample["id"] % 100 != 14 else sample["nothing"]
+
+    ds = hold.read(shards, SCHEMA)
+    ds = ds.map(fails_on_13, on_error="skip", max_errors=10).map(fails_on_14, on_error="skip", max_errors=10)
+    with ds.batch(10).repeat(3).iterate() as it:
+        assert ids_of(it) == [i for i in ALL if i % 100 not in (13, 14)] * 3
+        assert len(it.losses()) == it.stats().lost == 20
+
+
+def test_a_batch_that_a_function_fails_on_can_be_skipped(shards: Path) -> None:
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        return batch if 137 not in batch["id"] else batch["nothing"]
+
+    ds = hold.read(shards, SCHEMA).filter(lambda sample: sample["id"] % 2 == 1)
+    with ds.batch(10).map(fails, on_error="skip").iterate() as it:
+        batches = list(it)
+        assert ids_of(batches) == [i for i in ALL[1::2] if i // 10 != 13]
+        assert (len(batches), batches[13]["emb"].shape) == (100, (0, 3))
+        assert [loss.record for loss in it.losses()] == [131, 133, 135, 137, 139]
+    with pytest.raises(MapError, match="got None: does it return one"):
+        next(iter(ds.batch(10).map(lambda batch: None)))
+
+
 def test_a_filter_shortens_batches_and_moves_nothing(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA)
     batches = list(ds.filter(lambda sample: sample["id"] % 2 == 0).batch(10))
@@ -371,6 +422,7 @@ def test_take_counts_samples_before_batch_and_batches_behind(shards: Path) -> No
     assert ids_of(ds.batch(10).take(3)) == list(range(30))
     assert len(ds.take(25).batch(10)) == len(ds.batch(10).take(3)) == 3
     assert list(ds.take(0).batch(10)) == []
+    assert ids_of(ds.take(5).take(9)) == ids_of(ds.take(9).take(5)) == list(range(5))
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -464,6 +516,30 @@ def test_statistics_and_progress(shards: Path) -> None:
         assert word in text
 
 
+def test_progress_over_epochs_and_after_the_end(shards: Path) -> None:
+    ds = hold.read(shards, SCHEMA).batch(64, drop_last=True).repeat(2)
+    with ds.iterate() as it:
+        for _ in range(20):
+            next(it)
+        now = it.progress()
+        assert (now.epoch, now.done, now.total) == (1, 320, 960)
+        assert now.samples_per_s * now.elapsed_s == pytest.approx(1280)
+        list(it)
+    assert it.progress().fraction == 1
+    assert it.stats().elapsed_s == it.stats().elapsed_s
+    assert it.stats().memory_bytes == it.stats().open_files == 0
+
+
+def test_a_state_of_an_earlier_epoch_than_was_asked_for(shards: Path) -> None:
+    ds = hold.read(shards, SCHEMA).shuffle(seed=2).batch(100)
+    with ds.iterate(epoch=1) as it:
+        next(it)
+        state, rest = it.state_dict(), ids_of(it)
+    with ds.iterate(epoch=3) as it:
+        it.load_state_dict(state)
+        assert ids_of(it) == rest
+
+
 # ---- mixing
 
 
@@ -522,6 +598,16 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         (lambda ds: ds.batch(2).cache(), "before batch"),
         (lambda ds: ds.map(len, random=True).cache(), "put it behind"),
         (lambda ds: ds.iterate(epoch=-1), "from 0 up, got -1"),
+        (lambda ds: ds.iterate(worker=3), "got 3"),
+        (lambda ds: ds.batch(64.0), "got 64.0"),
+        (lambda ds: ds.batch(True), "got True"),
+        (lambda ds: ds.batch(4, how="pad", pad_value="x"), "as the pad_value, got 'x'"),
+        (lambda ds: ds.shuffle(lanes=10**30), "from 1 up to 4,096"),
+        (lambda ds: ds.shuffle(samples=10**30), "got 1000"),
+        (lambda ds: ds.shard((0.5, 2)), "got (0.5, 2)"),
+        (lambda ds: ds.shard(("0", "2")), "got ('0', '2')"),
+        (lambda ds: ds.map(len, timeout="5"), "seconds above 0, or None to wait for ever, got '5'"),
+        (lambda ds: ds.map(len, max_errors=float("nan")), "got nan"),
         (lambda ds: hold.read("/nothing/here/*.tfrecord"), "/nothing/here"),
         (lambda ds: hold.read([]), "empty list"),
         (lambda ds: hold.mix({"a": 1.0}), "datasets of hold.read"),  # type: ignore[dict-item]
@@ -531,6 +617,14 @@ def test_what_is_wrong_is_said_at_once(shards: Path, wrong: Any, said: str) -> N
     with pytest.raises((ValueError, TypeError, InputError)) as caught:
         wrong(hold.read(shards, SCHEMA))
     assert said in str(caught.value)
+
+
+def test_numbers_of_numpy_are_numbers(shards: Path) -> None:
+    ds = hold.read(shards, SCHEMA).shuffle(np.int64(7), samples=np.int32(100), lanes=np.int8(2))
+    ds = ds.shard(np.array([1, 2])).take(np.int64(900)).batch(np.uint16(64)).repeat(np.int64(1))
+    with ds.limits(open_files=np.int64(3), memory=np.int64(10**6)).iterate(epoch=np.int64(3)) as it:
+        assert len(ids_of(it)) == 450
+        json.dumps(it.state_dict())
 
 
 def test_a_launcher_that_nobody_asked_is_pointed_out(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,8 @@ class Source:
 
     def close(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1  # first: Ctrl-C in between must not lead to closing the number twice
+            os.close(fd)
 
     def __enter__(self) -> Source:
         return self

@@ -1,10 +1,14 @@
-"""Batches made ready before they are asked for, by one thread, within a bound of bytes."""
+"""Batches made ready before they are asked for, by one thread, within a bound of bytes.
+
+The two threads share queues and nothing else: who is interrupted in the middle of a Condition may leave it locked, and
+Ctrl-C interrupts the thread that waits.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections import deque
 
 from .halt import Halt
 from .item import Item, Items
@@ -28,10 +32,9 @@ def run_ahead(items: Items, most_bytes: int, meter: Meter, halt: Halt) -> Items:
 class _Ahead:
     def __init__(self, items: Items, most_bytes: int, meter: Meter) -> None:
         self._items, self._most_bytes, self._meter = items, most_bytes, meter
-        self._ready: deque[Item] = deque()
-        self._ready_bytes = 0
-        self._changed = threading.Condition()
-        self._ended = self._stopped = False
+        self._ready: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: no more
+        self._taken: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their bytes; None: stop
+        self._stopped = False
         self._pid = os.getpid()
         self._error: BaseException | None = None
         # A daemon: reading that hangs must not keep the program from ending.
@@ -41,17 +44,17 @@ class _Ahead:
         self._thread.start()
 
     def _make(self) -> None:
+        ready = ready_bytes = 0
         try:
             for item in self._items:
-                with self._changed:
-                    while self._ready and self._ready_bytes + item.size_bytes > self._most_bytes and not self._stopped:
-                        self._changed.wait()
-                    if self._stopped:
-                        return
-                    self._ready.append(item)
-                    self._ready_bytes += item.size_bytes
-                    self._meter.hold(item.size_bytes)
-                    self._changed.notify_all()
+                while ready and ready_bytes + item.size_bytes > self._most_bytes and not self._stopped:
+                    taken = self._taken.get()
+                    ready, ready_bytes = ready - 1, ready_bytes - (taken or 0)
+                if self._stopped:
+                    return
+                ready, ready_bytes = ready + 1, ready_bytes + item.size_bytes
+                self._meter.hold(item.size_bytes)
+                self._ready.put(item)
         except BaseException as error:  # noqa: BLE001 - it is raised where the next item is asked for
             self._error = error
         finally:
@@ -59,36 +62,30 @@ class _Ahead:
                 self._items.close()
             except BaseException as error:  # noqa: BLE001
                 self._error = self._error or error
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+            self._ready.put(None)
 
     def take(self) -> Item | None:
-        with self._changed:
-            while not self._ready and not self._ended and not self._stopped:
-                self._changed.wait()
-            if self._ready:
-                item = self._ready.popleft()
-                self._ready_bytes -= item.size_bytes
-                self._meter.hold(-item.size_bytes)
-                self._changed.notify_all()
-                return item
+        item = self._ready.get()
+        if item is not None:
+            self._meter.hold(-item.size_bytes)
+            self._taken.put(item.size_bytes)
+            return item
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         return None
 
     def tell_end(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._meter.hold(-self._ready_bytes)
-            self._ready.clear()
-            self._ready_bytes = 0
-            self._changed.notify_all()
+        self._stopped = True
+        self._taken.put(None)
+        self._ready.put(None)
 
     def stop(self) -> None:
         if os.getpid() != self._pid:
-            return  # in a forked child the thread is gone, and may have had the lock
+            return  # in a forked child the thread is gone
         self.tell_end()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(_STOP_S)
+        while not self._ready.empty():
+            item = self._ready.get_nowait()
+            self._meter.hold(-item.size_bytes if item is not None else 0)

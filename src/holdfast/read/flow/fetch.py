@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.ma  # np.unique wants it, and a process without a free descriptor can import nothing  # noqa: F401
+import numpy.ma  # np.unique wants it, and a process without a free descriptor can import nothing
 
 from ...errors import DataError, InputError
 from ...formats.columns import Batch, BytesColumn, Ints, split_batch
@@ -210,14 +210,10 @@ class Fetcher:
         slot = self._free.pop() if self._free else len(self._pool)
         self._pool.put(slot, batch)
         self._slot[block] = slot
-        size = self._size_in(slot)
+        size = self._pool.size_in(slot)
         self._held_bytes += size
         self._swell = max(self._swell, size / max(1, int(self._order.blocks.size_bytes[block])))
         self._meter.hold(size)
-
-    def _size_in(self, slot: int) -> int:
-        """Not the difference it makes to the whole: to sum up thousands of slots each time takes longer than reading."""
-        return self._pool._held[slot][1]
 
     def _no_room(self, block: int, about: int) -> None:
         """Its samples are read one by one then. A packed shard has no such way."""
@@ -233,7 +229,7 @@ class Fetcher:
         slot = int(self._slot[block])
         if slot < 0:
             return
-        size = self._size_in(slot)
+        size = self._pool.size_in(slot)
         self._pool.drop(slot)
         self._free.append(slot)
         self._slot[block] = -1

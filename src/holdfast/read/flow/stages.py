@@ -64,7 +64,8 @@ class _Job:
         self.given: Given | None = given_of(item)
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
-        self.done = threading.Event()
+        # Not an Event: Ctrl-C in the middle of its wait() may leave it locked for the thread that sets it.
+        self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def run(self, work: Work) -> None:
         given, self.given = self.given, None
@@ -73,10 +74,10 @@ class _Job:
                 self.outcome = work(given, _no_tell)
         except BaseException as error:  # noqa: BLE001 - it is raised where the item is asked for
             self.error = error
-        self.done.set()
+        self.done.put(None)
 
     def wait(self) -> Outcome:
-        self.done.wait()
+        self.done.get()
         if self.error is not None:
             raise self.error
         if self.outcome is None:
@@ -99,7 +100,7 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
             jobs.put(None)
         for job in list(waiting):
             job.given = None  # not begun yet: not worth beginning
-            job.done.set()
+            job.done.put(None)
 
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
