@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from . import errors as errors
     from ._base.descriptors import raise_nofile as raise_nofile
     from .diagnose.explain.explanation import Explanation as Explanation
+    from .formats.hdf5.protect import protect_h5py as protect_h5py
     from .formats.tfrecord import Records as Records
     from .formats.tfrecord import TFRecordReader as TFRecordReader
     from .formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from .guard.locked import locked as locked
+    from .guard.locks import locks as locks
     from .guard.no_leaks import no_leaks as no_leaks
     from .look.diagnose import diagnose as diagnose
     from .look.explain import explain as explain
@@ -55,11 +58,14 @@ _HOMES = {
     "errors": "",
     "explain": "look.explain",
     "listen": "trace.listen",
+    "locked": "guard.locked",
+    "locks": "guard.locks",
     "mix": "read.entry",
     "no_leaks": "guard.no_leaks",
     "owners": "trace.owners",
     "owners_summary": "trace.owners",
     "progress": "report.progress",
+    "protect_h5py": "formats.hdf5.protect",
     "raise_nofile": "_base.descriptors",
     "read": "read.entry",
     "snapshot": "look.snapshot",

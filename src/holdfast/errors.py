@@ -10,6 +10,7 @@ HoldfastError
 ├── ClosedLoaderError        an iterator of a DataLoader was used after it was closed, or in a forked child
 ├── MapError                 a function of the user's failed on a sample; says which, and its traceback
 ├── LeakError                something was left behind; says what, and who holds it
+├── LockTimeoutError         a lock was not to be had in time; says who holds it
 ├── DataError                what was read is not what was written
 │   ├── CorruptError         a file is damaged; says where and how
 │   ├── UnfinishedError      a file is not damaged but not finished: its writer is at work, or died
@@ -37,6 +38,7 @@ __all__ = [
     "HoldfastError",
     "InputError",
     "LeakError",
+    "LockTimeoutError",
     "MapError",
     "SchemaError",
     "StateError",
@@ -122,6 +124,14 @@ class LeakError(HoldfastError):
 
     def __str__(self) -> str:
         return self.text
+
+
+class LockTimeoutError(HoldfastError, TimeoutError):
+    """A lock was not to be had in time. `holders` are the processes that have it, where they can be seen."""
+
+    def __init__(self, text: str, holders: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.holders = holders
 
 
 class DataError(HoldfastError):

@@ -1,1 +1,1 @@
-"""Acting in time: so far, blocks that must give back what they took."""
+"""Acting in time: blocks that must give back what they took, locks, and who holds them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,15 +84,15 @@ def _weighted(part: Any) -> tuple[Dataset, float]:
         raise TypeError(f"mix: wanted datasets with weights, as {{a: 0.7, b: 0.3}}, got {part!r}") from None
     if not isinstance(dataset, Dataset):
         raise TypeError(f"mix: wanted datasets of hold.read(), got {dataset!r}")
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not 0 < weight < float("inf"):
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not 0 < float(weight) < math.inf:
         raise ValueError(f"mix: wanted weights above 0, got {weight!r}")
     one, plain = dataset._settings, Settings()
     order = {"seed", "window_bytes", "window_samples", "lanes", "on_corrupt", "max_corrupt"}
     said = [field.name for field in fields(one) if getattr(one, field.name) != getattr(plain, field.name)]
     if set(said) - order:
         raise ValueError(
-            "mix: wanted datasets with at most a shuffle(), got one with more: shard, map, take, repeat, limit and batch "
-            "what is mixed"
+            "mix: wanted datasets with at most a shuffle(), got one with more: shard, map, take, repeat, limit "
+            "and batch what is mixed"
         )
     return dataset, float(weight)
 
