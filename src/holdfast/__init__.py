@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .trace.listen import listen as listen
     from .trace.owners import owners as owners
     from .trace.owners import owners_summary as owners_summary
+    from .write.out import Out as Out
+    from .write.out import write as write
 
 __version__ = "0.1.0"
 
@@ -50,6 +52,7 @@ _HOMES = {
     "Float32": "schema",
     "HoldfastError": "errors",
     "Int64": "schema",
+    "Out": "write.out",
     "Ragged": "schema",
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
@@ -69,6 +72,7 @@ _HOMES = {
     "raise_nofile": "_base.descriptors",
     "read": "read.entry",
     "snapshot": "look.snapshot",
+    "write": "write.out",
 }
 
 __all__ = sorted(_HOMES)

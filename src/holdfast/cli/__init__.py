@@ -8,6 +8,10 @@ progress.py   the bar on stderr for so many bytes
 waiting.py    the bar on stderr for so much time
 durations.py  times as people type them
 inputs.py     files, globs and folders
+kinds.py      which files are HDF5; TFRecord and HDF5 files of a folder
+flaws.py      what is wrong with an HDF5 file, as a table
+facts.py      names and values under each other
+inspect_hdf5.py  what inspect shows of an HDF5 file
 cores.py      the same work for many files, on all cores
 version.py    the line `holdfast --version` prints
 

@@ -1,11 +1,18 @@
 """What is in files: records, sizes, the schema, first values.
 
-The schema is taken from the first records: the code to read the file with.
-A feature whose number of values differs is Ragged, one that some records lack
-has a default. With a fresh index (see `holdfast index`) only those records
-are read; else the whole file is, and its CRCs are checked on the way.
+TFRecord: the schema is taken from the first records: the code to read the
+file with. A feature whose number of values differs is Ragged, one that some
+records lack has a default. With a fresh index (see `holdfast index`) only
+those records are read; else the whole file is, and its CRCs are checked on
+the way.
 
-FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+HDF5: the tree of groups and datasets with shape (+: it can grow), type,
+chunks, filters, size in the file and how much smaller that is than the
+values; attributes; the schema that holdfast reads it with. No values are
+read.
+
+FILE is a path, a glob or a folder, meaning all TFRecord and HDF5 files
+directly in it.
 
 Examples:
 
@@ -32,13 +39,29 @@ With --json:
              length and first bytes as hex
   problem    what is wrong with the file, if anything
 
-Exit codes: 0 fine; 1 a file is damaged, or not a TFRecord; 3 none of that,
+Of HDF5:
+
+  {"path": "run.h5", "format": "hdf5", "bytes": 81234, "superblock": 3,
+   "open_for_write": false, "objects": [{"path": "/x", "kind": "dataset",
+   "shape": [1000, 16], "maxshape": [null, 16], "type": "float32",
+   "bytes": 64000, "stored_bytes": 9000, "chunks": [100, 16],
+   "filters": ["gzip 4"], "sources": null, "attributes": {"unit": "m"}}],
+   "rows": 1000, "schema": {"x": "Float32(16)"}, "no_schema": null,
+   "problems": []}
+
+  kind       group, dataset, datatype, or a link: soft, external, again
+  sources    of a virtual dataset: how many
+  no_schema  why it cannot be read as columns without a schema of yours
+
+Exit codes: 0 fine; 1 a file is damaged, or of another kind; 3 none of that,
 but one could not be read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -50,8 +73,13 @@ from ..schema import as_code
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS
-from .inputs import expand_once
+from .facts import show_facts
+from .inspect_hdf5 import show_hdf5
+from .kinds import expand_data, is_hdf5
 from .screen import Screen
+
+if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
+    from ..formats.hdf5.inspect import HDF5Survey
 
 _PACKED = {"none": "not packed", "gzip": "packed with GZIP", "zlib": "packed with ZLIB"}
 
@@ -69,18 +97,42 @@ _PACKED = {"none": "not packed", "gzip": "packed with GZIP", "zlib": "packed wit
 )
 @jobs_option
 def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
-    paths = expand_once(files)
-    work = partial(survey_file, sample=sample)
+    paths = expand_data(files)
+    work = partial(_survey, sample=sample)
     surveys = for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
-    screen.document({"files": [_as_dict(survey) for survey in surveys]})
+    screen.document({"files": [_as_dict(one) if isinstance(one, Survey) else one.as_dict() for one in surveys]})
     if only_schema:
         _show_schemas(screen, surveys)
     else:
         for i, survey in enumerate(surveys):
             screen.print(*["\n"] if i else [], screen.styled(survey.path, "bold"))
-            _show(screen, survey)
-    wrong = [survey for survey in surveys if survey.problem is not None]
+            if isinstance(survey, Survey):
+                _show(screen, survey)
+            else:
+                show_hdf5(screen, survey)
+    wrong = [survey for survey in surveys if _problem(survey) is not None]
     return FOUND if any(survey.readable for survey in wrong) else NO_ACCESS if wrong else FINE
+
+
+def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
+    if not is_hdf5(file):
+        return survey_file(file, sample=sample, progress=progress)
+    from ..formats.hdf5.inspect import inspect_hdf5
+
+    return inspect_hdf5(file, progress)
+
+
+def _problem(survey: Survey | HDF5Survey) -> str | None:
+    if isinstance(survey, Survey):
+        return survey.problem
+    return survey.problems[0] if survey.problems else None
+
+
+def _code(survey: Survey | HDF5Survey) -> str:
+    """ "" where there is no schema."""
+    if isinstance(survey, Survey):
+        return as_code(survey.inferred.schema) if survey.inferred else ""
+    return survey.code
 
 
 def _as_dict(survey: Survey) -> dict[str, object]:
@@ -117,7 +169,7 @@ def _show(screen: Screen, survey: Survey) -> None:
         facts.append(("problem", survey.problem))
     if survey.hint:
         facts.append(("", survey.hint))
-    _show_facts(screen, facts)
+    show_facts(screen, facts)
     if survey.inferred:
         _show_schema(screen, survey)
     elif survey.head_of:
@@ -137,21 +189,6 @@ def _records(survey: Survey) -> str:
     return f"{survey.records:,}{intact}, {sizes}"
 
 
-def _show_facts(screen: Screen, facts: list[tuple[str, str]], width: int = 9) -> None:
-    """Name and value; a long value goes on under itself."""
-    if screen.talks and facts:
-        from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(min_width=width, overflow="fold", max_width=30)
-        grid.add_column(overflow="fold")
-        for name, value in facts:
-            grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
-        screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
-
-
 def _show_schema(screen: Screen, survey: Survey) -> None:
     found = survey.inferred
     assert found is not None
@@ -161,20 +198,18 @@ def _show_schema(screen: Screen, survey: Survey) -> None:
         screen.print(f"    {line}")
     if found.notes:
         screen.print()
-        _show_facts(screen, list(found.notes.items()))
+        show_facts(screen, list(found.notes.items()))
     if found.examples:
         screen.print("\n  the first record\n")
-        _show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
+        show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
 
 
-def _show_schemas(screen: Screen, surveys: list[Survey]) -> None:
+def _show_schemas(screen: Screen, surveys: list[Survey | HDF5Survey]) -> None:
     """Code to paste. Files of one schema share it."""
     by_code: dict[str, list[str]] = {}
     for survey in surveys:
-        if survey.inferred:
-            by_code.setdefault(as_code(survey.inferred.schema), []).append(survey.path)
-        elif survey.problem is None:
-            by_code.setdefault("", []).append(survey.path)
+        if _code(survey) or _problem(survey) is None:
+            by_code.setdefault(_code(survey), []).append(survey.path)
     if any(by_code):
         screen.print("import holdfast as hold")
     for code, paths in by_code.items():
@@ -182,5 +217,7 @@ def _show_schemas(screen: Screen, surveys: list[Survey]) -> None:
             screen.print(*(f"\n# {printable(path)}" for path in paths))
         screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
     for survey in surveys:
-        if survey.problem is not None:
-            screen.print(f"# {printable(survey.path)}: {printable(survey.problem)}")
+        if not isinstance(survey, Survey) and survey.no_schema:
+            screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
+        if (problem := _problem(survey)) is not None:
+            screen.print(f"# {printable(survey.path)}: {printable(problem)}")

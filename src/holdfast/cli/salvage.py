@@ -2,12 +2,23 @@
 
 IN is read behind every damage: flipped bits, zeroed pages, cut ends, bytes
 that do not belong there. What is intact goes to OUT, in its order; nothing is
-invented, and IN is never touched. OUT appears when it is whole, or not at all;
-it is packed if its name ends in .gz or .zlib.
+invented, and IN is never touched. OUT appears when it is whole, or not at all.
 
-Example:
+TFRecord: OUT is packed if its name ends in .gz or .zlib.
+
+HDF5: all groups, datasets, attributes and links that can be read. IN is read
+as if its writer had closed it, and in processes of their own: an object that
+crashes the HDF5 library is left out, the others are not. A dataset keeps its
+shape; a chunk that cannot be read is left unwritten, and the dataset gets an
+attribute holdfast_lost_rows with the ranges of rows that have lost values.
+Objects whose group cannot be read are looked for in the bytes of the file and
+go to the group lost+found. References and virtual datasets are not kept.
+While another process writes IN, it is refused.
+
+Examples:
 
   holdfast salvage train-00007.tfrecord train-00007.salvaged.tfrecord
+  holdfast salvage broken.h5 rescued.h5
 
 With --json:
 
@@ -17,12 +28,22 @@ With --json:
 How many records a damaged stretch held can't always be known, so what was
 lost is a lower bound. A record whose length alone was damaged is kept.
 
+Of HDF5:
+
+  {"format": "hdf5", "objects_kept": 7, "datasets": [{"dataset": "/x",
+   "rows": 1000, "rows_lost": 100, "lost": [[200, 300]]}], "problems":
+   [{"dataset": "/x", "chunk": [200, 0], "offset": 71234, "reason": "…"}]}
+
+  lost      ranges of rows [from, to) that have lost values
+
 Exit codes: 0 OUT is written, also where something had to be left out; 1
 nothing could be kept, and OUT is not written; 3 IN cannot be read, OUT cannot
 be written or is there already.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,16 +53,26 @@ from ..report.words import counted, printable
 from .command import command
 from .cores import total_bytes
 from .exits import FINE, FOUND
+from .flaws import show_flaws
+from .kinds import is_hdf5
 from .progress import bar_for
 from .screen import Screen
 from .wrongs import show_problems
+
+if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
+    from ..formats.hdf5.salvage import SalvagedHDF5
+
+_SHOWN_RANGES = 6
 
 
 @command(__doc__)
 @click.argument("damaged", metavar="IN")
 @click.argument("out", metavar="OUT")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
-def salvage(screen: Screen, damaged: str, out: str, force: bool) -> int:
+@click.option("--live", is_flag=True, help="HDF5: also while another process writes IN.")
+def salvage(screen: Screen, damaged: str, out: str, force: bool, live: bool) -> int:
+    if is_hdf5(damaged):
+        return _salvage_hdf5(screen, damaged, out, force, live)
     with bar_for(screen, "salvaging", total_bytes([damaged])) as bar:
         found = salvage_file(damaged, out, overwrite=force, keep_empty=False, progress=bar.advance)
     screen.document(found.as_dict())
@@ -61,3 +92,45 @@ def _summary(found: Salvaged, out: str) -> str:
     if not found.records_lost_at_least and not found.bytes_lost:
         return f"kept all {kept} in {out}"
     return f"kept {kept} in {out}; lost at least {lost}"
+
+
+# ---- HDF5
+
+
+def _salvage_hdf5(screen: Screen, damaged: str, out: str, force: bool, live: bool) -> int:
+    from ..formats.hdf5.salvage import salvage_hdf5
+
+    with bar_for(screen, "salvaging", total_bytes([damaged])) as bar:
+        found = salvage_hdf5(damaged, out, overwrite=force, live=live, progress=bar.advance)
+    screen.document(found.as_dict())
+    if found.problems:
+        show_flaws(screen, found.problems)
+    _show_losses(screen, found)
+    screen.print(_hdf5_summary(found, printable(out)))
+    return FINE if found.objects_kept else FOUND
+
+
+def _show_losses(screen: Screen, found: SalvagedHDF5) -> None:
+    rows = [
+        (dataset.path, f"{dataset.rows_lost:,} of {dataset.rows:,}", _ranges(dataset.lost))
+        for dataset in found.datasets
+        if dataset.lost
+    ]
+    if rows:
+        screen.table(["dataset", ">rows lost", "which"], rows, indent=2)
+        screen.print()
+
+
+def _ranges(lost: list[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{low:,}–{high - 1:,}" if high - low > 1 else f"{low:,}" for low, high in lost[:_SHOWN_RANGES])
+    return shown + (f" … ({len(lost)} ranges)" if len(lost) > _SHOWN_RANGES else "")
+
+
+def _hdf5_summary(found: SalvagedHDF5, out: str) -> str:
+    if not found.objects_kept:
+        return f"nothing could be kept, {out} was not written"
+    kept = f"{counted(len(found.datasets), 'dataset')} in {out}"
+    if not found.problems:
+        return f"nothing was damaged: kept all {kept}"
+    lost = counted(found.rows_lost, "row")
+    return f"kept {kept}" + (f"; {lost} lost" if found.rows_lost else "; no rows of theirs are lost")

@@ -20,9 +20,13 @@ from .frames import Frame, Unpacker, send_frame
 from .place import Place, SharedPlace
 
 PROGRAM = [sys.executable, "-P", "-m", "holdfast.formats.hdf5.child"]
-HANG_S = 120.0
+HANG_S = 120.0  # without a sign of life: a disk far away may be slow
+SPIN_S = 20.0  # of work of the processor: no chunk takes that long
+CRASHED = "the HDF5 library crashed here"
+HANGS = "the HDF5 library hangs here"
 _TICK_S = 0.1
 _READ_BYTES = 1 << 20
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 Tick = Callable[[Place], None]
 
@@ -30,9 +34,10 @@ Tick = Callable[[Place], None]
 class Apart:
     """One child with one job. `fate` says how it ended: "" when its work was done."""
 
-    def __init__(self, job: dict[str, Any], *, hang_s: float | None = None) -> None:
+    def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
         self.fate = ""
-        self._hang_s = HANG_S if hang_s is None else hang_s
+        self.hung = False
+        self._spin_s = SPIN_S if spin_s is None else spin_s
         self._shared = SharedPlace()
         try:
             self._child = subprocess.Popen(
@@ -47,7 +52,11 @@ class Apart:
         except BaseException:
             self._shared.close()
             raise
-        self.send(job | {"parent": os.getpid()})
+        try:
+            self.send(job | {"parent": os.getpid()})
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def place(self) -> Place:
@@ -73,25 +82,26 @@ class Apart:
         fd, unpacker = self._child.stdout.fileno(), Unpacker()
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        last, since = self.place, time.monotonic()
-        ended = False
+        last, since, spent_s = self.place, time.monotonic(), self._spent_s()
+        ended = heard = False  # until it is heard of, it loads the library
         while not ended:
             if poll.poll(_TICK_S * 1000):
                 data = os.read(fd, _READ_BYTES)
-                ended = not data
+                ended, heard = not data, True
                 unpacker.feed(data)
-                since = time.monotonic()
+                since, spent_s = time.monotonic(), self._spent_s()
                 while (frame := unpacker.next()) is not None:
                     if "bug" in frame.head:
                         raise RuntimeError(f"in the process for {self._what()}: {frame.head['bug']}")
                     yield frame
-                    since = time.monotonic()  # whoever took it may have been slow
+                since, spent_s = time.monotonic(), self._spent_s()  # whoever took it may have been slow
             place = self.place
             if place != last:
-                last, since = place, time.monotonic()
-            elif time.monotonic() - since > self._hang_s:
+                last, since, spent_s = place, time.monotonic(), self._spent_s()
+            elif time.monotonic() - since > HANG_S or (heard and self._spent_s() - spent_s > self._spin_s):
                 self._child.kill()
-                self.fate = f"the HDF5 library did nothing for {self._hang_s:g} s here"
+                self.hung = True
+                self.fate = HANGS
             if tick is not None:
                 tick(place)
         self._settle()
@@ -99,11 +109,20 @@ class Apart:
     def _what(self) -> str:
         return f"HDF5 ({self._child.pid})"
 
+    def _spent_s(self) -> float:
+        """What it took of the processors: the 14th and 15th field of `/proc/PID/stat`, behind its name."""
+        try:
+            with open(f"/proc/{self._child.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / _TICKS
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
     def _settle(self) -> None:
         code = self._child.wait()
         if code and not self.fate:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.fate = f"the HDF5 library crashed here ({how})"
+            self.fate = f"{CRASHED} ({how})"
 
     def close(self) -> None:
         if self._child.poll() is None:

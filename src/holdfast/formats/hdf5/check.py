@@ -54,10 +54,8 @@ class _Check:
 
     def _soft(self, thing: Thing) -> None:
         try:
-            there = thing.path in self.file
+            self.file[thing.path]
         except Exception:  # noqa: BLE001
-            there = False
-        if not there:
             self.voice.wrong(thing.path, f"links to {thing.target!r}, which is not there")
 
     def _attributes(self, thing: Thing) -> None:
@@ -101,13 +99,13 @@ class _Check:
             self.voice.wrong(path, f"its chunks cannot be listed: {reason_of(error)}")
             return guessed_chunks(dataset)
         self._places(path, dataset, pieces)
-        return [piece for piece in pieces if all(piece.count)]
+        return [piece for piece in pieces if all(piece.sizes)]
 
     def _places(self, path: str, dataset: h5py.Dataset, pieces: list[Piece]) -> None:
         """An index without checksums can be damaged and still be read: its chunks lie where none can."""
         last: Piece | None = None
         for piece in pieces:
-            if any(at % n for at, n in zip(piece.start, dataset.chunks, strict=True)) or not all(piece.count):
+            if any(at % n for at, n in zip(piece.start, dataset.chunks, strict=True)) or not all(piece.sizes):
                 self._wrong(path, piece, "its index has a chunk where none can be")
             elif last is not None and last.start == piece.start:
                 self._wrong(path, piece, "its index has this chunk twice")

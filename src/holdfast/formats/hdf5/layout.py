@@ -1,9 +1,10 @@
 """How a schema's columns lie in an HDF5 file.
 
 Int64, Float32   a dataset of that type, (rows, *shape): what any reader of HDF5 expects
-Bytes            a group: `values`, all strings joined as uint8, and `offsets`, int64: where each begins and the last ends
-Ragged           a group: `values`, all items joined, and `row_splits`, int64, alike. Where the items are strings or lists
-                 again, `values` is such a group itself
+Bytes            a group: `values`, all strings joined as uint8, and `offsets`, int64: where each begins, and where the
+                 last ends
+Ragged           a group: `values`, all items joined, and `row_splits`, int64, alike. Where the items are strings or
+                 lists again, `values` is such a group itself
 
 Each group's attribute `holdfast` names its column as JSON, the file's own names the whole schema. Variable-length types
 of HDF5 are not used: their data lie in heaps that no checksum of a chunk covers and that cannot be copied as they are.

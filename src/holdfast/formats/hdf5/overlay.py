@@ -9,16 +9,23 @@ import io
 import os
 from typing import Any
 
-from .superblock import Superblock, mended
+from .superblock import Superblock, mended, parse_superblock, with_root
 
 
 class Overlay(io.RawIOBase):
-    """For h5py's driver of Python file objects. Reading only."""
+    """For h5py's driver of Python file objects. Reading only.
 
-    def __init__(self, path: str, block: Superblock) -> None:
+    stretch   a file that is cut seems as long as it was, and reading behind the cut is an error: a dataset without
+              chunks that was cut can be opened in no other way
+    """
+
+    def __init__(self, path: str, block: Superblock, *, stretch: bool = False) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._size = os.fstat(self._fd).st_size
+        if stretch:
+            self._size = max(self._size, block.end)
         self._patch, self._patch_at = mended(block, self._size), block.at
+        self._tail = b""
         self._at = 0
 
     def readable(self) -> bool:
@@ -42,14 +49,40 @@ class Overlay(io.RawIOBase):
             if not n:
                 break
             done += n
+        if done < len(view) and self._at + done < self._size:
+            done += self._behind(self._at + done, view[done:])
         low, high = max(self._at, self._patch_at), min(self._at + done, self._patch_at + len(self._patch))
         if low < high:
             view[low - self._at : high - self._at] = self._patch[low - self._patch_at : high - self._patch_at]
         self._at += done
         return done
 
+    def _behind(self, at: int, view: memoryview) -> int:
+        if not self._tail:
+            raise OSError(f"the file is cut at byte {at:,}")
+        start = len(self._tail) - (self._size - at)
+        data = self._tail[start : start + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         super().close()
+
+
+class Rootless(Overlay):
+    """A file whose superblock is lost, read with an empty file's in its place, whose empty root group is put behind it.
+
+    `empty` is all of such a file. Nothing is listed then, but what is found by its bytes can be opened.
+    """
+
+    def __init__(self, path: str, empty: bytes) -> None:
+        block = parse_superblock(empty)
+        assert block is not None
+        super().__init__(path, block)
+        size, self._tail = self._size, empty[len(block.raw) :]
+        self._patch = with_root(block, root=size, end=size + len(self._tail))
+        self._patch_at = 0
+        self._size = size + len(self._tail)

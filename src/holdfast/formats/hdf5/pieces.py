@@ -18,18 +18,18 @@ class Piece(NamedTuple):
     """`offset` and `stored` are its place in the file; -1 where it has none of its own."""
 
     start: tuple[int, ...]
-    count: tuple[int, ...]
+    sizes: tuple[int, ...]
     offset: int = -1
     stored: int = 0
     filter_mask: int = 0
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        return tuple(slice(at, at + n) for at, n in zip(self.start, self.count, strict=True))
+        return tuple(slice(at, at + n) for at, n in zip(self.start, self.sizes, strict=True))
 
     @property
     def rows(self) -> tuple[int, int]:
-        return (self.start[0], self.start[0] + self.count[0]) if self.start else (0, 1)
+        return (self.start[0], self.start[0] + self.sizes[0]) if self.start else (0, 1)
 
 
 def listed_chunks(dataset: h5py.Dataset) -> list[Piece]:
@@ -39,8 +39,8 @@ def listed_chunks(dataset: h5py.Dataset) -> list[Piece]:
 
     def see(info: Any) -> None:
         start = tuple(map(int, info.chunk_offset))
-        count = tuple(max(0, min(c, n - at)) for at, c, n in zip(start, chunks, shape, strict=True))
-        found.append(Piece(start, count, int(info.byte_offset), int(info.size), int(info.filter_mask)))
+        sizes = tuple(max(0, min(c, n - at)) for at, c, n in zip(start, chunks, shape, strict=True))
+        found.append(Piece(start, sizes, int(info.byte_offset), int(info.size), int(info.filter_mask)))
 
     dataset.id.chunk_iter(see)
     found.sort(key=lambda piece: piece.start)

@@ -26,7 +26,7 @@ def error_for(path: str, error: OSError) -> DataError | InputError:
     if by:
         return UnfinishedError(path, None, None, f"it cannot be read yet: still being written{by}", "Wait for it")
     if _FLAGS in text:
-        hint = "If nobody writes it any more, `h5clear -s FILE` takes the mark away; check the data then"
+        hint = "If nobody writes it any more, `holdfast salvage FILE OUT` gets its rows into a new file"
         return UnfinishedError(path, None, None, "its writer marked it as open and has not closed it", hint)
     if "truncated file" in text:
         return CorruptError(path, None, os.path.getsize(path), f"the file is cut: {_reason(text)}", "Write it again")

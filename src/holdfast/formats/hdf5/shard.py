@@ -17,6 +17,9 @@ from ..columns import Batch, ColumnData
 from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
 from .handles import HANDLES
+from .layout import key_of as _key
+from .layout import marked_column, marked_schema
+from .packed import PackedColumn
 from .types import Unfit, as_column, check_fit, column_of
 
 _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
@@ -26,7 +29,8 @@ class HDF5Shard:
     """Datasets of equal length: a row of each is a sample. A column's key, or name, is its dataset's path.
 
     Without a schema all datasets with rows are the columns. Numbers become Int64 or Float32 (a float64 is rounded),
-    strings Bytes, variable-length numbers Ragged; Bytes() reads a row of a uint8 dataset as it is.
+    strings Bytes, variable-length numbers Ragged; Bytes() reads a row of a uint8 dataset as it is. A file that says
+    which schema it was written with (layout.py) has that one.
     """
 
     seekable = True
@@ -60,22 +64,31 @@ class HDF5Shard:
             file = self._file()
             names = [key for key, column in keys if key in file or isinstance(column, Ragged) or column.default is None]
         else:
-            self._walk(names)
+            self._schema = marked_schema(self._file())
+            names = [_key(name, column) for name, column in (self._schema or {}).items()]
+            if not names:
+                self._walk(names)
         if not names:
             raise FormatError(self.path, None, None, "it has no dataset with rows")
         return names
 
     def _walk(self, names: list[str]) -> None:
+        packed: list[str] = []
+
         def see(name: str, thing: Any) -> None:
-            if isinstance(thing, h5py.Dataset) and thing.shape:
+            if marked_column(thing) is not None:
+                packed.append(f"{name}/")
+                names.append(name)
+            elif isinstance(thing, h5py.Dataset) and thing.shape:
                 names.append(name)
 
         try:
             self._file().visititems(see)
         except (OSError, RuntimeError, KeyError) as error:
             raise CorruptError(self.path, None, None, f"its datasets cannot be listed: {error}") from error
+        names[:] = [name for name in names if not name.startswith(tuple(packed))]
 
-    def _dataset(self, key: str) -> h5py.Dataset:
+    def _dataset(self, key: str) -> h5py.Dataset | PackedColumn:
         try:
             found = self._file()[key]
         except KeyError as error:
@@ -84,6 +97,11 @@ class HDF5Shard:
             raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
         except (OSError, RuntimeError) as error:
             raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
+        if marked_column(found) is not None:
+            try:
+                return PackedColumn(found)
+            except (Unfit, OSError, RuntimeError, KeyError) as error:
+                raise CorruptError(self.path, None, None, f"{key!r} {error}") from None
         if not isinstance(found, h5py.Dataset) or not found.shape:
             what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
             raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
@@ -113,6 +131,9 @@ class HDF5Shard:
                     f"datasets differ in length: {first!r} has {rows:,} rows, {name!r} has {len(dataset):,}",
                     "Name those that belong together in a schema",
                 )
+            if isinstance(dataset, PackedColumn):
+                chunk = max(chunk, dataset.rows_per_chunk)
+                continue
             chunk = max(chunk, dataset.chunks[0] if dataset.chunks else 1)
             row_bytes += _row_bytes(dataset)
         # Variable-length values are elsewhere in the file: what it has more than its rows account for is theirs.
@@ -128,6 +149,8 @@ class HDF5Shard:
 
     def _column(self, name: str) -> Column:
         dataset = self._dataset(name)
+        if isinstance(dataset, PackedColumn):
+            return dataset.column
         try:
             return column_of(dataset.dtype, dataset.shape[1:])
         except Unfit as error:
@@ -162,12 +185,14 @@ class HDF5Shard:
             reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
             raise FormatError(self.path, None, None, reason, "Name those that belong together in a schema")
         try:
+            if isinstance(dataset, PackedColumn):
+                return dataset.read(rows, column)
             check_fit(column, dataset.dtype, dataset.shape[1:])
             raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
             return as_column(raw, column)
         except Unfit as error:
             raise DecodeError(self.path, rows[0] if rows else None, None, f"dataset {key!r} {error}") from None
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, KeyError) as error:
             reason = f"dataset {key!r}: rows {min(rows):,} to {max(rows):,} cannot be read: {error}"
             raise CorruptError(self.path, None, None, reason) from error
 
@@ -188,10 +213,6 @@ class HDF5Shard:
         if not getattr(self, "_closed", True):
             warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
             self.close()
-
-
-def _key(name: str, column: Column) -> str:
-    return name if column.key is None else column.key
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:

@@ -77,10 +77,11 @@ def _compare(other: h5py.File, source: Any, dataset: h5py.Dataset) -> str:
     if found.dtype.kind != dataset.dtype.kind and {found.dtype.kind, dataset.dtype.kind} - set("iufb"):
         return f"{name} holds {found.dtype}, wanted {dataset.dtype}"
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
-        wanted = source.src_space.get_simple_extent_dims()
-        return "" if found.shape == wanted else f"{name} has the shape {found.shape}, wanted {wanted}"
+        wanted = int(source.vspace.get_select_npoints())  # the shape it had is not kept
+        fits = found.size == wanted
+        return "" if fits else f"{name} has the shape {found.shape}: {found.size:,} values, wanted {wanted:,}"
     _, last = source.src_space.get_select_bounds()
     if len(last) != found.ndim or any(at >= n for at, n in zip(last, found.shape, strict=True)):
-        wanted = source.src_space.get_simple_extent_dims()
-        return f"{name} has the shape {found.shape}, wanted {wanted}"
+        least = tuple(at + 1 for at in last)
+        return f"{name} has the shape {found.shape}, wanted at least {least}"
     return ""

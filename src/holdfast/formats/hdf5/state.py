@@ -11,8 +11,6 @@ from ...proc.holders import Holder, writers_of
 from ...proc.locks import locks_of
 from .superblock import Superblock, find_superblock
 
-SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
-
 
 class State(NamedTuple):
     path: str
@@ -86,13 +84,3 @@ def troubles(state: State) -> list[tuple[int | None, str]]:
         behind = size - block.end
         found.append((block.end, f"{behind:,} bytes behind its end: its writer died before it told of them"))
     return found
-
-
-def is_hdf5(path: str) -> bool:
-    """By its content; by its name where that says nothing (empty, damaged, not there)."""
-    try:
-        if find_superblock(path) is not None:
-            return True
-    except OSError:
-        pass  # whoever opens it says so
-    return path.lower().endswith(SUFFIXES)

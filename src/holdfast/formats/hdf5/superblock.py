@@ -80,5 +80,13 @@ def mended(block: Superblock, size: int) -> bytes:
     return bytes(raw)
 
 
+def with_root(block: Superblock, *, root: int, end: int) -> bytes:
+    """One of version 2 or 3 that leads to another root group."""
+    raw = bytearray(block.raw)
+    raw[28:36], raw[36:44] = end.to_bytes(8, "little"), root.to_bytes(8, "little")
+    raw[44:48] = lookup3(bytes(raw[:44])).to_bytes(4, "little")
+    return bytes(raw)
+
+
 def _number(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "little")

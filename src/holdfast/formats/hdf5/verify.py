@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from .state import State, look_at, troubles
 
 _LISTED = 1000
 _MOST_CRASHES = 100
+MOST_HANGS = 10
+HANGS_OF_ONE = 2  # each takes its time: then the rest of that object is passed by
 BLIND = (
     "no checksums in this file: flips in plain data cannot be seen; write with hold.write or fletcher32 to have them"
 )
@@ -61,7 +64,7 @@ class HDF5Report(NamedTuple):
 
 
 def verify_hdf5(
-    path: str | os.PathLike[str], progress: Progress | None = None, *, hang_s: float | None = None
+    path: str | os.PathLike[str], progress: Progress | None = None, *, spin_s: float | None = None
 ) -> HDF5Report:
     """Never raises for what is wrong with the file: that is in the report."""
     name = os.fsdecode(path)
@@ -75,17 +78,21 @@ def verify_hdf5(
         return _report(state, flaws, None, None, "Wait for its writer to close it")
     if not state.is_hdf5:
         return _report(state, flaws, None, None, "Look at it with `file`, and at what wrote it")
-    seen = _Seen(state, progress, hang_s)
+    seen = _Seen(state, progress, spin_s)
     seen.look()
     record = find_record(name)
     if record is not None:
-        seen.flaws += _against(record, name)
+        seen.flaws += _against(record, name, progress)
     hint = "The file is damaged: `holdfast salvage FILE OUT` gets back what can be read"
     return _report(state, flaws + list(dict.fromkeys(seen.flaws)), seen, record, hint)
 
 
-def _against(record: Record, path: str) -> list[Flaw]:
-    return [Flaw(chunk.dataset, None, chunk.offset, reason) for chunk, reason in check_record(path, record)]
+def _against(record: Record, path: str, progress: Progress | None) -> list[Flaw]:
+    found = check_record(path, record, progress)
+    return [
+        Flaw(None, None, None, reason) if chunk is None else Flaw(chunk.dataset, None, chunk.offset, reason)
+        for chunk, reason in found
+    ]
 
 
 def _report(state: State, flaws: list[Flaw], seen: _Seen | None, record: Record | None, hint: str) -> HDF5Report:
@@ -96,6 +103,8 @@ def _report(state: State, flaws: list[Flaw], seen: _Seen | None, record: Record 
 
 def _blind(seen: _Seen, record: Record | None) -> list[str]:
     """What cannot be known: said, so that nobody takes it for checked."""
+    if record is not None and record.crc32c is not None:
+        return []
     covered = set() if record is None else record.datasets
     blind = [path for path, size in seen.blind.items() if size and path not in covered]
     if not blind:
@@ -108,8 +117,8 @@ def _blind(seen: _Seen, record: Record | None) -> list[str]:
 class _Seen:
     """What the children say. After a crash the next one goes on behind it."""
 
-    def __init__(self, state: State, progress: Progress | None, hang_s: float | None) -> None:
-        self.state, self.progress, self.hang_s = state, progress, hang_s
+    def __init__(self, state: State, progress: Progress | None, spin_s: float | None) -> None:
+        self.state, self.progress, self.spin_s = state, progress, spin_s
         self.flaws: list[Flaw] = []
         self.notes: list[str] = []
         self.pieces: dict[str, int] = {}
@@ -117,6 +126,7 @@ class _Seen:
         self._done: list[str] = []
         self._avoid: list[str] = []
         self._resume: dict[str, int] = {}
+        self._hangs: Counter[str] = Counter()
         self._at = "/"
         self._told = 0
 
@@ -136,7 +146,7 @@ class _Seen:
             "done": self._done,
             "resume": self._resume,
         }
-        with Apart(job, hang_s=self.hang_s) as child:
+        with Apart(job, spin_s=self.spin_s) as child:
             child.no_more()
             for frame in child.frames(self._tick):
                 self._take(frame)
@@ -146,8 +156,9 @@ class _Seen:
             self._told = 0
             if not child.fate:
                 return True
+            self._hangs[self._at] += child.hung
             self._crashed(child.fate, child.place)
-            return self._at == "/"
+            return self._at == "/" or self._hangs.total() >= MOST_HANGS
 
     def _crashed(self, fate: str, place: Place) -> None:
         if place.piece < 0:
@@ -156,6 +167,8 @@ class _Seen:
         else:
             self.flaws.append(Flaw(self._at, place.start, place.offset if place.offset >= 0 else None, fate))
             self._resume[self._at] = place.piece + 1
+            if self._hangs[self._at] >= HANGS_OF_ONE:
+                self._avoid.append(self._at)
 
     def _take(self, frame: Frame) -> None:
         match frame.head:

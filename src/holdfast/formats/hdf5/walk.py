@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 
-from .overlay import Overlay
+from .orphans import find_orphans, open_at, path_of
+from .overlay import Overlay, Rootless
 from .superblock import find_superblock
 
 if TYPE_CHECKING:
     from .child import Voice
 
+NOT_OPENED = "cannot be opened"
+NOT_LISTED = "what is in this group cannot be listed"
 _MOST_OBJECTS = 10_000_000  # a damaged link may lead round in circles that no address shows
 
 
@@ -25,26 +29,67 @@ class Thing(NamedTuple):
     thing: Any = None
     target: str = ""
     target_file: str = ""
+    address: int = -1
 
 
-def open_file(path: str, *, mend: bool) -> h5py.File:
-    """For reading. `mend`: as if its writer had closed it."""
+def open_file(path: str, *, mend: bool, stretch: bool = False) -> h5py.File:
+    """For reading. `mend`: as if its writer had closed it; `stretch`: as if it were not cut."""
     if not mend:
         return h5py.File(path, "r")
     block = find_superblock(path)
     if block is None:
-        raise OSError("no superblock")
-    return h5py.File(Overlay(path, block), "r")
+        return h5py.File(Rootless(path, _empty_file()), "r")
+    return h5py.File(Overlay(path, block, stretch=stretch), "r")
+
+
+def _empty_file() -> bytes:
+    with h5py.File("empty", "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def walk(file: h5py.File, voice: Voice, avoid: Collection[str] = ()) -> Iterator[Thing]:
     """Parents before children, in the order of names. Paths in `avoid` are not opened."""
+    return _walk([(Thing("/", "group"), partial(file.__getitem__, "/"))], voice, avoid, {})
+
+
+def walk_orphans(file: h5py.File, path: str, voice: Voice, avoid: Collection[str], known: set[int]) -> Iterator[Thing]:
+    """Objects whose groups cannot be read, and what is below them; those at `known` addresses are not among them."""
+    block = find_superblock(path)
     seen: dict[tuple[Any, ...], str] = {}
-    waiting = [Thing("/", "group")]
+    groups: list[tuple[str, Any, tuple[Any, ...]]] = []
+    others: list[tuple[str, Any, tuple[Any, ...]]] = []
+    for address, name in find_orphans(path, block.at if block else 0).items():
+        there = path_of(address, name)
+        if address in known or there in avoid:
+            continue
+        voice.at_object(there)
+        try:
+            thing = open_at(file, address)
+            found = there, thing, _identity(thing)
+        except Exception:  # noqa: BLE001 - it only looked like one
+            continue
+        (groups if isinstance(thing, h5py.Group) else others).append(found)
+    for there, thing, identity in groups + others:
+        if identity not in seen:
+            yield from _walk([(Thing(there, "group"), partial(_itself, thing))], voice, avoid, seen)
+
+
+def _itself(thing: Any) -> Any:
+    return thing
+
+
+def _walk(
+    waiting: list[tuple[Thing, Callable[[], Any]]],
+    voice: Voice,
+    avoid: Collection[str],
+    seen: dict[tuple[Any, ...], str],
+) -> Iterator[Thing]:
     for _ in range(_MOST_OBJECTS):
         if not waiting:
             return
-        link = waiting.pop()
+        link, opener = waiting.pop()
         if link.path in avoid:
             continue
         if link.kind in ("soft", "external"):
@@ -52,16 +97,16 @@ def walk(file: h5py.File, voice: Voice, avoid: Collection[str] = ()) -> Iterator
             continue
         voice.at_object(link.path)
         try:
-            thing = file[link.path]
+            thing = opener()
             identity = _identity(thing)
         except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
-            voice.wrong(link.path, f"cannot be opened: {reason_of(error)}")
+            voice.wrong(link.path, f"{NOT_OPENED}: {reason_of(error)}")
             continue
         if identity in seen:
             yield Thing(link.path, "again", target=seen[identity])
             continue
         seen[identity] = link.path
-        yield Thing(link.path, _kind(thing), thing)
+        yield Thing(link.path, _kind(thing), thing, address=identity[1])
         if isinstance(thing, h5py.Group):
             waiting += reversed(_links(thing, link.path, voice))
     voice.wrong("/", f"more than {_MOST_OBJECTS:,} objects; not gone through to the end")
@@ -78,13 +123,14 @@ def _kind(thing: Any) -> str:
     return "group" if isinstance(thing, h5py.Group) else "datatype"
 
 
-def _links(group: h5py.Group, path: str, voice: Voice) -> list[Thing]:
+def _links(group: h5py.Group, path: str, voice: Voice) -> list[tuple[Thing, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
         group.id.links.iterate(names.append)  # the names up to a damage are kept
     except Exception as error:  # noqa: BLE001
-        voice.wrong(path, f"what is in this group cannot be listed: {reason_of(error)}")
-    return [link for name in sorted(set(names)) if (link := _link(group, path, name, voice)) is not None]
+        voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
+    links = [(_link(group, path, name, voice), partial(group.__getitem__, name)) for name in sorted(set(names))]
+    return [(link, opener) for link, opener in links if link is not None]
 
 
 def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | None:

@@ -1,7 +1,8 @@
-"""Writing one HDF5 file: by whole chunks, with a list of them, and without libhdf5's ways of taking the process along."""
+"""Writing one HDF5 file: by whole chunks, with a list of them, and so that a full disk is an error and no crash."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -20,8 +21,11 @@ from .sink import ChunkSink, Codec, check_codec
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
 _MOST_ROWS = 1 << 14
-_READ_BYTES = 1 << 22
+_READ_BYTES = 1 << 20  # it stays in the processor's cache for the second checksum
 
+_HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py has one for each of HDF5's own codes
+
+Place = tuple[int, int]  # where in the file, and how many bytes
 Chunk = tuple[int, int, int]  # where it is in the file, its bytes there, their crc32c
 
 
@@ -39,8 +43,8 @@ class HDF5Writer:
     and tells what is in it, discard() takes it away. One thread at a time.
 
     A write that fails (a full disk) leaves libhdf5 with data it can get rid of neither at close nor at exit, where it
-    then crashes the process. So before such a file is closed its descriptor is made one of a file in memory, which takes
-    everything. The same keeps a forked child from writing into its parent's file.
+    then crashes the process. So before such a file is closed its descriptor is made one of a file in memory, which
+    takes everything. The same keeps a forked child from writing into its parent's file.
     """
 
     def __init__(
@@ -52,17 +56,18 @@ class HDF5Writer:
         check_keys(self.schema)
         packing = check_codec(codec)
         self.chunk_rows = _rows_for(self.schema) if chunk_rows is None else chunk_rows
-        self.fd = -1
+        self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
         try:
             # Superblock 3, which HDF5 1.10 and newer read. Nobody else knows of this file: a lock would be in the way
             # where locks do not work.
             self._file = h5py.File(self.path, "x", libver=("v110", "v110"), locking=False)
-            self.fd = os.dup(self._file.id.get_vfd_handle())
-            os.set_inheritable(self._file.id.get_vfd_handle(), False)
+            self._hdf5_fd = self._file.id.get_vfd_handle()
+            os.set_inheritable(self._hdf5_fd, False)
+            self.fd = os.dup(self._hdf5_fd)
             self._columns = [_ColumnSinks(self._file, n, c, self.chunk_rows, packing) for n, c in self.schema.items()]
             self._file.attrs[MARK] = json.dumps({"version": 1, "schema": schema_to_json(self.schema)})
-        except (OSError, RuntimeError) as error:
+        except _HDF5_ERRORS as error:
             raise self._failed(error) from error
         except BaseException:
             self.discard()
@@ -73,7 +78,7 @@ class HDF5Writer:
         try:
             for column, parts in zip(self._columns, buffers, strict=True):
                 column.add(parts)
-        except (OSError, RuntimeError) as error:
+        except _HDF5_ERRORS as error:
             raise self._failed(error) from error
         self.rows += rows
 
@@ -88,9 +93,10 @@ class HDF5Writer:
             self._columns = []
             self._file.close()
             self._file = None
-            size_bytes, crc = _crc_of_file(self.fd)
-            return Settled(self.rows, size_bytes, crc, {name: _crcs(self.fd, found) for name, found in places.items()})
-        except (OSError, RuntimeError) as error:
+            size_bytes, crc, crcs = checksums(self.fd, sorted(place for found in places.values() for place in found))
+            chunks = {name: [(*place, crcs[place]) for place in found] for name, found in places.items()}
+            return Settled(self.rows, size_bytes, crc, chunks)
+        except _HDF5_ERRORS as error:
             raise self._failed(error) from error
 
     def discard(self) -> None:
@@ -108,8 +114,8 @@ class HDF5Writer:
         if self.fd >= 0:
             os.close(self.fd)  # first: one descriptor must be free
             self.fd = -1
-        if self._file is not None and self._file:
-            _cut_off(self._file.id.get_vfd_handle())
+        if self._file is not None and self._hdf5_fd >= 0:
+            _cut_off(self._hdf5_fd)
 
     def _close(self) -> None:
         self._columns = []
@@ -117,10 +123,10 @@ class HDF5Writer:
             file, self._file = self._file, None
             try:
                 file.close()
-            except (OSError, RuntimeError):
+            except _HDF5_ERRORS:
                 pass  # it is cut off from its file already: there is nothing left to lose
 
-    def _failed(self, error: OSError | RuntimeError) -> WriteError:
+    def _failed(self, error: Exception) -> WriteError:
         self.discard()
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error)
@@ -194,15 +200,28 @@ def _rows_for(schema: Schema) -> int:
     return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
 
 
-def _crc_of_file(fd: int) -> tuple[int, int]:
-    size_bytes, crc = 0, 0
-    while data := os.pread(fd, _READ_BYTES, size_bytes):
-        size_bytes, crc = size_bytes + len(data), native.crc32c(data, crc)
-    return size_bytes, crc
+def checksums(fd: int, places: list[Place]) -> tuple[int, int, dict[Place, int]]:
+    """A file's size and crc32c, and those of these places in it, which do not overlap, in one go through it."""
+    size_bytes, at, crc = os.fstat(fd).st_size, 0, 0
+    buffer = memoryview(bytearray(_READ_BYTES))
+    crcs: dict[Place, int] = {}
+    for place in [*places, (size_bytes, 0)]:
+        crc, _ = _crc_over(fd, at, place[0] - at, crc, buffer)
+        crc, crcs[place] = _crc_over(fd, *place, crc, buffer)
+        at = sum(place)
+    return size_bytes, crc, crcs
 
 
-def _crcs(fd: int, places: list[tuple[int, int]]) -> list[Chunk]:
-    return [(offset, size, native.crc32c(os.pread(fd, size, offset))) for offset, size in places]
+def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> tuple[int, int]:
+    """`crc` gone on with, and the crc32c of these bytes alone."""
+    alone = 0
+    while size > 0:
+        n = os.preadv(fd, [buffer[: min(size, len(buffer))]], offset)
+        if not n:
+            raise OSError(errno.EIO, f"wanted {size:,} bytes more at byte {offset:,}, got none")
+        crc, alone = native.crc32c(buffer[:n], crc), native.crc32c(buffer[:n], alone)
+        offset, size = offset + n, size - n
+    return crc, alone
 
 
 def _cut_off(fd: int) -> None:

@@ -1,0 +1,64 @@
+"""Which files are HDF5, and all files of a folder that are data: of the commands that take both formats."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+import click
+
+from .inputs import expand, natural
+
+_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_FURTHEST = 1 << 16  # a signature may stand behind a user block of 512 bytes, 1,024, …
+
+
+def is_hdf5(path: str) -> bool:
+    """By its content; by its name where that says nothing (empty, damaged, not there)."""
+    return path.lower().endswith(_SUFFIXES) or _has_magic(path)
+
+
+def _has_magic(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+    except OSError:
+        return False  # whoever opens it says so
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False
+        at = 0
+        while at <= _FURTHEST:
+            if os.pread(fd, len(_MAGIC), at) == _MAGIC:
+                return True
+            at = at * 2 or 512
+        return False
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def expand_data(arguments: Iterable[str]) -> list[str]:
+    """All TFRecord and HDF5 files that paths, globs and folders mean, each once."""
+    files: dict[str, str] = {}
+    for argument in arguments:
+        for file in _expand(argument):
+            files.setdefault(os.path.abspath(file), file)
+    return list(files.values())
+
+
+def _expand(argument: str) -> list[str]:
+    if not os.path.isdir(argument):
+        return expand([argument])
+    with os.scandir(argument) as entries:
+        names = [e.name for e in entries if not e.name.startswith(".") and e.name.lower().endswith(_SUFFIXES)]
+    found = [path for name in names if not os.path.isdir(path := os.path.join(argument, name))]
+    try:
+        found += expand([argument])
+    except click.UsageError as error:
+        if not found:
+            wanted = ", ".join(f"*{suffix}" for suffix in _SUFFIXES)
+            raise click.UsageError(f"{error.message}, {wanted}", error.ctx) from None
+    return sorted(found, key=natural)

@@ -1,0 +1,97 @@
+"""What is in an HDF5 file, told by a process that may crash instead of us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...errors import InputError
+from .apart import Apart
+from .state import State, look_at, troubles
+
+_MOST_CRASHES = 20
+_READABLE_BY = {
+    0: "superblock 0 (any version of HDF5 reads it)",
+    1: "superblock 1 (any version of HDF5 reads it)",
+    2: "superblock 2 (HDF5 1.8 or later)",
+    3: "superblock 3 (HDF5 1.10 or later)",
+}
+
+
+class HDF5Survey(NamedTuple):
+    path: str
+    state: State | None  # None: it cannot be read
+    objects: list[dict[str, Any]]
+    schema: dict[str, str] | None
+    code: str  # the schema as Python source
+    rows: int
+    no_schema: str  # why there is none
+    problems: list[str]
+
+    @property
+    def readable(self) -> bool:
+        return self.state is not None
+
+    @property
+    def version(self) -> str:
+        block = self.state.block if self.state else None
+        return "" if block is None else _READABLE_BY[block.version]
+
+    def as_dict(self) -> dict[str, object]:
+        block = self.state.block if self.state else None
+        return {
+            "path": self.path,
+            "format": None if block is None else "hdf5",
+            "bytes": self.state.size if self.state else 0,
+            "superblock": None if block is None else block.version,
+            "open_for_write": None if block is None else block.open_for_write,
+            "objects": self.objects,
+            "rows": self.rows,
+            "schema": self.schema,
+            "no_schema": self.no_schema or None,
+            "problems": self.problems,
+        }
+
+
+def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> HDF5Survey:
+    """Never raises for what is wrong with the file: that is in the survey."""
+    name = os.fsdecode(path)
+    try:
+        state = look_at(name)
+    except InputError as error:
+        return HDF5Survey(name, None, [], None, "", 0, "", [str(error).removeprefix(f"{name}: ")])
+    problems = [reason for _, reason in troubles(state)]
+    if not state.is_hdf5:
+        return HDF5Survey(name, state, [], None, "", 0, "", problems)
+    objects, said, avoid = {}, {}, list[str]()
+    for _ in range(_MOST_CRASHES):
+        at = "/"
+        with Apart({"work": "survey", "path": name, "mend": state.mend, "avoid": avoid}) as child:
+            child.no_more()
+            for frame in child.frames(None if progress is None else lambda _: progress(0)):
+                match frame.head:
+                    case {"at": path_there}:
+                        at = path_there
+                    case {"object": facts}:
+                        objects[facts["path"]] = facts
+                    case {"wrong": [where, _, _, reason]}:
+                        problems.append(f"{where}: {reason}" if where else reason)
+                    case {"schema": _} | {"no_schema": _}:
+                        said = frame.head
+            if not child.fate:
+                break
+            problems.append(f"{at}: {child.fate}")
+            avoid.append(at)
+            if at == "/":
+                break
+    return HDF5Survey(
+        name,
+        state,
+        [objects[key] for key in sorted(objects)],
+        said.get("schema"),
+        said.get("code", ""),
+        said.get("rows", 0),
+        said.get("no_schema", ""),
+        list(dict.fromkeys(problems)),
+    )

@@ -1,0 +1,126 @@
+"""In the child: what is in a file, object by object, without reading its values."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ...errors import HoldfastError
+from ...schema import as_code
+from .shard import HDF5Shard
+from .types import describe
+from .walk import Thing, open_file, reason_of, walk
+
+if TYPE_CHECKING:
+    from .child import Voice
+
+_FILTERS = {
+    h5py.h5z.FILTER_DEFLATE: "gzip",
+    h5py.h5z.FILTER_SHUFFLE: "shuffle",
+    h5py.h5z.FILTER_FLETCHER32: "fletcher32",
+    h5py.h5z.FILTER_SZIP: "szip",
+    h5py.h5z.FILTER_NBIT: "nbit",
+    h5py.h5z.FILTER_SCALEOFFSET: "scaleoffset",
+    32000: "lzf",
+    32001: "blosc",
+    32004: "lz4",
+    32008: "bitshuffle",
+    32015: "zstd",
+    32026: "blosc2",
+}
+_VALUES = 16
+_TEXT = 200
+
+
+def survey_file(job: dict[str, Any], voice: Voice) -> None:
+    voice.at_object("/")
+    try:
+        file = open_file(job["path"], mend=job["mend"])
+    except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+        voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
+        return
+    with file:
+        for thing in walk(file, voice, set(job["avoid"])):
+            voice.say({"object": _facts(thing, voice)})
+    voice.at_object("/")
+    voice.say(_schema(job["path"]) if not job["mend"] else {"no_schema": "it was not closed properly"})
+
+
+def _schema(path: str) -> dict[str, Any]:
+    try:
+        with HDF5Shard(path) as shard:
+            found = shard.schema
+            return {
+                "schema": {name: repr(column) for name, column in found.items()},
+                "code": as_code(found),
+                "rows": len(shard),
+            }
+    except HoldfastError as error:
+        reason = str(getattr(error, "reason", error))
+        return {"no_schema": reason.removeprefix(f"{path}: ")}
+
+
+def _facts(thing: Thing, voice: Voice) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": thing.path, "kind": thing.kind}
+    if thing.target:
+        facts["target"] = f"{thing.target_file}:{thing.target}" if thing.target_file else thing.target
+    try:
+        if thing.kind == "dataset":
+            facts |= _dataset(thing.thing)
+        if thing.kind in ("dataset", "group"):
+            facts["attributes"] = {name: _attribute(thing.thing, name) for name in thing.thing.attrs}
+    except Exception as error:  # noqa: BLE001
+        voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
+    return facts
+
+
+def _dataset(dataset: h5py.Dataset) -> dict[str, Any]:
+    plist = dataset.id.get_create_plist()
+    shape = dataset.shape
+    stored = int(dataset.id.get_storage_size())
+    virtual = shape is not None and bool(dataset.is_virtual)
+    return {
+        "shape": shape,
+        "maxshape": dataset.maxshape,
+        "type": describe(dataset.dtype),
+        "bytes": 0 if shape is None else math.prod(shape) * dataset.dtype.itemsize,
+        "stored_bytes": stored,
+        "chunks": dataset.chunks,
+        "filters": [_filter(plist.get_filter(i)) for i in range(plist.get_nfilters())],
+        "sources": len(dataset.virtual_sources()) if virtual else None,
+    }
+
+
+def _filter(found: tuple[Any, ...]) -> str:
+    code, _, values = found[:3]
+    name = _FILTERS.get(code, f"filter {code}")
+    return f"{name} {values[0]}" if code == h5py.h5z.FILTER_DEFLATE and values else name
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """One value, a list, or `{"length": …, "values": […]}`."""
+    try:
+        value = thing.attrs[name]
+    except Exception as error:  # noqa: BLE001
+        return f"(cannot be read: {reason_of(error)})"
+    if isinstance(value, h5py.Empty):
+        return None
+    flat = np.asarray(value).reshape(-1)
+    shown = [_plain(item) for item in flat[:_VALUES].tolist()]
+    if np.ndim(value) == 0:
+        return shown[0]
+    return shown if len(flat) <= _VALUES else {"length": len(flat), "values": shown}
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, bytes):
+        item = item.decode("utf-8", "backslashreplace")
+    if isinstance(item, (int, bool)):
+        return item
+    if isinstance(item, float) and math.isfinite(item):
+        return item
+    text = str(item)
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

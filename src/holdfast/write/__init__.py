@@ -1,0 +1,14 @@
+"""Many workers, one dataset: parts that are there whole or not at all.
+
+names.py        tasks and the names of their files
+folder.py       a run's folder: made, reopened, looked through
+workspace.py    where one attempt works until it commits; what the dead left is swept
+stage.py        samples given one by one, checked, as columns
+files.py        the file of a part, HDF5 or TFRecord
+part.py         one attempt of one task
+record.py       what a part holds, as its .json says
+commit.py       from a finished file to a committed part
+verify.py       is everything there, and is it what was written
+out.py          the public face: write(), Out
+failpoints.py   where a test may have the process killed
+"""

@@ -1,0 +1,102 @@
+"""The file of a part, of either format, behind one face: columns in, then settled, linked by its owner, let go of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import SchemaError
+from ..formats.hdf5.writer import HDF5Writer, Settled
+from ..formats.tfrecord.encoding import buffers_of
+from ..formats.tfrecord.writer import TFRecordWriter
+from ..schema import Column, Ragged
+from .names import SUFFIXES, Format
+from .workspace import Workspace
+
+
+class PartFile(Protocol):
+    path: Path  # in the workspace
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        """How many rows they were. SchemaError: they do not fit, and nothing was written."""
+
+    def settle(self) -> Settled: ...
+
+    def discard(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child, or where the owner gives its file up without a word to anybody."""
+
+
+def make_file(
+    workspace: Workspace, schema: dict[str, Column], kind: Format, chunk_rows: int | None, codec: Any
+) -> PartFile:
+    path = workspace.path(f"data{SUFFIXES[kind]}")
+    return _HDF5(path, schema, chunk_rows, codec) if kind == "hdf5" else _TFRecord(path, schema)
+
+
+def checked(schema: dict[str, Column], columns: Mapping[str, Any]) -> tuple[list[Any], int]:
+    """The columns as buffers; a SchemaError names the one that does not fit."""
+    try:
+        with np.errstate(over="raise"):
+            return buffers_of(schema, columns)
+    except FloatingPointError:
+        raise SchemaError(f"{_too_large(schema, columns)}: got a number that is more than Float32 can hold") from None
+
+
+def _too_large(schema: dict[str, Column], columns: Mapping[str, Any]) -> str:
+    for name, column in schema.items():
+        try:
+            with np.errstate(over="raise"):
+                buffers_of({name: column}, {name: columns[name]})
+        except FloatingPointError:
+            return f"column {name!r}: wanted {column!r}"
+    return "a column"
+
+
+class _HDF5:
+    def __init__(self, path: Path, schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+        self.path = path
+        self._schema = schema
+        self._writer = HDF5Writer(path, schema, chunk_rows=chunk_rows, codec=codec)
+        self.settle, self.discard, self.abandon = self._writer.settle, self._writer.discard, self._writer.abandon
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        buffers, rows = checked(self._schema, columns)
+        self._writer.extend(buffers, rows)
+        return rows
+
+
+class _TFRecord:
+    def __init__(self, path: Path, schema: dict[str, Column]) -> None:
+        nested = any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
+        self._schema = schema
+        self._writer = TFRecordWriter(path, schema, sequence=nested)
+        self.path = path.with_name(f".{path.name}.partial")
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        _, rows = checked(self._schema, columns)
+        self._writer.extend(columns)
+        return rows
+
+    def settle(self) -> Settled:
+        self.path, entry = self._writer.settle()
+        return Settled(entry.records, entry.bytes, entry.crc32c, {})
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+    def abandon(self) -> None:
+        pass  # it knows of forks itself
+
+
+def sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,209 @@
+"""A run's folder: made or reopened by any number of processes at once, and what is committed in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .._base.atomic import sync_folder
+from ..errors import DataError, InputError, SchemaError, WriteError
+from ..formats.schema_json import first_difference, schema_from_json, schema_to_json
+from ..schema import Column
+from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, data_name, parse_claim, parse_name, record_name
+from .record import PartRecord, read_record
+from .workspace import Workspace, dead_workspace, workspaces
+from .workspace import sweep as sweep_workspace
+
+_VERSION = 1
+_OURS = {*FOLDERS, "journal", "spool", SCHEMA_NAME}
+
+
+def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Column]:
+    """Makes it, or checks that it is one of the same schema; the schema it has."""
+    try:
+        if not os.path.lexists(folder / SCHEMA_NAME):
+            _make(folder, schema)
+        for name in FOLDERS:
+            (folder / name).mkdir(exist_ok=True)
+    except NotADirectoryError:
+        raise WriteError(f"{folder}: wanted a folder, this or one above it is a file") from None
+    except OSError as error:
+        raise WriteError(f"cannot make {folder}: {error.strerror}: {error.filename}") from error
+    there = read_schema(folder)
+    difference = None if schema is None else first_difference(schema, there)
+    if difference is not None:
+        name, ours, theirs = difference
+        raise SchemaError(f"{folder}: column {name!r} is {theirs} there, got {ours}")
+    return there
+
+
+def _make(folder: Path, schema: dict[str, Column] | None) -> None:
+    if schema is None:
+        raise InputError(f"{folder}: wanted a folder made by hold.write, there is none; give a schema to make it")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise WriteError(f"{folder}: wanted a folder, this is a file")
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    strange = sorted(name for name in os.listdir(folder) if name not in _OURS)
+    if strange:
+        more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
+        text = f"wanted a new or empty folder, or one made by hold.write, got one with {strange[0]!r}{more}"
+        raise WriteError(f"{folder}: {text}")
+    for name in FOLDERS:
+        (folder / name).mkdir(exist_ok=True)
+    content = {"holdfast_write": _VERSION, "schema": schema_to_json(schema)}
+    _create(folder / "tmp", folder / SCHEMA_NAME, json.dumps(content, indent=1).encode() + b"\n")
+    if made:
+        sync_folder(folder.parent)
+
+
+def _create(tmp: Path, target: Path, data: bytes) -> None:
+    """A small file that appears whole, unless somebody has made it meanwhile."""
+    workspace = Workspace(tmp, target.name)
+    try:
+        draft = workspace.path(target.name)
+        with open(draft, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, target)
+        sync_folder(target.parent)
+    except FileExistsError:
+        pass
+    finally:
+        workspace.close()
+
+
+def read_schema(folder: Path) -> dict[str, Column]:
+    path = folder / SCHEMA_NAME
+    try:
+        content = json.loads(path.read_bytes())
+        if content["holdfast_write"] != _VERSION:
+            raise ValueError(f"version {content['holdfast_write']}")
+        return schema_from_json(content["schema"])
+    except OSError as error:
+        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaError) as error:
+        raise InputError(f"{path}: not the schema of a folder made by hold.write: {error!r}") from None
+
+
+# ---- what is committed
+
+
+def find_committed(parts: Path, task: str) -> PartRecord | None:
+    """The record of the attempt that committed this task. It is made visible, if its writer died before it could."""
+    try:
+        record = read_record(parts / claim_name(task))
+    except InputError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return None
+    show(parts, record)
+    return record
+
+
+def show(parts: Path, record: PartRecord) -> None:
+    """Gives the record the name that readers look for, if it has it not yet."""
+    visible = parts / record_name(record.task, record.attempt)
+    if not visible.exists() and (parts / record.file).exists():
+        try:
+            os.link(parts / claim_name(record.task), visible)
+        except FileExistsError:
+            return
+        sync_folder(parts)
+
+
+def next_attempt(parts: Path, task: str) -> int:
+    """The first number that no file of the task has."""
+    attempt = 0
+    while any(os.path.lexists(parts / name) for name in _names_of(task, attempt)):
+        attempt += 1
+    return attempt
+
+
+def _names_of(task: str, attempt: int) -> list[str]:
+    return [record_name(task, attempt), *(data_name(task, attempt, kind) for kind in SUFFIXES)]
+
+
+def record_paths(parts: Path) -> Iterator[Path]:
+    """The committed parts' records, in the order of their names."""
+    for name in sorted(_listed(parts)):
+        found = parse_name(name)
+        if found and found[2] == ".json":
+            yield parts / name
+
+
+def strays(parts: Path) -> list[str]:
+    """Data without a record: of an attempt that is about to commit, or that died then."""
+    names = set(_listed(parts))
+    found = [(name, parse_name(name)) for name in sorted(names)]
+    return [name for name, one in found if one and one[2] != ".json" and record_name(one[0], one[1]) not in names]
+
+
+def claims(parts: Path) -> list[str]:
+    """The tasks that are committed, visibly or not."""
+    return sorted(task for name in _listed(parts) if (task := parse_claim(name)) is not None)
+
+
+def _listed(parts: Path) -> list[str]:
+    try:
+        return os.listdir(parts)
+    except OSError as error:
+        _gone(parts, error)
+
+
+def _gone(parts: Path, error: OSError) -> NoReturn:
+    raise InputError(f"{parts}: its files cannot be listed: {error.strerror}") from error
+
+
+# ---- what the dead left
+
+
+def sweep(folder: Path) -> list[str]:
+    """Finishes commits whose writers died in the middle of them, and takes away what else the dead left.
+
+    Of the living nothing is touched. Gives the names of the workspaces that are gone.
+    """
+    parts = folder / "parts"
+    shown = {path.name.rsplit(".", 2)[0] for path in record_paths(parts)}
+    for task in claims(parts):
+        if task not in shown:
+            _find_if_whole(parts, task)
+    swept = []
+    for workspace in workspaces(folder / "tmp"):
+        with dead_workspace(workspace) as note:
+            if note is not None:
+                _take_back(parts, workspace, note.splitlines())
+                sweep_workspace(workspace, note)
+                swept.append(workspace.name)
+    return swept
+
+
+def _find_if_whole(parts: Path, task: str) -> PartRecord | None:
+    try:
+        return find_committed(parts, task)
+    except DataError:
+        return None  # a damaged record is for verify to tell of: it must not keep others from working
+
+
+def _take_back(parts: Path, workspace: Path, note: list[str]) -> None:
+    """The name that a dead attempt has given to its data, unless they are committed."""
+    if len(note) < 2:
+        return
+    task, name = note[0], note[-1]
+    committed = _find_if_whole(parts, task)
+    if (committed is None or committed.file != name) and _same(parts / name, workspace):
+        os.unlink(parts / name)
+
+
+def _same(path: Path, workspace: Path) -> bool:
+    """Whether a file is one of those in the workspace."""
+    try:
+        info = os.stat(path, follow_symlinks=False)
+        here: list[Any] = [os.stat(workspace / name, follow_symlinks=False) for name in os.listdir(workspace)]
+    except OSError:
+        return False
+    return any((info.st_dev, info.st_ino) == (one.st_dev, one.st_ino) for one in here)

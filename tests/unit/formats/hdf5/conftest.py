@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.formats.hdf5 import apart
+
+
+@pytest.fixture
+def bad_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """The HDF5 library misbehaves as bad_child.py says."""
+
+    def set_bad(how: str) -> None:
+        monkeypatch.setattr(apart, "PROGRAM", [sys.executable, str(Path(__file__).with_name("bad_child.py"))])
+        monkeypatch.setenv("BAD_CHILD", how)
+
+    return set_bad
