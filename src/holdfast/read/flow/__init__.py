@@ -12,6 +12,7 @@ ahead.py       batches made ready before they are asked for
 collate.py     samples into a batch
 pad.py         lists of different lengths made equal
 samples.py     a batch as samples, and how much of it there is
+halt.py        ends the waits of an iteration that another thread closes
 losses.py      what was skipped, and why
 stats.py       where the time goes
 """
