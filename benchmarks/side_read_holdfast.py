@@ -40,7 +40,8 @@ def images(job: Job) -> Batches:
 
 def files(job: Job) -> Batches:
     return _each(
-        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="threads").batch(BATCH["files"])
+        # Small pictures are mostly Pillow's Python, which holds the GIL.
+        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="processes").batch(BATCH["files"])
     )
 
 
