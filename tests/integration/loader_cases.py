@@ -178,6 +178,31 @@ def cycle_collected(**options: Any) -> None:
     gc.collect()
 
 
+def _fails_in_its_own_code(data: Any) -> None:
+    iterator = iter(data)
+    for _ in iterator:
+        raise ArithmeticError("the training step failed")
+
+
+def own_errors_kept(lives: int) -> dict[str, Any]:
+    """Descriptors after each of some training steps failed, with the iterator in a variable and the error kept."""
+    counts = []
+    beside = iter(loader())  # one that is in use, and must stay so
+    first = next(beside)
+    try:
+        for _ in range(lives):
+            try:
+                _fails_in_its_own_code(loader())
+            except ArithmeticError as error:
+                KEPT.append(error)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        rest = 1 + sum(1 for _ in beside)
+    finally:
+        KEPT.clear()
+        gc.collect()
+    return {"counts": counts, "beside": rest, "first": first is not None}
+
+
 def cycles_alive(lives: int) -> dict[str, Any]:
     """Descriptors after each of some live iterators was lost in a cycle, with the collector switched off."""
     counts = []
@@ -529,6 +554,7 @@ if __name__ == "__main__":
             out_of_descriptors,
             silent_sentinel,
             cycles_alive,
+            own_errors_kept,
             shared,
         )
     }

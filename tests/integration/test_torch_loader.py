@@ -66,6 +66,13 @@ def test_live_iterators_lost_in_cycles_do_not_pile_up(torch_child: TorchChild) -
     assert max(counts[1:]) <= counts[1] + 1, counts
 
 
+def test_iterators_in_the_variables_of_functions_that_failed_do_not_pile_up(torch_child: TorchChild) -> None:
+    told = torch_child.play("own_errors_kept", lives=5)
+    counts = told["counts"]
+    assert max(counts[1:]) <= counts[0] + 1, counts
+    assert told["beside"] == 12
+
+
 def test_leaves_nothing_of_a_fork_server(torch_child: TorchChild) -> None:
     options = {"multiprocessing_context": "forkserver", "num_workers": 1}
     assert torch_child.play("end", way="exhausted_iterator_kept", **options) == {"left": {}}

@@ -20,6 +20,7 @@ from holdfast._base.parent import Mark, end_with_marked, mark_this_process
 
 from .feed import Feed
 from .problems import is_stopped
+from .strays import is_lost
 
 GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
 _LOOK_S = 0.25
@@ -30,11 +31,15 @@ _open: weakref.WeakSet[Crew] = weakref.WeakSet()
 _in_use: weakref.WeakSet[Crew] = weakref.WeakSet()  # open ones that a collection has left
 
 
-def _collect_strays() -> None:
-    """An iterator in a reference cycle keeps its workers until the collector runs, which may be never: so that they do
-    not pile up, it runs when workers are started and others are open that it has not seen yet."""
+def _end_strays() -> None:
+    """Iterators that nobody can use any more must not pile up: they are looked for when workers are started, if others
+    are open that no look has left."""
     if any(not crew.closed and crew.pid == os.getpid() and crew not in _in_use for crew in list(_open)):
         gc.collect()
+        for crew in list(_open):
+            iterator = crew.iterator()
+            if iterator is not None and not crew.closed and crew.pid == os.getpid() and is_lost(iterator):
+                crew.close()
         _in_use.update(_open)
 
 
@@ -51,7 +56,8 @@ class Crew:
         self._events: list[Any] = []
         self._workers: list[Any] = []
         self.closed = False
-        _collect_strays()
+        self.iterator: Callable[[], Any] = lambda: None
+        _end_strays()
         _open.add(self)
 
     # ---- what torch asks a context for ---------------------------------------------------------------------

@@ -64,6 +64,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         # Batches that were not copied may be in use under their file names, here or where they were sent on to.
         self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
         self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, sweep=keep_safe)
+        self._crew.iterator = weakref.ref(self)
         weakref.finalize(self, self._crew.close).atexit = False
         try:
             super().__init__(_View(loader, self._crew))
