@@ -15,7 +15,6 @@ from ..schema import Float32, Int64
 from .demo_stage import Outcome, Stage, rate
 
 _BATCH = 128
-_STEPS = 40  # before the kill
 _OPEN_FILES = 64
 _COLUMNS = {"label": Int64(), "embedding": Float32(16)}
 
@@ -49,7 +48,8 @@ def train(stage: Stage, out: Outcome) -> None:
     since = time.perf_counter()
     whole = [batch["embedding"][:, 0] for batch in read(paths, _COLUMNS).batch(1024)]
     wanted = np.sort(np.concatenate(whole))
-    first = _run(stage, paths, world=2, stop=_STEPS, state="")
+    steps = max(1, len(wanted) // (5 * _BATCH))  # before the kill: two fifths of an epoch
+    first = _run(stage, paths, world=2, stop=steps, state="")
     state = first[0][1]
     second = _run(stage, paths, world=3, stop=0, state=state)
     seen = np.concatenate([ids for ids, _ in first + second])
