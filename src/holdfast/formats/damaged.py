@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from .shard import _HDF5_MAGIC, _HDF5_SUFFIXES, _TAR_SUFFIXES, _head, _is_tar
+from .shard import kind_of
 
 if TYPE_CHECKING:
     from .tfrecord.mended import Layout, MendedShard
@@ -22,10 +22,7 @@ def open_damaged(
 
     `salvage` and `most` as mend() has them, whose errors this raises.
     """
-    name = os.fsdecode(path)
-    head = _head(name)
-    other = name.lower().endswith(_HDF5_SUFFIXES + _TAR_SUFFIXES) or head.startswith(_HDF5_MAGIC) or _is_tar(head)
-    if other:
+    if kind_of(path) != "tfrecord":
         return None
     from .tfrecord.mended import MendedShard, mend
 

@@ -89,19 +89,29 @@ def open_shard(
     `schema` says which columns will be read: an HDF5 file may have datasets that are no columns. `verify` is which CRCs
     of a TFRecord are checked.
     """
-    name = os.fsdecode(path)
-    head = _head(name)
-    if name.lower().endswith(_HDF5_SUFFIXES) or head.startswith(_HDF5_MAGIC):
+    kind = kind_of(path)
+    if kind == "hdf5":
         from .hdf5 import HDF5Shard
 
         return HDF5Shard(path, schema)
-    if name.lower().endswith(_TAR_SUFFIXES) or _is_tar(head):
+    if kind == "tar":
         from .tar import TarShard
 
         return TarShard(path)
     from .tfrecord.shard import open_tfrecord_shard
 
     return open_tfrecord_shard(path, verify=verify)
+
+
+def kind_of(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
+    """What a file is read as: by its name, or by its content. TFRecord, if neither says more."""
+    name = os.fsdecode(path)
+    head = _head(name)
+    if name.lower().endswith(_HDF5_SUFFIXES) or head.startswith(_HDF5_MAGIC):
+        return "hdf5"
+    if name.lower().endswith(_TAR_SUFFIXES) or _is_tar(head):
+        return "tar"
+    return "tfrecord"
 
 
 def _head(name: str) -> bytes:

@@ -560,6 +560,20 @@ def test_a_mix_has_its_shares_everywhere(shards: Path, tmp_path: Path) -> None:
         assert seen + ids_of(it) == ids_of(both.batch(64))
 
 
+def test_a_mix_has_one_budget_of_open_files(shards: Path, tmp_path: Path) -> None:
+    make_shards(tmp_path, [50])
+    a, b = hold.read(shards, SCHEMA).shuffle(seed=1), hold.read(tmp_path, SCHEMA).shuffle(seed=1)
+    bounds = []
+    for ds in (a.batch(8), hold.mix({a: 1, b: 1}).batch(8)):
+        with ds.iterate() as it:
+            next(it)
+            bounds.append(it.stats().open_files_bound)
+    assert bounds[1] <= bounds[0]
+    with hold.mix({a: 1, b: 1}).batch(8).limits(open_files=4).iterate() as it:
+        next(it)
+        assert it.stats().open_files_bound == 4
+
+
 def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
     make_shards(tmp_path, [50])
     small, large = hold.read(tmp_path, SCHEMA).shuffle(seed=1), hold.read(shards, SCHEMA)

@@ -22,7 +22,7 @@ def check_file(job: dict[str, Any], voice: Voice) -> None:
     voice.at_object("/")
     try:
         file = open_file(job["path"], mend=job["mend"])
-    except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+    except Exception as error:
         voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
         return
     with file:
@@ -55,26 +55,26 @@ class _Check:
     def _soft(self, thing: Thing) -> None:
         try:
             self.file[thing.path]
-        except Exception:  # noqa: BLE001
+        except Exception:
             self.voice.wrong(thing.path, f"links to {thing.target!r}, which is not there")
 
     def _attributes(self, thing: Thing) -> None:
         try:
             names = list(thing.thing.attrs)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.voice.wrong(thing.path, f"its attributes cannot be listed: {reason_of(error)}")
             return
         for name in names:
             try:
                 thing.thing.attrs[name]
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
 
     def _dataset(self, thing: Thing) -> None:
         dataset, path = thing.thing, thing.path
         try:
             pieces = self._pieces(dataset, path)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.voice.wrong(path, f"cannot be read: {reason_of(error)}")
             return
         first = self.resume.get(path, 0)
@@ -95,7 +95,7 @@ class _Check:
             return list(runs(dataset))
         try:
             pieces = listed_chunks(dataset)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.voice.wrong(path, f"its chunks cannot be listed: {reason_of(error)}")
             return guessed_chunks(dataset)
         self._places(path, dataset, pieces)
@@ -139,6 +139,6 @@ class _Check:
         except TypeError as error:
             if number == 0:
                 self.voice.say({"note": f"{path}: not read, {reason_of(error)}"})
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._wrong(path, piece, f"cannot be read: {reason_of(error)}")
         self.voice.done_piece(piece.stored)

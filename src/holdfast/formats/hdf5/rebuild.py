@@ -64,7 +64,7 @@ class _Build:
                     self.file[path].attrs[LOST_ROWS] = np.array(head["rows"], np.int64)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - one object that cannot be made again must not lose the others
+        except Exception as error:  # one object that cannot be made again must not lose the others
             path = str(head.get("path") or head.get("piece") or head.get("mark"))
             self.wrong[path, f"cannot be written again: {reason_of(error)}"] = None
 

@@ -24,7 +24,7 @@ def read_file(job: dict[str, Any], voice: Voice) -> None:
     voice.at_object("/")
     try:
         file = open_file(job["path"], mend=job["mend"], stretch=job["stretch"])
-    except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+    except Exception as error:
         voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
         return
     done, resume, file_bytes = set(job["done"]), job["resume"], os.path.getsize(job["path"])
@@ -54,7 +54,7 @@ def _send(thing: Thing, voice: Voice, first: int, file_bytes: int) -> None:
                 return
         else:
             voice.say({"make": "group", "path": thing.path})
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
         return
     if not first:
@@ -101,7 +101,7 @@ def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
 def _send_attributes(thing: Thing, voice: Voice) -> None:
     try:
         names = list(thing.thing.attrs)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(thing.path, f"its attributes cannot be listed: {reason_of(error)}")
         return
     for name in names:
@@ -114,7 +114,7 @@ def _send_attributes(thing: Thing, voice: Voice) -> None:
             if isinstance(value, h5py.Empty):
                 value = None
             voice.say({"attribute": name, "path": thing.path}, pickle.dumps((kind.encode(), value)))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
 
 
@@ -125,7 +125,7 @@ def _send_pieces(thing: Thing, voice: Voice, first: int, file_bytes: int) -> Non
     dataset, path = thing.thing, thing.path
     try:
         pieces = _pieces(dataset, path, voice, file_bytes)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         rows = dataset.shape[0] if dataset.shape else 1
         voice.say({"lost": path, "rows": [0, rows]})
         voice.wrong(path, f"cannot be read: {reason_of(error)}")
@@ -155,7 +155,7 @@ def _pieces(dataset: h5py.Dataset, path: str, voice: Voice, file_bytes: int) -> 
         return list(_before_cut(path, runs(dataset), voice, file_bytes))
     try:
         return [piece for piece in listed_chunks(dataset) if all(piece.sizes)]
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(path, f"its chunks cannot be listed, each is tried: {reason_of(error)}")
         return guessed_chunks(dataset)
 
@@ -184,7 +184,7 @@ def _read(dataset: h5py.Dataset, piece: Piece) -> Iterator[tuple[Piece, Any, str
     try:
         yield piece, read_piece(dataset, piece), ""
         return
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         reason = reason_of(error)
     if dataset.chunks is not None or not piece.start or piece.sizes[0] < 2:
         yield piece, None, reason

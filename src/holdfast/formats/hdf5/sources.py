@@ -27,7 +27,7 @@ def check_external_link(thing: Thing, path: str, voice: Voice) -> None:
         with h5py.File(file, "r") as other:
             if thing.target not in other:
                 voice.wrong(thing.path, f"links to {thing.target!r} in {thing.target_file!r}, which has no such object")
-    except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+    except Exception as error:
         voice.wrong(thing.path, f"links into {thing.target_file!r}, which cannot be opened: {reason_of(error)}")
 
 
@@ -65,7 +65,7 @@ def _source_problem(source: Any, dataset: h5py.Dataset, file: str, own: h5py.Fil
     try:
         with h5py.File(there, "r") as other:
             return _compare(other, source, dataset)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"its source {source.file_name!r} cannot be opened: {reason_of(error)}"
 
 

@@ -39,7 +39,7 @@ def survey_file(job: dict[str, Any], voice: Voice) -> None:
     voice.at_object("/")
     try:
         file = open_file(job["path"], mend=job["mend"])
-    except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+    except Exception as error:
         voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
         return
     with file:
@@ -72,7 +72,7 @@ def _facts(thing: Thing, voice: Voice) -> dict[str, Any]:
             facts |= _dataset(thing.thing)
         if thing.kind in ("dataset", "group"):
             facts["attributes"] = {name: _attribute(thing.thing, name) for name in thing.thing.attrs}
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
     return facts
 
@@ -104,7 +104,7 @@ def _attribute(thing: Any, name: str) -> Any:
     """One value, a list, or `{"length": …, "values": […]}`."""
     try:
         value = thing.attrs[name]
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"(cannot be read: {reason_of(error)})"
     if isinstance(value, h5py.Empty):
         return None

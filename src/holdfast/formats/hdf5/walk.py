@@ -68,7 +68,7 @@ def walk_orphans(file: h5py.File, path: str, voice: Voice, avoid: Collection[str
         try:
             thing = open_at(file, address)
             found = there, thing, _identity(thing)
-        except Exception:  # noqa: BLE001 - it only looked like one
+        except Exception:  # it only looked like one
             continue
         (groups if isinstance(thing, h5py.Group) else others).append(found)
     for there, thing, identity in groups + others:
@@ -99,7 +99,7 @@ def _walk(
         try:
             thing = opener()
             identity = _identity(thing)
-        except Exception as error:  # noqa: BLE001 - damaged bytes raise anything
+        except Exception as error:
             voice.wrong(link.path, f"{NOT_OPENED}: {reason_of(error)}")
             continue
         if identity in seen:
@@ -127,7 +127,7 @@ def _links(group: h5py.Group, path: str, voice: Voice) -> list[tuple[Thing, Call
     names: list[bytes] = []
     try:
         group.id.links.iterate(names.append)  # the names up to a damage are kept
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
     links = [(_link(group, path, name, voice), partial(group.__getitem__, name)) for name in sorted(set(names))]
     return [(link, opener) for link, opener in links if link is not None]
@@ -143,7 +143,7 @@ def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | Non
         if kind == h5py.h5l.TYPE_EXTERNAL:
             file, target = group.id.links.get_val(raw)
             return Thing(full, "external", target=os.fsdecode(target), target_file=os.fsdecode(file))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         voice.wrong(full, f"its link cannot be read: {reason_of(error)}")
         return None
     return Thing(full, "group")

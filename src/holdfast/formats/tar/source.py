@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
 from ...errors import CorruptError, FormatError, InputError
+from ..pread import fill_from
 
 Packing = Literal["none", "gzip", "bzip2", "xz"]
 _SKIP_BYTES = 1 << 20
@@ -85,16 +86,7 @@ class PlainBytes:
 
     def fill(self, offset: int, view: memoryview) -> int:
         self._must_be_open()
-        got = 0
-        while got < len(view):
-            try:
-                n = os.preadv(self.fd, [view[got:]], offset + got)
-            except OSError as error:
-                raise InputError(f"{self.path}: cannot read at byte {offset + got:,}: {error.strerror}") from error
-            if n == 0:
-                break
-            got += n
-        return got
+        return fill_from(self.fd, self.path, offset, view)
 
     def size(self) -> int:
         return self.stamp()["size"]

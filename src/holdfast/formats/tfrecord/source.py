@@ -13,6 +13,7 @@ from typing import Literal
 
 from ..._native import codec
 from ...errors import CorruptError, FormatError, InputError
+from ..pread import fill_from
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
 COMPRESSIONS = ("auto", "none", "gzip", "zlib")
@@ -68,15 +69,7 @@ class Source:
         """Fills the view from the file's byte `offset` on; fewer bytes than asked for only at the end."""
         if self.fd < 0:
             raise ValueError(f"{self.path}: it was closed")
-        got = 0
-        while got < len(view):
-            try:
-                n = os.preadv(self.fd, [view[got:]], offset + got)
-            except OSError as error:
-                raise InputError(f"{self.path}: cannot read at byte {offset + got:,}: {error.strerror}") from error
-            if n == 0:
-                break
-            got += n
+        got = fill_from(self.fd, self.path, offset, view)
         if self.on_bytes and got:
             self.on_bytes(view[:got])
         return got

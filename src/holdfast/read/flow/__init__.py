@@ -4,6 +4,7 @@
 
 item.py        what goes through: the rows of one step
 fetch.py       rows of data for places of the order, within a bound of memory
+around.py      samples of a shard in which some are damaged
 work.py        the user's functions on one step, and the batch made of it
 stages.py      where that runs: here, on threads, in processes
 pipeline.py    the stages of an iteration, put together

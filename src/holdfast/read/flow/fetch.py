@@ -25,6 +25,7 @@ from ..order.blocks import Blocks
 from ..order.lanes import Places
 from ..order.shards import Run, Step
 from ..sources.library import Library
+from .around import read_around
 from .item import Item, Sample
 from .keep import Held, SampleCache
 from .losses import Losses
@@ -322,34 +323,12 @@ class Fetcher:
     # ---- what cannot be read
 
     def _read_around(self, shard: int, opened: Shard, numbers: Ints) -> tuple[Batch, Ints]:
-        """All but the samples that are damaged, and these."""
-        good: list[int] = []
-        bad: list[int] = []
-        parts: list[Batch] = []
-        self._halve(shard, opened, numbers, parts, good, bad)
-        if not parts:
-            return self._no_rows(), numbers
-        sizes = [len(next(iter(part.values()))) for part in parts]
-        which = np.repeat(np.arange(len(parts)), sizes)
-        row = np.concatenate([np.arange(size) for size in sizes])
-        return gather_rows(parts, which, row), np.array(bad, np.int64)
-
-    def _halve(
-        self, shard: int, opened: Shard, numbers: Ints, parts: list[Batch], good: list[int], bad: list[int]
-    ) -> None:
-        if not len(numbers):
-            return
-        try:
-            parts.append(opened.read_rows(numbers, self._schema))
-            good += numbers.tolist()
-        except DataError as error:
-            if len(numbers) == 1:
-                bad.append(int(numbers[0]))
-                self._losses.corrupt(self._library.paths[shard], int(numbers[0]), error)
-                return
-            half = len(numbers) // 2
-            self._halve(shard, opened, numbers[:half], parts, good, bad)
-            self._halve(shard, opened, numbers[half:], parts, good, bad)
+        """All but the samples that are damaged, and these, which are noted as lost."""
+        batch, damaged = read_around(opened, numbers, self._schema)
+        for number, error in damaged:
+            lost_bytes = opened.bytes_of(number, number + 1)
+            self._losses.corrupt(self._library.paths[shard], number, error, lost_bytes)
+        return batch, np.array([number for number, _ in damaged], np.int64)
 
     def _without_bad(self, places: Places, kept: Ints) -> tuple[Places, Ints]:
         lost = np.zeros(len(places), np.bool_)

@@ -10,23 +10,23 @@ import numpy as np
 
 from ...formats.columns import Ints
 from ...formats.shard import Shard
+from .budget import find_budget
 from .catalog import Catalog
 from .handles import HandlePool, PoolStats
 
 
 class Library:
-    """Shard n of catalog c is number `begins[c] + n`. close() closes every file."""
+    """The shards of a catalog are numbered behind those of the one before. close() closes every file."""
 
     def __init__(self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"]) -> None:
-        self.begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
+        self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
         self.paths = [path for one in catalogs for path in one.paths]
         self._catalogs = list(catalogs)
         self._pools: list[HandlePool[Shard]] = []
+        # One budget for all: each taking half of what is free would take all of it.
+        share = max(1, find_budget(open_files) // len(catalogs))
         with ExitStack() as undo:
-            share = open_files
             for catalog in catalogs:
-                if isinstance(open_files, int) and len(catalogs) > 1:
-                    share = max(1, open_files // len(catalogs))
                 self._pools.append(catalog.pool(share))
                 undo.callback(self._pools[-1].close)
             undo.pop_all()
@@ -37,19 +37,24 @@ class Library:
     @contextmanager
     def use(self, shard: int) -> Iterator[Shard]:
         """This shard, open until the end of the block at least."""
-        at = int(np.searchsorted(self.begins, shard, "right")) - 1
-        with self._catalogs[at].use(shard - int(self.begins[at]), self._pools[at]) as found:
+        at, number = self._find(shard)
+        with self._catalogs[at].use(number, self._pools[at]) as found:
             yield found
+
+    def _find(self, shard: int) -> tuple[int, int]:
+        """The catalog a shard is in, and its number there."""
+        at = int(np.searchsorted(self._begins, shard, "right")) - 1
+        return at, shard - int(self._begins[at])
 
     def seekable(self, shard: int) -> bool:
         """Whether single samples can be read without the rest of their shard."""
-        at = int(np.searchsorted(self.begins, shard, "right")) - 1
-        return self._catalogs[at].seekable(shard - int(self.begins[at]))
+        at, number = self._find(shard)
+        return self._catalogs[at].seekable(number)
 
     def single(self, shard: int) -> bool:
         """Whether one sample of it can be read for the price of its own bytes."""
-        at = int(np.searchsorted(self.begins, shard, "right")) - 1
-        return self._catalogs[at].single(shard - int(self.begins[at]))
+        at, number = self._find(shard)
+        return self._catalogs[at].single(number)
 
     @property
     def framed(self) -> bool:
@@ -58,8 +63,8 @@ class Library:
 
     def apart(self, shard: int) -> bool:
         """Whether every sample of it is a file of its own."""
-        at = int(np.searchsorted(self.begins, shard, "right")) - 1
-        return self._catalogs[at].apart(shard - int(self.begins[at]))
+        at, number = self._find(shard)
+        return self._catalogs[at].apart(number)
 
     def stats(self) -> PoolStats:
         each = [pool.stats() for pool in self._pools]
