@@ -45,9 +45,11 @@ def write_brief(work: Callable[..., Any], layout: Layout) -> int:
 
 
 def read_brief(fd: int) -> Brief:
-    with open(fd, "rb") as file:
-        file.seek(0)
-        brief: Brief = pickle.load(file)
+    try:
+        # By place: all workers have the one open file, and so one position in it.
+        brief: Brief = pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
+    finally:
+        os.close(fd)
     return brief
 
 
