@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from read_images import decode
 from read_pass import Batches, operations
 from read_rows import BATCH, WINDOW, WORKERS
 from worker import Job, serve
@@ -40,8 +39,7 @@ def images(job: Job) -> Batches:
 
 def files(job: Job) -> Batches:
     return _each(
-        # Small pictures are mostly Pillow's Python, which holds the GIL.
-        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="processes").batch(BATCH["files"])
+        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="threads").batch(BATCH["files"])
     )
 
 
@@ -54,7 +52,7 @@ def _shuffled(job: Job, schema: dict[str, Any], **options: bool) -> Any:
 
 
 def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"image": decode(sample["image"]), "label": sample["label"]}
+    return {"image": hold.decode_image(sample["image"]), "label": sample["label"]}
 
 
 def _each(dataset: Any) -> Batches:

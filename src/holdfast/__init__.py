@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._base.descriptors import raise_nofile as raise_nofile
     from .diagnose.explain.explanation import Explanation as Explanation
     from .formats.hdf5.protect import protect_h5py as protect_h5py
+    from .formats.images.decode import decode_image as decode_image
     from .formats.tfrecord import Records as Records
     from .formats.tfrecord import TFRecordReader as TFRecordReader
     from .formats.tfrecord import TFRecordWriter as TFRecordWriter
@@ -57,6 +58,7 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "decode_image": "formats.images.decode",
     "diagnose": "look.diagnose",
     "errors": "",
     "explain": "look.explain",

@@ -11,6 +11,7 @@ HoldfastError
 ├── MapError                 a function of the user's failed on a sample; says which, and its traceback
 ├── LeakError                something was left behind; says what, and who holds it
 ├── LockTimeoutError         a lock was not to be had in time; says who holds it
+├── ImageError               bytes that are no picture, or a damaged one
 ├── DataError                what was read is not what was written
 │   ├── CorruptError         a file is damaged; says where and how
 │   ├── UnfinishedError      a file is not damaged but not finished: its writer is at work, or died
@@ -20,6 +21,9 @@ HoldfastError
     ├── TargetExistsError    it is there already
     ├── WriterBusyError      another live writer has it
     ├── ForkedWriterError    a writer was used in a child of the process that opened it
+    ├── DiskFullError        there is no room left; nothing that was acknowledged is lost
+    ├── ServerLostError      the central writer does not answer
+    ├── RefusedError         the central writer does not want this producer; says why
     └── ClosedWriterError    a writer was used after it was closed, or after it failed
 
 All of them pickle, so that they cross processes with everything they know.
@@ -33,14 +37,18 @@ __all__ = [
     "CorruptError",
     "DataError",
     "DecodeError",
+    "DiskFullError",
     "ForkedWriterError",
     "FormatError",
     "HoldfastError",
+    "ImageError",
     "InputError",
     "LeakError",
     "LockTimeoutError",
     "MapError",
+    "RefusedError",
     "SchemaError",
+    "ServerLostError",
     "StateError",
     "TargetExistsError",
     "UnfinishedError",
@@ -173,6 +181,10 @@ class DecodeError(DataError):
     """A record is whole, but not what the schema says."""
 
 
+class ImageError(HoldfastError, ValueError):
+    """Bytes that are no picture, or those of a damaged one."""
+
+
 class WriteError(HoldfastError):
     """A file cannot be written."""
 
@@ -187,6 +199,18 @@ class WriterBusyError(WriteError):
 
 class ForkedWriterError(WriteError):
     """A writer was used in a child of the process that opened it."""
+
+
+class DiskFullError(WriteError):
+    """There is no room left where the central writer writes. Nothing that it acknowledged is lost."""
+
+
+class ServerLostError(WriteError):
+    """The central writer does not answer, or is too far behind. What it has not acknowledged is still here."""
+
+
+class RefusedError(WriteError):
+    """The central writer does not want this producer: another token, another version, a name taken twice."""
 
 
 class ClosedWriterError(WriteError):

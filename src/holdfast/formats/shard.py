@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,26 @@ class FramedShard(Protocol):
         """The samples [start, stop), undecoded; in the memory of `into` if it is enough."""
 
     def frames_decoder(self, schema: Schema) -> FramesDecoder: ...
+
+
+class Fill(NamedTuple):
+    """What is to be read into memory: `size` bytes of the file from `offset` on, to `first`."""
+
+    fd: int
+    offset: int
+    first: int
+    size: int
+
+
+@runtime_checkable
+class PlacedShard(Protocol):
+    """A framed shard whose frames somebody else may read: they lie in its file as they are."""
+
+    def fill(self, start: int, stop: int, into: Any) -> Fill | None:
+        """How to fill `into` with the samples [start, stop). None: it is not enough for them."""
+
+    def filled(self, start: int, stop: int, into: Any) -> BytesColumn:
+        """The samples [start, stop), now that `into` was filled."""
 
 
 def open_shard(

@@ -14,7 +14,7 @@ from ..._native import codec
 from ...errors import CorruptError, DataError, DecodeError, FormatError
 from ...schema import Column, Schema, check_schema
 from ..columns import Batch, BytesColumn, Ints
-from ..shard import GivenSchema, Rows, check_rows, check_run
+from ..shard import Fill, GivenSchema, Rows, check_rows, check_run
 from ..spent import spent
 from .encoding import batch_maker, fields_of, lendable
 from .frames import FramesDecoder
@@ -179,6 +179,17 @@ class TFRecordShard(_Framed):
     @contextmanager
     def _opened(self) -> Iterator[Source]:
         yield self._records._source
+
+    def fill(self, start: int, stop: int, into: Any) -> Fill | None:
+        check_run(self.path, len(self), start, stop)
+        begin, end = int(self._offsets[start]), int(self._offsets[stop])
+        if len(into) < end - begin + _PAGE:
+            return None
+        return Fill(self._records._source.fd, begin, _front(into, begin), end - begin)
+
+    def filled(self, start: int, stop: int, into: Any) -> BytesColumn:
+        begin = int(self._offsets[start])
+        return BytesColumn(into, self._offsets[start : stop + 1] - (begin - _front(into, begin)))
 
     def close(self) -> None:
         self._records.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...formats.columns import Ints
 from ..order.blocks import Blocks
 from ..order.lanes import Places
+from ..order.shards import Step
 
 Sample = dict[str, Any]
 
 
-@dataclass(slots=True)
 class Item:
     """`rows` are columns, or samples one by one once a function has had them; after the last stage, what is given out.
 
@@ -21,19 +20,39 @@ class Item:
     places: of the rows, in `blocks`; which samples they are is looked up only when somebody asks
     kept:   which rows of the step these are, by their numbers in it
     paths:  of all shards, by their numbers
+    held:   what a cache had of it (keep.py)
+    lost:   rows of the step that are damaged, or that a function failed on
     """
 
-    epoch: int
-    start: int
-    done: int
-    places: Places
-    kept: Ints
-    rows: Any
-    blocks: Blocks
-    paths: Sequence[str]
-    size_bytes: int = 0
-    held: Any = None  # what a cache had of it (keep.py)
-    lost: list[int] = field(default_factory=list)  # rows of the step that are damaged, or that a function failed on
+    __slots__ = ("_places", "blocks", "done", "epoch", "held", "kept", "lost", "paths", "rows", "size_bytes", "start")
+
+    def __init__(
+        self,
+        epoch: int,
+        start: int,
+        done: int,
+        places: Places | Step,
+        kept: Ints,
+        rows: Any,
+        blocks: Blocks,
+        paths: Sequence[str],
+        held: Any = None,
+    ) -> None:
+        self.epoch, self.start, self.done = epoch, start, done
+        self._places, self.kept, self.rows = places, kept, rows
+        self.blocks, self.paths, self.held = blocks, paths, held
+        self.size_bytes = 0
+        self.lost: list[int] = []
+
+    @property
+    def places(self) -> Places:
+        if isinstance(self._places, Step):
+            self._places = self._places.places
+        return self._places
+
+    @places.setter
+    def places(self, places: Places) -> None:
+        self._places = places
 
     @property
     def shard(self) -> Ints:

@@ -18,12 +18,13 @@ from ...formats.columns import Ints
 from .chance import key_of, shuffled
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Row `row[i]` of block `block[i]`, in the order they come."""
+    """Row `row[i]` of block `block[i]`, in the order they come. Made for every batch, so it is as plain as can be."""
 
-    block: Ints
-    row: Ints
+    __slots__ = ("block", "row")
+
+    def __init__(self, block: Ints, row: Ints) -> None:
+        self.block, self.row = block, row
 
     def __len__(self) -> int:
         return len(self.block)

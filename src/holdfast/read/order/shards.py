@@ -84,13 +84,24 @@ class Cut:
         return -(-(self.end(order, world, done) - done) // (world * self.batch))
 
 
-class Step(NamedTuple):
-    """One rank's part of a step: how many samples of the sequence all ranks have had before it, and after."""
+class Step:
+    """One rank's part of a step: how many samples of the sequence all ranks have had before it, and after.
 
-    number: int
-    start: int
-    done: int
-    places: Places
+    Its places are [begin, end) of `among`: they are cut out when somebody asks, which hardly anybody does.
+    """
+
+    __slots__ = ("among", "begin", "done", "end", "number", "start")
+
+    def __init__(self, number: int, start: int, done: int, among: Places, begin: int, end: int) -> None:
+        self.number, self.start, self.done = number, start, done
+        self.among, self.begin, self.end = among, begin, end
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def places(self) -> Places:
+        return self.among[self.begin : self.end]
 
 
 class Run(NamedTuple):
@@ -131,7 +142,7 @@ def _run(
     start = done + numbers.start * each
     places = order.take(start, start + len(full) * each, part.rank, part.world)
     found = [
-        Step(number, start + at * each, start + (at + 1) * each, places[at * cut.batch : (at + 1) * cut.batch])
+        Step(number, start + at * each, start + (at + 1) * each, places, at * cut.batch, (at + 1) * cut.batch)
         for at, number in enumerate(full)
     ]
     rest = numbers[len(full) :]
@@ -147,4 +158,5 @@ def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last:
         more = min(stop - at, last)
         parts.append(order.take(0, more, (part.rank - at) % part.world, part.world))
         at += more
-    return Step(number, start, min(stop, last), join_places(parts))
+    places = join_places(parts)
+    return Step(number, start, min(stop, last), places, 0, len(places))

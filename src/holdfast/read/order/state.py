@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import StateError
 from ...schema import Schema
@@ -36,8 +35,7 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(NamedTuple):
     """`done` samples of epoch `epoch` are done, over all ranks."""
 
     epoch: int

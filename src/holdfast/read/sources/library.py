@@ -57,6 +57,11 @@ class Library:
         return self._catalogs[at].single(number)
 
     @property
+    def spare(self) -> int:
+        """How many shards may be kept in use while others are used: half of them all, whichever catalog they are of."""
+        return min(pool.budget for pool in self._pools) // 2
+
+    @property
     def framed(self) -> bool:
         """Whether all samples can be taken undecoded, and decoded together later."""
         return {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})

@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def unfilter(rows: Buffer, out: Buffer, row_bytes: int, pixel_bytes: int, /) -> None: ...
