@@ -10,7 +10,6 @@ proves that every image is seen once an epoch.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import pickle
 import signal
@@ -21,7 +20,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 from make_images import LABELS, SCHEMA, SIZE
-from PIL import Image
 from seen import SeenLog
 
 import holdfast as hold
@@ -31,8 +29,8 @@ numbers_seen: list[int] = []  # of the step that is going on, over all replicas
 
 
 def decode(sample: dict[str, Any]) -> dict[str, Any]:
-    with Image.open(io.BytesIO(sample["image"])) as image:
-        return {"id": sample["id"], "label": sample["label"], "image": np.asarray(image, np.float32) / 255}
+    pixels = hold.decode_image(sample["image"]).astype(np.float32) / 255
+    return {"id": sample["id"], "label": sample["label"], "image": pixels}
 
 
 class Note(keras.layers.Layer):

@@ -10,7 +10,6 @@ image is seen once an epoch.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 from pathlib import Path
@@ -20,7 +19,6 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from make_images import LABELS, SCHEMA, SIZE
-from PIL import Image
 from seen import SeenLog
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -29,8 +27,7 @@ import holdfast as hold
 
 
 def decode(sample: dict[str, Any]) -> dict[str, Any]:
-    with Image.open(io.BytesIO(sample["image"])) as image:
-        pixels = np.asarray(image, np.float32) / 255
+    pixels = hold.decode_image(sample["image"]).astype(np.float32) / 255
     return {"id": sample["id"], "label": sample["label"], "image": pixels.transpose(2, 0, 1)}
 
 

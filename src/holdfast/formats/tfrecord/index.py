@@ -13,7 +13,7 @@ import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from .stream import STRETCH_BYTES, FrameStream
 
 Place = Literal["beside", "cache"]
 
+RECENT_BYTES = 32 << 20  # of indexes that stay in memory when their files are closed: four million records
 _MAGIC = "holdfast index 1"
 _SAMPLES = 16
 _RUN = 1 << 16  # frames a call
@@ -82,18 +83,57 @@ def save_index(
 
 def load_index(path: str | os.PathLike[str], source: Source) -> Ints | None:
     """A fresh index from beside the file or from the user's cache; None when there is none."""
+    kept = _recent.find(source)
+    if kept is not None and _sample(source, kept.offsets) == kept.sample:
+        return kept.offsets
     for place in ("beside", "cache"):
         try:
             content = index_path(path, place).read_bytes()
-            offsets = _parse(content, source)
+            found = _parse(content, source)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # absent, unreadable or not ours: it can be built again
-        if offsets is not None:
-            return offsets
+        if found is not None:
+            _recent.keep(source, found)
+            return found.offsets
     return None
 
 
-def _parse(content: bytes, source: Source) -> Ints | None:
+class _Index(NamedTuple):
+    offsets: Ints
+    sample: list[str]  # of the file it is of
+
+
+class _Recent:
+    """Indexes that were used last: a file is closed and opened again whenever another needs its descriptor."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ...], _Index] = {}  # used longest ago first. Each change is one step: no lock
+
+    def find(self, source: Source) -> _Index | None:
+        key = self._key(source)
+        index = self._kept.pop(key, None)
+        if index is not None:
+            self._kept[key] = index
+        return index
+
+    def keep(self, source: Source, index: _Index) -> None:
+        self._kept[self._key(source)] = index
+        left = sum(one.offsets.nbytes for one in list(self._kept.values()))
+        for key in list(self._kept):
+            if left <= RECENT_BYTES:
+                break
+            gone = self._kept.pop(key, None)
+            left -= 0 if gone is None else gone.offsets.nbytes
+
+    def _key(self, source: Source) -> tuple[int, ...]:
+        info = os.fstat(source.fd)
+        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+_recent = _Recent()
+
+
+def _parse(content: bytes, source: Source) -> _Index | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
@@ -104,7 +144,7 @@ def _parse(content: bytes, source: Source) -> Ints | None:
         return None
     if offsets[0] != 0 or offsets[-1] != stamp["size"] or (np.diff(offsets) < codec.OVERHEAD_BYTES).any():
         return None
-    return offsets if _sample(source, offsets) == head["sample"] else None
+    return _Index(offsets, head["sample"]) if _sample(source, offsets) == head["sample"] else None
 
 
 def stamp_of(source: Source) -> dict[str, int]:

@@ -3,7 +3,9 @@
     fetch ─▶ functions ─▶ cache ─▶ functions ─▶ batch ─▶ functions ─▶ read-ahead ─▶ the user
 
 item.py        what goes through: the rows of one step
-fetch.py       rows of data for places of the order, within a bound of memory
+fetch.py       rows of data for places of the order
+shelf.py       blocks that are held until their window is passed, within a bound of memory
+beforehand.py  blocks of windows to come, read meanwhile
 around.py      samples of a shard in which some are damaged
 work.py        the user's functions on one step, and the batch made of it
 stages.py      where that runs: here, on threads, in processes

@@ -1,7 +1,6 @@
-"""From places of the order to rows of data, within a bound of memory.
+"""From places of the order to rows of data.
 
-A block of small samples is read whole and kept until its window is passed: decoded, or as it is where the format allows
-to put samples together first and decode them then. A step is picked out of all blocks that are held. Large samples are
+Blocks of small samples are read whole and held (shelf.py): a step is picked out of all of them. Large samples are
 read one by one when their turn comes: holding them would gain nothing. So are small ones when memory is short, which is
 slower and gives the same rows.
 """
@@ -67,7 +66,7 @@ class Fetcher:
         as_samples: bool = False,
     ) -> None:
         self._library, self._order, self._schema = library, order, schema
-        self._epoch, self._bound, self._losses, self._meter = epoch, memory_bytes, losses, meter
+        self._epoch, self._losses, self._meter = epoch, losses, meter
         self._skip, self._cache, self._as_samples = skip_corrupt, cache, as_samples
         self._all_cached = cache is not None and len(cache) >= order.blocks.samples
         self._arange = np.zeros(0, np.int64)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ Tell = Callable[[int, int], None]
 Columns = dict[str, Column]
 
 _AT_ONCE = 4  # shards looked at together: what is slow is waited for once, not in turn
+_ALONE_S = 0.03
 _TRIES = 3
 _GUESSED = 32  # shards whose columns are found out; it takes milliseconds, so of many shards some, evenly spread
 
@@ -205,9 +207,13 @@ class Catalog:
                 tell(len(found), len(self))
 
         with HandlePool(self._open, _AT_ONCE) as pool:
-            # One after the other up to the first with samples: the rest is compared with it.
-            while self._first is None and len(found) < len(self):
+            # One after the other up to the first with samples: the rest is compared with it. And on like that as long
+            # as nobody would notice: a few files on a disk are looked at before threads are there.
+            begun = monotonic()
+            while len(found) < len(self) and (self._first is None or monotonic() - begun < _ALONE_S):
                 add(self._learn(len(found), pool))
+            if len(found) == len(self):
+                return found
             workers = ThreadPoolExecutor(self._at_once(found), "holdfast-look")
             try:
                 for known in workers.map(lambda number: self._learn(number, pool), range(len(found), len(self))):

@@ -183,3 +183,32 @@ def test_an_index_of_nonsense_is_built_again(file: Path, records: list[bytes], o
     path.write_bytes(json.dumps(head).encode() + b"\n" + body)
     with hold.Records(file) as got:
         assert got[499] == records[499]
+
+
+def test_indexes_used_last_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "RECENT_BYTES", 5 * 8 * 101)
+    monkeypatch.setattr(index, "_recent", index._Recent())
+    files = [write(tmp_path / f"{n}.tfrecord", [b"%d" % n] * 100) for n in range(8)]
+    for _ in range(2):  # first they are built, then read
+        for file in files:
+            hold.Records(file).close()
+    assert [one.offsets.nbytes for one in index._recent._kept.values()] == [8 * 101] * 5
+    for file in files:
+        index.index_path(file, "cache").unlink()
+    monkeypatch.setattr(index, "build_index", lambda _: pytest.fail("it was built again"))
+    for file in files[3:]:
+        with hold.Records(file) as got:
+            assert got[99] == file.stem.encode()
+
+
+def test_an_index_in_memory_is_not_believed_when_stale(file: Path, records: list[bytes]) -> None:
+    before = file.stat()
+    for _ in range(2):
+        hold.Records(file).close()
+    content = file.read_bytes()
+    with open(file, "r+b") as same:  # the same file, as long as before, changed within one tick of the clock
+        same.write(b"".join(codec.frame(record) for record in reversed(records)))
+    assert len(content) == file.stat().st_size
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with hold.Records(file) as got:
+        assert got[:] == records[::-1]
