@@ -8,7 +8,9 @@ progress.py   the bar on stderr for so many bytes
 waiting.py    the bar on stderr for so much time
 durations.py  times as people type them
 inputs.py     files, globs and folders
-kinds.py      which files are HDF5; TFRecord and HDF5 files of a folder
+kinds.py      which files are HDF5 or tar; the files of a folder
+runs.py       runs of hold.write, for verify and inspect
+schema_file.py  a schema from a file
 flaws.py      what is wrong with an HDF5 file, as a table
 facts.py      names and values under each other
 inspect_hdf5.py  what inspect shows of an HDF5 file

@@ -11,8 +11,11 @@ chunks, filters, size in the file and how much smaller that is than the
 values; attributes; the schema that holdfast reads it with. No values are
 read.
 
-FILE is a path, a glob or a folder, meaning all TFRecord and HDF5 files
-directly in it.
+A run, the folder that hold.write makes: its schema, and how many parts and
+rows are committed.
+
+FILE is a path, a glob, a run, or a folder, meaning all TFRecord and HDF5
+files and runs directly in it.
 
 Examples:
 
@@ -53,6 +56,12 @@ Of HDF5:
   sources    of a virtual dataset: how many
   no_schema  why it cannot be read as columns without a schema of yours
 
+Of a run:
+
+  {"path": "run.hold", "format": "run", "bytes": 81234, "parts": 4,
+   "formats": {"hdf5": 4}, "rows": 4711, "schema": {"label": "Int64()"},
+   "at_work": 1, "problem": null}
+
 Exit codes: 0 fine; 1 a file is damaged, or of another kind; 3 none of that,
 but one could not be read.
 """
@@ -75,11 +84,14 @@ from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS
 from .facts import show_facts
 from .inspect_hdf5 import show_hdf5
-from .kinds import expand_data, is_hdf5
+from .kinds import is_hdf5
+from .runs import RunSurvey, apart, inspect_run, show_survey
 from .screen import Screen
 
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.inspect import HDF5Survey
+
+    AnySurvey = Survey | HDF5Survey | RunSurvey
 
 _PACKED = {"none": "not packed", "gzip": "packed with GZIP", "zlib": "packed with ZLIB"}
 
@@ -97,9 +109,11 @@ _PACKED = {"none": "not packed", "gzip": "packed with GZIP", "zlib": "packed wit
 )
 @jobs_option
 def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
-    paths = expand_data(files)
+    folders, paths = apart(files)
     work = partial(_survey, sample=sample)
-    surveys = for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
+    surveys: list[AnySurvey] = [*map(inspect_run, folders)]
+    if paths:
+        surveys += for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
     screen.document({"files": [_as_dict(one) if isinstance(one, Survey) else one.as_dict() for one in surveys]})
     if only_schema:
         _show_schemas(screen, surveys)
@@ -108,6 +122,8 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
             screen.print(*["\n"] if i else [], screen.styled(survey.path, "bold"))
             if isinstance(survey, Survey):
                 _show(screen, survey)
+            elif isinstance(survey, RunSurvey):
+                show_survey(screen, survey)
             else:
                 show_hdf5(screen, survey)
     wrong = [survey for survey in surveys if _problem(survey) is not None]
@@ -122,13 +138,13 @@ def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int
     return inspect_hdf5(file, progress)
 
 
-def _problem(survey: Survey | HDF5Survey) -> str | None:
-    if isinstance(survey, Survey):
+def _problem(survey: AnySurvey) -> str | None:
+    if isinstance(survey, (Survey, RunSurvey)):
         return survey.problem
     return survey.problems[0] if survey.problems else None
 
 
-def _code(survey: Survey | HDF5Survey) -> str:
+def _code(survey: AnySurvey) -> str:
     """ "" where there is no schema."""
     if isinstance(survey, Survey):
         return as_code(survey.inferred.schema) if survey.inferred else ""
@@ -204,7 +220,7 @@ def _show_schema(screen: Screen, survey: Survey) -> None:
         show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
 
 
-def _show_schemas(screen: Screen, surveys: list[Survey | HDF5Survey]) -> None:
+def _show_schemas(screen: Screen, surveys: list[AnySurvey]) -> None:
     """Code to paste. Files of one schema share it."""
     by_code: dict[str, list[str]] = {}
     for survey in surveys:
@@ -217,7 +233,7 @@ def _show_schemas(screen: Screen, surveys: list[Survey | HDF5Survey]) -> None:
             screen.print(*(f"\n# {printable(path)}" for path in paths))
         screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
     for survey in surveys:
-        if not isinstance(survey, Survey) and survey.no_schema:
+        if not isinstance(survey, (Survey, RunSurvey)) and survey.no_schema:
             screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
         if (problem := _problem(survey)) is not None:
             screen.print(f"# {printable(survey.path)}: {printable(problem)}")

@@ -1,4 +1,4 @@
-"""Which files are HDF5, and all files of a folder that are data: of the commands that take both formats."""
+"""Which files are HDF5 or tar, and all files of a folder that are data: of the commands that take all formats."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterable
 
 import click
 
+from ..errors import InputError
+from ..formats.shard import kind_of
 from .inputs import expand, natural
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _FURTHEST = 1 << 16  # a signature may stand behind a user block of 512 bytes, 1,024, …
 
@@ -40,25 +43,36 @@ def _has_magic(path: str) -> bool:
         os.close(fd)
 
 
-def expand_data(arguments: Iterable[str]) -> list[str]:
-    """All TFRecord and HDF5 files that paths, globs and folders mean, each once."""
+def is_tar(path: str) -> bool:
+    """By its name, or by its content."""
+    if path.lower().endswith(_TAR_SUFFIXES):
+        return True
+    try:
+        return kind_of(path) == "tar"
+    except InputError:
+        return False  # whoever opens it says so
+
+
+def expand_data(arguments: Iterable[str], *, tars: bool = False) -> list[str]:
+    """All TFRecord and HDF5 files (and tars) that paths, globs and folders mean, each once."""
     files: dict[str, str] = {}
+    suffixes = _SUFFIXES + (_TAR_SUFFIXES if tars else ())
     for argument in arguments:
-        for file in _expand(argument):
+        for file in _expand(argument, suffixes):
             files.setdefault(os.path.abspath(file), file)
     return list(files.values())
 
 
-def _expand(argument: str) -> list[str]:
+def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
     if not os.path.isdir(argument):
         return expand([argument])
     with os.scandir(argument) as entries:
-        names = [e.name for e in entries if not e.name.startswith(".") and e.name.lower().endswith(_SUFFIXES)]
+        names = [e.name for e in entries if not e.name.startswith(".") and e.name.lower().endswith(suffixes)]
     found = [path for name in names if not os.path.isdir(path := os.path.join(argument, name))]
     try:
         found += expand([argument])
     except click.UsageError as error:
         if not found:
-            wanted = ", ".join(f"*{suffix}" for suffix in _SUFFIXES)
+            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise click.UsageError(f"{error.message}, {wanted}", error.ctx) from None
     return sorted(found, key=natural)

@@ -29,6 +29,7 @@ COMMANDS = {
     "Reshape": {
         "split": "Many files from one, or from many others.",
         "merge": "One file from many.",
+        "convert": "From one format to another: TFRecord, HDF5 and tar.",
         "index": "Where every record begins, for reading by number.",
     },
     "Learn": {

@@ -12,15 +12,23 @@ the checksum of each chunk, where FILE.json beside FILE.h5 has them. HDF5 has
 no checksums of its own in plain and lzf data: where flips cannot be seen,
 verify says so.
 
+Tar: every header is checked, and that samples are whole. What members hold
+has no checksums.
+
+A run, the folder that hold.write makes: every byte of every committed part
+against its record, to the chunk; parts that are missing or there twice; what
+dead attempts left, and how many are at work.
+
 All files are gone through before any damage is told of; nothing is written.
 
-FILE is a path, a glob (quote it for very many files; ** goes into folders)
-or a folder, meaning all TFRecord and HDF5 files directly in it.
+FILE is a path, a glob (quote it for very many files; ** goes into folders), a
+run, or a folder, meaning all such files and runs directly in it.
 
 Examples:
 
   holdfast verify 'data/train-*.tfrecord' && python train.py
   holdfast verify run.h5
+  holdfast verify run.hold
 
 With --json:
 
@@ -39,6 +47,15 @@ With --json:
   chunk     where in the dataset the chunk begins, null: not one chunk's
   notes     what could not be checked
 
+Of a tar and of a run:
+
+  {"path": "a.tar", "ok": true, "format": "tar", "samples": 100,
+   "bytes": 81920, "problems": [], "notes": ["tar has no checksums of …"]}
+  {"path": "run.hold", "ok": false, "format": "run", "parts": 4, "rows": 4711,
+   "bytes": 812345, "problems": [{"path": "run.hold/parts/rank3.0.h5",
+   "reason": "the checksum of the chunk is wrong", "dataset": "emb",
+   "chunk": 7, "offset": 71234}], "leftovers": [], "at_work": []}
+
 Exit codes: 0 all files are whole; 1 some are damaged, unfinished, not what
 the manifest says, or could not be read.
 """
@@ -51,18 +68,23 @@ from typing import TYPE_CHECKING
 import click
 
 from .._base.units import format_bytes
+from ..formats.tar.verify import TarReport, verify_tar
 from ..formats.tfrecord.verify import FileReport, verify_file
 from ..report.words import counted, printable
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND
 from .flaws import show_flaws
-from .kinds import expand_data, is_hdf5
+from .kinds import is_hdf5, is_tar
+from .progress import bar_for
+from .runs import RunReport, apart, show_run, size_of_run, sum_up, verify_run
 from .screen import Screen
-from .wrongs import show_problems
+from .wrongs import show_problems, show_wrongs
 
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.verify import HDF5Report
+
+    AnyReport = FileReport | HDF5Report | TarReport
 
 _SHOWN_FILES = 20
 
@@ -71,52 +93,70 @@ _SHOWN_FILES = 20
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @jobs_option
 def verify(screen: Screen, files: tuple[str, ...], jobs: int) -> int:
-    paths = expand_data(files)
+    folders, paths = apart(files, tars=True)
+    runs = _verify_runs(screen, folders)
     doing = f"verifying {counted(len(paths), 'file')}"
-    reports = for_each_file(_verify, paths, jobs, screen, doing)
-    screen.document({"ok": all(report.ok for report in reports), "files": [report.as_dict() for report in reports]})
+    reports = for_each_file(_verify, paths, jobs, screen, doing) if paths else []
+    every: list[AnyReport | RunReport] = [*reports, *runs]
+    screen.document({"ok": all(one.ok for one in every), "files": [one.as_dict() for one in every]})
     bad = [report for report in reports if not report.ok]
     for report in bad[:_SHOWN_FILES]:
         _show(screen, report)
     if len(bad) > _SHOWN_FILES:
         screen.print(f"… and {counted(len(bad) - _SHOWN_FILES, 'more file')} (--json lists all)\n")
+    for run in runs:
+        if not run.ok:
+            show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
     for note in dict.fromkeys(note for report in reports for note in _notes(report)):
         screen.print(f"{printable(note)}.")
-    screen.print(_summary(reports, bad))
-    return FOUND if bad else FINE
+    for run in runs:
+        screen.print(sum_up(run))
+    if reports:
+        screen.print(_summary(reports, bad))
+    return FINE if all(one.ok for one in every) else FOUND
 
 
-def _verify(file: str, /, *, progress: Callable[[int], None] | None) -> FileReport | HDF5Report:
-    if not is_hdf5(file):
-        return verify_file(file, progress)
-    from ..formats.hdf5.verify import verify_hdf5
-
-    return verify_hdf5(file, progress)
+def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
+    with bar_for(screen, f"verifying {counted(len(folders), 'run')}", sum(map(size_of_run, folders))) as bar:
+        return [verify_run(folder, bar.advance) for folder in folders]
 
 
-def _show(screen: Screen, report: FileReport | HDF5Report) -> None:
+def _verify(file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
+    if is_hdf5(file):
+        from ..formats.hdf5.verify import verify_hdf5
+
+        return verify_hdf5(file, progress)
+    if is_tar(file):
+        return verify_tar(file, progress)
+    return verify_file(file, progress)
+
+
+def _show(screen: Screen, report: AnyReport) -> None:
     screen.print(screen.styled(report.path, "bold red"))
     if isinstance(report, FileReport):
         show_problems(screen, report.problems)
+    elif isinstance(report, TarReport):
+        show_wrongs(screen, report.problems)
     else:
         show_flaws(screen, report.problems)
 
 
-def _notes(report: FileReport | HDF5Report) -> list[str]:
+def _notes(report: AnyReport) -> list[str]:
     return [] if isinstance(report, FileReport) else report.notes
 
 
-def _summary(reports: list[FileReport | HDF5Report], bad: list[FileReport | HDF5Report]) -> str:
-    plain = [report for report in reports if isinstance(report, FileReport)]
-    records = counted(sum(report.records for report in plain), "record")
+def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
+    records = [report.records for report in reports if isinstance(report, FileReport)]
+    samples = [report.samples for report in reports if isinstance(report, TarReport)]
+    datasets = [report.datasets for report in reports if not isinstance(report, (FileReport, TarReport))]
     if not bad:
         size = format_bytes(sum(report.bytes for report in reports))
-        datasets = sum(report.datasets for report in reports if not isinstance(report, FileReport))
-        held = ([records] if plain else []) + ([counted(datasets, "dataset")] if len(plain) < len(reports) else [])
+        kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
+        held = [counted(sum(counts), what) for counts, what in kinds if counts]
         return f"{counted(len(reports), 'file')}, {', '.join(held)}, {size}: all whole"
     unread = sum(not report.readable for report in bad)
     parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} damaged"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []
-    return ", ".join(parts) + (f"; {records} intact" if plain and len(bad) > unread else "")
+    return ", ".join(parts) + (f"; {counted(sum(records), 'record')} intact" if records and len(bad) > unread else "")

@@ -111,9 +111,14 @@ def _holding(procfs: ProcFS, rows: list[LockRow]) -> Iterator[Lock]:
             pids = having.setdefault((row.kind, row.exclusive, row.pid), [])
             if pid not in pids:
                 pids.append(pid)
+    told = set()
     for row in rows:
+        key = (row.kind, row.exclusive, row.pid)
+        if key in told:
+            continue  # another range of the same process's, or another open file's: all of those are in `having`
+        told.add(key)
         alive = row.pid > 0 and stat_or_none(procfs, f"/proc/{row.pid}") is not None
-        pids = having.get((row.kind, row.exclusive, row.pid), [])
+        pids = having.get(key, [])
         if alive and row.pid not in pids and not pids:
             pids = [row.pid]  # another user's: its descriptors may not be seen
         for pid in sorted(pids, key=lambda pid: pid != row.pid):

@@ -187,3 +187,18 @@ def test_a_file_system_with_two_device_numbers(file: Path) -> None:
     fake.add_process(7, comm="writer")
     fake.add_process(8)
     assert locks_of(file, fake) == [Lock(7, "writer --flag", LockKind.FLOCK, True)]
+
+
+SHARED_OFD = OFD.replace("F_WRLCK", "F_RDLCK")
+
+
+def test_each_holder_of_many_locks_is_named_once(file: Path) -> None:
+    """The table has a row for each open file's lock, and none says whose it is; and one for each range of a process."""
+    with (
+        python(TAKES.format(call=SHARED_OFD), str(file)) as one,
+        python(TAKES.format(call=SHARED_OFD), str(file)) as two,
+    ):
+        assert sorted(lock.pid or 0 for lock in locks_of(file) or []) == sorted([one.pid, two.pid])
+    ranges = "fcntl.lockf(file, fcntl.LOCK_EX, 5, 0); fcntl.lockf(file, fcntl.LOCK_EX, 5, 20)"
+    with python(TAKES.format(call=ranges), str(file)) as child:
+        assert [lock.pid for lock in locks_of(file) or []] == [child.pid]

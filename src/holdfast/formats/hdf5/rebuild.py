@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from .filters import has_filter
 from .frames import Frame, read_frame
 from .walk import reason_of
 
@@ -23,7 +25,7 @@ _NOT_GIVEN_AGAIN = {h5py.h5z.FILTER_SZIP, h5py.h5z.FILTER_NBIT, h5py.h5z.FILTER_
 def build_file(job: dict[str, Any], voice: Voice) -> None:
     """Frames until `finish`. What the disk refuses ends this process at once: the library cannot be left then."""
     try:
-        file = h5py.File(job["out"], "w", libver=("v110", "v110"))
+        file = _open(job["out"], tuple(job["identity"]))
         build = _Build(file)
         while (frame := read_frame(voice.stdin)) is not None:
             if "finish" in frame.head:
@@ -37,6 +39,18 @@ def build_file(job: dict[str, Any], voice: Voice) -> None:
         why = os.strerror(error.errno) if error.errno else reason_of(error)
         voice.say({"failed": why})
     os._exit(1)
+
+
+def _open(path: str, identity: tuple[int, int]) -> h5py.File:
+    """The empty file that the parent made and holds, and no other that may have its name by now: `w` truncates."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        info = os.fstat(fd)
+        if (info.st_dev, info.st_ino) != identity or info.st_size:
+            raise OSError(errno.ESTALE, "another file has its name by now")
+        return h5py.File(f"/proc/self/fd/{fd}", "w", libver=("v110", "v110"))
+    finally:
+        os.close(fd)
 
 
 class _Build:
@@ -85,7 +99,7 @@ class _Build:
         kind = h5py.h5t.decode(encoded)
         space = _space(head)
         name = path.encode("utf-8", "surrogateescape")
-        filters = [f for f in head["filters"] if f[0] not in _NOT_GIVEN_AGAIN and h5py.h5z.filter_avail(f[0])]
+        filters = [f for f in head["filters"] if f[0] not in _NOT_GIVEN_AGAIN and has_filter(f[0])]
         try:
             h5py.h5d.create(self.file.id, name, kind, space, _plist(head, filters, fill, kind))
         except (ValueError, RuntimeError):  # a filter that can read but not write

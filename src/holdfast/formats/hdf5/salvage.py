@@ -83,7 +83,9 @@ def salvage_hdf5(
     try:
         if not state.size:
             return SalvagedHDF5(0, [], flaws)
-        with Apart({"work": "rebuild", "out": str(partial.path.absolute())}) as writer:
+        made = os.fstat(partial.fd)
+        job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
+        with Apart(job) as writer:
             rescue = _Rescue(source, state.mend or not state.is_hdf5, writer, progress, spin_s, target)
             if state.block is not None:
                 rescue.read()

@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from tokenize import TokenError
 from typing import Any
 
@@ -16,6 +17,7 @@ from ...schema import Int64, Ragged, Value
 from ..columns import ColumnData, RaggedColumn
 
 _NPY_MAGIC = b"\x93NUMPY"
+_KEPT_BYTES = 512
 Array = npt.NDArray[Any]
 
 
@@ -32,7 +34,9 @@ def numbers_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData
     """One item a row."""
     value = column.value if isinstance(column, Ragged) else column
     if not isinstance(column, Ragged):
-        quick = _quick(items, column) if not column.shape else None
+        quick = _same_npy(items, column)
+        if quick is None and not column.shape:
+            quick = _quick(items, column)
         if quick is not None:
             return quick
         rows = [_each(i, item, column) for i, item in enumerate(items)]
@@ -41,6 +45,24 @@ def numbers_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData
     if column.depth == 1:
         return _ragged(lists, value)
     return RaggedColumn(_ragged([one for some in lists for one in some], value), _splits([len(some) for some in lists]))
+
+
+def _same_npy(items: Sequence[bytes], value: Value) -> Array | None:
+    """Arrays of one type and shape, as a writer makes them, all at once; None where one is otherwise."""
+    if not items or not items[0].startswith(_NPY_MAGIC):
+        return None
+    size, start = len(items[0]), len(items[0]) - value.count * np.dtype(_dtype(value)).itemsize
+    head = items[0][: max(start, 0)]
+    if start <= 0 or any(len(item) != size or not item.startswith(head) for item in items):
+        return None
+    try:
+        shape, fortran, dtype, at = _npy_header(bytes(head))
+    except ValueError:
+        return None
+    if (shape, fortran, dtype, at) != (value.shape, False, np.dtype(_dtype(value)), start):
+        return None
+    table = np.frombuffer(b"".join(items), np.uint8).reshape(len(items), size)
+    return np.ascontiguousarray(table[:, start:]).view(dtype).reshape(len(items), *shape)
 
 
 def _quick(items: Sequence[bytes], value: Value) -> Array | None:
@@ -78,7 +100,7 @@ def _lists_in(found: Any) -> Any:
 def _parse(item: bytes, value: Value) -> Any:
     """An array, or lists as JSON has them."""
     if item.startswith(_NPY_MAGIC):
-        return _read_npy(item)
+        return read_npy(item)
     text = item.strip()
     if text.startswith(b"["):
         return json.loads(text)
@@ -92,21 +114,35 @@ def _parse(item: bytes, value: Value) -> Any:
         raise ValueError(f"wanted {kind}") from None
 
 
-def _read_npy(item: bytes) -> Array:
+def read_npy(item: bytes) -> Array:
     """Not by np.load: it makes room for whatever the header claims."""
-    file = io.BytesIO(item)
+    length = int.from_bytes(item[8:10], "little") + 10 if item[6:7] == b"\1" else len(item)
+    shape, fortran, dtype, at = _npy_header(bytes(item[:length]))
+    data = item[at:]
+    if dtype.kind not in "iuf":
+        raise ValueError(f"wanted numbers, got .npy of {dtype}")
+    if min(shape, default=0) < 0 or len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f".npy of {dtype} and shape {shape} has {len(data):,} bytes of data")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Those of one column are mostly the same, and numpy parses Python code: they are kept."""
+    return _kept_header(head) if len(head) <= _KEPT_BYTES else _parse_header(head)
+
+
+def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    file = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (ValueError, TypeError, SyntaxError, TokenError, MemoryError) as error:
         raise ValueError(f"its .npy header is damaged: {error}") from None
-    data = item[file.tell() :]
-    if dtype.kind not in "iuf":
-        raise ValueError(f"wanted numbers, got .npy of {dtype}")
-    if min(shape, default=0) < 0 or len(data) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f".npy of {dtype} and shape {shape} has {len(data):,} bytes of data")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    return shape, fortran, dtype, file.tell()
+
+
+_kept_header = lru_cache(1024)(_parse_header)
 
 
 def _cast(found: Any, value: Value) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -15,18 +16,21 @@ from ..shard import GivenSchema, Rows, check_rows, check_run
 from .fetch import Fetched, fetch
 from .headers import BLOCK_BYTES
 from .index import build_index, find_index, headers_of
+from .layout import KEY, is_nested, marked_schema
+from .nested import nested_column
 from .numbers import Unfit, numbers_column
 from .source import PlainBytes, packing_of, unpack
 
-KEY = "__key__"
 _FIRST = 100  # samples that are looked at for the schema
+_Parse = Callable[[list[bytes], Column], ColumnData]
 
 
 class TarShard:
     """Members by extension: `Bytes(key="jpg")` is what `<key>.jpg` holds, `key="jpg;png"` the first that is there.
 
     Without a schema every extension of the first samples is a Bytes column, and `__key__` is the sample's key. Int64
-    and Float32 columns, also Ragged, read members that hold numbers as text, JSON lists or .npy.
+    and Float32 columns, also Ragged, read members that hold numbers as text, JSON lists or .npy; lists of strings and
+    lists of lists are in .npz members. A tar that says which schema it was written with (layout.py) has that one.
 
     A plain tar holds one descriptor. A packed one (gzip, bzip2, xz) holds none and is unpacked from its start for every
     read: read it whole.
@@ -46,12 +50,15 @@ class TarShard:
                 self._stamp = self._file.stamp()
                 self._index = find_index(self._file, cache)
                 self._headers = headers_of(self._file, self._index)
+                self._marked = marked_schema(self._file.read_at)
             except BaseException:
                 self._file.close()
                 raise
         else:
             with unpack(self.path, self._packing) as source:
                 self._index = build_index(source)
+            with unpack(self.path, self._packing) as source:
+                self._marked = marked_schema(source.read_at)
         self._kinds = {name: kind for kind, name in enumerate(self._index.extensions)}
         blocks = self._index.sizes + 2 * BLOCK_BYTES - 1
         self._ends = np.concatenate([[0], np.cumsum(blocks // BLOCK_BYTES * BLOCK_BYTES)])
@@ -61,9 +68,27 @@ class TarShard:
 
     @property
     def schema(self) -> dict[str, Column]:
+        if self._marked is not None:
+            return dict(self._marked)
         first = self._index.kinds[: self._index.first[min(len(self), _FIRST)]]
         names = [KEY, *(self._index.extensions[kind] for kind in np.unique(first))]
         return {name: Bytes() for name in names}
+
+    @property
+    def marked(self) -> bool:
+        """Whether the tar says which schema it was written with."""
+        return self._marked is not None
+
+    @property
+    def extensions(self) -> list[str]:
+        """Of all members of all samples, in lower case."""
+        return list(self._index.extensions)
+
+    def first_odd(self) -> int | None:
+        """The first sample that lacks a member which others have; None: all have the same kinds of members."""
+        counts = np.diff(self._index.first)
+        odd = np.flatnonzero(counts != len(self._index.extensions))
+        return int(odd[0]) if len(odd) else None
 
     def bytes_of(self, start: int, stop: int) -> int:
         check_run(self.path, len(self), start, stop)
@@ -114,12 +139,11 @@ class TarShard:
     def _column(self, name: str, column: Column, rows: Ints, found: Ints, fetched: Fetched) -> ColumnData:
         if _key(name, column) == KEY:
             return self._keys(rows)
-        if isinstance(column, Bytes):
+        if isinstance(column, Bytes) and not column.shape:
             return fetched.column(found, b"" if column.default is None else default_bytes(name, column))
         there = found >= 0
-        if isinstance(column, Ragged):
-            items = [bytes(item) or b"[]" for item in fetched.items(found)]
-            return self._numbers(name, column, rows, items)
+        if isinstance(column, Ragged) or is_nested(column):
+            return self._lists(name, column, rows, [bytes(item) for item in fetched.items(found)])
         items = [bytes(item) for item in fetched.items(found[there])]
         numbers = self._numbers(name, column, rows[there], items)
         if there.all():
@@ -128,9 +152,17 @@ class TarShard:
         filled[there] = numbers
         return filled  # type: ignore[no-any-return]
 
-    def _numbers(self, name: str, column: Column, rows: Ints, items: list[bytes]) -> ColumnData:
+    def _lists(self, name: str, column: Column, rows: Ints, items: list[bytes]) -> ColumnData:
+        """Lists of lists of numbers may be JSON, too. What is missing is an empty list."""
+        if is_nested(column) and (_is_npz(_key(name, column)) or any(item.startswith(b"PK") for item in items)):
+            return self._numbers(name, column, rows, items, nested_column)
+        return self._numbers(name, column, rows, [item or b"[]" for item in items])
+
+    def _numbers(
+        self, name: str, column: Column, rows: Ints, items: list[bytes], parse: _Parse = numbers_column
+    ) -> ColumnData:
         try:
-            return numbers_column(items, column)
+            return parse(items, column)
         except Unfit as error:
             row = int(rows[error.place])
             reason = f"sample {self._index.key(row)!r}, column {name!r}: {error.reason}"
@@ -188,9 +220,14 @@ def _key(name: str, column: Column) -> str:
     return name if column.key is None else column.key
 
 
+def _is_npz(key: str) -> bool:
+    return key.lower().endswith("npz")
+
+
 def _check_column(name: str, column: Column) -> None:
     value = column.value if isinstance(column, Ragged) else column
-    if isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged)):
+    listed = isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged))
+    if listed and not _is_npz(_key(name, column)):
         raise SchemaError(f"column {name!r}: a tar's member is one byte string, so wanted Bytes(), got {column!r}")
     if _key(name, column) == KEY and not isinstance(column, Bytes):
         raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")

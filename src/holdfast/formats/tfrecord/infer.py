@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from ..._native import codec
 from ..._native.pure_wire import FIXED32, LEN, VARINT, Malformed, each_part, unpack_varints
 from ...schema import Bytes, Column, Float32, Int64, Ragged, Value
+from .counted import Counted, counted
 
 _TYPES: dict[int, type[Value]] = {codec.BYTES: Bytes, codec.FLOAT32: Float32, codec.INT64: Int64}
 
@@ -64,15 +65,18 @@ def infer_schema(records: Iterable[bytes]) -> Inferred:
     examples: dict[str, Any] = {}
     total = 0
     for record in records:
+        data = bytes(record)
         try:
-            features = _features(bytes(record))
+            features: Mapping[str, _Found | Counted | list[_Found]] | None = counted(data) if total else None
+            if features is None:
+                features = found = _features(data)
         except (Malformed, ValueError) as error:
             why = f": {error}" if str(error) else ""
             raise NotAnExample(f"record {total} is not a tf.train.Example{why}") from None
         if total == 0:
-            examples = {key: _example(found) for key, found in features.items()}
-        for key, found in features.items():
-            _note(seen.setdefault(key, _Seen()), found)
+            examples = {key: _example(one) for key, one in found.items()}
+        for key, one in features.items():
+            _note(seen.setdefault(key, _Seen()), one)
         total += 1
     schema, notes = {}, {}
     for key in sorted(seen):
@@ -88,11 +92,12 @@ def _example(found: _Found | list[_Found]) -> list[Any]:
     return [step.tolist() for step in found] if isinstance(found, list) else found.tolist()
 
 
-def _note(entry: _Seen, found: _Found | list[_Found]) -> None:
+def _note(entry: _Seen, found: _Found | Counted | list[_Found]) -> None:
     if not isinstance(found, list):
-        if one_is_there := found.kind != codec.NONE:  # an empty Feature is the same as none
-            entry.kinds.add(found.kind)
-            entry.counts.add(found.count)
+        kind, count = found if isinstance(found, tuple) else (found.kind, found.count)
+        if one_is_there := kind != codec.NONE:  # an empty Feature is the same as none
+            entry.kinds.add(kind)
+            entry.counts.add(count)
         entry.records += one_is_there
         entry.is_plain |= one_is_there
         return

@@ -1,0 +1,139 @@
+"""From one format to another: TFRecord, HDF5 and tar.
+
+All samples of all FILEs, in order, go to OUT, whose name says which format:
+.tfrecord (.tfrecord.gz, .tfrecord.zlib), .h5 or .tar. The FILEs are verified
+first. OUT is read again before it gets its name: the same columns, as many
+samples, the same checksum over all values in order. With --shards or
+--shard-size there are many, OUT-00000-of-00008.tfrecord and so on, which
+appear together.
+
+FILE is a path, a glob or a folder, meaning all such files in and below it, or
+a run.hold, meaning its committed parts.
+
+Columns: those of --schema; else those that an HDF5 file, a tar written by
+holdfast or a run says it has; else what all records of a TFRecord show, and
+of another tar `__key__` and its members by extension, as bytes. What would be
+lost is refused, and named: float64, or a feature that some records lack.
+With --cast it is rounded, or filled with 0 or b"".
+
+In a tar, Bytes is a member NAME, Int64 NAME.cls, other numbers NAME.npy, and
+lists of strings or of lists NAME.npz; samples are called by their numbers, or
+as the column `__key__` says. A TFRecord does not keep shapes: on the way back
+Float32(4, 4) is Float32(16), unless --schema says more.
+
+Examples:
+
+  holdfast convert 'data/train-*.tfrecord' -o train.h5 --codec gzip
+  holdfast convert run.hold -o train.tar --shard-size 1GB
+
+With --json:
+
+  {"rows": 4711, "checksum": "e3069283", "schema": {"label": "Int64()"},
+   "files": [{"path": "train.h5", "records": 4711, "bytes": 8123456,
+   "crc32c": "9ae0daaf"}], "notes": []}
+
+  checksum  over all values in order: the same for them in any format
+  notes     what of the FILEs is not in OUT, or other than it was
+
+Exit codes: 0 OUT is written and proven; 1 a FILE is damaged, or OUT came out
+otherwise; 2 columns do not fit, or would lose something; 3 a FILE cannot be
+read, OUT cannot be written or is there already. Without 0 nothing is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .._base.units import format_bytes
+from ..convert.entry import Converted
+from ..convert.entry import convert as convert_files
+from ..convert.sources import find
+from ..formats.tfrecord.split_plan import MOST_PARTS
+from ..report.words import counted, printable
+from .command import COMPRESSION, command, size_of
+from .exits import FINE
+from .progress import bar_for
+from .schema_file import read_schema_file
+from .screen import Screen
+
+CODEC = click.Choice(["none", "gzip", "lzf", "zstd"])
+_SHOWN = 20
+
+
+@command(__doc__)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
+@click.option("--schema", "schema_file", metavar="PATH", help="The columns, as `inspect --schema` prints them.")
+@click.option("--shards", type=click.IntRange(1, MOST_PARTS), metavar="N", help="How many files to write.")
+@click.option("--shard-size", callback=size_of, metavar="SIZE", help="How large one may be, by its values: 256MB, …")
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="How to pack HDF5 chunks.  [default: none]"
+)
+@click.option("--compression", type=COMPRESSION, help="How to pack TFRecord.  [default: by OUT's name: .gz, .zlib]")
+@click.option("--cast", is_flag=True, help="Round and fill what would be refused else.")
+@click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
+@click.pass_context
+def convert(
+    context: click.Context,
+    screen: Screen,
+    files: tuple[str, ...],
+    out: str,
+    schema_file: str | None,
+    shards: int | None,
+    shard_size: int | None,
+    codec: Any,
+    compression: Any,
+    cast: bool,
+    force: bool,
+) -> int:
+    schema = None if schema_file is None else read_schema_file(schema_file)
+    sources = find(files)
+    total = sum(source.size_bytes for source in sources)
+    with bar_for(screen, f"converting {counted(len(sources), 'file')}", total) as bar:
+        try:
+            done = convert_files(
+                files,
+                out,
+                schema,
+                shards=shards,
+                shard_bytes=shard_size,
+                codec=codec,
+                compression=compression or "auto",
+                cast=cast,
+                overwrite=force,
+                progress=bar.advance,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error), context) from error
+    screen.document(_as_dict(done))
+    _show(screen, done, len(sources), many=shards is not None or shard_size is not None)
+    return FINE
+
+
+def _as_dict(done: Converted) -> dict[str, object]:
+    return {
+        "rows": done.rows,
+        "checksum": done.checksum,
+        "schema": {name: repr(column) for name, column in done.schema.items()},
+        "files": [entry.as_dict() for entry in done.files],
+        "notes": done.notes,
+    }
+
+
+def _show(screen: Screen, done: Converted, sources: int, *, many: bool) -> None:
+    if many:
+        rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in done.files[:_SHOWN]]
+        screen.table(["file", ">samples", ">size"], rows)
+        if len(done.files) > _SHOWN:
+            screen.print(f"… and {counted(len(done.files) - _SHOWN, 'more file')} (--json lists all)")
+        screen.print()
+    for note in done.notes:
+        screen.print(f"Note: {printable(note)}.")
+    size = format_bytes(sum(entry.bytes for entry in done.files))
+    held = (
+        f"{counted(done.rows, 'sample')} of {counted(sources, 'file')}, {counted(len(done.schema), 'column')}, {size}"
+    )
+    screen.print(f"{held}: {counted(len(done.files), 'file') if many else printable(done.files[0].path)};")
+    screen.print(f"read again, the same columns, samples and values: checksum {done.checksum}")

@@ -1,0 +1,219 @@
+"""Folders that hold.write made, for the commands that look into files."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .._base.units import format_bytes
+from ..errors import HoldfastError
+from ..report.words import counted, printable
+from ..schema import Column, as_code
+from ..write.names import SCHEMA_NAME
+from .facts import show_facts
+from .kinds import expand_data
+from .screen import Screen
+
+if TYPE_CHECKING:  # h5py takes a while to load: other files do without
+    from ..write.verify import Problem, Report
+
+_SHOWN = 8
+_FORMATS = {"hdf5": "HDF5", "tfrecord": "TFRecord"}
+
+
+def is_run(path: str) -> bool:
+    """Also one whose schema.json is gone: that is for verify to tell of."""
+    if not os.path.isdir(os.path.join(path, "parts")):
+        return False
+    return os.path.isfile(os.path.join(path, SCHEMA_NAME)) or os.path.isdir(os.path.join(path, "tmp"))
+
+
+def apart(arguments: Iterable[str], *, tars: bool = False) -> tuple[list[str], list[str]]:
+    """The runs that are meant, also those directly in a folder; and all other files, as expand_data has them."""
+    runs: dict[str, str] = {}
+    others = []
+    for argument in arguments:
+        found = _runs_in(argument)
+        runs.update({os.path.abspath(run): run for run in found})
+        if not found or (found != [argument] and _has_data(argument, tars)):
+            others.append(argument)
+    return list(runs.values()), expand_data(others, tars=tars)
+
+
+def _runs_in(path: str) -> list[str]:
+    if is_run(path):
+        return [path]
+    if not os.path.isdir(path):
+        return []
+    with os.scandir(path) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return [run for name in names if is_run(run := os.path.join(path, name))]
+
+
+def _has_data(folder: str, tars: bool) -> bool:
+    try:
+        return bool(expand_data([folder], tars=tars))
+    except click.UsageError:
+        return False
+
+
+def size_of_run(path: str) -> int:
+    try:
+        with os.scandir(os.path.join(path, "parts")) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.is_file())
+    except OSError:
+        return 0  # whoever looks into it says why
+
+
+# ---- verify
+
+
+@dataclass(slots=True)
+class RunReport:
+    path: str
+    found: Report
+    hint: str = ""
+    readable: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return self.found.ok
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "ok": self.ok,
+            "format": "run",
+            "parts": self.found.parts,
+            "rows": self.found.rows,
+            "bytes": self.found.bytes,
+            "problems": [problem._asdict() for problem in self.found.problems],
+            "leftovers": self.found.leftovers,
+            "at_work": self.found.at_work,
+        }
+
+
+def verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
+    """Never raises for what is wrong with the run: that is in the report. Changes nothing."""
+    from ..write.folder import read_schema
+    from ..write.out import Out
+    from ..write.verify import Problem, Report
+
+    left = size_of_run(path)
+
+    def tell(done: int, count: int) -> None:
+        progress(left / count)
+
+    try:
+        return RunReport(path, Out(Path(os.path.abspath(path)), read_schema(Path(path))).verify(tell))
+    except HoldfastError as error:
+        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable=False)
+
+
+def show_run(screen: Screen, report: RunReport) -> None:
+    """What is wrong with one run."""
+    problems = report.found.problems
+    screen.print(screen.styled(report.path, "bold red"))
+    rows = [(_inside(p, report.path), p.dataset or "", _number(p.chunk), _number(p.offset), p.reason) for p in problems]
+    if all(problem.dataset is None for problem in problems):
+        for name, _, _, _, reason in rows[:_SHOWN]:
+            screen.print(f"  {printable(f'{name}: {reason}' if name else reason)}")
+    else:
+        screen.table(["part", "dataset", ">chunk", ">at byte", "what is wrong"], rows[:_SHOWN], indent=2)
+    if len(rows) > _SHOWN:
+        screen.print(f"  … and {len(rows) - _SHOWN:,} more (--json lists all)")
+    screen.print()
+
+
+def _inside(problem: Problem, run: str) -> str:
+    """A path as seen from the run's folder."""
+    path = os.path.relpath(problem.path, run)
+    return "" if path == "." else problem.path if path.startswith("..") else path
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def sum_up(report: RunReport) -> str:
+    found = report.found
+    held = f"{counted(found.parts, 'part')}, {counted(found.rows, 'row')}, {format_bytes(found.bytes)}"
+    said = "all as committed" if report.ok else counted(len(found.problems), "problem")
+    left = f"; {counted(len(found.leftovers), 'leftover')} of dead attempts" if found.leftovers else ""
+    busy = f"; {len(found.at_work):,} at work" if found.at_work else ""
+    return f"{printable(report.path)}: {held}: {said}{left}{busy}"
+
+
+# ---- inspect
+
+
+@dataclass(slots=True)
+class RunSurvey:
+    path: str
+    schema: dict[str, Column] | None = None
+    formats: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+    at_work: int = 0
+    problem: str | None = None
+    readable: bool = True
+
+    @property
+    def code(self) -> str:
+        return as_code(self.schema) if self.schema else ""
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "format": "run",
+            "bytes": self.bytes,
+            "parts": sum(self.formats.values()),
+            "formats": self.formats,
+            "rows": self.rows,
+            "schema": {name: repr(column) for name, column in self.schema.items()} if self.schema else None,
+            "at_work": self.at_work,
+            "problem": self.problem,
+        }
+
+
+def inspect_run(path: str) -> RunSurvey:
+    from ..write.folder import read_schema
+    from ..write.out import Out
+    from ..write.workspace import dead_workspace, workspaces
+
+    survey = RunSurvey(path)
+    try:
+        survey.schema = read_schema(Path(path))
+        parts = Out(Path(os.path.abspath(path)), survey.schema).parts()
+        survey.formats = dict(sorted(Counter(part.format for part in parts).items()))
+        survey.rows, survey.bytes = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+        for workspace in workspaces(Path(path) / "tmp"):
+            with dead_workspace(workspace) as note:
+                survey.at_work += note is None
+    except HoldfastError as error:
+        survey.problem = str(error)
+    return survey
+
+
+def show_survey(screen: Screen, survey: RunSurvey) -> None:
+    count = sum(survey.formats.values())
+    which = ", ".join(f"{n:,} {_FORMATS.get(kind, kind)}" for kind, n in survey.formats.items())
+    facts = [
+        ("format", "a run of hold.write"),
+        ("size", format_bytes(survey.bytes)),
+        ("parts", f"{count:,} committed" + (f" ({which})" if which else "")),
+        ("rows", f"{survey.rows:,}"),
+    ]
+    facts += [("at work", counted(survey.at_work, "attempt"))] if survey.at_work else []
+    facts += [("problem", survey.problem)] if survey.problem is not None else []
+    show_facts(screen, facts)
+    if survey.code:
+        screen.print()
+        for line in f"schema = {survey.code}".splitlines():
+            screen.print(f"    {printable(line)}")

@@ -1,0 +1,168 @@
+"""Which columns there are, and in which a target would hold less than its sources do: those are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError, SchemaError
+from ..formats.schema_json import first_difference
+from ..formats.tfrecord import TFRecordReader
+from ..formats.tfrecord.infer import Inferred, NotAnExample, infer_schema
+from ..schema import Column, Ragged, Schema, check_schema
+from .plain import open_plain
+from .sources import Progress, Source, Told
+
+_OR_CAST = "or cast, to have that done"
+
+
+@dataclass(slots=True)
+class Columns:
+    """`schema` is the target's; `reads` are what to read each source with: keys and defaults are a source's own."""
+
+    schema: dict[str, Column]
+    reads: list[dict[str, Column]]
+    notes: list[str] = field(default_factory=list)
+
+
+def must_look(sources: Sequence[Source], given: Schema | None) -> bool:
+    """Whether only the records themselves show which columns there are."""
+    return given is None and any(_is_silent(source) for source in sources)
+
+
+def _is_silent(source: Source) -> bool:
+    return source.kind == "tfrecord" and source.schema is None
+
+
+def decide(
+    sources: Sequence[Source], given: Schema | None, staging: Path, *, cast: bool, progress: Progress
+) -> Columns:
+    """SchemaError: sources differ, or something of them would be lost, and which column that is."""
+    notes: list[str] = []
+    if given is not None:
+        columns = check_schema(given)
+        reads = [columns] * len(sources)
+    else:
+        reads = _own(sources, staging, cast, notes, progress)
+    schema = plain_schema(reads[0])
+    for source, read in zip(sources, reads, strict=True):
+        difference = first_difference(schema, plain_schema(read))
+        if difference is not None:
+            name, first, other = difference
+            text = f"{source.path}: column {name!r} is {other}, but {first} in {sources[0].path}"
+            raise SchemaError(f"{text}. Give a schema that says how to read both")
+    for source, read in zip(sources, reads, strict=True):
+        if source.kind == "hdf5":
+            _check_hdf5(source, read, staging, cast, notes)
+    for name in schema:
+        if not _is_text(name):
+            raise SchemaError(f"column {name!r}: wanted a name of characters that UTF-8 has")
+    return Columns(schema, reads, list(dict.fromkeys(notes)))
+
+
+def plain_schema(schema: Schema) -> dict[str, Column]:
+    """Without keys and defaults; how it is to be written stays."""
+    return {name: _plain(column) for name, column in schema.items()}
+
+
+def _plain(column: Column) -> Column:
+    stored: dict[str, Any] = {"codec": column.codec, "chunk_rows": column.chunk_rows}
+    return Ragged(column.inner, **stored) if isinstance(column, Ragged) else type(column)(*column.shape, **stored)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _own(
+    sources: Sequence[Source], staging: Path, cast: bool, notes: list[str], progress: Progress
+) -> list[dict[str, Column]]:
+    """What the sources themselves say, or show."""
+    unknown = [source for source in sources if _is_silent(source)]
+    shown = _shown(unknown, cast, notes, progress) if unknown else {}
+    return [source.schema or (shown if source in unknown else _said(source, staging)) for source in sources]
+
+
+def _said(source: Source, staging: Path) -> dict[str, Column]:
+    with open_plain(source.path, source.kind, None, staging, cache=True) as shard:
+        schema = shard.schema
+        if source.kind != "tar":
+            return schema
+        from ..formats.tar import TarShard
+
+        assert isinstance(shard, TarShard)
+        if shard.marked:
+            return schema
+        if not len(shard):
+            raise SchemaError(f"{source.path}: there are no samples to take columns from; give a schema")
+        # Of all samples: a member that only some have must not be left out, it is missed then.
+        from ..schema import Bytes
+
+        return {name: Bytes() for name in [*schema, *(one for one in shard.extensions if one not in schema)]}
+
+
+# ---- TFRecord
+
+
+def _shown(sources: Sequence[Source], cast: bool, notes: list[str], progress: Progress) -> dict[str, Column]:
+    """Of all records: what only a few have would be lost else."""
+    first = sources[0].path
+    try:
+        found = infer_schema(_records(sources, progress))
+    except NotAnExample as error:
+        raise FormatError(first, None, None, str(error), "Only Examples can be read as columns") from None
+    if not found.records:
+        raise SchemaError(f"{first}: there are no records to take columns from; give a schema")
+    if not found.schema:
+        raise SchemaError(f"{first}: its records have no features to take columns from")
+    _check_shown(found, first, cast, notes)
+    return found.schema
+
+
+def _records(sources: Sequence[Source], progress: Progress) -> Iterator[bytes]:
+    for source in sources:
+        told = Told(progress, source.size_bytes)
+        with TFRecordReader(source.path) as reader:
+            for record in reader:
+                yield record
+                told.tell(len(record))
+        told.rest()
+
+
+def _check_shown(found: Inferred, first: str, cast: bool, notes: list[str]) -> None:
+    for name, note in found.notes.items():
+        column = found.schema.get(name)
+        if column is None and note != "always empty":
+            raise SchemaError(f"{first}: feature {name!r}: {note}; give a schema with what is to be kept")
+        if column is None:
+            notes.append(f"{name!r} is always empty, and no column")
+        elif not isinstance(column, Ragged) and not cast:
+            filled = f"filling it up with {column.default!r} would change the data"
+            text = f"column {name!r}: {note}; {filled}"
+            raise SchemaError(f"{first}: {text}. Give a schema with a default, {_OR_CAST}")
+        else:
+            filled = "an empty list" if isinstance(column, Ragged) else repr(column.default)
+            notes.append(f"{name!r} is {note}: there it is {filled}")
+
+
+# ---- HDF5
+
+
+def _check_hdf5(source: Source, read: dict[str, Column], staging: Path, cast: bool, notes: list[str]) -> None:
+    from ..formats.hdf5 import HDF5Shard
+    from ..formats.hdf5.narrow import left_behind, rounded
+
+    with open_plain(source.path, "hdf5", read, staging, cache=False) as shard:
+        assert isinstance(shard, HDF5Shard)
+        for name, kind in rounded(shard, read):
+            if not cast:
+                text = f"column {name!r} is {kind}, which Float32 holds only rounded"
+                raise SchemaError(f"{source.path}: {text}. Leave it out with a schema, {_OR_CAST}")
+            notes.append(f"{name!r} is rounded from {kind} to Float32")
+        notes += [f"{source.path}: {what}" for what in left_behind(shard)]
