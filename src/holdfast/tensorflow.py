@@ -1,4 +1,4 @@
-"""A holdfast dataset as TensorFlow's: `ds.tf()`.
+"""A holdfast dataset as TensorFlow's: `ds.tf()`; and logs from its trainings: LogHook, LogCallback.
 
     dataset = hold.read("train-*.tfrecord", schema).shuffle(seed=7).batch(64).tf()
     model.fit(dataset.map(lambda batch: (batch["image"], batch["label"])), epochs=3)
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from holdfast._tensorflow.callback import LogCallback
+from holdfast._tensorflow.hook import LogHook
 from holdfast.errors import SchemaError
 from holdfast.formats.columns import BytesColumn, RaggedColumn
 from holdfast.read.after import state_after
@@ -24,7 +26,7 @@ from holdfast.read.iteration import Iteration, cut_of
 from holdfast.read.settings import whole
 from holdfast.schema import Bytes, Column, Float32, Ragged, Value
 
-__all__ = ["Passes", "as_tf"]
+__all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
 
 def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Mapping[str, Any] | None = None) -> Any:

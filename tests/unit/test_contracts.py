@@ -13,7 +13,7 @@ import holdfast
 TOP = Path(__file__).resolve().parents[2]
 ROOMS = {module.name for module in pkgutil.iter_modules(holdfast.__path__)} - {"__main__"}
 # These import the framework whose name they carry.
-FRAMEWORKS = {"_torch", "jax", "ray", "tensorflow", "torch"}
+FRAMEWORKS = {"_tensorflow", "_torch", "jax", "ray", "tensorflow", "torch"}
 
 
 def contract(name: str) -> dict[str, Any]:

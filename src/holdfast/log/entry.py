@@ -1,0 +1,289 @@
+"""The public face of logging: log(), Log."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  # see the end
+import os
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from operator import index
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from .._base.fork import tell_after_fork
+from .._base.launch import find_rank
+from ..errors import ClosedWriterError, ForkedWriterError, HoldfastError, InputError, SchemaError, WriteError
+from ..schema import Column, Value
+from ..write.names import Format, check_format, check_task
+from .columns import Row, bytes_of, fitted, given_schema
+from .pieces import Pieces
+from .served import Served
+
+Replay = Literal["drop", "keep"]
+OnError = Literal["raise", "warn"]
+
+_PIECE_BYTES = 64 << 20
+_MOST_BYTES = 4 * _PIECE_BYTES  # of rows that cannot be written
+
+
+def log(
+    logdir: str | os.PathLike[str] | None = None,
+    *,
+    rank: int | None = None,
+    schema: Mapping[str, Column | type[Value]] | None = None,
+    name: str = "run",
+    every_rows: int = 10_000,
+    every_s: float = 60.0,
+    replay: Replay = "drop",
+    on_error: OnError = "raise",
+    format: Format = "hdf5",
+    storage: Mapping[str, Any] | None = None,
+    server: str | None = None,
+    steps: range | None = None,
+) -> Log:
+    """A log that every worker of a training writes into: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
+
+    logdir      run.hold is made below it; a folder or a URL
+    rank        this worker's number; None: what the launcher says
+    schema      the columns, beside step, worker and time_ns; None: what the first row looks like
+    name        of another log in the same logdir: "eval" makes eval.hold
+    every_rows, every_s: when rows are committed: after so many, or when one comes and the last time is so long ago.
+                A crash loses what came since.
+    replay      "drop": steps that are not above this worker's last one, as a restart from a checkpoint gives them again
+    on_error    "warn": a write that fails is a warning, and tried again with the next rows
+    format      of the parts: "hdf5" or "tfrecord"
+    storage     options for a URL, as fsspec takes them
+    server      a central writer, instead of a logdir: its address, or the folder it serves
+    steps       with a server: which steps this worker logs, all of them in turn; None: every step from 0 on
+    """
+    if (logdir is None) == (server is None):
+        raise ValueError("wanted a logdir, or server= with the address of a central writer, and not both")
+    if replay not in ("drop", "keep") or on_error not in ("raise", "warn"):
+        wanted = 'wanted replay to be "drop" or "keep" and on_error "raise" or "warn"'
+        raise ValueError(f"{wanted}, got {replay!r} and {on_error!r}")
+    if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
+        wanted = "wanted every_rows to be a number from 1 up and every_s one from 0 up"
+        raise ValueError(f"{wanted}, got {every_rows!r} and {every_s!r}")
+    worker = _worker(rank, name)
+    columns = None if schema is None else given_schema(schema)
+    if server is not None:
+        if replay == "keep":
+            raise ValueError('replay="keep" is for a logdir: a central writer takes every row of a worker once')
+        target: Pieces | Served = Served(server, worker, steps)
+    else:
+        if steps is not None:
+            raise ValueError("steps= is for a central writer: a logdir knows which steps it has")
+        folder = f"{os.fsdecode(logdir or '').rstrip('/')}/{check_task(name)}.hold"
+        target = Pieces(folder, worker, check_format(format), storage)
+    return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
+
+
+def _worker(rank: int | None, name: str) -> int:
+    if rank is not None:
+        if isinstance(rank, bool) or index(rank) < 0:
+            raise ValueError(f"wanted rank to be a number from 0 up, got {rank!r}")
+        return index(rank)
+    found = find_rank()
+    if found.role and name == "run":
+        raise InputError(f"{found.source}, and is none of the workers: give name= for a log of its own, or rank=")
+    return found.rank
+
+
+class Log:
+    """What hold.log(…) gives. Call it with a step and that step's values; leave its `with` block, or close() it.
+
+    last_step  of this worker, committed or not; None: there is none. A training may go on behind it.
+    rows       taken by this one
+    dropped    replays that it left out
+    lost       rows that could not be written, with on_error="warn"
+
+    What was logged is committed at the end of the `with` block, also if that is an exception, and at a program's exit.
+    Threads may share one. It cannot be used in a forked child.
+    """
+
+    def __init__(
+        self,
+        target: Pieces | Served,
+        worker: int,
+        schema: dict[str, Column] | None,
+        every_rows: int,
+        every_s: float,
+        replay: Replay,
+        on_error: OnError,
+    ) -> None:
+        self.worker = worker
+        self.rows = self.dropped = self.lost = 0
+        self.last_step: int | None = None
+        self._state: Literal["open", "closed", "forked"] = "open"
+        self._target = target
+        self._every_rows, self._every_s = every_rows, every_s
+        self._replay, self._on_error = replay, on_error
+        self._waiting_rows = self._waiting_bytes = 0
+        self._turn = threading.RLock()
+        self._is_begun = schema is not None  # its columns are known, and this worker's first row fits them
+        self._not_before_s = 0.0
+        if schema is not None:
+            target.open(schema)
+        else:
+            target.open_if_there()
+        self.last_step = target.last_step
+        self._wait()
+        tell_after_fork(self)
+        _open_logs.add(self)
+
+    # ---- writing
+
+    def __call__(self, step: int, /, **values: Any) -> None:
+        """One row. A float that is left out is NaN, anything else that does not fit a SchemaError."""
+        with self._turn:
+            self._check()
+            number = index(step)
+            if not self._is_begun and not self._begin(values):
+                self.lost += 1
+                return
+            if self._replay == "drop" and self.last_step is not None and number <= self.last_step:
+                self.dropped += 1
+                return
+            self._put(number, values)
+            if self._is_due():
+                self.commit()
+
+    def _begin(self, values: Mapping[str, Any]) -> bool:
+        """With the first row. If it cannot be, and that is to be a warning: not every row waits for the next try."""
+        if time.monotonic() < self._not_before_s:
+            return False
+        try:
+            self._target.open_for(values)
+        except (HoldfastError, OSError) as error:
+            self._failed(error)
+            self._not_before_s = time.monotonic() + self._every_s
+            return False
+        self.last_step, self._is_begun = self._target.last_step, True
+        return True
+
+    def _put(self, step: int, values: Mapping[str, Any]) -> None:
+        assert self._target.schema is not None
+        row: Row = fitted(self._target.schema, values)
+        row |= {"step": step, "worker": self.worker, "time_ns": time.time_ns()}
+        try:
+            self._target.put(row)
+        except WriteError as error:  # of a central writer that rows were given up for
+            self._failed(error)
+            self.lost += 1
+            return
+        self.rows += 1
+        self.last_step = step if self.last_step is None else max(step, self.last_step)
+        self._waiting_rows += 1
+        self._waiting_bytes += bytes_of(row)
+
+    def commit(self) -> None:
+        """All rows so far are there for good when this returns. Call it before a checkpoint is saved: a training that
+        goes on from there does not come by them again. With on_error="warn" it may only have tried."""
+        with self._turn:
+            self._check()
+            try:
+                if self._waiting_rows:
+                    self._target.commit()
+                    self._waiting_rows = self._waiting_bytes = 0
+            except (HoldfastError, OSError) as error:
+                self._failed(error)
+                if self._waiting_bytes >= _MOST_BYTES:
+                    self._give_up()
+            finally:
+                self._wait()
+
+    def _failed(self, error: Exception) -> None:
+        if self._on_error == "raise" or isinstance(error, SchemaError):
+            raise error
+        text = f"worker {self.worker}: what was logged cannot be written now: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def _give_up(self) -> None:
+        self.lost += self._waiting_rows
+        self._waiting_rows = self._waiting_bytes = 0
+        self._target.forget()
+
+    def _is_due(self) -> bool:
+        return (
+            self._waiting_rows >= self._due_rows
+            or self._waiting_bytes >= self._due_bytes
+            or time.monotonic() >= self._due_s
+        )
+
+    def _wait(self) -> None:
+        self._due_rows = self._waiting_rows + self._every_rows
+        self._due_bytes = self._waiting_bytes + _PIECE_BYTES
+        self._due_s = time.monotonic() + self._every_s
+
+    def _check(self) -> None:
+        if self._state == "forked":
+            raise ForkedWriterError(f"worker {self.worker}: this log belongs to the parent process; open one here")
+        if self._state == "closed":
+            raise ClosedWriterError(f"worker {self.worker}: this log is closed; open a new one, it goes on behind it")
+
+    # ---- ending
+
+    def close(self) -> None:
+        """Commits what there is. Safe to call twice."""
+        with self._turn:
+            if self._state != "open":
+                return
+            try:
+                self.commit()
+                if self._waiting_rows:
+                    self._give_up()
+            finally:
+                self._state = "closed"
+                _open_logs.discard(self)
+                self._target.close()
+        if self.dropped and not self.rows:
+            text = f"all {self.dropped:,} rows were of steps up to {self.last_step}, which are in the log already"
+            hint = 'give a new logdir or name=, or replay="keep"'
+            warnings.warn(f"worker {self.worker}: {text}, and were dropped; {hint}", RuntimeWarning, stacklevel=2)
+
+    def __enter__(self) -> Self:
+        with self._turn:
+            self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except (HoldfastError, OSError, Warning) as other:
+            error.add_note(f"and what was logged last could not be written: {other}")  # the first is the one to see
+
+    def after_fork_in_child(self) -> None:
+        """The rows are the parent's, which commits them."""
+        self._turn = threading.RLock()
+        if self._state == "open":
+            self._state = "forked"
+            self._target.forget()
+
+    def __repr__(self) -> str:
+        return f"<Log of worker {self.worker} in {self._target.name}, {self.rows:,} rows>"
+
+
+# Whoever forgets to close one has its rows all the same, when the program ends.
+_open_logs: set[Log] = set()
+
+
+def _close_all() -> None:
+    for one in list(_open_logs):
+        if one._state == "open":
+            try:
+                one.close()
+            except (HoldfastError, OSError) as error:
+                warnings.warn(f"{one!r}: what was logged last could not be written: {error}", RuntimeWarning, 1)
+
+
+# What is asked for through atexit comes too late for a store: by then thread pools take no more work. This comes before
+# them, as they have asked for it earlier; and at the end of multiprocessing's children, too.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

@@ -1,0 +1,113 @@
+"""Logs that cannot be written, for now or for good."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hold
+from holdfast.errors import WriteError
+from holdfast.log.entry import log
+from holdfast.log.pieces import Pieces
+from holdfast.write.commit import Commit
+
+ENTRY = importlib.import_module("holdfast.log.entry")
+
+
+def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """What is in it, each byte of which is as it was committed."""
+    assert hold.write(folder).verify().ok
+    found = []
+    with hold.read(str(folder)).shard(None).batch(100).iterate() as batches:
+        for batch in batches:
+            found += list(zip(*(batch[name].tolist() for name in columns), strict=True))
+    return found
+
+
+def pieces(folder: Path) -> list[tuple[str, int]]:
+    return [(record.task, record.rows) for record in hold.write(folder).parts()]
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """While there is an error in the list, commits raise it."""
+    errors: list[Exception] = []
+    commit = Pieces._commit
+
+    def failing(self: Pieces) -> None:
+        if errors:
+            raise errors[0]
+        commit(self)
+
+    monkeypatch.setattr(Pieces, "_commit", failing)
+    return errors
+
+
+def test_a_write_that_fails_is_an_error_and_loses_nothing(tmp_path: Path, fails: list[Exception]) -> None:
+    with log(tmp_path, every_rows=2) as book:
+        book(0, x=1)
+        fails.append(WriteError("no space"))
+        with pytest.raises(WriteError, match="no space"):
+            book(1, x=1)
+        book(2, x=1)
+        fails.clear()
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2]
+
+
+def test_it_may_be_a_warning(tmp_path: Path, fails: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    with log(tmp_path, every_rows=2, on_error="warn") as book:
+        book(0, x=[1.0] * 1000)
+        fails.append(WriteError("no space"))
+        with pytest.warns(RuntimeWarning, match="worker 0: what was logged cannot be written now: no space"):
+            book(1, x=[1.0] * 1000)
+        fails.clear()
+        book(2, x=[1.0] * 1000)
+        book(3, x=[1.0] * 1000)  # due again
+        assert (book.lost, pieces(tmp_path / "run.hold")) == (0, [("log-00000-000000", 4)])
+        monkeypatch.setattr(ENTRY, "_MOST_BYTES", 5000)
+        fails.append(WriteError("no space"))
+        book(4, x=[1.0] * 1000)
+        with pytest.warns(RuntimeWarning, match="no space"):
+            book(5, x=[1.0] * 1000)
+        assert book.lost == 2
+        fails.clear()
+        book(6, x=[1.0] * 1000)
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2, 3, 6]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with log(tmp_path / "logs") as book:
+        with pytest.raises(WriteError, match="wanted a folder, this or one above it is a file"):
+            book(0, x=1)
+    with log(tmp_path / "logs", on_error="warn", every_s=3600) as book:
+        with pytest.warns(RuntimeWarning, match="cannot be written now: .* wanted a folder"):
+            book(0, x=1)
+        (tmp_path / "logs").unlink()
+        book(1, x=1)  # it is not tried again at every row
+        book._not_before_s = 0
+        book(2, x=1)
+        assert (book.lost, book.rows) == (2, 1)
+    assert rows(tmp_path / "logs" / "run.hold", "step") == [(2,)]
+
+
+def test_a_commit_that_was_one_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be synced, which is an error; the rows are there, and are not written again."""
+    run = Commit.run
+
+    def unsynced(self: Commit, *given: Any) -> Any:
+        run(self, *given)
+        raise WriteError("may not be on disk for good")
+
+    with log(tmp_path, every_rows=2) as book:
+        with monkeypatch.context() as patched:
+            patched.setattr(Commit, "run", unsynced)
+            book(0, x=1)
+            with pytest.raises(WriteError, match="for good"):
+                book(1, x=1)
+        book(2, x=1)
+    assert pieces(tmp_path / "run.hold") == [("log-00000-000000", 2), ("log-00000-000001", 1)]
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2]
