@@ -25,7 +25,7 @@ SANITIZED := build/sanitize
 
 .PHONY: help
 help: ## this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target does; do \
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target does; do \
 	    printf '  make %-10s %s\n' "$$target" "$$does"; done
 	@echo
 	@echo "  PYTHON=$(PYTHON)  PYTEST_ARGS='-k crc'  FUZZ_SECONDS=$(FUZZ_SECONDS)   change what they use"
@@ -42,6 +42,10 @@ test: $(DONE)/test ## install with everything the tests need, then run them: all
 
 # Arguments that pick some tests may pick none of the formats': pytest's code for that is 5.
 NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
+
+.PHONY: test-h5py
+test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest, each reading what the other wrote
+	PYTHON=$(PYTHON) tools/h5py-versions.sh
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format
@@ -89,7 +93,7 @@ docs: $(DONE)/docs ## build the documentation into site/
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf $(VENV) $(PEERS) build dist site src/*.egg-info src/holdfast/_native/*.so
+	rm -rf $(VENV) $(PEERS) .venv-h5py build dist site src/*.egg-info src/holdfast/_native/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 

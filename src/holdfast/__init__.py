@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import errors as errors
     from ._base.descriptors import raise_nofile as raise_nofile
+    from .convert.entry import convert as convert
     from .diagnose.explain.explanation import Explanation as Explanation
     from .formats.hdf5.protect import protect_h5py as protect_h5py
     from .formats.images.decode import decode_image as decode_image
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .guard.locked import locked as locked
     from .guard.locks import locks as locks
     from .guard.no_leaks import no_leaks as no_leaks
+    from .log.entry import Log as Log
+    from .log.entry import log as log
     from .look.diagnose import diagnose as diagnose
     from .look.explain import explain as explain
     from .look.snapshot import snapshot as snapshot
@@ -53,11 +56,13 @@ _HOMES = {
     "Float32": "schema",
     "HoldfastError": "errors",
     "Int64": "schema",
+    "Log": "log.entry",
     "Out": "write.out",
     "Ragged": "schema",
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "convert": "convert.entry",
     "decode_image": "formats.images.decode",
     "diagnose": "look.diagnose",
     "errors": "",
@@ -65,6 +70,7 @@ _HOMES = {
     "listen": "trace.listen",
     "locked": "guard.locked",
     "locks": "guard.locks",
+    "log": "log.entry",
     "mix": "read.entry",
     "no_leaks": "guard.no_leaks",
     "owners": "trace.owners",

@@ -11,17 +11,60 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from ._base.codecs import Codec, check_codec
 from .errors import SchemaError
 
-__all__ = ["Bytes", "Column", "Float32", "Int64", "Ragged", "Schema", "Value", "as_code", "check_schema"]
+__all__ = [
+    "Bytes",
+    "Column",
+    "Float32",
+    "Int64",
+    "Ragged",
+    "Schema",
+    "Value",
+    "as_code",
+    "check_schema",
+    "chunk_rows_of",
+]
 
 
-class Value:
+class _Stored:
+    """How a column is to be written. It is no part of what the column is: two that differ in this alone are equal."""
+
+    __slots__ = ("chunk_rows", "codec")
+
+    chunk_rows: int | None
+    codec: Codec
+
+    def _store(self, chunk_rows: Any, codec: Any) -> None:
+        if chunk_rows is not None:
+            check_chunk_rows(chunk_rows)
+        try:
+            check_codec(codec)
+        except ValueError as error:
+            raise SchemaError(str(error)) from None
+        self.chunk_rows, self.codec = chunk_rows, tuple(codec) if isinstance(codec, list) else codec
+
+    def _said(self) -> list[str]:
+        rows = [f"chunk_rows={self.chunk_rows}"] if self.chunk_rows is not None else []
+        return rows + ([f"codec={self.codec!r}"] if self.codec is not None else [])
+
+
+def check_chunk_rows(rows: Any) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise SchemaError(f"wanted chunk_rows to be a number from 1 up, got {rows!r}")
+    return rows
+
+
+class Value(_Stored):
     """A value of fixed shape. `Float32(128)`, `Float32(4, 4)` and `Float32((4, 4))` are what they look like.
 
-    default: what a record without this feature gets, one value for all places or as many as the shape has.
-             Without a default such a record is an error.
-    key:     the feature's name in the file, where it is not the column's.
+    default:    what a record without this feature gets, one value for all places or as many as the shape has.
+                Without a default such a record is an error.
+    key:        the feature's name in the file, where it is not the column's.
+    codec:      how it is packed in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a
+                level, as ("gzip", 1). For writing alone: columns that differ in this are equal.
+    chunk_rows: how many rows a chunk has in HDF5 parts, in all columns alike; for writing alone, too.
     """
 
     __slots__ = ("default", "key", "shape")
@@ -31,7 +74,14 @@ class Value:
     default: Any
     key: str | None
 
-    def __init__(self, *shape: int | Iterable[int], default: Any = None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        *shape: int | Iterable[int],
+        default: Any = None,
+        key: str | None = None,
+        codec: Codec = None,
+        chunk_rows: int | None = None,
+    ) -> None:
         if type(self) is Value:
             raise SchemaError("Value is the base of Bytes, Int64 and Float32: use one of those")
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -41,6 +91,7 @@ class Value:
             raise SchemaError(f"{self.type_name}: wanted sizes of a shape, got {shape!r}") from None
         self.default = default
         self.key = key
+        self._store(chunk_rows, codec)
 
     @property
     def count(self) -> int:
@@ -60,7 +111,7 @@ class Value:
         parts = [str(n) for n in self.shape]
         parts += [f"default={self.default!r}"] if self.default is not None else []
         parts += [f"key={self.key!r}"] if self.key is not None else []
-        return f"{self.type_name}({', '.join(parts)})"
+        return f"{self.type_name}({', '.join(parts + self._said())})"
 
 
 def _size(n: object) -> int:
@@ -90,11 +141,13 @@ class Float32(Value):
     type_name = "Float32"
 
 
-class Ragged:
+class Ragged(_Stored):
     """A list of any length in every row: `Ragged(Float32(4))`. `Ragged(Ragged(Int64()))` is a list of lists.
 
     A record without the feature has an empty list. In a tf.train.SequenceExample a Ragged column is a feature list if
     there is one of that name, one item a step; else it is a list of values in the context.
+
+    `codec` and `chunk_rows` are as Value has them.
     """
 
     __slots__ = ("inner", "key")
@@ -102,7 +155,14 @@ class Ragged:
     inner: Value | Ragged
     key: str | None
 
-    def __init__(self, inner: Value | Ragged | type[Value], *, key: str | None = None) -> None:
+    def __init__(
+        self,
+        inner: Value | Ragged | type[Value],
+        *,
+        key: str | None = None,
+        codec: Codec = None,
+        chunk_rows: int | None = None,
+    ) -> None:
         if isinstance(inner, type) and issubclass(inner, Value):
             inner = inner()
         if not isinstance(inner, (Value, Ragged)):
@@ -111,8 +171,11 @@ class Ragged:
             raise SchemaError("Ragged: two levels are the most a record can hold")
         if inner.key is not None or (isinstance(inner, Value) and inner.default is not None):
             raise SchemaError("Ragged: the key goes to the outermost Ragged, and an empty list is the only default")
+        if inner.codec is not None or inner.chunk_rows is not None:
+            raise SchemaError("Ragged: codec and chunk_rows go to the outermost Ragged")
         self.inner = inner
         self.key = key
+        self._store(chunk_rows, codec)
 
     @property
     def depth(self) -> int:
@@ -130,7 +193,8 @@ class Ragged:
         return hash((Ragged, self.inner))
 
     def __repr__(self) -> str:
-        return f"Ragged({self.inner!r}{f', key={self.key!r}' if self.key is not None else ''})"
+        key = [f"key={self.key!r}"] if self.key is not None else []
+        return f"Ragged({', '.join([repr(self.inner), *key, *self._said()])})"
 
 
 Column = Value | Ragged
@@ -157,7 +221,18 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
             raise SchemaError(f"columns {keys[key]!r} and {name!r} both read the feature {key!r}")
         keys[key] = name
         columns[name] = column
+    chunk_rows_of(columns)
     return columns
+
+
+def chunk_rows_of(schema: Schema) -> int | None:
+    """How many rows a chunk is to have, if a column says so. One number for all: rows are read together."""
+    said = {column.chunk_rows: name for name, column in schema.items() if column.chunk_rows is not None}
+    if len(said) > 1:
+        (one, a), (other, b) = list(said.items())[:2]
+        text = f"wanted one chunk_rows for all columns, whose rows are read together, got {one:,} and {other:,}"
+        raise SchemaError(f"columns {a!r} and {b!r}: {text}")
+    return next(iter(said), None)
 
 
 def as_code(schema: Schema, prefix: str = "hold.") -> str:
@@ -168,6 +243,5 @@ def as_code(schema: Schema, prefix: str = "hold.") -> str:
 
 def _code(column: Column, prefix: str) -> str:
     if isinstance(column, Ragged):
-        key = f", key={column.key!r}" if column.key is not None else ""
-        return f"{prefix}Ragged({_code(column.inner, prefix)}{key})"
+        return prefix + repr(column).replace(repr(column.inner), _code(column.inner, prefix), 1)
     return prefix + repr(column)

@@ -13,8 +13,14 @@ from ..schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value, check
 _TYPES: dict[str, type[Value]] = {kind.type_name: kind for kind in (Bytes, Float32, Int64)}
 
 
-def schema_to_json(schema: Schema) -> dict[str, Any]:
-    return {name: column_to_json(column) for name, column in schema.items()}
+def schema_to_json(schema: Schema, *, stored: bool = False) -> dict[str, Any]:
+    """`stored`: with how the columns are to be written, which is no part of what they are."""
+    return {name: column_to_json(column) | (_stored(column) if stored else {}) for name, column in schema.items()}
+
+
+def _stored(column: Column) -> dict[str, Any]:
+    said = {"codec": column.codec, "chunk_rows": column.chunk_rows}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
@@ -47,10 +53,10 @@ def schema_from_json(content: Any) -> dict[str, Column]:
 
 def column_from_json(content: Any) -> Column:
     try:
-        key = content.get("key")
+        more = {name: content.get(name) for name in ("key", "codec", "chunk_rows")}
         if content["type"] == "Ragged":
-            return Ragged(column_from_json(content["inner"]), key=key)
-        return _TYPES[content["type"]](*content["shape"], default=_rich(content.get("default")), key=key)
+            return Ragged(column_from_json(content["inner"]), **more)
+        return _TYPES[content["type"]](*content["shape"], default=_rich(content.get("default")), **more)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SchemaError(f"wanted a column as JSON, got {str(content)[:80]} ({error!r})") from None
 
@@ -62,7 +68,7 @@ def _rich(default: Any) -> Any:
 
 
 def schema_digest(schema: Schema) -> str:
-    """The same for the same columns, in whatever order they were named."""
+    """The same for the same columns, in whatever order they were named and however they are to be written."""
     text = json.dumps(schema_to_json(schema), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

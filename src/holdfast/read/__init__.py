@@ -6,7 +6,6 @@ settings.py    the same as data
 iteration.py   one pass over it
 access.py      single samples by number
 after.py       where a pass stands by the number of batches that were taken of it
-launch.py      which rank this process is, and who says so
 progress.py    how far an epoch is
 sources/       what was given, as shards: files, URLs, several datasets; open within a budget
 order/         one order of all samples; needs no file

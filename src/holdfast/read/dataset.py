@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._base.launch import Launch, find_rank
 from .._base.units import format_bytes, parse_bytes
 from ..errors import InputError
 from ..schema import Column
 from .access import Access
 from .flow.keep import SampleCache
 from .iteration import Iteration
-from .launch import Launch, find_rank
 from .order.shards import Even
 from .settings import Cache, Each, Function, How, OnError, Settings, Where, is_number, one_of, whole
 from .sources.catalog import Tell

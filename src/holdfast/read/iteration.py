@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from .._base.launch import Launch
 from ..errors import StateError
 from .flow.ahead import run_ahead
 from .flow.fetch import Fetcher
@@ -24,7 +25,6 @@ from .flow.losses import Loss, Losses
 from .flow.pipeline import Pipeline
 from .flow.samples import split_samples
 from .flow.stats import Meter, Stats
-from .launch import Launch
 from .order.shards import Cut, Part, walk
 from .order.state import Position, load_state, save_state
 from .progress import Progress
@@ -34,8 +34,8 @@ from .sources.library import Library
 from .sources.source import Sequenced, Source
 
 _ONE_BY_ONE = 256  # samples that are read together when no batch was asked for
-_AT_ONCE_BYTES = 8 << 20
-_AT_ONCE_MOST = 1 << 14
+_AT_ONCE_BYTES = 16 << 20
+_AT_ONCE_MOST = 1 << 15
 
 
 class Iteration:
@@ -88,7 +88,7 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        if not self._is_over() and os.getpid() != self._pid:
+        if os.getpid() != self._pid and not self._ended:
             raise StateError("this iteration belongs to the process that began it: begin another one in a forked child")
         start = monotonic()
         with self._turn:
@@ -306,7 +306,7 @@ def _give(items: Items, settings: Settings, part: Part, meter: Meter) -> Generat
         for item in items:
             if settings.batched:
                 meter.samples += len(item.kept)
-                yield item.rows, Position(epoch=item.epoch, done=item.done)
+                yield item.rows, Position(item.epoch, item.done)
             else:
                 yield from _give_each(item, part, meter)
 

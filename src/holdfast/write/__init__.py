@@ -8,7 +8,9 @@ files.py        the file of a part, HDF5 or TFRecord
 part.py         one attempt of one task
 record.py       what a part holds, as its .json says
 commit.py       from a finished file to a committed part
+place.py        where a run's parts are: a folder of this machine, or a store
 verify.py       is everything there, and is it what was written
 out.py          the public face: write(), Out
+remote/         the same in a store: S3 and others that fsspec knows
 failpoints.py   where a test may have the process killed
 """

@@ -3,20 +3,25 @@
 The data get their name, which nobody reads yet; then the record is linked to the task's one claim, which only one
 attempt can do: that is the commit. Then it is linked to the name that readers look for. Whoever finds a claim that is
 not visible yet, because its writer died between the two, finishes that. Each name is made by `link`, which fails when
-it is there, and is made durable before the next depends on it.
+it is there.
+
+What a name leads to is on disk before the claim is made. The three names are in one folder and made in this order,
+which a journaling filesystem keeps; one sync of the folder, before anybody is told, makes all of them last.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .._base.atomic import sync_folder
 from ..errors import TargetExistsError, WriteError
 from ..formats.hdf5.writer import Settled
 from .failpoints import failpoint
-from .files import PartFile, sync_file
+from .files import PartFile, synced_beside
 from .folder import find_committed, next_attempt
 from .names import claim_name, data_name, record_name
 from .record import PartRecord
@@ -31,31 +36,45 @@ class Commit:
     def __init__(self, parts: Path, workspace: Workspace, task: str, attempt: int | None) -> None:
         self._parts, self._workspace, self._task = parts, workspace, task
         self._attempt = attempt
-        self._linked: Path | None = None
-        self._claimed = False
+        self._linked: tuple[Path, Path] | None = None  # where the data are, and the name they get
 
     def run(self, file: PartFile, kind: str, digest: str) -> PartRecord:
         """The record of the part, which is there for good when this returns. An error: nothing of it is visible."""
-        try:
+        with self._nothing_half():
             settled = file.settle()
             failpoint("settled")
-            sync_file(file.path)
+            with synced_beside(file.path):
+                record = self._record(self._link(file.path, kind), settled, kind, digest)
+                failpoint("data-linked")
+                self._write(record)
             failpoint("file-synced")
-            record = self._record(self._link(file.path, kind), settled, kind, digest)
-            failpoint("data-linked")
             self._claim(record)
             return record
+
+    def adopt(self, path: Path, record: PartRecord) -> None:
+        """The same for data that were committed elsewhere, in the workspace now: with the record that they have."""
+        with self._nothing_half():
+            with synced_beside(path):
+                self._link(path, record.format)
+                self._write(record)
+            self._claim(record)
+
+    @contextmanager
+    def _nothing_half(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            if self._claimed:
+            if self._is_claimed():
                 text = f"task {self._task!r} is committed, but may not be on disk for good: {error.strerror}"
                 raise WriteError(text) from error
             self._take_back()
             if error.errno in _NO_LINKS:
                 text = f"{self._parts}: wanted a filesystem with hard links: {error.strerror}"
                 raise WriteError(text) from error
-            raise WriteError(f"cannot commit task {self._task!r}: {error.strerror}: {error.filename}") from error
+            where = error.filename2 or error.filename
+            raise WriteError(f"cannot commit task {self._task!r}: {error.strerror}: {where}") from error
         except BaseException:
-            if not self._claimed:
+            if not self._is_claimed():
                 self._take_back()
             raise
 
@@ -64,13 +83,13 @@ class Commit:
             attempt = next_attempt(self._parts, self._task) if self._attempt is None else self._attempt
             name = data_name(self._task, attempt, kind)
             self._workspace.note(name)  # before it is there: whoever sweeps must know where to look
+            self._linked = path, self._parts / name
             try:
                 os.link(path, self._parts / name)
             except FileExistsError:
                 if self._attempt is None:
                     continue  # another attempt took the number since we looked
                 raise TargetExistsError(f"{self._parts / name} is there already; it was not touched") from None
-            self._linked = self._parts / name
             return attempt, name
 
     def _record(self, at: tuple[int, str], settled: Settled, kind: str, digest: str) -> PartRecord:
@@ -87,27 +106,38 @@ class Commit:
             chunks=settled.chunks,
         )
 
-    def _claim(self, record: PartRecord) -> None:
-        draft = self._workspace.path("record.json")
-        with open(draft, "xb") as file:
+    def _write(self, record: PartRecord) -> None:
+        with open(self._draft, "xb") as file:
             file.write(record.to_json())
             file.flush()
             os.fsync(file.fileno())
-        sync_folder(self._parts)
         failpoint("record-written")
+
+    def _claim(self, record: PartRecord) -> None:
         try:
-            os.link(draft, self._parts / claim_name(self._task))
+            os.link(self._draft, self._parts / claim_name(self._task))
         except FileExistsError:
-            raise self._lost() from None
-        self._claimed = True
+            if not self._is_claimed():  # over a network it may be done, and its answer be lost and asked for again
+                raise self._lost() from None
         failpoint("claimed")
         try:
-            os.link(draft, self._parts / record_name(self._task, record.attempt))
+            os.link(self._draft, self._parts / record_name(self._task, record.attempt))
         except FileExistsError:
             pass  # somebody who opened the folder meanwhile has finished it for us
         failpoint("committed")
         sync_folder(self._parts)
         failpoint("parts-synced")
+
+    @property
+    def _draft(self) -> Path:
+        return self._workspace.path("record.json")
+
+    def _is_claimed(self) -> bool:
+        """Whether the record has another name: no flag can say so if a Ctrl-C comes right after the link."""
+        try:
+            return os.stat(self._draft).st_nlink > 1
+        except OSError:
+            return False
 
     def _lost(self) -> TargetExistsError:
         winner = find_committed(self._parts, self._task)
@@ -115,7 +145,9 @@ class Commit:
 
     def _take_back(self) -> None:
         if self._linked is not None:
+            path, name = self._linked
             try:
-                os.unlink(self._linked)
+                if os.path.samefile(path, name):  # and not another attempt's of the same number
+                    os.unlink(name)
             except OSError:
                 pass  # without a record nobody reads it; the next to open the folder sweeps it

@@ -20,6 +20,20 @@ NAMES = (
     "parts-synced",
     "cleaned",
 )
+# Of the central writer: of its server, of the process that makes parts, and of a producer.
+SERVER_NAMES = (
+    "server-epoch-taken",
+    "server-recovered",
+    "server-segment-made",
+    "server-frame-written",
+    "server-unsynced",
+    "server-acked",
+    "server-segment-closed",
+    "server-marks-written",
+    "server-segment-deleted",
+)
+SEALER_NAMES = ("sealer-begun", "sealer-half", *NAMES[3:10], "sealer-done")
+PRODUCER_NAMES = ("producer-connected", "producer-half-sent", "producer-sent", "producer-acked")
 
 _passed: dict[str, int] = {}
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from ..errors import SchemaError
 from ..formats.hdf5.writer import HDF5Writer, Settled
-from ..formats.tfrecord.encoding import buffers_of
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..schema import Column, Ragged
+from .fit import checked
 from .names import SUFFIXES, Format
 from .workspace import Workspace
 
@@ -37,25 +36,6 @@ def make_file(
 ) -> PartFile:
     path = workspace.path(f"data{SUFFIXES[kind]}")
     return _HDF5(path, schema, chunk_rows, codec) if kind == "hdf5" else _TFRecord(path, schema)
-
-
-def checked(schema: dict[str, Column], columns: Mapping[str, Any]) -> tuple[list[Any], int]:
-    """The columns as buffers; a SchemaError names the one that does not fit."""
-    try:
-        with np.errstate(over="raise"):
-            return buffers_of(schema, columns)
-    except FloatingPointError:
-        raise SchemaError(f"{_too_large(schema, columns)}: got a number that is more than Float32 can hold") from None
-
-
-def _too_large(schema: dict[str, Column], columns: Mapping[str, Any]) -> str:
-    for name, column in schema.items():
-        try:
-            with np.errstate(over="raise"):
-                buffers_of({name: column}, {name: columns[name]})
-        except FloatingPointError:
-            return f"column {name!r}: wanted {column!r}"
-    return "a column"
 
 
 class _HDF5:
@@ -94,7 +74,32 @@ class _TFRecord:
         pass  # it knows of forks itself
 
 
-def sync_file(path: Path) -> None:
+@contextmanager
+def synced_beside(path: Path) -> Iterator[None]:
+    """A file is on disk for good at the end of the block. What else is synced meanwhile shares the disk's effort."""
+    failed: list[OSError] = []
+
+    def sync() -> None:
+        try:
+            _sync_file(path)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=sync, name="holdfast-sync")
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is to be had: one after the other, then
+        sync()
+    try:
+        yield
+    finally:
+        if thread.ident is not None:
+            thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _sync_file(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

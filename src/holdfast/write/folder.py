@@ -12,7 +12,7 @@ from .._base.atomic import sync_folder
 from ..errors import DataError, InputError, SchemaError, WriteError
 from ..formats.schema_json import first_difference, schema_from_json, schema_to_json
 from ..schema import Column
-from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, data_name, parse_claim, parse_name, record_name
+from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, claims_in, data_name, record_name, records_in
 from .record import PartRecord, read_record
 from .workspace import Workspace, dead_workspace, workspaces
 from .workspace import sweep as sweep_workspace
@@ -33,11 +33,15 @@ def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Col
     except OSError as error:
         raise WriteError(f"cannot make {folder}: {error.strerror}: {error.filename}") from error
     there = read_schema(folder)
+    check_same(str(folder), schema, there)
+    return there
+
+
+def check_same(place: str, schema: dict[str, Column] | None, there: dict[str, Column]) -> None:
     difference = None if schema is None else first_difference(schema, there)
     if difference is not None:
         name, ours, theirs = difference
-        raise SchemaError(f"{folder}: column {name!r} is {theirs} there, got {ours}")
-    return there
+        raise SchemaError(f"{place}: column {name!r} is {theirs} there, got {ours}")
 
 
 def _make(folder: Path, schema: dict[str, Column] | None) -> None:
@@ -47,17 +51,26 @@ def _make(folder: Path, schema: dict[str, Column] | None) -> None:
         raise WriteError(f"{folder}: wanted a folder, this is a file")
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    strange = sorted(name for name in os.listdir(folder) if name not in _OURS)
+    check_ours(str(folder), os.listdir(folder))
+    for name in FOLDERS:
+        (folder / name).mkdir(exist_ok=True)
+    _create(folder / "tmp", folder / SCHEMA_NAME, schema_file(schema))
+    if made:
+        sync_folder(folder.parent)
+
+
+def check_ours(place: str, names: list[str]) -> None:
+    """Of a folder without a schema: whether it is empty, or half made."""
+    strange = sorted(name for name in names if name not in _OURS)
     if strange:
         more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
         text = f"wanted a new or empty folder, or one made by hold.write, got one with {strange[0]!r}{more}"
-        raise WriteError(f"{folder}: {text}")
-    for name in FOLDERS:
-        (folder / name).mkdir(exist_ok=True)
-    content = {"holdfast_write": _VERSION, "schema": schema_to_json(schema)}
-    _create(folder / "tmp", folder / SCHEMA_NAME, json.dumps(content, indent=1).encode() + b"\n")
-    if made:
-        sync_folder(folder.parent)
+        raise WriteError(f"{place}: {text}")
+
+
+def schema_file(schema: dict[str, Column]) -> bytes:
+    content = {"holdfast_write": _VERSION, "schema": schema_to_json(schema, stored=True)}
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def _create(tmp: Path, target: Path, data: bytes) -> None:
@@ -80,12 +93,17 @@ def _create(tmp: Path, target: Path, data: bytes) -> None:
 def read_schema(folder: Path) -> dict[str, Column]:
     path = folder / SCHEMA_NAME
     try:
-        content = json.loads(path.read_bytes())
+        return parse_schema(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+
+
+def parse_schema(data: bytes, path: str) -> dict[str, Column]:
+    try:
+        content = json.loads(data)
         if content["holdfast_write"] != _VERSION:
             raise ValueError(f"version {content['holdfast_write']}")
         return schema_from_json(content["schema"])
-    except OSError as error:
-        raise InputError(f"{path}: cannot read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaError) as error:
         raise InputError(f"{path}: not the schema of a folder made by hold.write: {error!r}") from None
 
@@ -130,25 +148,15 @@ def _names_of(task: str, attempt: int) -> list[str]:
 
 def record_paths(parts: Path) -> Iterator[Path]:
     """The committed parts' records, in the order of their names."""
-    for name in sorted(_listed(parts)):
-        found = parse_name(name)
-        if found and found[2] == ".json":
-            yield parts / name
-
-
-def strays(parts: Path) -> list[str]:
-    """Data without a record: of an attempt that is about to commit, or that died then."""
-    names = set(_listed(parts))
-    found = [(name, parse_name(name)) for name in sorted(names)]
-    return [name for name, one in found if one and one[2] != ".json" and record_name(one[0], one[1]) not in names]
+    yield from (parts / name for name in records_in(listed(parts)))
 
 
 def claims(parts: Path) -> list[str]:
     """The tasks that are committed, visibly or not."""
-    return sorted(task for name in _listed(parts) if (task := parse_claim(name)) is not None)
+    return claims_in(listed(parts))
 
 
-def _listed(parts: Path) -> list[str]:
+def listed(parts: Path) -> list[str]:
     try:
         return os.listdir(parts)
     except OSError as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
+
+from .._base.launch import default_task
 
 Format = Literal["hdf5", "tfrecord"]
 
@@ -17,9 +20,11 @@ _CLAIM = re.compile(rf"\.({_TASK.pattern})\.json")
 
 
 def check_task(task: Any) -> str:
-    """A task's name, which becomes a part of file names."""
+    """A task's name, which becomes a part of file names. None: the one of this process's rank, if it has one."""
+    task = default_task() if task is None else task
     if task is None:
-        raise ValueError('wanted task=, a name for this piece of work that a retry gives again, such as "rank3-epoch0"')
+        text = 'wanted task=, a name for this piece of work that a retry gives again, such as "rank3-epoch0"'
+        raise ValueError(f"{text}: no launcher says which rank this process is")
     name = str(task) if isinstance(task, int) and not isinstance(task, bool) else task
     if not isinstance(name, str) or not _TASK.fullmatch(name):
         wanted = "a task's name of up to 180 of A-Z a-z 0-9 _ . = + @ , - that begins with a letter, a digit or _"
@@ -62,3 +67,23 @@ def parse_name(name: str) -> tuple[str, int, str] | None:
 def parse_claim(name: str) -> str | None:
     found = _CLAIM.fullmatch(name)
     return found[1] if found else None
+
+
+# ---- of all names in `parts`
+
+
+def records_in(names: Iterable[str]) -> list[str]:
+    """Those of the committed parts' records, in their order."""
+    return sorted(name for name in names if (found := parse_name(name)) and found[2] == ".json")
+
+
+def claims_in(names: Iterable[str]) -> list[str]:
+    """The tasks that are committed, visibly or not."""
+    return sorted(task for name in names if (task := parse_claim(name)) is not None)
+
+
+def strays_in(names: Iterable[str]) -> list[str]:
+    """Data without a record: of an attempt that is about to commit, or that died then."""
+    there = set(names)
+    found = [(name, parse_name(name)) for name in sorted(there)]
+    return [name for name, one in found if one and one[2] != ".json" and record_name(one[0], one[1]) not in there]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -13,11 +12,10 @@ from .._base.fork import tell_after_fork
 from ..errors import ClosedWriterError, ForkedWriterError, SchemaError
 from ..formats.schema_json import schema_digest
 from ..schema import Column
-from .commit import Commit
 from .failpoints import failpoint
 from .files import PartFile, make_file
-from .folder import find_committed
 from .names import Format
+from .place import Attempt, Place
 from .record import PartRecord
 from .stage import Stage
 from .workspace import Workspace
@@ -37,7 +35,7 @@ class Part:
 
     def __init__(
         self,
-        folder: Path,
+        place: Place,
         schema: dict[str, Column],
         task: str,
         kind: Format,
@@ -48,7 +46,7 @@ class Part:
         self._state: _State = "new"
         self.task = task
         self.record: PartRecord | None = None
-        self._folder, self._schema, self._kind, self._attempt = folder, schema, kind, attempt
+        self._place, self._schema, self._kind, self._attempt = place, schema, kind, attempt
         self._chunk_rows, self._codec = chunk_rows, codec
         self._rows = 0
         self._stage = Stage(schema)
@@ -58,7 +56,7 @@ class Part:
         self._look()
 
     def _look(self) -> None:
-        self.record = find_committed(self._folder / "parts", self.task)
+        self.record = self._place.find(self.task)
         self.done = self.record is not None
 
     @property
@@ -126,7 +124,7 @@ class Part:
             return self
 
     def _open(self) -> None:
-        self._workspace = Workspace(self._folder / "tmp", self.task)
+        self._workspace = self._place.workspace(self.task)
         try:
             self._file = make_file(self._workspace, self._schema, self._kind, self._chunk_rows, self._codec)
             failpoint("file-made")
@@ -153,8 +151,8 @@ class Part:
         assert self._workspace is not None
         try:
             self._flush()
-            commit = Commit(self._folder / "parts", self._workspace, self.task, self._attempt)
-            self.record = commit.run(self._file, self._kind, schema_digest(self._schema))
+            made = Attempt(self._workspace, self.task, self._attempt, self._kind, schema_digest(self._schema))
+            self.record = self._place.commit(made, self._file)
         except BaseException:
             self._fail()
             raise

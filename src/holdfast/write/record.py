@@ -6,7 +6,7 @@ import builtins
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from ..errors import CorruptError, InputError
 _VERSION = 1
 
 Chunk = tuple[int, int, int]
+Run = tuple[str, int, int]  # whose, the number of its first row there, and how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRecord:
-    """`chunks`: of an HDF5 part, by dataset: where each chunk is in the file, its bytes there, and their crc32c."""
+    """`chunks`: of an HDF5 part, by dataset: where each chunk is in the file, its bytes there, and their crc32c.
+    `runs`: of a part made by the central writer: whose rows lie in it, in the order of the file."""
 
     task: str
     attempt: int
@@ -33,9 +35,10 @@ class PartRecord:
     chunks: dict[str, list[Chunk]] = field(default_factory=dict)
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
+    runs: list[Run] | None = None
 
     def to_json(self) -> builtins.bytes:
-        content = {"holdfast_part": _VERSION, **asdict(self)}
+        content = {"holdfast_part": _VERSION, **{one.name: getattr(self, one.name) for one in fields(self)}}
         return json.dumps({**content, "record_crc32c": _crc(content)}, separators=(",", ":")).encode() + b"\n"
 
     def __str__(self) -> str:
@@ -53,6 +56,11 @@ def read_record(path: str | os.PathLike[str]) -> PartRecord:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"{os.fspath(path)}: cannot read: {error.strerror}") from error
+    return parse_record(data, os.fspath(path))
+
+
+def parse_record(data: bytes, path: str) -> PartRecord:
+    """CorruptError: it is not what was written. `path` is where it was found."""
     try:
         content = json.loads(data)
         crc = content.pop("record_crc32c")
@@ -60,11 +68,13 @@ def read_record(path: str | os.PathLike[str]) -> PartRecord:
         if version == _VERSION and crc == _crc(content) and data == _again(content, crc):
             del content["holdfast_part"]
             chunks = {name: [(o, n, c) for o, n, c in found] for name, found in content.pop("chunks").items()}
-            return PartRecord(**content, chunks=chunks)
+            runs = content.pop("runs", None)
+            runs = None if runs is None else [(whose, first, rows) for whose, first, rows in runs]
+            return PartRecord(**content, chunks=chunks, runs=runs)
         reason = "its checksum is wrong" if version == _VERSION else f"wanted version {_VERSION}, got {version!r}"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"it cannot be understood: {error!r}"
-    raise CorruptError(os.fspath(path), None, None, f"the part's record is damaged: {reason}")
+    raise CorruptError(path, None, None, f"the part's record is damaged: {reason}")
 
 
 def _again(content: dict[str, Any], crc: int) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import SchemaError
 from ..schema import Bytes, Column, Float32, Value
-from .files import checked
+from .fit import checked
 
 _MOST_ROWS = 512
 _MOST_BYTES = 1 << 21

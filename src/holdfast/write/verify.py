@@ -13,9 +13,10 @@ from .._native import codec
 from ..errors import DataError, HoldfastError, InputError
 from ..formats.shard import open_shard
 from ..schema import Column
-from .folder import claims, record_paths, strays
-from .names import claim_name, parse_name
-from .record import PartRecord, read_record
+from .folder import listed
+from .names import claim_name, claims_in, parse_name, records_in, strays_in
+from .place import LocalPlace, Place
+from .record import PartRecord, parse_record
 from .workspace import dead_workspace, workspaces
 
 _READ_BYTES = 1 << 22
@@ -59,67 +60,84 @@ class Report:
         return "\n".join([head + wrong + left, *(f"  {problem}" for problem in self.problems)])
 
 
-def verify(folder: Path, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
+def verify(place: Place, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
     """Reads every byte of every part; changes nothing. `tell` hears how many parts of how many are done."""
-    parts = folder / "parts"
     report = Report()
-    paths = list(record_paths(parts))
+    names = place.names()
+    records = records_in(names)
     tasks: Counter[str] = Counter()
-    for number, path in enumerate(paths):
-        tasks[path.name.rsplit(".", 2)[0]] += 1
-        _check_record(path, schema, digest, report)
+    for number, name in enumerate(records):
+        tasks[name.rsplit(".", 2)[0]] += 1
+        _check_record(place, name, schema, digest, report)
         if tell:
-            tell(number + 1, len(paths))
+            tell(number + 1, len(records))
     for task, times in tasks.items():
         if times > 1:
-            report.problems.append(Problem(str(parts), f"task {task!r} is there {times} times, wanted it once"))
-    _check_claims(parts, tasks, report)
-    _find_leftovers(folder, report)
+            report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, wanted it once"))
+    _check_claims(place, set(names), tasks, report)
     return report
 
 
-def _check_record(path: Path, schema: dict[str, Column], digest: str, report: Report) -> None:
+def verify_folder(folder: Path, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
+    """The same of a folder on this machine, and what is left there of attempts that are no more."""
+    report = verify(LocalPlace(folder), schema, digest, tell)
+    report.leftovers += [f"parts/{name}: it has no record" for name in strays_in(listed(folder / "parts"))]
+    for workspace in workspaces(folder / "tmp"):
+        with dead_workspace(workspace) as note:
+            (report.at_work if note is None else report.leftovers).append(f"tmp/{workspace.name}")
+    return report
+
+
+def _check_record(place: Place, name: str, schema: dict[str, Column], digest: str, report: Report) -> None:
     report.parts += 1
+    shown = place.shown(name)
     try:
-        record = read_record(path)
+        record = parse_record(place.read(name), shown)
     except HoldfastError as error:
-        report.problems.append(Problem(str(path), error.reason if isinstance(error, DataError) else str(error)))
+        report.problems.append(Problem(shown, _reason(error, shown)))
         return
     named = (record.task, record.attempt, ".json")
-    if named != parse_name(path.name):
-        report.problems.append(Problem(str(path), f"it is of {record}: somebody gave it another name"))
+    if named != parse_name(name):
+        report.problems.append(Problem(shown, f"it is of {record}: somebody gave it another name"))
     if record.schema != digest:
-        report.problems.append(Problem(str(path), f"it was written with schema {record.schema}, the run's is {digest}"))
+        report.problems.append(Problem(shown, f"it was written with schema {record.schema}, the run's is {digest}"))
     report.rows += record.rows
     report.bytes += record.bytes
-    before = len(report.problems)
-    report.problems += _check_data(path.with_name(record.file), record)
-    if len(report.problems) == before:
-        report.problems += _check_rows(path.with_name(record.file), record, schema)
+    data = place.shown(record.file)
+    try:
+        with place.data(record.file) as path:
+            found = list(_check_data(path, data, record)) or list(_check_rows(path, data, record, schema))
+    except InputError as error:
+        found = [Problem(data, _reason(error, data))]
+    report.problems += found
 
 
-def _check_data(path: Path, record: PartRecord) -> Iterator[Problem]:
+def _reason(error: HoldfastError, shown: str) -> str:
+    return error.reason if isinstance(error, DataError) else str(error).removeprefix(f"{shown}: ")
+
+
+def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield Problem(str(path), f"it is missing, with {record.rows:,} rows")
+        yield Problem(shown, f"it is missing, with {record.rows:,} rows")
         return
     except OSError as error:
-        yield Problem(str(path), f"it cannot be opened: {error.strerror}")
+        yield Problem(shown, f"it cannot be opened: {error.strerror}")
         return
     try:
         size = os.fstat(fd).st_size
         if size != record.bytes:
-            yield Problem(str(path), f"wanted {record.bytes:,} bytes, got {size:,}")
+            yield Problem(shown, f"wanted {record.bytes:,} bytes, got {size:,}")
         elif _crc(fd, 0, size) == record.crc32c:
             return
-        damaged = list(_damaged_chunks(fd, path, record))
+        damaged = list(_damaged_chunks(fd, shown, record))
         yield from damaged
         if not damaged and size == record.bytes:
             where = "outside of the chunks, in what describes them" if record.chunks else "of the file"
-            yield Problem(str(path), f"the checksum {where} is wrong")
+            yield Problem(shown, f"the checksum {where} is wrong")
     except OSError as error:
-        yield Problem(str(path), f"it cannot be read: {error.strerror}")
+        yield Problem(shown, f"it cannot be read: {error.strerror}")
     finally:
         os.close(fd)
 
@@ -131,46 +149,42 @@ def _crc(fd: int, offset: int, size: int) -> int:
     return crc
 
 
-def _damaged_chunks(fd: int, path: Path, record: PartRecord) -> Iterator[Problem]:
+def _damaged_chunks(fd: int, shown: str, record: PartRecord) -> Iterator[Problem]:
     for dataset, chunks in record.chunks.items():
         for number, (offset, size, crc) in enumerate(chunks):
             if _crc(fd, offset, size) != crc:
-                yield Problem(str(path), "the checksum of the chunk is wrong", dataset, number, offset)
+                yield Problem(shown, "the checksum of the chunk is wrong", dataset, number, offset)
 
 
-def _check_rows(path: Path, record: PartRecord, schema: dict[str, Column]) -> Iterator[Problem]:
+def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Column]) -> Iterator[Problem]:
     """The bytes are those that were written: this is against a writer that counted wrong."""
     try:
         shard: Any = open_shard(path, schema)
         with shard:
             rows = len(shard)
     except HoldfastError as error:
-        yield Problem(str(path), f"it cannot be opened: {error}")
+        yield Problem(shown, f"it cannot be opened: {str(error).replace(str(path), shown)}")
         return
     if rows != record.rows:
-        yield Problem(str(path), f"wanted {record.rows:,} rows, got {rows:,}")
+        yield Problem(shown, f"wanted {record.rows:,} rows, got {rows:,}")
 
 
-def _check_claims(parts: Path, tasks: Counter[str], report: Report) -> None:
-    there = claims(parts)
+def _check_claims(place: Place, names: set[str], tasks: Counter[str], report: Report) -> None:
+    there = claims_in(names)
     for task in there:
         if task in tasks:
             continue
+        shown = place.shown(claim_name(task))
         try:
-            record = read_record(parts / claim_name(task))
+            record = parse_record(place.read(claim_name(task)), shown)
         except (DataError, InputError) as error:
-            report.problems.append(Problem(str(parts / claim_name(task)), str(error)))
+            report.problems.append(Problem(shown, str(error)))
             continue
-        if (parts / record.file).exists():
+        if record.file in names:
             report.leftovers.append(f"{record}: committed, and made visible by the next hold.write of this folder")
         else:
-            report.problems.append(Problem(str(parts / record.file), f"it is missing, and so is its record: {record}"))
+            text = f"it is missing, and so is its record: {record}"
+            report.problems.append(Problem(place.shown(record.file), text))
     for task in sorted(set(tasks) - set(there)):
-        report.problems.append(Problem(str(parts), f"task {task!r} has a record, but no claim ({claim_name(task)})"))
-
-
-def _find_leftovers(folder: Path, report: Report) -> None:
-    report.leftovers += [f"parts/{name}: it has no record" for name in strays(folder / "parts")]
-    for workspace in workspaces(folder / "tmp"):
-        with dead_workspace(workspace) as note:
-            (report.at_work if note is None else report.leftovers).append(f"tmp/{workspace.name}")
+        text = f"task {task!r} has a record, but no claim ({claim_name(task)})"
+        report.problems.append(Problem(place.shown(""), text))

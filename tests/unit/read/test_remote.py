@@ -15,8 +15,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import holdfast as hold
+from holdfast._base import stores
 from holdfast.errors import CorruptError, InputError
-from holdfast.read.sources import stores
 from holdfast.read.sources.catalog import Catalog
 from holdfast.read.sources.find import find_sources
 from holdfast.read.sources.remote import RemoteCache

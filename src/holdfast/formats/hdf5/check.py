@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 
+from .filters import PACKAGE, lacking_filter
 from .pieces import Piece, guessed_chunks, listed_chunks, read_piece, runs
 from .sources import check_external_link, check_external_storage, check_virtual
 from .walk import Thing, open_file, reason_of, walk
@@ -88,6 +89,10 @@ class _Check:
             return []
         if dataset.is_virtual:
             check_virtual(dataset, path, self.path, self.file, self.voice)
+            return []
+        lacking = lacking_filter(dataset)
+        if lacking is not None:
+            self.voice.wrong(path, f"cannot be read here: it {lacking}: pip install {PACKAGE}")
             return []
         if dataset.chunks is None:
             if dataset.external:

@@ -87,6 +87,10 @@ def _work(name: str) -> Callable[[dict[str, Any], Voice], None]:
         from .rebuild import build_file
 
         return build_file
+    if name == "merge":
+        from .merge.work import merge
+
+        return merge
     from .survey import survey_file
 
     return survey_file

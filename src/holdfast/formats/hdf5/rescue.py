@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from .filters import PACKAGE, lacking_filter
 from .pieces import Piece, guessed_chunks, listed_chunks, read_piece, runs
 from .walk import Thing, open_file, reason_of, walk, walk_orphans
 
@@ -153,6 +154,9 @@ def _pieces(dataset: h5py.Dataset, path: str, voice: Voice, file_bytes: int) -> 
         if dataset.id.get_offset() is None and not dataset.external and dataset.id.get_storage_size() == 0:
             return []  # nothing was ever written
         return list(_before_cut(path, runs(dataset), voice, file_bytes))
+    lacking = lacking_filter(dataset)
+    if lacking is not None:
+        voice.wrong(path, f"cannot be read here: it {lacking}: pip install {PACKAGE}")
     try:
         return [piece for piece in listed_chunks(dataset) if all(piece.sizes)]
     except Exception as error:

@@ -16,6 +16,7 @@ from ...schema import Bytes, Column, Ragged, check_schema
 from ..columns import Batch, ColumnData
 from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
+from .filters import PACKAGE, lacking_filter
 from .handles import HANDLES
 from .layout import key_of as _key
 from .layout import marked_column, marked_schema
@@ -121,6 +122,7 @@ class HDF5Shard:
         first, rows, chunk, row_bytes = self._names[0], -1, 1, 0
         for name in self._names:
             dataset = self._dataset(name)
+            self._check_filters(name)
             if rows < 0:
                 rows = len(dataset)
             if len(dataset) != rows:
@@ -138,6 +140,18 @@ class HDF5Shard:
             row_bytes += _row_bytes(dataset)
         # Variable-length values are elsewhere in the file: what it has more than its rows account for is theirs.
         return rows, min(chunk, max(rows, 1)), max(row_bytes, os.path.getsize(self.path) // max(rows, 1))
+
+    def _check_filters(self, name: str) -> None:
+        """A filter that is not installed is not damage: no row of the file may be taken for lost."""
+        thing = self._file()[name]
+        inside: list[h5py.Dataset] = [thing]
+        if isinstance(thing, h5py.Group):
+            inside.clear()
+            thing.visititems(lambda _, one: inside.append(one) if isinstance(one, h5py.Dataset) else None)
+        for dataset in inside:
+            lacking = lacking_filter(dataset)
+            if lacking is not None:
+                raise DecodeError(self.path, None, None, f"dataset {name!r} {lacking}", f"pip install {PACKAGE}")
 
     @property
     def schema(self) -> dict[str, Column]:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-Codec = Literal["gzip", "lzf"] | tuple[Literal["gzip"], int] | None
+from ..._base.codecs import Codec, check_codec
+from .filters import ZSTD
 
-_LEVEL = 4
-
-
-def check_codec(codec: Any) -> tuple[str | None, int]:
-    """A codec's name and its level, or a ValueError."""
-    name, level = codec if isinstance(codec, tuple) and len(codec) == 2 else (codec, _LEVEL)
-    good = name in (None, "gzip") or (name == "lzf" and not isinstance(codec, tuple))
-    if not good or isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
-        raise ValueError(f'wanted codec to be None, "gzip", "lzf" or ("gzip", 0 to 9), got {codec!r}')
-    return name, level
+__all__ = ["ChunkSink", "Codec", "check_codec"]
 
 
 class ChunkSink:
@@ -48,6 +40,7 @@ class ChunkSink:
         self._n_kept = 0
         self._written = 0
         self._dataset: h5py.Dataset | None = None
+        self.crcs: list[int] = []  # of the first chunks, as far as they were told
 
     @property
     def path(self) -> str:
@@ -73,6 +66,19 @@ class ChunkSink:
         self._kept[self._n_kept : self._n_kept + len(items)] = items
         self._n_kept += len(items)
 
+    def add_chunk(self, data: Any, crc: int) -> None:
+        """A whole chunk as it is to be in the file, with its crc32c. Only while nothing is kept back."""
+        assert not self._n_kept
+        if self._kind not in (None, "gzip"):  # HDF5's own filters pack it: it comes unpacked
+            self._write(np.frombuffer(data, self._kept.dtype).reshape(self._kept.shape), self._chunk)
+            return
+        if self._dataset is None:
+            self._dataset = self._make(self._chunk)
+        first, self._written = self._written, self._written + self._chunk
+        self._dataset.id.set_extent((self._written, *self._shape))
+        self._dataset.id.write_direct_chunk((first, *self._zeros), data)
+        self.crcs.append(crc)
+
     def finish(self) -> None:
         """Writes what was kept back. The rest of a last chunk is zeros, behind the dataset's end."""
         if self._dataset is None:
@@ -87,6 +93,8 @@ class ChunkSink:
         packed: dict[str, Any] = {} if self._kind is None else {"compression": self._kind}
         if self._kind == "gzip":
             packed["compression_opts"] = self._level
+        elif self._kind == "zstd":
+            packed = {"compression": ZSTD, "compression_opts": (self._level,)}
         return self._group.create_dataset(
             self._name,
             (0, *self._shape),
@@ -101,7 +109,7 @@ class ChunkSink:
             self._dataset = self._make(self._chunk)
         first, self._written = self._written, self._written + items
         self._dataset.resize(self._written, 0)
-        if self._kind == "lzf":
+        if self._kind in ("lzf", "zstd"):
             self._dataset[first:] = chunk[:items]
             return
         data: Any = chunk.reshape(-1).view(np.uint8)

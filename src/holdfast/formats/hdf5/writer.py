@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from ..._native import codec as native
 from ...errors import WriteError
-from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema
+from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
 from ..schema_json import column_to_json, schema_to_json
+from .filters import PACKAGE, ZSTD, has_filter
+from .joined_crc import join
 from .layout import DTYPES, MARK, check_keys, is_packed, key_of
 from .sink import ChunkSink, Codec, check_codec
 
@@ -45,6 +47,8 @@ class HDF5Writer:
     A write that fails (a full disk) leaves libhdf5 with data it can get rid of neither at close nor at exit, where it
     then crashes the process. So before such a file is closed its descriptor is made one of a file in memory, which
     takes everything. The same keeps a forked child from writing into its parent's file.
+
+    chunk_rows, codec: for all columns; None: as the schema says, column by column
     """
 
     def __init__(
@@ -54,8 +58,8 @@ class HDF5Writer:
         self.schema = check_schema(schema)
         self.rows = 0
         check_keys(self.schema)
-        packing = check_codec(codec)
-        self.chunk_rows = _rows_for(self.schema) if chunk_rows is None else chunk_rows
+        packing = packings(self.schema, codec)
+        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or _rows_for(self.schema)
         self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
         try:
@@ -65,7 +69,10 @@ class HDF5Writer:
             self._hdf5_fd = self._file.id.get_vfd_handle()
             os.set_inheritable(self._hdf5_fd, False)
             self.fd = os.dup(self._hdf5_fd)
-            self._columns = [_ColumnSinks(self._file, n, c, self.chunk_rows, packing) for n, c in self.schema.items()]
+            self._columns = [
+                _ColumnSinks(self._file, name, column, self.chunk_rows, packing[name])
+                for name, column in self.schema.items()
+            ]
             self._file.attrs[MARK] = json.dumps({"version": 1, "schema": schema_to_json(self.schema)})
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
@@ -82,6 +89,19 @@ class HDF5Writer:
             raise self._failed(error) from error
         self.rows += rows
 
+    def extend_by_chunk(self, buffers: list[native.ColumnBuffers], chunks: list[Any]) -> None:
+        """As many rows as a chunk has. `chunks` are columns of a fixed shape as they are to be in the file, with their
+        crc32c; for the others there is None, and their buffers. Only before any rows that did not fill a chunk."""
+        try:
+            for column, parts, chunk in zip(self._columns, buffers, chunks, strict=True):
+                if chunk is None:
+                    column.add(parts)
+                else:
+                    column.sinks[0].add_chunk(*chunk)
+        except _HDF5_ERRORS as error:
+            raise self._failed(error) from error
+        self.rows += self.chunk_rows
+
     def settle(self) -> Settled:
         """Everything is in the file, and it is closed. Not yet on disk for good: that is fsync of `fd`."""
         assert self._file is not None
@@ -89,11 +109,14 @@ class HDF5Writer:
             for column in self._columns:
                 column.finish()
             self._file.flush()  # what fails must fail here: a close that fails cannot be undone
-            places = {sink.path: sink.chunks() for column in self._columns for sink in column.sinks}
+            sinks = [sink for column in self._columns for sink in column.sinks]
+            places = {sink.path: sink.chunks() for sink in sinks}
+            known = dict(pair for sink in sinks for pair in zip(places[sink.path], sink.crcs, strict=False))
             self._columns = []
             self._file.close()
             self._file = None
-            size_bytes, crc, crcs = checksums(self.fd, sorted(place for found in places.values() for place in found))
+            in_order = sorted(place for found in places.values() for place in found)
+            size_bytes, crc, crcs = checksums(self.fd, in_order, known)
             chunks = {name: [(*place, crcs[place]) for place in found] for name, found in places.items()}
             return Settled(self.rows, size_bytes, crc, chunks)
         except _HDF5_ERRORS as error:
@@ -114,8 +137,8 @@ class HDF5Writer:
         if self.fd >= 0:
             os.close(self.fd)  # first: one descriptor must be free
             self.fd = -1
-        if self._file is not None and self._hdf5_fd >= 0:
-            _cut_off(self._hdf5_fd)
+        if self._file is not None and self._hdf5_fd >= 0 and _cut_off(self._hdf5_fd):
+            self._hdf5_fd = -1  # once: closed behind our back, the number may be anybody's next time
 
     def _close(self) -> None:
         self._columns = []
@@ -131,6 +154,14 @@ class HDF5Writer:
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error)
         return WriteError(f"cannot write {self.path}: {reason}; nothing of it was left behind")
+
+
+def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None, int]]:
+    """How each column is packed: all as `codec` says, or each as the schema does. WriteError: not possible here."""
+    found = {name: check_codec(column.codec if codec is None else codec) for name, column in schema.items()}
+    if any(kind == "zstd" for kind, _ in found.values()) and not has_filter(ZSTD):
+        raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
+    return found
 
 
 class _ColumnSinks:
@@ -200,14 +231,21 @@ def _rows_for(schema: Schema) -> int:
     return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
 
 
-def checksums(fd: int, places: list[Place]) -> tuple[int, int, dict[Place, int]]:
-    """A file's size and crc32c, and those of these places in it, which do not overlap, in one go through it."""
+def checksums(
+    fd: int, places: list[Place], known: Mapping[Place, int] | None = None
+) -> tuple[int, int, dict[Place, int]]:
+    """A file's size and crc32c, and those of these places in it, which do not overlap, in one go through it. Places
+    whose own is known are not read: if they were written wrong, it shows when the file is verified."""
     size_bytes, at, crc = os.fstat(fd).st_size, 0, 0
     buffer = memoryview(bytearray(_READ_BYTES))
     crcs: dict[Place, int] = {}
     for place in [*places, (size_bytes, 0)]:
         crc, _ = _crc_over(fd, at, place[0] - at, crc, buffer)
-        crc, crcs[place] = _crc_over(fd, *place, crc, buffer)
+        if known and place in known:
+            crcs[place] = known[place]
+            crc = join(crc, known[place], place[1])
+        else:
+            crc, crcs[place] = _crc_over(fd, *place, crc, buffer)
         at = sum(place)
     return size_bytes, crc, crcs
 
@@ -224,10 +262,13 @@ def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> 
     return crc, alone
 
 
-def _cut_off(fd: int) -> None:
+def _cut_off(fd: int) -> bool:
+    """Whether it is done: what is written to this descriptor goes nowhere."""
     try:
         memory = os.memfd_create("holdfast-cut-off", os.MFD_CLOEXEC)
     except OSError:
-        return  # not one descriptor is free, though one was closed for it: another thread took it
-    os.dup2(memory, fd, inheritable=False)
-    os.close(memory)
+        return False  # not one descriptor is free, though one was closed for it: another thread took it
+    if memory != fd:  # else it was closed already, and the number given out again
+        os.dup2(memory, fd, inheritable=False)
+        os.close(memory)
+    return True

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.atomic import PartialFile, partial_path, target_of_partial
+from ..._base.stores import ask, open_store
 from ...errors import InputError, WriteError, WriterBusyError
 from .handles import OpenFile
-from .stores import ask, open_store
 
 MOST_BYTES = 20_000_000_000
 

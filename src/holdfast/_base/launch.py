@@ -20,11 +20,12 @@ Environment = Mapping[str, str]
 
 
 class Launch(NamedTuple):
-    """This process is rank `rank` of `world`; `source` said so."""
+    """This process is rank `rank` of `world`; `source` said so. `role`: what it is, if it is none of the ranks."""
 
     rank: int
     world: int
     source: str
+    role: str = ""
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world} ({self.source})"
@@ -36,11 +37,24 @@ def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None
         return _explicit(shard)
     if shard != "auto":
         raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}')
+    return _told(environ) or Launch(0, 1, "alone: no launcher was found")
+
+
+def default_task(environ: Environment | None = None) -> str | None:
+    """A name for this process's work that it gets again after a restart: `rank3`. None: no launcher was found.
+
+    What trains beside the ranks, as an evaluator does, has a name of its own: `evaluator0`.
+    """
+    found = _told(environ)
+    return None if found is None else found.role or f"rank{found.rank}"
+
+
+def _told(environ: Environment | None) -> Launch | None:
     environ = os.environ if environ is None else environ
     inner = [found for ask in _INNER if (found := ask(environ))]
     _agree(inner)
     outer = [found for ask in _OUTER if (found := ask(environ))]
-    return (inner + outer or [Launch(0, 1, "alone: no launcher was found")])[0]
+    return next(iter(inner + outer), None)
 
 
 def _explicit(shard: Any) -> Launch:
@@ -57,7 +71,7 @@ def _agree(found: list[Launch]) -> None:
     if len({(one.rank, one.world) for one in found}) > 1:
         said = ", ".join(f"{one.source} says rank {one.rank} of {one.world}" for one in found)
         raise InputError(
-            f"who this process is cannot be told: {said}. Give shard=(rank, world), or unset what is stale"
+            f"who this process is cannot be told: {said}. Say it (shard=(rank, world), task=…), or unset what is stale"
         )
 
 
@@ -143,7 +157,7 @@ def _tf_config(environ: Environment) -> Launch | None:
     if not cluster or not task:
         return None
     if kind not in sizes:
-        return Launch(0, 1, f"TF_CONFIG: a task of type {kind!r} reads by itself")
+        return Launch(0, 1, f"TF_CONFIG: a task of type {kind!r} reads by itself", f"{kind}{index}")
     if not 0 <= index < sizes[kind]:
         raise InputError(f"TF_CONFIG: wanted a {kind} from 0 to below {sizes[kind]}, got {index}")
     before = index if kind != "worker" else sizes["chief"] + sizes["master"] + index

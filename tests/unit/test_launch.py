@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from holdfast._base.launch import Launch, default_task, find_rank
 from holdfast.errors import InputError
-from holdfast.read.launch import Launch, find_rank
 
 MULTI_WORKER = {"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "task": {"type": "worker", "index": 1}}
 
@@ -72,6 +72,19 @@ def test_what_cannot_be_is_named(environ: dict[str, str], said: str) -> None:
         find_rank("auto", environ)
 
 
+@pytest.mark.parametrize(
+    ("environ", "task"),
+    [
+        ({}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "rank0"),
+        (tf_config(), "rank2"),
+        (tf_config(task={"type": "evaluator", "index": 0}), "evaluator0"),  # and not the chief's own rank0
+    ],
+)
+def test_a_name_for_a_task(environ: dict[str, str], task: str | None) -> None:
+    assert default_task(environ) == task
+
+
 def test_as_given() -> None:
     assert find_rank((1, 4), {"RANK": "0", "WORLD_SIZE": "2"}) == Launch(1, 4, "as given")
     for wrong in ((4, 4), (-1, 2), (1,), 3, "all"):
@@ -81,7 +94,7 @@ def test_as_given() -> None:
 
 DISTRIBUTED = """
 import sys, torch.distributed as dist
-from holdfast.read.launch import find_rank
+from holdfast._base.launch import find_rank
 print(find_rank("auto", {}))
 store = dist.FileStore(sys.argv[1], 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -106,6 +119,6 @@ def test_torch_once_it_is_initialised(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_torch_is_not_imported_for_it() -> None:
-    code = "import sys; from holdfast.read.launch import find_rank; find_rank(); print('torch' in sys.modules)"
+    code = "import sys; from holdfast._base.launch import find_rank; find_rank(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"

@@ -1,0 +1,89 @@
+"""Remote stores by fsspec, which is imported when a URL is used. Their errors become one kind that names the URL."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..errors import HoldfastError, InputError
+
+T = TypeVar("T")
+Options = Mapping[str, Any]
+
+PAUSES_S = (0.25, 1.0, 4.0)  # before the second, third and last try
+
+_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "hdfs": "pyarrow",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+    "hf": "huggingface_hub",
+}
+_WITH_HOST = ("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb")  # where fsspec's own paths leave the host out
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, KeyError)
+_FINAL_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError")
+
+
+def open_store(url: str, options: Options | None = None) -> tuple[Any, str]:
+    """The file system of a URL, as fsspec keeps it for this process, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    scheme = url.partition("://")[0]
+    try:
+        fs, path = url_to_fs(url, **(options or {}))
+    except ImportError as error:
+        package = _PACKAGES.get(scheme, "the package for it")
+        raise InputError(f"{url}: {scheme}:// needs the Python package {package}: pip install {package}") from error
+    except ValueError as error:
+        raise InputError(f"{url}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{url}: its store cannot be reached: {error}") from error
+    return fs, path
+
+
+def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputError) -> T:
+    """An answer from a store. What may pass is tried again; what does not becomes an error that names the URL."""
+    for pause_s in (*PAUSES_S, None):
+        try:
+            return question()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if pause_s is None or is_final(error):
+                raise wrong(f"{url}: {reason_of(error)}") from error
+            time.sleep(pause_s)
+    raise AssertionError
+
+
+def is_final(error: Exception) -> bool:
+    """Whether another try would end alike."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return True
+    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "the store has no such file"
+    if isinstance(error, PermissionError):
+        return f"no permission: {error.strerror or error}"
+    return f"{type(error).__name__}: {error}"
+
+
+def url_of(given: str, path: str) -> str:
+    """The URL of a path in the same store."""
+    if "://" in path:
+        return path
+    scheme, _, rest = given.partition("://")
+    host = rest.partition("/")[0] if scheme in _WITH_HOST else ""
+    return f"{scheme}://{host}{path}"

@@ -1,0 +1,200 @@
+"""Do the sources fit together, and what becomes of each of their objects? Every refusal names both sides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+
+from ....schema import Ragged
+from ..layout import MARK
+from .facts import Attribute, Dataset, Node, Refusal, Source, Target
+
+FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
+
+
+@dataclass(slots=True)
+class Column:
+    """What has a length: a dataset, or a packed group and all that is in it."""
+
+    path: str
+    rows: list[int]  # in each source
+    mark: Any = None
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What the result will be made of. `columns` first in the order of the first source."""
+
+    sources: list[Source]
+    groups: list[str] = field(default_factory=list)
+    links: list[tuple[str, Node]] = field(default_factory=list)
+    datatypes: list[tuple[str, Node]] = field(default_factory=list)
+    attributes: dict[str, dict[str, Attribute]] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    columns: list[Column] = field(default_factory=list)
+    single: list[str] = field(default_factory=list)  # datasets without rows
+    notes: list[str] = field(default_factory=list)
+
+
+def agree(sources: list[Source]) -> Agreement:
+    first, made = sources[0], Agreement(sources)
+    for source in sources[1:]:
+        _same_objects(first, source)
+    axes = _axis_scales(first)
+    for path, node in first.nodes.items():
+        nodes = [source.nodes.get(path, node) for source in sources]
+        made.attributes[path] = _attributes(path, nodes, made)
+        match node.kind:
+            case "group":
+                made.groups.append(path)
+            case "datatype":
+                made.datatypes.append((path, node))
+            case "dataset":
+                _take_dataset(path, made, path in axes)
+            case _:
+                made.links.append((path, node))
+    for source in sources[1:]:
+        made.groups += [p for p, node in source.nodes.items() if node.kind == "group" and p not in made.groups]
+    _find_columns(made)
+    return made
+
+
+def _same_objects(first: Source, other: Source) -> None:
+    for one, two in ((first, other), (other, first)):
+        for path, node in one.nodes.items():
+            there = two.nodes.get(path)
+            if there is None and node.kind == "group":
+                continue
+            if there is None:
+                raise Refusal("schema", two.path, f"{node.kind} {path!r} is missing, {one.path} has it")
+            if (there.kind, there.target) != (node.kind, node.target) or there.mark != node.mark:
+                text = f"{path!r} is {_said(there)}, in {one.path} it is {_said(node)}"
+                raise Refusal("schema", two.path, text)
+            if node.dataset is not None and there.dataset is not None and one is first:
+                _same_dataset(first, other, node.dataset, there.dataset)
+
+
+def _said(node: Node) -> str:
+    if node.kind in ("soft", "again"):
+        return f"a link to {node.target!r}"
+    return f"a column {node.mark!r}" if node.mark is not None else f"a {node.kind}"
+
+
+def _same_dataset(first: Source, other: Source, ours: Dataset, theirs: Dataset) -> None:
+    def refuse(what: str, got: object, wanted: object) -> None:
+        text = f"dataset {theirs.path!r} has {what} {got}, in {first.path} it has {wanted}"
+        raise Refusal("schema", other.path, text)
+
+    if h5py.h5t.decode(ours.type) != h5py.h5t.decode(theirs.type):
+        refuse("the type", theirs.words, ours.words)
+    if (ours.shape is None, len(ours.shape or ())) != (theirs.shape is None, len(theirs.shape or ())):
+        refuse("the shape", theirs.shape, ours.shape)
+    if ours.row_shape != theirs.row_shape:
+        refuse("rows of the shape", theirs.row_shape, ours.row_shape)
+    if _codes(ours) != _codes(theirs) and ours.shape:
+        refuse("the filters", _filters_said(theirs), _filters_said(ours))
+    if ours.fill != theirs.fill:
+        refuse("the fill value", theirs.fill, ours.fill)
+
+
+def _codes(dataset: Dataset) -> list[int]:
+    """Their values may differ: some say how large the chunk is. Chunks are copied only where those fit, too."""
+    return [code for code, _, _ in dataset.filters]
+
+
+def _filters_said(dataset: Dataset) -> str:
+    return " + ".join(FILTERS.get(code, f"filter {code}") for code, _, _ in dataset.filters) or "none"
+
+
+def _axis_scales(first: Source) -> set[str]:
+    """Datasets that say what stands along an axis that is not that of the rows: they do not grow with them."""
+    found: set[str] = set()
+    along: set[str] = set()
+    for node in first.nodes.values():
+        for axis, name in node.dataset.scales if node.dataset is not None else ():
+            (found if axis else along).add(name)
+    both = sorted(found & along)
+    if both:
+        text = f"dataset {both[0]!r} is the scale of rows and of another axis: it would have to grow, and not to"
+        raise Refusal("schema", first.path, text)
+    return found
+
+
+def _attributes(path: str, nodes: list[Node], made: Agreement) -> dict[str, Attribute]:
+    """Those that are the same in all; the others are told of."""
+    kept: dict[str, Attribute] = {}
+    for name in dict.fromkeys(name for node in nodes for name in node.attributes):
+        values = [node.attributes.get(name) for node in nodes]
+        wanted = values[0]
+        odd = next((n for n, v in enumerate(values) if v is None or wanted is None or v.plain != wanted.plain), None)
+        if wanted is not None and (odd is None or (name == MARK and None not in values)):  # marks were compared already
+            kept[name] = wanted
+            continue
+        with_it = next(n for n, v in enumerate(values) if v is not None)
+        other = odd if odd is not None and odd != with_it else next(n for n, v in enumerate(values) if v is None)
+        here, there = made.sources[with_it].path, made.sources[other].path
+        how = f"is in {here} and not in {there}" if values[other] is None else f"is not the same in {here} and {there}"
+        made.notes.append(f"attribute {name!r} of {path!r} {how}: left out")
+    return kept
+
+
+def _take_dataset(path: str, made: Agreement, is_axis: bool) -> None:
+    found = [node.dataset for source in made.sources if (node := source.nodes[path]).dataset is not None]
+    datasets = [one for one in found if one is not None]
+    if not datasets[0].shape:
+        odd = next((one for one in datasets if one.value != datasets[0].value), None)
+        if odd is not None:
+            text = f"dataset {path!r} is one value, without rows to join, and another than in {made.sources[0].path}"
+            raise Refusal("schema", made.sources[odd.file].path, text)
+        made.single.append(path)
+        return
+    target = Target(path, _like(datasets), datasets, kept=is_axis)
+    made.targets[path] = target
+
+
+def _like(datasets: list[Dataset]) -> Dataset:
+    """The one whose chunks most rows already have: a small source may have small ones."""
+    chunked = [one for one in datasets if one.chunks]
+    if not chunked:
+        return datasets[0]
+    weights: Counter[tuple[int, ...]] = Counter()
+    for one in chunked:
+        assert one.chunks is not None
+        weights[one.chunks] += 1 + one.rows
+    best = max(weights, key=lambda chunks: (weights[chunks], chunks))
+    return next(one for one in chunked if one.chunks == best)
+
+
+# ---- columns
+
+
+def _find_columns(made: Agreement) -> None:
+    first = made.sources[0]
+    inside: list[str] = []
+    for path, node in first.nodes.items():
+        if path.startswith(tuple(inside)):
+            continue
+        if node.mark is not None:
+            made.columns.append(_packed_column(path, node, made))
+            inside.append(f"{path}/")
+        elif node.dataset is not None and path in made.targets and not made.targets[path].kept:
+            made.columns.append(Column(path, [one.rows for one in made.targets[path].sources]))
+
+
+def _packed_column(path: str, node: Node, made: Agreement) -> Column:
+    """Its ends are one more than its values; those of what lies inside follow from them."""
+    name = f"{path}/{'row_splits' if isinstance(node.mark, Ragged) else 'offsets'}"
+    per_row = node.mark.count if not isinstance(node.mark, Ragged) else 1
+    target = made.targets.get(name)
+    if target is None or f"{path}/values" not in made.sources[0].nodes:
+        raise Refusal("corrupt", made.sources[0].path, f"{path!r} is not the group of values and ends it says it is")
+    rows = []
+    for one in target.sources:
+        if one.item_bytes != 8 or not one.rows or (one.rows - 1) % per_row:
+            text = f"dataset {name!r} has {one.rows:,} ends of {one.words}, which cannot be those of {node.mark!r}"
+            raise Refusal("corrupt", made.sources[one.file].path, text)
+        rows.append((one.rows - 1) // per_row)
+    return Column(path, rows, node.mark)

@@ -1,0 +1,210 @@
+"""Reading rows of a source as the file has them: past the library where that is possible, every chunk checked."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ...._native import codec
+from ..walk import reason_of
+from .facts import NO_CRC, Dataset, Raw, Refusal, Source
+
+_OPEN_FILES = 16
+_RUN_BYTES = 1 << 20
+_GZIP, _SHUFFLE = 1, 2
+_AHEAD = 4
+
+
+class Files:
+    """Sources, a few of them open at a time. For one thread. `folder`: what a view's names for them start from."""
+
+    def __init__(self, sources: list[Source], folder: str = "") -> None:
+        self._sources, self._folder = sources, folder
+        self._fds: OrderedDict[int, int] = OrderedDict()
+        self._files: OrderedDict[int, h5py.File] = OrderedDict()
+
+    def fd(self, number: int) -> int:
+        if number in self._fds:
+            self._fds.move_to_end(number)
+            return self._fds[number]
+        if len(self._fds) >= _OPEN_FILES:
+            os.close(self._fds.popitem(last=False)[1])
+        self._fds[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+        return self._fds[number]
+
+    def hdf5(self, number: int) -> h5py.File:
+        if number not in self._files:
+            if len(self._files) >= _OPEN_FILES:
+                self._files.popitem(last=False)[1].close()
+            self._files[number] = h5py.File(self.path(number), "r")
+        self._files.move_to_end(number)
+        return self._files[number]
+
+    def path(self, number: int) -> str:
+        return self._sources[number].path
+
+    def view_name(self, number: int) -> bytes:
+        """A percent sign would be a pattern to the library."""
+        return os.fsencode(os.path.relpath(self.path(number), self._folder).replace("%", "%%"))
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        for file in self._files.values():
+            file.close()
+        self._fds.clear()
+        self._files.clear()
+
+    def read_into(self, number: int, view: memoryview, offset: int) -> None:
+        fd, done = self.fd(number), 0
+        while done < len(view):
+            n = os.preadv(fd, [view[done:]], offset + done)
+            if not n:
+                raise Refusal("corrupt", self.path(number), "it ends here, it was cut while it was read", offset + done)
+            done += n
+
+
+def check_crc(path: str, dataset: str, offset: int, got: int, wanted: int) -> None:
+    if wanted not in (NO_CRC, got):
+        text = f"dataset {dataset!r}: the crc32c of a chunk is {got:08x}, the record says {wanted:08x}"
+        raise Refusal("corrupt", path, text, offset)
+
+
+class Rows:
+    """`read` gives rows [start, stop) of a dataset, in pieces. `pool` unpacks ahead; None: at once."""
+
+    def __init__(self, files: Files, pool: ThreadPoolExecutor | None = None) -> None:
+        self._files, self._pool = files, pool
+
+    def read(self, dataset: Dataset, start: int, stop: int) -> Iterator[Raw]:
+        if dataset.chunks and _is_simple(dataset):
+            yield from self._from_chunks(dataset, start, stop)
+        elif dataset.chunks is None and dataset.offset is not None:
+            yield from self._from_flat(dataset, start, stop)
+        else:
+            yield from self._through_library(dataset, start, stop)
+
+    def _from_chunks(self, dataset: Dataset, start: int, stop: int) -> Iterator[Raw]:
+        assert dataset.chunks is not None
+        size = dataset.chunks[0]
+        first, last = start // size, -(-stop // size)
+        low, high = np.searchsorted(dataset.extents[:, 0], [first, last])
+        there = {int(row[0]): row.tolist() for row in dataset.extents[low:high]}
+
+        def work() -> Iterator[Callable[[], Raw]]:
+            for number in range(first, last):
+                a, b = max(start - number * size, 0), min(stop - number * size, size)
+                extent = there.get(number)
+                if extent is None or extent[3]:
+                    one = next(self._through_library(dataset, number * size + a, number * size + b))
+                    yield lambda one=one: one  # type: ignore[misc]
+                    continue
+                data = self._load(dataset, extent)
+                yield lambda data=data, offset=extent[1], a=a, b=b: self._unpack(dataset, data, offset)[a:b]  # type: ignore[misc]
+
+        yield from ahead(self._pool, work())
+
+    def _load(self, dataset: Dataset, extent: list[int]) -> bytearray:
+        _, offset, size, _, crc = extent
+        data = bytearray(size)
+        self._files.read_into(dataset.file, memoryview(data), offset)
+        if crc != NO_CRC:
+            check_crc(self._files.path(dataset.file), dataset.path, offset, codec.crc32c(data), crc)
+        return data
+
+    def _unpack(self, dataset: Dataset, data: Any, offset: int) -> Raw:
+        assert dataset.chunks is not None
+        try:
+            for code, _, _ in reversed(dataset.filters):
+                data = zlib.decompress(data) if code == _GZIP else unshuffle(data, dataset.item_bytes)
+            if len(data) != dataset.chunk_bytes:
+                raise ValueError(f"wanted {dataset.chunk_bytes:,} bytes, got {len(data):,}")
+        except (zlib.error, ValueError) as error:
+            text = f"dataset {dataset.path!r}: a chunk cannot be unpacked: {error}"
+            raise Refusal("corrupt", self._files.path(dataset.file), text, offset) from None
+        return np.frombuffer(data, f"V{dataset.item_bytes}").reshape(dataset.chunks)
+
+    def _from_flat(self, dataset: Dataset, start: int, stop: int) -> Iterator[Raw]:
+        assert dataset.offset is not None
+        step = max(1, _RUN_BYTES // max(dataset.row_bytes, 1))
+        for at in range(start, stop, step):
+            n = min(step, stop - at)
+            rows = np.empty((n, *dataset.row_shape), f"V{dataset.item_bytes}")
+            flat: Any = rows.reshape(-1).view(np.uint8)
+            self._files.read_into(dataset.file, memoryview(flat), dataset.offset + at * dataset.row_bytes)
+            yield rows
+
+    def _through_library(self, dataset: Dataset, start: int, stop: int) -> Iterator[Raw]:
+        """By the library's own call and in the file's own type: nothing is converted."""
+        step = max(1, _RUN_BYTES // max(dataset.row_bytes, 1)) if dataset.chunks is None else dataset.chunks[0]
+        try:
+            there = self._files.hdf5(dataset.file)[dataset.path].id
+            kind = there.get_type()
+            for at in range(start, stop, step):
+                n = min(step, stop - at)
+                self._check(dataset, at, at + n)
+                rows = np.empty((n, *dataset.row_shape), f"V{dataset.item_bytes}")
+                space = there.get_space()
+                space.select_hyperslab((at, *[0] * len(dataset.row_shape)), rows.shape)
+                there.read(h5py.h5s.create_simple(rows.shape), space, rows, kind)
+                yield rows
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            text = f"dataset {dataset.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
+            raise Refusal("corrupt", self._files.path(dataset.file), text) from error
+
+    def _check(self, dataset: Dataset, start: int, stop: int) -> None:
+        if dataset.chunks is None or not len(dataset.extents) or dataset.extents[0, 4] == NO_CRC:
+            return
+        size = dataset.chunks[0]
+        wanted = [start // size * dataset.across, -(-stop // size) * dataset.across]
+        low, high = np.searchsorted(dataset.extents[:, 0], wanted)
+        for row in dataset.extents[low:high].tolist():
+            self._load(dataset, row)
+
+
+def _is_simple(dataset: Dataset) -> bool:
+    """Whether a chunk is whole rows, packed in a way that needs no library."""
+    codes = [code for code, _, _ in dataset.filters]
+    return (
+        dataset.chunks is not None
+        and dataset.chunks[1:] == dataset.row_shape
+        and codes in ([], [_GZIP], [_SHUFFLE, _GZIP])
+    )
+
+
+def unshuffle(data: Any, item_bytes: int) -> Any:
+    if item_bytes == 1:
+        return data
+    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(item_bytes, -1).T).reshape(-1)
+
+
+def shuffle(data: Any, item_bytes: int) -> Any:
+    if item_bytes == 1:
+        return data
+    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, item_bytes).T).reshape(-1)
+
+
+def ahead(pool: ThreadPoolExecutor | None, work: Iterator[Callable[[], Any]]) -> Iterator[Any]:
+    """Results in order, a few of them made ahead."""
+    if pool is None:
+        for one in work:
+            yield one()
+        return
+    waiting: list[Future[Any]] = []
+    try:
+        for one in work:
+            waiting.append(pool.submit(one))
+            if len(waiting) >= _AHEAD:
+                yield waiting.pop(0).result()
+        while waiting:
+            yield waiting.pop(0).result()
+    finally:
+        for future in waiting:
+            future.cancel()

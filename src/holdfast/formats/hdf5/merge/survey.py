@@ -1,0 +1,190 @@
+"""In the child: what is in one source. A source that cannot be gone through to its end is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ..filters import PACKAGE, lacking_filter
+from ..layout import marked_column
+from ..record import find_record
+from ..rescue import _fill as fill_of
+from ..rescue import _filter as filter_facts
+from ..types import describe
+from ..walk import Thing, reason_of, walk
+from .facts import NO_CRC, Attribute, Dataset, Ints, Node, Refusal, Source
+
+if TYPE_CHECKING:
+    from ..child import Voice
+
+Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, and where in the file
+
+_MADE_BY_SCALES = ("DIMENSION_LIST", "REFERENCE_LIST")
+
+
+class _Strict:
+    """Hears what walk has to say: one thing that is wrong is enough."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def at_object(self, path: str) -> None:
+        pass
+
+    def wrong(self, path: str | None, reason: str, **where: Any) -> None:
+        raise Refusal("corrupt", self._path, f"{path or 'it'}: {reason}")
+
+
+def survey(number: int, path: str, voice: Voice) -> Source:
+    voice.say({"at": path})
+    source = Source(number, path)
+    record = find_record(path)
+    crcs: Crcs = {}
+    for chunk in record.chunks if record is not None else []:
+        crcs.setdefault(chunk.dataset, {})[chunk.offset, chunk.size] = chunk.crc32c
+    try:
+        with h5py.File(path, "r") as file:
+            for thing in walk(file, _Strict(path)):  # type: ignore[arg-type]
+                source.nodes[thing.path] = _node(source, thing, crcs)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise Refusal("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
+    if record is not None:
+        _check_recorded(source, record.datasets)
+    return source
+
+
+def _check_recorded(source: Source, wanted: set[str]) -> None:
+    for name in sorted(wanted):
+        node = source.nodes.get(name)
+        if node is None or node.dataset is None:
+            raise Refusal("corrupt", source.path, f"dataset {name!r} is missing, its record speaks of it")
+
+
+def _node(source: Source, thing: Thing, crcs: Crcs) -> Node:
+    if thing.kind == "external":
+        text = f"{thing.path!r} is a link into {thing.target_file!r}: merge what it leads to, or take the link away"
+        raise Refusal("schema", source.path, text)
+    if thing.kind in ("soft", "again"):
+        return Node(thing.kind, target=thing.target)
+    if thing.kind == "datatype":
+        return Node("datatype", _attributes(source, thing), type=thing.thing.id.encode())
+    node = Node(thing.kind, _attributes(source, thing), mark=marked_column(thing.thing))
+    if thing.kind == "dataset":
+        node.dataset = _dataset(source, thing, crcs)
+    return node
+
+
+def _attributes(source: Source, thing: Thing) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    for name in thing.thing.attrs:
+        kind = thing.thing.attrs.get_id(name).get_type()
+        if kind.detect_class(h5py.h5t.REFERENCE):
+            if name not in _MADE_BY_SCALES:
+                text = f"attribute {name!r} of {thing.path!r} holds references, which mean nothing in another file"
+                raise Refusal("schema", source.path, text)
+            continue
+        value = thing.thing.attrs[name]
+        empty = isinstance(value, h5py.Empty)
+        found[name] = Attribute(kind.encode(), None if empty else value, None if empty else _plain(value))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.shape, [_plain(one) for one in value.reshape(-1)]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.shape(value), value.tobytes()
+    return value
+
+
+def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
+    dataset = thing.thing
+    kind = dataset.id.get_type()
+    _refuse_strange(source, thing.path, dataset, kind)
+    plist = dataset.id.get_create_plist()
+    found = Dataset(
+        file=source.number,
+        path=thing.path,
+        shape=dataset.shape,
+        maxshape=dataset.maxshape if dataset.shape is not None else (),
+        type=kind.encode(),
+        item_bytes=kind.get_size(),
+        words=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
+        has_objects=dataset.dtype.hasobject,
+        chunks=dataset.chunks,
+        filters=tuple((c, f, tuple(v)) for c, f, v in _filters(plist)),
+        fill=fill_of(dataset, plist),
+        plist=plist,
+        offset=None if dataset.chunks or not dataset.shape else dataset.id.get_offset(),
+        scales=_scales(source, thing),
+    )
+    if dataset.chunks:
+        found.extents = _extents(source, found, dataset, crcs)
+    elif not dataset.shape and dataset.shape is not None:
+        if found.has_objects:
+            found.value = repr(dataset[()]).encode()
+        else:
+            value = np.empty((), f"V{found.item_bytes}")
+            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind)
+            found.value = value.tobytes()
+    return found
+
+
+def _filters(plist: Any) -> Iterator[list[Any]]:
+    for number in range(plist.get_nfilters()):
+        yield filter_facts(plist.get_filter(number))
+
+
+def _refuse_strange(source: Source, path: str, dataset: h5py.Dataset, kind: Any) -> None:
+    if kind.detect_class(h5py.h5t.REFERENCE):
+        text = f"dataset {path!r} holds references, which mean nothing in another file: leave it out"
+        raise Refusal("schema", source.path, text)
+    lacking = lacking_filter(dataset)
+    if lacking is not None:
+        raise Refusal("input", source.path, f"dataset {path!r} {lacking}: pip install {PACKAGE}")
+    if dataset.shape is None:
+        return
+    if dataset.is_virtual:
+        names = sorted({one.file_name for one in dataset.virtual_sources()})
+        raise Refusal("schema", source.path, f"dataset {path!r} is virtual: merge its sources, {', '.join(names[:4])}")
+    if dataset.external:
+        text = f"dataset {path!r} has its values in {dataset.external[0][0]!r}: copy it into a file of its own first"
+        raise Refusal("schema", source.path, text)
+
+
+def _scales(source: Source, thing: Thing) -> tuple[tuple[int, str], ...]:
+    if "DIMENSION_LIST" not in thing.thing.attrs:
+        return ()
+    return tuple(
+        (axis, scale.name) for axis, dim in enumerate(thing.thing.dims) for scale in dim.values() if scale.name
+    )
+
+
+def _extents(source: Source, found: Dataset, dataset: h5py.Dataset, crcs: Crcs) -> Ints:
+    assert found.shape is not None
+    assert found.chunks is not None
+    listed: list[tuple[int, ...]] = []
+    dataset.id.chunk_iter(lambda one: listed.append((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
+    if not listed:
+        return found.extents
+    table = np.array(listed, np.int64)
+    grid = [-(-n // c) for n, c in zip(found.shape, found.chunks, strict=True)]
+    numbers = np.zeros(len(table), np.int64)
+    for axis, (size, chunk) in enumerate(zip(grid, found.chunks, strict=True)):
+        numbers = numbers * size + table[:, 3 + axis] // chunk
+    extents = np.column_stack([numbers, table[:, :3], np.full(len(table), NO_CRC, np.int64)])
+    extents = extents[np.argsort(numbers, kind="stable")]
+    if found.path in crcs:
+        known = crcs[found.path]
+        wanted = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
+        extents[:, 4] = wanted
+        if NO_CRC in wanted:
+            text = f"dataset {found.path!r} has a chunk that its record does not know of: the file was changed"
+            raise Refusal("corrupt", source.path, text, int(extents[wanted.index(NO_CRC), 1]))
+        if len(known) != len(wanted):
+            text = f"dataset {found.path!r} has {len(wanted):,} chunks, its record says {len(known):,}"
+            raise Refusal("corrupt", source.path, text)
+    return extents

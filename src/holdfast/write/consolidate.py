@@ -1,0 +1,265 @@
+"""One file of all committed parts, proven against their records, and a manifest that says what went into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .._base.atomic import sync_folder
+from .._native import codec
+from ..errors import CorruptError, DataError, HoldfastError, InputError, SchemaError, TargetExistsError, WriteError
+from ..formats.hdf5.merge.merge import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.schema_json import first_difference, schema_digest
+from ..formats.shard import open_shard
+from ..formats.tfrecord.reshape import MERGE_PASSES, merge_files
+from ..schema import Column
+from .manifest import ManifestPart, latest_manifest, write_manifest
+from .names import SUFFIXES, record_name
+from .record import PartRecord
+from .sequence import Stretch, exact_order, in_order
+
+Order = Literal["exact", "any"]
+Progress = Callable[[int], None]
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    """What was made; of a plan, what would be. `datasets`: of HDF5, how each was joined."""
+
+    path: str
+    format: str
+    order: str
+    parts: int
+    rows: int
+    bytes: int
+    crc32c: int = 0
+    manifest: int | None = None
+    datasets: list[MergedDataset] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{one.dataset}: {one.rows:,} rows, {one.method}" for one in self.datasets]
+        return "\n  ".join([f"{self.rows:,} rows of {self.parts:,} parts, {self.bytes:,} bytes", *lines])
+
+
+class Sources:
+    """The committed parts as they are now: checked, and in their order."""
+
+    def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
+        if order not in ("exact", "any"):
+            raise ValueError(f'wanted order to be "exact" or "any", got {order!r}')
+        if not records:
+            raise InputError(f"{folder}: wanted committed parts, there are none")
+        self.folder, self.order = folder, order
+        self.records = in_order(records)
+        self.paths = [folder / "parts" / record.file for record in self.records]
+        self.rows = sum(record.rows for record in self.records)
+        self.format = self._one_format()
+        self._one_schema(schema)
+        self._all_there()
+        self.stretches = exact_order(self.records) if order == "exact" else None
+
+    def _one_format(self) -> str:
+        first = self.records[0]
+        for record in self.records:
+            if record.format != first.format:
+                text = f"{record.file} is {record.format}, {first.file} is {first.format}"
+                raise SchemaError(
+                    f"{self.folder}: wanted parts of one format: {text}; `holdfast convert` makes them one"
+                )
+        return first.format
+
+    def _one_schema(self, schema: dict[str, Column]) -> None:
+        digest = schema_digest(schema)
+        for record, path in zip(self.records, self.paths, strict=True):
+            if record.schema != digest:
+                raise SchemaError(f"{path}: {_difference(path, schema)}, the run's schema is {digest}")
+
+    def _all_there(self) -> None:
+        for record, path in zip(self.records, self.paths, strict=True):
+            try:
+                size = os.path.getsize(path)
+            except OSError as error:
+                raise InputError(f"{path}: cannot open: {error.strerror}; it has {record.rows:,} rows") from error
+            if size != record.bytes:
+                raise CorruptError(str(path), None, None, f"wanted {record.bytes:,} bytes, got {size:,}")
+
+    @property
+    def runs(self) -> list[Stretch] | None:
+        """None: the parts one after the other."""
+        whole = [Stretch(number, 0, record.rows) for number, record in enumerate(self.records)]
+        return None if self.stretches is None or self.stretches == whole else self.stretches
+
+
+def _difference(path: Path, schema: dict[str, Column]) -> str:
+    try:
+        shard: Any = open_shard(path)
+        with shard:
+            found = first_difference(schema, shard.schema)
+    except HoldfastError:
+        found = None
+    if found is None:
+        return "it was written with another schema"
+    name, ours, theirs = found
+    return f"column {name!r} is {theirs} there, wanted {ours}"
+
+
+def plan(sources: Sources) -> Consolidated:
+    """What consolidate would do. Nothing is written."""
+    size = sum(record.bytes for record in sources.records)
+    facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
+    if sources.format != "hdf5":
+        return Consolidated(*facts)
+    made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
+    return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
+
+
+def consolidate(
+    sources: Sources, target: Path, *, overwrite: bool, delete_parts: bool, progress: Progress | None
+) -> Consolidated:
+    _check_name(target, sources.format)
+    return _Work(sources, target, overwrite, delete_parts, progress).run()
+
+
+def _check_name(target: Path, kind: str) -> None:
+    for other, suffix in SUFFIXES.items():
+        if other != kind and target.name.endswith(suffix):
+            text = f"the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
+            raise WriteError(f"{target}: wanted a name for another kind of file, {text}")
+
+
+class _Work:
+    def __init__(
+        self, sources: Sources, target: Path, overwrite: bool, delete_parts: bool, progress: Progress | None
+    ) -> None:
+        self._sources, self._target, self._overwrite = sources, target, overwrite
+        self._delete, self._progress = delete_parts, progress
+        self._number: int | None = None
+
+    def run(self) -> Consolidated:
+        sources = self._sources
+        made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
+        if self._delete:
+            self._delete_parts(made)
+        return made
+
+    def _made(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
+        sources = self._sources
+        facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
+        if merged is None:
+            return Consolidated(*facts, self._number)
+        return Consolidated(*facts, self._number, merged.datasets, merged.notes)
+
+    def _note(self, rows: int | None, size: int, crc: int) -> None:
+        """The manifest, once the counts are right."""
+        sources = self._sources
+        if rows != sources.rows:
+            raise DataError(str(self._target), None, None, f"the records speak of {sources.rows:,} rows, got {rows}")
+        facts = {
+            "output": str(self._target),
+            "format": sources.format,
+            "order": sources.order,
+            "rows": sources.rows,
+            "bytes": size,
+            "crc32c": crc,
+            "delete_parts": self._delete,
+            "parts": [ManifestPart(r.task, r.attempt, r.rows, r.bytes, r.crc32c) for r in sources.records],
+        }
+        self._number = write_manifest(sources.folder, facts).number
+
+    # ---- HDF5
+
+    def _hdf5(self) -> Consolidated:
+        sources = self._sources
+        merged = merge_hdf5(
+            sources.paths,
+            self._target,
+            order=sources.order,
+            runs=sources.runs,
+            overwrite=self._overwrite,
+            progress=self._progress,
+            proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
+        )
+        if self._number is None:  # all but the tidying was done by a call that was killed
+            last = latest_manifest(sources.folder)
+            self._number = None if last is None else last.number
+        return self._made(merged.bytes, merged.crc32c, merged)
+
+    # ---- TFRecord
+
+    def _tfrecord(self) -> Consolidated:
+        """By way of a hidden file: its name comes last, after the manifest."""
+        sources, target = self._sources, self._target
+        order = self._whole_parts()
+        if not self._overwrite and os.path.lexists(target):
+            raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
+        for number in order:
+            _check_file(sources.paths[number], sources.records[number])
+        hidden = target.with_name(f".{target.name}.consolidating")
+        progress = self._progress
+        tell = None if progress is None else lambda n: progress(n // MERGE_PASSES)
+        paths = [str(sources.paths[number]) for number in order]
+        try:
+            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=tell)
+            self._note(entry.records, entry.bytes, entry.crc32c)
+            _give_name(hidden, target, self._overwrite)
+        finally:
+            hidden.unlink(missing_ok=True)
+        return self._made(entry.bytes, entry.crc32c)
+
+    def _whole_parts(self) -> list[int]:
+        runs = self._sources.runs
+        if runs is None:
+            return list(range(len(self._sources.records)))
+        numbers = [run.part for run in runs]
+        if len(set(numbers)) != len(numbers):
+            text = 'wanted whole parts: rows of several producers lie in one TFRecord part; use order="any"'
+            raise WriteError(f"{self._sources.folder}: {text}")
+        return numbers
+
+    # ---- afterwards
+
+    def _delete_parts(self, made: Consolidated) -> None:
+        """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
+        if _file_crc(self._target) != (made.bytes, made.crc32c):
+            raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
+        parts = self._sources.folder / "parts"
+        for record in self._sources.records:
+            # The record first: data without one are nobody's, a record without data is a loss.
+            (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
+            (parts / record.file).unlink(missing_ok=True)
+        sync_folder(parts)
+
+
+def _check_file(path: Path, record: PartRecord) -> None:
+    size, crc = _file_crc(path)
+    if (size, crc) != (record.bytes, record.crc32c):
+        text = f"wanted {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
+        raise CorruptError(str(path), None, None, text)
+
+
+def _file_crc(path: Path) -> tuple[int, int]:
+    crc, size = 0, 0
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while n := file.readinto(buffer):
+            crc, size = codec.crc32c(buffer[:n], crc), size + n
+    return size, crc
+
+
+def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
+    try:
+        if overwrite:
+            os.replace(hidden, target)
+        else:
+            os.link(hidden, target)
+        sync_folder(target.parent)
+    except FileExistsError:
+        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+    except OSError as error:
+        raise WriteError(f"cannot write {target}: {error.strerror}") from error

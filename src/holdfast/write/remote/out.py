@@ -1,0 +1,176 @@
+"""What hold.write gives for a URL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..._native import codec
+from ...errors import CorruptError, DataError, InputError, WriteError
+from ...formats.schema_json import schema_digest
+from ...schema import Column
+from ..commit import Commit
+from ..folder import check_ours, check_same, find_committed, parse_schema, schema_file
+from ..names import SCHEMA_NAME, claim_name, claims_in, parse_name, records_in, strays_in
+from ..out import Out, write
+from ..place import Place
+from ..record import PartRecord, parse_record
+from ..verify import Report, verify
+from ..workspace import Workspace
+from .exclusive import check_scheme, is_draft
+from .place import RemotePlace
+from .store import Store
+
+_READ_BYTES = 1 << 22
+
+
+def open_remote(url: str, schema: dict[str, Column] | None, storage: Mapping[str, Any] | None) -> RemoteOut:
+    """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
+    check_scheme(url)
+    store = Store(url, storage)
+    there = store.get(SCHEMA_NAME)
+    if there is None:
+        there = _make(store, schema)
+    columns = parse_schema(there, store.shown(SCHEMA_NAME))
+    check_same(store.url, schema, columns)
+    out = RemoteOut(store, columns)
+    _show_all(store)
+    return out
+
+
+def _make(store: Store, schema: dict[str, Column] | None) -> bytes:
+    if schema is None:
+        raise InputError(f"{store.url}: wanted a folder made by hold.write, there is none; give a schema to make it")
+    check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
+    store.create(SCHEMA_NAME, schema_file(schema))
+    there = store.get(SCHEMA_NAME)
+    if there is None:
+        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was made, and is gone again")
+    return there
+
+
+def _show_all(store: Store) -> None:
+    place = RemotePlace(store)
+    names = place.names()
+    shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
+    for task in claims_in(names):
+        if task not in shown:
+            try:
+                place.find(task)
+            except (DataError, WriteError):
+                pass  # a damaged record is for verify to tell of: it must not keep others from working
+
+
+class RemoteOut(Out):
+    """A run's folder in a store. What needs its files on this machine takes a copy: `fetch`."""
+
+    def __init__(self, store: Store, schema: dict[str, Column]) -> None:
+        self._store = store
+        self.url = store.url
+        self.schema = schema
+        self._is_checked = False
+
+    @property
+    def folder(self) -> Path:  # type: ignore[override]
+        raise InputError(f"{self.url}: wanted a folder on this machine: out.fetch(FOLDER) brings the run there")
+
+    def _place(self) -> Place:
+        return RemotePlace(self._store)
+
+    def _allow(self, attempt: int | None) -> None:
+        if attempt is not None:
+            raise ValueError("attempt is for folders: in a store each attempt has a number that nobody else has")
+        if not self._is_checked:
+            data = self._store.get(SCHEMA_NAME)
+            if data is None:
+                raise WriteError(f"{self.url}: the folder was removed while the run was under way")
+            self._store.check_exclusive(SCHEMA_NAME, data)
+            self._is_checked = True
+
+    def parts(self) -> list[PartRecord]:
+        names = records_in(self._place().names())
+        found = self._store.get_all([f"parts/{name}" for name in names])
+        return [parse_record(data, self._place().shown(name)) for name, data in zip(names, found, strict=True)]
+
+    def url_of(self, record: PartRecord) -> str:
+        """The object of a committed part."""
+        return self._store.shown(f"parts/{record.file}")
+
+    def verify(self, tell: Callable[[int, int], None] | None = None) -> Report:
+        """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
+        report = verify(self._place(), self.schema, schema_digest(self.schema), tell)
+        why = "it has no record: its attempt is at work, or died"
+        report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
+        return report
+
+    def _strays(self) -> list[str]:
+        """Data without a record, and without a claim; and drafts of records."""
+        names = self._place().names()
+        claimed = {parse_record(self._place().read(claim_name(task)), task).file for task in self._unseen(names)}
+        return [name for name in strays_in(names) if name not in claimed] + list(filter(is_draft, names))
+
+    def _unseen(self, names: list[str]) -> list[str]:
+        shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
+        return [task for task in claims_in(names) if task not in shown]
+
+    def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
+        """Removes data without a record that have been in the store for long: those of attempts that died.
+
+        Who is at work cannot be seen in a store, so nothing is swept unless it is asked for: no upload and commit may
+        take as long as `older_than_s`, which is measured by the store's own clock. Gives the names of what is gone.
+        """
+        found = self._strays()
+        if not found:
+            return []
+        mark = f"tmp/{uuid.uuid4().hex}"
+        self._store.put(mark, b"what time is it\n")
+        try:
+            now_s = self._store.modified_s(mark)
+        finally:
+            self._store.remove(mark)
+        old = [name for name in found if now_s - self._store.modified_s(f"parts/{name}") >= older_than_s]
+        for name in old:
+            self._store.remove(f"parts/{name}")
+        return old
+
+    def fetch(self, folder: str | Path, tell: Callable[[int, int], None] | None = None) -> Out:
+        """A copy of the run on this machine, each part checked against its record. What is there already is not
+        brought again: after a kill, call it again."""
+        out = write(folder, self.schema)
+        records = self.parts()
+        for number, record in enumerate(records):
+            there = find_committed(out.folder / "parts", record.task)
+            if there is not None and there != record:
+                raise WriteError(f"{out.folder}: wanted {record}, it has {there}")
+            if there is None:
+                self._fetch(record, out.folder)
+            if tell:
+                tell(number + 1, len(records))
+        return out
+
+    def _fetch(self, record: PartRecord, folder: Path) -> None:
+        if parse_name(record.file) is None:
+            raise CorruptError(self.url_of(record), None, None, "its name is not one of a part")
+        workspace = Workspace(folder / "tmp", record.task)
+        try:
+            local = workspace.path("data")
+            if not self._store.download(f"parts/{record.file}", local):
+                raise InputError(f"{self.url_of(record)}: it is missing, with {record.rows:,} rows")
+            if (local.stat().st_size, _crc_of(local)) != (record.bytes, record.crc32c):
+                raise CorruptError(self.url_of(record), None, None, "it is not what was committed", "See out.verify()")
+            Commit(folder / "parts", workspace, record.task, record.attempt).adopt(local, record)
+        finally:
+            workspace.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteOut {self.url}, {len(self.schema):,} columns>"
+
+
+def _crc_of(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(_READ_BYTES):
+            crc = codec.crc32c(data, crc)
+    return crc

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the tests of parts under h5py 3.14 (HDF5 1.14) and under the newest one, and has each read what the other wrote.
+# The environments stay in .venv-h5py: a second run takes a minute. The package is taken from src/, as it was built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+venvs=${H5PY_VENVS:-.venv-h5py}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PYTHONPATH=$PWD/src
+
+for version in 3.14 newest; do
+    venv=$venvs/$version
+    if [ ! -e "$venv/.done" ]; then
+        echo "installing h5py $version into $venv"
+        "$python" -m venv "$venv"
+        wanted=h5py
+        [ $version = newest ] || wanted="h5py==$version.*"
+        env -u PYTHONPATH "$venv/bin/python" -m pip --disable-pip-version-check --quiet install \
+            "$wanted" numpy fsspec hdf5plugin pytest pytest-timeout
+        touch "$venv/.done"
+    fi
+    "$venv/bin/python" tools/h5py_versions.py write "$work/$version"
+done
+
+for version in 3.14 newest; do
+    for other in 3.14 newest; do
+        "$venvs/$version/bin/python" tools/h5py_versions.py read "$work/$other"
+    done
+    "$venvs/$version/bin/python" -m pytest -q -p no:cacheprovider \
+        tests/unit/write/test_part.py tests/unit/write/test_write_verify.py tests/unit/write/test_storage.py "$@"
+done
