@@ -1,28 +1,54 @@
 """One file from many.
 
-All records of all FILEs, in the order the files are given (those of a glob or
-a folder sorted naturally: part-9 before part-10), go to OUT, packed or not on
-either side. Every CRC is checked on the way, and OUT is read again before it
-gets its name: the same records, in the same order. A damaged FILE is refused:
-salvage it first.
+TFRecord: all records of all FILEs, in the order the files are given (those of
+a glob or a folder sorted naturally: part-9 before part-10), go to OUT, packed
+or not on either side. Every CRC is checked on the way, and OUT is read again
+before it gets its name: the same records, in the same order.
 
-FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+HDF5: datasets of the same name are joined along their first axis. They must
+be in all FILEs, with the same type, row shape and filters; groups are kept, and
+attributes that are the same in all. Chunks are copied as they are where they
+fit, the others are built from rows. Where a FILE has a record of its chunks'
+checksums beside it, as the parts of hold.write do, each is checked; without
+one, flipped bits in plain and lzf data cannot be seen. OUT is opened and
+checked again before it gets its name. A killed merge goes on where it was
+when the same command is given again (.OUT.merging beside OUT).
 
-Example:
+FILE is a path, a glob, a folder, meaning all data files directly in it, or a
+folder made by hold.write, meaning its committed parts by task; then a manifest
+in it says what went into OUT. A damaged FILE is refused: salvage it first.
+
+Examples:
 
   holdfast merge 'parts/part-*.tfrecord' -o train.tfrecord
+  holdfast merge worker_*.h5 -o train.h5
+  holdfast merge run.hold -o train.h5 --order any
 
-With --json:
+With --json, of TFRecord and of HDF5:
 
   {"records": 4711, "files": [{"path": "train.tfrecord", "records": 4711,
    "bytes": 8123456, "crc32c": "e3069283"}]}
 
-Exit codes: 0 OUT is written; 1 a FILE is damaged; 3 a FILE cannot be read, OUT
-cannot be written or is there already. Without 0 nothing is left behind.
+  {"format": "hdf5", "rows": 4711, "bytes": 8123456, "crc32c": "e3069283",
+   "path": "train.h5", "files": 8, "chunks": 40, "checked": 40, "kept": 0,
+   "datasets": [{"dataset": "/x", "rows": 4711, "method": "copy",
+   "copied_bytes": 8000000, "built_bytes": 0}], "notes": []}
+
+  rows      null where datasets differ in length
+  checked   chunks whose checksum was known and right
+  kept      chunks that an earlier, killed merge had done
+  method    copy, build, copy and build, objects (strings and lists of any
+            length, one by one), view, nothing
+  notes     such as attributes that were left out
+
+Exit codes: 0 OUT is written; 1 a FILE is damaged; 2 FILEs do not fit together;
+3 a FILE cannot be read, OUT cannot be written or is there already. After 1 to 3
+nothing is left behind.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -34,17 +60,77 @@ from .command import COMPRESSION, command
 from .cores import total_bytes
 from .exits import FINE
 from .inputs import expand
+from .kinds import expand_data, is_hdf5
+from .merge_hdf5 import is_run, merge_hdf5_files, merge_run
 from .progress import bar_for
 from .screen import Screen
+
+_HDF5_NAMES = (".h5", ".hdf5", ".hdf")
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
-@click.option("--compression", type=COMPRESSION, help="How to pack OUT.  [default: by its name: .gz, .zlib]")
+@click.option("--order", type=click.Choice(["exact", "any"]), help="HDF5: any: whole chunks first.  [default: exact]")
+@click.option("--virtual", is_flag=True, help="HDF5: OUT shows the rows of the FILEs and holds none.")
+@click.option("--compression", type=COMPRESSION, help="TFRecord: how to pack OUT.  [default: by its name: .gz, .zlib]")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
-def merge(screen: Screen, files: tuple[str, ...], out: str, compression: Any, force: bool) -> int:
-    paths = expand(files)
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+def merge(
+    screen: Screen,
+    files: tuple[str, ...],
+    out: str,
+    order: Any,
+    virtual: bool,
+    compression: Any,
+    force: bool,
+    dry_run: bool,
+) -> int:
+    runs = [file for file in files if is_run(file)]
+    if runs and len(files) > 1:
+        raise _usage(f"{runs[0]!r} was made by hold.write: merge it alone, or name its files in {runs[0]}/parts")
+    options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
+    if runs:
+        _refuse(compression is not None, "--compression is for TFRecord files that are merged by name")
+        return merge_run(screen, runs[0], out, **options)
+    paths = expand_data(files)
+    hdf5 = [path for path in paths if is_hdf5(path)]
+    if hdf5 and len(hdf5) < len(paths):
+        other = next(path for path in paths if path not in hdf5)
+        raise _usage(
+            f"wanted files of one format: {hdf5[0]} is HDF5, {other} is not; `holdfast convert` makes them one"
+        )
+    if hdf5:
+        _refuse(compression is not None, "--compression is for TFRecord: HDF5 chunks stay packed as they are")
+        _check_name(out, _HDF5_NAMES, "HDF5")
+        return merge_hdf5_files(screen, paths, out, **options)
+    _refuse(virtual or order is not None, "--order and --virtual are for HDF5, these are TFRecord files")
+    if out.lower().endswith(_HDF5_NAMES):
+        raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
+    return _merge_tfrecord(screen, expand(files), out, compression, force, dry_run)
+
+
+def _usage(text: str) -> click.UsageError:
+    return click.UsageError(text, click.get_current_context(silent=True))
+
+
+def _refuse(wrong: bool, text: str) -> None:
+    if wrong:
+        raise _usage(text)
+
+
+def _check_name(out: str, names: tuple[str, ...], kind: str) -> None:
+    if ".tfrec" in os.path.basename(out).lower():
+        text = f"{out!r} is a name for TFRecord, these are {kind} files: name it like *{names[0]}"
+        raise _usage(f"{text}, or let `holdfast convert` make one of the other")
+
+
+def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any, force: bool, dry_run: bool) -> int:
+    if dry_run:
+        size = total_bytes(paths)
+        screen.document({"files": paths, "bytes": size, "out": out})
+        screen.print(f"{counted(len(paths), 'file')}, {format_bytes(size)}, would go to {printable(out)}")
+        return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         entry = merge_files(
             paths,

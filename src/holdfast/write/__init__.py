@@ -10,6 +10,10 @@ record.py       what a part holds, as its .json says
 commit.py       from a finished file to a committed part
 place.py        where a run's parts are: a folder of this machine, or a store
 verify.py       is everything there, and is it what was written
+sequence.py     the order of parts, and of the rows a central writer took
+consolidate.py  one file of all parts, proven
+manifest.py     which parts went into which file
+view.py         one virtual file over all parts
 out.py          the public face: write(), Out
 remote/         the same in a store: S3 and others that fsspec knows
 failpoints.py   where a test may have the process killed

@@ -1,12 +1,11 @@
-"""Named places where a process kills itself when a test asks for it: HOLDFAST_FAILPOINT=name, or name:3 for the third
-time it gets there."""
+"""Named places where a test may have a process killed."""
 
 from __future__ import annotations
 
-import os
-import signal
+from .._base.failpoint import VARIABLE, failpoint
 
-VARIABLE = "HOLDFAST_FAILPOINT"
+__all__ = ["NAMES", "PRODUCER_NAMES", "SEALER_NAMES", "SERVER_NAMES", "VARIABLE", "failpoint"]
+
 NAMES = (
     "workspace-made",
     "file-made",
@@ -34,16 +33,3 @@ SERVER_NAMES = (
 )
 SEALER_NAMES = ("sealer-begun", "sealer-half", *NAMES[3:10], "sealer-done")
 PRODUCER_NAMES = ("producer-connected", "producer-half-sent", "producer-sent", "producer-acked")
-
-_passed: dict[str, int] = {}
-
-
-def failpoint(name: str) -> None:
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
-        return
-    at, _, times = wanted.partition(":")
-    if at == name:
-        _passed[name] = _passed.get(name, 0) + 1
-        if _passed[name] >= int(times or 1):
-            os.kill(os.getpid(), signal.SIGKILL)

@@ -59,8 +59,8 @@ class _TFRecord:
         self.path = path.with_name(f".{path.name}.partial")
 
     def extend(self, columns: Mapping[str, Any]) -> int:
-        _, rows = checked(self._schema, columns)
-        self._writer.extend(columns)
+        buffers, rows = checked(self._schema, columns)
+        self._writer.extend_buffers(buffers, rows)
         return rows
 
     def settle(self) -> Settled:

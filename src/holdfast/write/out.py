@@ -101,7 +101,7 @@ class Out:
         *,
         ack: Literal["process", "disk"] = "process",
         queue_bytes: str | int = "256MB",
-        segment_bytes: str | int = "128MiB",
+        segment_bytes: str | int = "64MiB",
         backlog_bytes: str | int = "4GiB",
         seal_after_s: float = 60.0,
         seal: bool = True,

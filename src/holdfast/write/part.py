@@ -80,22 +80,27 @@ class Part:
             if not isinstance(columns, Mapping):
                 raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
             self._flush()
-            self._put(columns)
+            try:
+                self._put(columns)
+            except SchemaError:
+                raise  # nothing of them was written: the next may fit
+            except BaseException:
+                self._fail()
+                raise
         failpoint("appended")
 
     def _flush(self) -> None:
-        if self._stage.rows:
-            self._put(self._stage.take())
-
-    def _put(self, columns: Mapping[str, Any]) -> None:
-        assert self._file is not None
+        """Samples that were taken with a good word each: whatever goes wrong with them now, the part must not go on."""
         try:
-            self._rows += self._file.extend(columns)
-        except SchemaError:
-            raise  # nothing of them was written: the next may fit
+            if self._stage.rows:
+                self._put(self._stage.take())
         except BaseException:
             self._fail()
             raise
+
+    def _put(self, columns: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        self._rows += self._file.extend(columns)
 
     def _check(self) -> None:
         if self._state == "forked":

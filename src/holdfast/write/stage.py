@@ -8,8 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import SchemaError
+from ..formats.columns import ColumnData
 from ..schema import Bytes, Column, Float32, Value
 from .fit import checked
+from .rows import bytes_in, join_rows, row_of
 
 _MOST_ROWS = 512
 _MOST_BYTES = 1 << 21
@@ -44,18 +46,31 @@ class _Numbers:
     def __init__(self, name: str, column: Value) -> None:
         self._name, self._column = name, column
         self._is_float = isinstance(column, Float32)
-        self._rows = np.empty((_MOST_ROWS, *column.shape), np.float32 if self._is_float else np.int64)
-        self._row_bytes = self._rows.itemsize * column.count
+        self._row_bytes = (4 if self._is_float else 8) * column.count
+        self._rows: Any = None  # most parts that are only asked whether they are done get none
 
     def put(self, row: int, value: Any) -> int:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else self._array(value)
         kind = array.dtype.kind
         if array.shape != self._column.shape or kind not in ("iubf" if self._is_float else "iub"):
             self._refuse(array)
         if (kind == "f" and array.dtype.itemsize > 4) or (kind == "u" and array.dtype.itemsize == 8):
             checked({self._name: self._column}, {self._name: array[None]})  # it may be too large a number
+        if self._rows is None:
+            self._rows = self._make()
         self._rows[row] = array
         return self._row_bytes
+
+    def _make(self) -> Any:
+        """As many rows as come before it is full."""
+        rows = min(_MOST_ROWS, -(-_MOST_BYTES // self._row_bytes))
+        return np.empty((rows, *self._column.shape), np.float32 if self._is_float else np.int64)
+
+    def _array(self, value: Any) -> Any:
+        try:
+            return np.asarray(value)
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
 
     def _refuse(self, array: Any) -> NoReturn:
         checked({self._name: self._column}, {self._name: array[None]})  # says why
@@ -66,38 +81,50 @@ class _Numbers:
         return self._rows[:rows]
 
 
-class _Others:
-    """What has no fixed size."""
+class _Texts:
+    """Byte strings, one a row."""
 
     def __init__(self, name: str, column: Column) -> None:
-        self._schema = {name: column}
-        self._name = name
-        self._is_bytes = isinstance(column, Bytes) and not column.shape
-        self._rows: list[Any] = []
+        self._name, self._column = name, column
+        self._rows: list[bytes] = []
 
     def put(self, row: int, value: Any) -> int:
         del self._rows[row:]  # of a sample that did not fit in a later column
-        if self._is_bytes and isinstance(value, (bytes, bytearray, memoryview, str)):
-            data = value.encode() if isinstance(value, str) else bytes(value)
-            self._rows.append(data)
-            return len(data)
-        buffers, _ = checked(self._schema, {self._name: [value]})
-        self._rows.append(_copied(value))
-        return sum(getattr(one, "nbytes", 0) for one in buffers[0] if one is not None)
+        data = self._bytes(value)
+        self._rows.append(data)
+        return len(data)
+
+    def _bytes(self, value: Any) -> bytes:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        try:
+            return value.encode() if isinstance(value, str) else bytes(row_of(self._name, self._column, value)[0])
+        except UnicodeEncodeError as error:
+            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
 
     def take(self, rows: int) -> Any:
         taken, self._rows = self._rows[:rows], []
         return taken
 
 
-def _maker(name: str, column: Column) -> _Numbers | _Others:
-    is_number = isinstance(column, Value) and not isinstance(column, Bytes)
-    return _Numbers(name, column) if is_number else _Others(name, column)  # type: ignore[arg-type]
+class _Others:
+    """What else has no fixed size."""
+
+    def __init__(self, name: str, column: Column) -> None:
+        self._name, self._column = name, column
+        self._rows: list[ColumnData] = []
+
+    def put(self, row: int, value: Any) -> int:
+        del self._rows[row:]
+        self._rows.append(row_of(self._name, self._column, value))
+        return bytes_in(self._rows[-1])
+
+    def take(self, rows: int) -> Any:
+        taken, self._rows = self._rows[:rows], []
+        return join_rows(taken)
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    return [_copied(one) for one in value] if isinstance(value, (list, tuple)) else value
+def _maker(name: str, column: Column) -> _Numbers | _Texts | _Others:
+    if isinstance(column, Bytes):
+        return _Others(name, column) if column.shape else _Texts(name, column)
+    return _Numbers(name, column) if isinstance(column, Value) else _Others(name, column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from ..errors import DataError, HoldfastError, InputError
 from ..formats.shard import open_shard
 from ..schema import Column
 from .folder import listed
+from .manifest import deleted_parts
 from .names import claim_name, claims_in, parse_name, records_in, strays_in
 from .place import LocalPlace, Place
 from .record import PartRecord, parse_record
@@ -60,8 +61,11 @@ class Report:
         return "\n".join([head + wrong + left, *(f"  {problem}" for problem in self.problems)])
 
 
-def verify(place: Place, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
-    """Reads every byte of every part; changes nothing. `tell` hears how many parts of how many are done."""
+def verify(
+    place: Place, schema: dict[str, Column], digest: str, tell: Tell | None = None, gone: Container[str] = ()
+) -> Report:
+    """Reads every byte of every part; changes nothing. `tell` hears how many parts of how many are done; `gone` are tasks
+    whose parts were taken away on purpose."""
     report = Report()
     names = place.names()
     records = records_in(names)
@@ -74,13 +78,13 @@ def verify(place: Place, schema: dict[str, Column], digest: str, tell: Tell | No
     for task, times in tasks.items():
         if times > 1:
             report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, wanted it once"))
-    _check_claims(place, set(names), tasks, report)
+    _check_claims(place, set(names), tasks, gone, report)
     return report
 
 
 def verify_folder(folder: Path, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
     """The same of a folder on this machine, and what is left there of attempts that are no more."""
-    report = verify(LocalPlace(folder), schema, digest, tell)
+    report = verify(LocalPlace(folder), schema, digest, tell, deleted_parts(folder))
     report.leftovers += [f"parts/{name}: it has no record" for name in strays_in(listed(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:
@@ -169,7 +173,7 @@ def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Co
         yield Problem(shown, f"wanted {record.rows:,} rows, got {rows:,}")
 
 
-def _check_claims(place: Place, names: set[str], tasks: Counter[str], report: Report) -> None:
+def _check_claims(place: Place, names: set[str], tasks: Counter[str], gone: Container[str], report: Report) -> None:
     there = claims_in(names)
     for task in there:
         if task in tasks:
@@ -182,7 +186,7 @@ def _check_claims(place: Place, names: set[str], tasks: Counter[str], report: Re
             continue
         if record.file in names:
             report.leftovers.append(f"{record}: committed, and made visible by the next hold.write of this folder")
-        else:
+        elif task not in gone:
             text = f"it is missing, and so is its record: {record}"
             report.problems.append(Problem(place.shown(record.file), text))
     for task in sorted(set(tasks) - set(there)):

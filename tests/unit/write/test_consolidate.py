@@ -170,6 +170,9 @@ def test_parts_go_only_on_request_and_their_tasks_stay_done(tmp_path: Path) -> N
     assert all(again.part(task).done for task in TASKS)
     assert set(deleted_parts(out.folder)) == set(TASKS)
     assert all(name.startswith(".") for name in os.listdir(out.folder / "parts"))
+    assert again.verify().ok
+    os.unlink(made.path)
+    assert len(again.verify().problems) == len(TASKS)  # now they are missing
 
 
 KILLED = """

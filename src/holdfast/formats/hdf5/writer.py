@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from ..._native import codec as native
-from ...errors import WriteError
+from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
 from ..schema_json import column_to_json, schema_to_json
 from .filters import PACKAGE, ZSTD, has_filter
@@ -23,6 +23,7 @@ from .sink import ChunkSink, Codec, check_codec
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
 _MOST_ROWS = 1 << 14
+_TOO_LARGE_BYTES = 1 << 32  # HDF5 has no such chunk, which it says when it is to write one: after all the work
 _READ_BYTES = 1 << 20  # it stays in the processor's cache for the second checksum
 
 _HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py has one for each of HDF5's own codes
@@ -60,6 +61,7 @@ class HDF5Writer:
         check_keys(self.schema)
         packing = packings(self.schema, codec)
         self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or _rows_for(self.schema)
+        _check_chunks(self.schema, self.chunk_rows)
         self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
         try:
@@ -223,12 +225,22 @@ class _ColumnSinks:
 
 def _rows_for(schema: Schema) -> int:
     """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [
-        np.dtype(DTYPES[column.type_name]).itemsize * column.count
-        for column in schema.values()
-        if isinstance(column, Value) and not isinstance(column, Bytes)
-    ]
+    widths = [_row_bytes(column) for column in schema.values() if not is_packed(column)]
     return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
+
+
+def _check_chunks(schema: Schema, rows: int) -> None:
+    for name, column in schema.items():
+        if rows * _row_bytes(column) >= _TOO_LARGE_BYTES:
+            text = f"got {rows:,} rows of {_row_bytes(column):,} bytes"
+            raise SchemaError(f"column {name!r}: wanted chunks of less than 4 GiB, as HDF5 has them, {text}")
+
+
+def _row_bytes(column: Column) -> int:
+    """Of what has a row each; of a packed column that is an end."""
+    if isinstance(column, Ragged) or is_packed(column):
+        return 8
+    return np.dtype(DTYPES[column.type_name]).itemsize * column.count
 
 
 def checksums(

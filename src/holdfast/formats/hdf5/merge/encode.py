@@ -14,6 +14,24 @@ from .rows import shuffle
 
 _GZIP, _SHUFFLE = 1, 2
 _LEVEL = 4
+_SZIP_OPTIONS = 4 | 32  # those that a caller gives: the others are made from the type
+
+
+def plist_of(like: Dataset) -> Any:
+    """How a dataset like this one is created. Made anew: a copy would carry the format version of its own file."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if like.chunks is not None:
+        plist.set_chunk(like.chunks)
+    for code, flags, values in like.filters:
+        if code == h5py.h5z.FILTER_SCALEOFFSET:
+            plist.set_scaleoffset(*values[:2])
+        elif code == h5py.h5z.FILTER_SZIP:
+            plist.set_szip(values[0] & _SZIP_OPTIONS, values[1])
+        else:
+            plist.set_filter(code, flags, values)
+    if like.fill is not None:
+        plist.set_fill_value(np.frombuffer(like.fill, h5py.h5t.decode(like.type).dtype).reshape(()))
+    return plist
 
 
 class Encoder:
@@ -45,7 +63,7 @@ class Encoder:
             del self._scratch["x"]
         kind = h5py.h5t.decode(self._like.type)
         space = h5py.h5s.create_simple(self._like.chunks)
-        dataset = h5py.h5d.create(self._scratch.id, b"x", kind, space, self._like.plist.copy())
+        dataset = h5py.h5d.create(self._scratch.id, b"x", kind, space, plist_of(self._like))
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, chunk, kind)
         self._scratch.flush()
         mask, data = dataset.read_direct_chunk((0,) * len(self._like.chunks))

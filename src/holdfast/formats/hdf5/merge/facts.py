@@ -58,7 +58,6 @@ class Dataset:
     chunks: tuple[int, ...] | None
     filters: tuple[tuple[int, int, tuple[int, ...]], ...]
     fill: bytes | None
-    plist: Any
     offset: int | None
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
     value: bytes = b""  # of one without rows

@@ -16,6 +16,7 @@ import numpy as np
 
 from .agree import Agreement
 from .build import write_all
+from .encode import plist_of
 from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
 from .rows import Files
@@ -125,7 +126,7 @@ def _parent(file: h5py.File, path: str) -> None:
 
 
 def _make_dataset(file: h5py.File, target: Target) -> Any:
-    like, plist = target.like, target.like.plist.copy()
+    like, plist = target.like, plist_of(target.like)
     growing = like.chunks is not None and any(one.maxshape[0] is None for one in target.sources)
     most = (None if growing else max(target.rows, 1 if like.chunks else 0), *like.maxshape[1:])
     if like.chunks is None:

@@ -117,7 +117,6 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
         chunks=dataset.chunks,
         filters=tuple((c, f, tuple(v)) for c, f, v in _filters(plist)),
         fill=fill_of(dataset, plist),
-        plist=plist,
         offset=None if dataset.chunks or not dataset.shape else dataset.id.get_offset(),
         scales=_scales(source, thing),
     )

@@ -89,16 +89,16 @@ class _Merge:
         self._plans = [make_plan(target) for target in self._made.targets.values()]
         if job["virtual"]:
             self._plans = [_shown(plan) for plan in self._plans]
-        failpoint("merge-surveyed", child=True)
+        failpoint("merge-surveyed", kill_parent=True)
 
     def _told(self, n: int) -> None:
         with self._turn:
             self._voice.done_piece(n)
-        failpoint("merge-filling", child=True)
+        failpoint("merge-filling", kill_parent=True)
 
     def _told_packed(self, n: int) -> None:
         self._voice.done_piece(n)
-        failpoint("merge-packing", child=True)
+        failpoint("merge-packing", kill_parent=True)
 
     def _builder(self, plan: Plan) -> Builder:
         return Builder(plan.target, self._sources, self._rows, self._ends)
@@ -111,18 +111,18 @@ class _Merge:
 
     def _run(self) -> dict[str, Any]:
         jobs = self._pack()
-        failpoint("merge-packed", child=True)
+        failpoint("merge-packed", kill_parent=True)
         with _opened(self._folder / DATA) as fd, _spooled(self._folder / SPOOL_DATA) as spool_fd:
             places = self._make(fd, jobs)
-            failpoint("merge-made", child=True)
+            failpoint("merge-made", kill_parent=True)
             fill = self._fill(fd, spool_fd, jobs, places)
-            failpoint("merge-filled", child=True)
+            failpoint("merge-filled", kill_parent=True)
             os.fsync(fd)
             with self._in_place() as path:
                 prove(str(path), self._made, self._plans, jobs, places, self._files)
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
-            failpoint("merge-proven", child=True)
+            failpoint("merge-proven", kill_parent=True)
             return self._facts(self._plans, jobs) | {
                 "bytes": os.fstat(fd).st_size,
                 "crc32c": crc,

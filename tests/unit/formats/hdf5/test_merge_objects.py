@@ -1,0 +1,233 @@
+"""What else lies in HDF5 files: attributes, links, scales, all kinds of types. Kept, or refused: both sides named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from merge_making import merge_here, read_file, write_file
+
+from holdfast.errors import CorruptError, InputError, SchemaError
+from holdfast.formats.hdf5.merge.merge import merge_hdf5
+
+Make = Callable[[h5py.File, int], object]
+
+
+def pair(folder: Path, make: Make, other: Make | None = None) -> list[Path]:
+    paths = [folder / "a.h5", folder / "b.h5"]
+    for number, (path, one) in enumerate(zip(paths, (make, other or make), strict=True)):
+        with h5py.File(path, "w") as file:
+            one(file, number)
+    return paths
+
+
+# ---- types
+
+
+def compound(file: h5py.File, number: int) -> None:
+    kind = np.dtype([("a", "<i4"), ("b", "<f8", (2,)), ("c", "S3")], align=True)
+    values = np.zeros(11, kind)
+    values["a"], values["c"] = np.arange(11) + 100 * number, b"xyz"
+    file.create_dataset("x", data=values, chunks=(4,), maxshape=(None,))
+
+
+def enum(file: h5py.File, number: int) -> None:
+    kind = h5py.enum_dtype({"red": 1, "blue": 2}, "i2")
+    file.create_dataset("x", data=np.full(7, number + 1, "i2"), dtype=kind, chunks=(4,), compression="gzip")
+
+
+def mixed(file: h5py.File, number: int) -> None:
+    file["flag"] = np.arange(9) % 2 == number
+    file["half"] = np.arange(9, dtype="f2")
+    file["big"] = np.arange(9, dtype=">i4")
+    file["complex"] = np.arange(9) * 1j
+    file["fixed"] = np.array([b"ab", b"c"] * 4 + [b""], "S2")
+    file["void"] = np.zeros(9, "V5")
+    file["nested"] = np.zeros(9, [("a", [("b", "i8")])])
+    file.create_dataset("opaque", data=np.arange(9).astype("M8[s]").astype(h5py.opaque_dtype("M8[s]")))
+    file.create_dataset("nothing", (9, 0), "f4")
+
+
+def strings(file: h5py.File, number: int) -> None:
+    file.create_dataset("s", data=[f"{number}-{i}" * (i % 4) for i in range(9)], dtype=h5py.string_dtype())
+    file.create_dataset("packed", data=["täxt"] * 9, dtype=h5py.string_dtype(), chunks=(4,), compression="gzip")
+    lists = np.empty(9, object)
+    lists[:] = [np.arange(i % 3, dtype="f4") + number for i in range(9)]
+    file.create_dataset("lists", data=lists, dtype=h5py.vlen_dtype("f4"))
+    inside = np.zeros(9, [("name", h5py.string_dtype()), ("n", "i8")])
+    inside["name"], inside["n"] = "n", np.arange(9)
+    file.create_dataset("inside", data=inside)
+
+
+@pytest.mark.parametrize("order", ["exact", "any"])
+@pytest.mark.parametrize("make", [compound, enum, mixed, strings])
+def test_types(tmp_path: Path, make: Make, order: str) -> None:
+    files = pair(tmp_path, make)
+    made = merge_here(files, tmp_path / "work", order)
+    sides = [read_file(file) for file in files]
+    for name, values in read_file(made.path).items():
+        wanted = np.concatenate([side[name] for side in sides])
+        assert values.dtype == sides[0][name].dtype
+        got, listed = ([str(value) for value in some] for some in (values, wanted))
+        moved = order == "any" and make in (compound, enum)
+        assert (sorted(got) == sorted(listed)) if moved else (got == listed), name
+    with h5py.File(made.path) as file, h5py.File(files[0]) as source:
+        source.visititems(lambda name, thing: None if file[name].id.get_type() == thing.id.get_type() else 1 / 0)
+
+
+def test_compact_and_never_written(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((5, 2))
+        h5py.Dataset(h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, space, plist))[:] = number
+        file.create_dataset("flat", (5, 2), "i4", fillvalue=7)
+        file.create_dataset("holes", (5, 2), "i4", fillvalue=7, chunks=(2, 2), compression="gzip")
+        if number:
+            file["holes"][2] = 9
+
+    files = pair(tmp_path, make)
+    sides, got = [read_file(file) for file in files], read_file(merge_here(files, tmp_path / "work").path)
+    for name in ("compact", "flat", "holes"):
+        assert np.array_equal(got[name], np.concatenate([side[name] for side in sides])), name
+
+
+# ---- around the datasets
+
+
+def test_attributes_links_types_and_groups(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        file.attrs.update({"by": "me", "list": [1, 2], "rank": number, "names": ["ä", "b"], "none": h5py.Empty("f4")})
+        if number:
+            file.attrs["late"] = 1
+        file.create_group("empty/inside").attrs["note"] = b"bytes"
+        file["t"] = np.dtype("i4")
+        file["train/x"] = np.arange(4) + number
+        file["train/x"].attrs["unit"] = "m"
+        file["x"] = h5py.SoftLink("/train/x")
+        file["same"] = file["train/x"]
+        file["version"], file["title"] = 3, "a"
+        file["null"] = h5py.Empty("i4")
+
+    made = merge_here(pair(tmp_path, make), tmp_path / "work")
+    with h5py.File(made.path) as file:
+        assert {name: file.attrs[name] for name in ("by",)} == {"by": "me"}
+        assert file.attrs["list"].tolist() == [1, 2]
+        assert list(file.attrs["names"]) == ["ä", "b"]
+        assert isinstance(file.attrs["none"], h5py.Empty)
+        assert set(file.attrs) == {"by", "list", "names", "none"}
+        assert file["empty/inside"].attrs["note"] == "bytes"
+        assert file["t"].dtype == np.dtype("i4")
+        assert file.get("x", getlink=True).path == "/train/x"
+        assert file["same"] == file["train/x"]
+        assert file["x"][:].tolist() == [0, 1, 2, 3, 1, 2, 3, 4]
+        assert file["x"].attrs["unit"] == "m"
+        assert (file["version"][()], file["title"].asstr()[()]) == (3, "a")
+        assert isinstance(file["null"][()], h5py.Empty)
+    assert len(made.notes) == 2
+    assert "attribute 'rank' of '/' is not the same in " in made.notes[0]
+    assert "attribute 'late' of '/' is in " in made.notes[1]
+    assert "b.h5 and not in " in made.notes[1]
+
+
+def test_dimension_scales(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        file["x"] = np.ones((4, 3))
+        file["time"], file["channel"] = np.arange(4) + 4 * number, np.arange(3)
+        for name in ("time", "channel"):
+            file[name].make_scale(name)
+        file["x"].dims[0].attach_scale(file["time"])
+        file["x"].dims[1].attach_scale(file["channel"])
+        file["x"].dims[1].label = "c"
+
+    files = pair(tmp_path, make)
+    with h5py.File(merge_here(files, tmp_path / "work").path) as file:
+        assert file["x"].shape == (8, 3)
+        assert file["time"][:].tolist() == list(range(8))
+        assert file["channel"][:].tolist() == [0, 1, 2]
+        assert file["x"].dims[0][0] == file["time"]
+        assert file["x"].dims[1]["channel"] == file["channel"]
+        assert file["x"].dims[1].label == "c"
+    with h5py.File(files[1], "a") as file:
+        file["channel"][0] = 9
+    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/channel' .* another than in .*a\.h5"):
+        merge_here(files, tmp_path / "again")
+
+
+# ---- refused
+
+
+def ones(shape: Any = (4,), dtype: str = "f4", **options: Any) -> Make:
+    return lambda file, _: file.create_dataset("g/x", data=np.ones(shape, dtype), **options)
+
+
+def single(value: Any) -> Make:
+    return lambda file, _: file.create_dataset("g/x", data=value)
+
+
+def reference(file: h5py.File, _: int) -> None:
+    file["g/x"] = np.array([file.ref], h5py.ref_dtype)
+
+
+def virtual(file: h5py.File, _: int) -> None:
+    layout = h5py.VirtualLayout((4,), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (4,))
+    file.create_virtual_dataset("g/x", layout)
+
+
+def external(file: h5py.File, _: int) -> None:
+    file["g/x"] = h5py.ExternalLink("other.h5", "/x")
+
+
+def nothing(file: h5py.File, _: int) -> None:
+    file.create_group("g")
+
+
+REFUSED: list[tuple[str, Make, Make, str]] = [
+    ("type", ones(), ones(dtype="f8"), r"b\.h5: dataset '/g/x' has the type float64, in .*a\.h5 it has float32"),
+    ("byte order", ones(), ones(dtype=">f4"), r"has the type >f4, in .*a\.h5 it has float32"),
+    ("row shape", ones((4, 2)), ones((4, 3)), r"has rows of the shape \(3,\), in .*a\.h5 it has \(2,\)"),
+    ("axes", ones((4, 2)), ones((4,)), r"has the shape \(4,\), in .*a\.h5 it has \(4, 2\)"),
+    ("codec", ones(chunks=(2,)), ones(compression="lzf"), r"has the filters lzf, in .*a\.h5 it has none"),
+    ("missing", ones(), nothing, r"b\.h5: dataset '/g/x' is missing, .*a\.h5 has it"),
+    ("too many", nothing, ones(), r"a\.h5: dataset '/g/x' is missing, .*b\.h5 has it"),
+    ("kind", ones(), lambda file, _: file.create_group("g/x"), r"'/g/x' is a group, in .*a\.h5 it is a dataset"),
+    ("single", single(1), single(2), r"b\.h5: dataset '/g/x' is one value, .* another than in .*a\.h5"),
+    ("text", single("a"), single("b"), r"b\.h5: dataset '/g/x' is one value"),
+    ("reference", reference, reference, r"a\.h5: dataset '/g/x' holds references"),
+    ("virtual", virtual, virtual, r"a\.h5: dataset '/g/x' is virtual: merge its sources, other\.h5"),
+    ("link", external, external, r"a\.h5: '/g/x' is a link into 'other\.h5'"),
+    ("fill", ones(fillvalue=1), ones(fillvalue=2), r"has the fill value"),
+]
+
+
+@pytest.mark.parametrize(("make", "other", "said"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_refused(tmp_path: Path, make: Make, other: Make, said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        merge_here(pair(tmp_path, make, other), tmp_path / "work")
+
+
+def test_refused_before_anything_is_written(tmp_path: Path) -> None:
+    good = write_file(tmp_path / "good.h5", {"x": np.arange(4)})
+    (tmp_path / "text.h5").write_text("text")
+    cut = tmp_path / "cut.h5"
+    cut.write_bytes(good.read_bytes()[:-9])
+    for bad, error, said in (
+        (tmp_path / "text.h5", CorruptError, "not an HDF5 file"),
+        (cut, CorruptError, "cut: it should have"),
+        (tmp_path / "nix.h5", InputError, "cannot open: No such file"),
+        (good, InputError, "twice among the sources"),
+    ):
+        with pytest.raises(error, match=said):
+            merge_hdf5([good, bad], tmp_path / "out.h5")
+    with pytest.raises(InputError, match="at least one file"):
+        merge_hdf5([], tmp_path / "out.h5")
+    with pytest.raises(ValueError, match="wanted order"):
+        merge_hdf5([good], tmp_path / "out.h5", order="random")  # type: ignore[arg-type]
+    with h5py.File(good, "a"), pytest.raises(Exception, match="still being written by this process"):
+        merge_hdf5([good], tmp_path / "out.h5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.h5", "good.h5", "text.h5"]
