@@ -23,6 +23,21 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
+def machine_lines(report: dict[str, Any]) -> list[str]:
+    """What a report says of its machine, and why its numbers may be no good."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report["versions"].items()))
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['filesystem']}, "
+        f"Python {machine['python']}, {versions}"
+    ]
+    if max(machine["load_average"]) > 2 * machine["cores"]:
+        lines.append(f"The machine was busy (load {machine['load_average']}): take the numbers with care.")
+    if report["quick"]:
+        lines.append("A quick run: it shows that the benchmark works, not how fast anything is.")
+    return lines
+
+
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -12,6 +12,7 @@ from typing import Any
 
 from rows import MEMORY_LIMIT_BYTES, Data, MemoryTask, Peer, Task
 from sides import HERE, SideError, Sides
+from turns import take_turns
 from workload import FRAME_BYTES, SHARDS, Sizes
 
 
@@ -162,11 +163,7 @@ def _check(bench: Bench, task: Task, peer: Peer, job: dict[str, Any]) -> None:
 
 
 def _rounds(bench: Bench, able: list[Peer], job: dict[str, Any]) -> dict[Peer, list[dict[str, float]]]:
-    turns: dict[Peer, list[dict[str, float]]] = {peer: [] for peer in able}
-    for number in range(bench.rounds):
-        # A busy minute of the machine hits all sides; and none is always the one to follow the same other.
-        for peer in able if number % 2 == 0 else reversed(able):
-            turns[peer].append(bench.sides.get(peer.side).turn(peer.operation, **job))
+    turns = take_turns(able, bench.rounds, lambda peer: bench.sides.get(peer.side).turn(peer.operation, **job))
     counts = {turn["records"] for taken in turns.values() for turn in taken}
     if len(counts) != 1:
         raise SystemExit(f"the sides did not work on the same number of records: {sorted(counts)}")

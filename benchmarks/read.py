@@ -14,33 +14,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import load_average, machine_facts
+from machine import load_average, machine_facts, machine_lines
+from options import options_of, parsed
 from read_data import FULL, QUICK, data_folder
 from read_leaks import Lives, leak_table, measure_leaks
 from read_measure import Bench, Result, measure_task
 from read_rows import LEAKS_ROW, ROWS, TASKS
 from read_sides import ReadSides, SideError, versions
 from read_table import markdown_table, text_table
-from sides import HERE
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="a number is the best of so many (5)")
-    parser.add_argument("--only", default=",".join(ROWS), metavar="1,4", help="these rows of the table only")
-    parser.add_argument("--quick", action="store_true", help="little data: shows that it works, not how fast")
+    parser = options_of(__doc__)
     parser.add_argument("--data", type=Path, help="where the data files are kept (the system's temporary folder)")
-    parser.add_argument("--out", type=Path, help="where to save; of a whole run benchmarks/results")
-    arguments = parser.parse_args()
-    arguments.only = arguments.only.split(",")
-    if unknown := set(arguments.only) - set(ROWS):
-        parser.error(f"wanted rows from {ROWS[0]} to {ROWS[-1]}, got {', '.join(sorted(unknown))}")
-    if arguments.rounds < 1:
-        parser.error(f"wanted at least one round, got {arguments.rounds}")
-    whole = not arguments.quick and set(arguments.only) == set(ROWS)
-    if arguments.out is None and whole:
-        arguments.out = HERE / "results"  # a part of a run must not replace the results of a whole one
-    return arguments
+    return parsed(parser, ROWS)
 
 
 def main() -> None:
@@ -89,22 +76,12 @@ def run(bench: Bench, rows: list[str]) -> tuple[list[Result], list[Lives]]:
 
 
 def _summary(report: dict[str, Any], results: list[Result], sides: ReadSides) -> list[str]:
-    machine = report["machine"]
     lines = [
         f"{kind} data: {data['records']:,} samples, {data['bytes'] / 1e6:,.0f} MB"
         for kind, data in report["data"].items()
     ]
     lines += [f"skipped: {reason}" for reason in {*sides.missing.values(), *(r.skipped for r in results)} if reason]
-    told = ", ".join(f"{name} {version}" for name, version in sorted(report["versions"].items()))
-    lines.append(
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['filesystem']}, "
-        f"Python {machine['python']}, {told}"
-    )
-    if max(machine["load_average"]) > 2 * machine["cores"]:
-        lines.append(f"The machine was busy (load {machine['load_average']}): take the numbers with care.")
-    if report["quick"]:
-        lines.append("A quick run: it shows that the benchmark works, not how fast anything is.")
-    return lines
+    return lines + machine_lines(report)
 
 
 def save(folder: Path, report: dict[str, Any], results: list[Result], lives: list[Lives], lines: list[str]) -> None:

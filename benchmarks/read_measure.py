@@ -10,6 +10,7 @@ from typing import Any
 from read_data import DataSet, Sizes, data_set
 from read_rows import Data, Peer, Task
 from read_sides import ReadSides, SideError
+from turns import Turn, take_turns
 
 
 @dataclass(slots=True)
@@ -100,12 +101,10 @@ def _prove(bench: Bench, task: Task, peer: Peer, job: dict[str, Any]) -> None:
 
 
 def _rounds(bench: Bench, task: Task, able: list[Peer], job: dict[str, Any]) -> dict[Peer, Speed]:
-    turns: dict[Peer, list[dict[str, float]]] = {peer: [] for peer in able}
-    for number in range(bench.rounds):
-        # A busy minute of the machine hits all sides; and none is always the one to follow the same other.
-        for peer in able if number % 2 == 0 else reversed(able):
-            turn = bench.sides.get(peer.side).turn(task.operation, pipeline=peer.pipeline, **job)
-            turns[peer].append(turn)
+    def turn(peer: Peer) -> Turn:
+        return bench.sides.get(peer.side).turn(task.operation, pipeline=peer.pipeline, **job)
+
+    turns = take_turns(able, bench.rounds, turn)
     return {peer: _best(taken, "first_s" if task.operation == "starts" else "seconds") for peer, taken in turns.items()}
 
 

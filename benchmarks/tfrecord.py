@@ -7,7 +7,6 @@ because it was slow.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import signal
@@ -19,34 +18,17 @@ from typing import Any
 
 from machine import load_average, machine_facts
 from measure import Bench, Result, measure_memory, measure_task
+from options import options_of, parsed
 from rows import MEMORY_TASKS, ROWS, TASKS
-from sides import HERE, SideError, Sides
+from sides import SideError, Sides
 from table import markdown_table, notes, text_table
 from workload import FULL, QUICK, Sizes
 
 TMPFS = Path("/dev/shm")
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="a number is the best of so many (5)")
-    parser.add_argument("--only", default=",".join(ROWS), metavar="1,4", help="these rows of the table only")
-    parser.add_argument("--quick", action="store_true", help="little data: shows that it works, not how fast")
-    parser.add_argument("--out", type=Path, help="where to save; of a whole run benchmarks/results")
-    arguments = parser.parse_args()
-    arguments.only = arguments.only.split(",")
-    if unknown := set(arguments.only) - set(ROWS):
-        parser.error(f"wanted rows from {ROWS[0]} to {ROWS[-1]}, got {', '.join(sorted(unknown))}")
-    if arguments.rounds < 1:
-        parser.error(f"wanted at least one round, got {arguments.rounds}")
-    whole = not arguments.quick and set(arguments.only) == set(ROWS)
-    if arguments.out is None and whole:
-        arguments.out = HERE / "results"  # a part of a run must not replace the results of a whole one
-    return arguments
-
-
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parsed(options_of(__doc__), ROWS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the large files go in that case, too
     sizes = QUICK if arguments.quick else FULL
     busy = [load_average()]

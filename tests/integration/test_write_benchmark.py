@@ -15,14 +15,14 @@ TOP = Path(__file__).resolve().parents[2]
 
 # Work, and whom it is compared with.
 CATS = ("cat, then fsync", "cat alone")
-COMMITS = ("fsync of a plain file", "write and fsync of it", "the same, with the block itself")
+COMMITS = ("fsync of a plain file", "write and fsync of it", "the same, of the whole `with` block")
 HELD = ("the server", "each producer, beyond its process's own")
 VIEWS = ("hold.read(view)", "hold.read(folder)", "h5py.File(view)")
 WRITERS = ("h5py, one process", "mp.Queue, h5py writer")
 PEERS = {
     "consolidate-plain": (*CATS, "h5py, numpy slabs"),
     "consolidate-gzip": (*CATS, "h5py, numpy slabs"),
-    "consolidate-lzf": (*CATS, "h5py, numpy slabs"),
+    "consolidate-lzf": CATS,
     "consolidate-disk": CATS,
     "central-plain": WRITERS,
     "central-gzip": WRITERS,
