@@ -10,6 +10,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
+SOAK_KILLS ?= 1000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +47,10 @@ NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
 .PHONY: test-h5py
 test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest, each reading what the other wrote
 	PYTHON=$(PYTHON) tools/h5py-versions.sh
+
+.PHONY: soak
+soak: $(DONE)/core ## kill writers a thousand times, at every named place and at random; then count rows
+	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS)
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format

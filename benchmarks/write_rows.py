@@ -32,7 +32,7 @@ class Sizes:
 
 FULL = Sizes(
     parts=8,
-    part_blocks=256,
+    part_blocks=1024,
     central_blocks={"plain": 1024, "gzip": 128},
     disk_blocks=256,
     part_rows={"4 KiB": 1, "64 MiB": 16_384},

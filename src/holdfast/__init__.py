@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .trace.listen import listen as listen
     from .trace.owners import owners as owners
     from .trace.owners import owners_summary as owners_summary
+    from .write.central.producer import connect as connect
     from .write.out import Out as Out
     from .write.out import write as write
 
@@ -62,6 +63,7 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "connect": "write.central.producer",
     "convert": "convert.entry",
     "decode_image": "formats.images.decode",
     "diagnose": "look.diagnose",

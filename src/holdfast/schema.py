@@ -217,6 +217,8 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
         if not isinstance(column, (Value, Ragged)):
             raise SchemaError(f"column {name!r}: wanted Bytes, Int64, Float32 or Ragged, got {column!r}")
         key = name if column.key is None else column.key
+        if not isinstance(key, str):
+            raise SchemaError(f"column {name!r}: wanted a feature's name as its key, got {key!r}")
         if key in keys:
             raise SchemaError(f"columns {keys[key]!r} and {name!r} both read the feature {key!r}")
         keys[key] = name

@@ -105,6 +105,7 @@ def test_a_schema_of_a_file(shards: list[Path], tmp_path: Path) -> None:
         ("nothing", "got 0 schemas"),
         ("x = ", "invalid syntax"),
         ("schema = {'x': hold.Int64(-1)}", "whole numbers from 1 up"),
+        ("schema = {'x': hold.Int64(key=3)}", "wanted a feature's name as its key, got 3"),
         ('{"holdfast_write": 1, "schema": {"x": 3}}', "wanted a column as JSON"),
     ],
 )

@@ -35,9 +35,10 @@ With --json:
   checksum  over all values in order: the same for them in any format
   notes     what of the FILEs is not in OUT, or other than it was
 
-Exit codes: 0 OUT is written and proven; 1 a FILE is damaged, or OUT came out
-otherwise; 2 columns do not fit, or would lose something; 3 a FILE cannot be
-read, OUT cannot be written or is there already. Without 0 nothing is left.
+Exit codes: 0 OUT is written and proven; 1 a FILE is damaged or has not what
+--schema says, or OUT came out otherwise; 2 columns differ, or would lose
+something; 3 a FILE cannot be read, OUT cannot be written or is there already.
+Without 0 nothing is left.
 """
 
 from __future__ import annotations

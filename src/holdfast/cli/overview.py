@@ -32,6 +32,9 @@ COMMANDS = {
         "convert": "From one format to another: TFRecord, HDF5 and tar.",
         "index": "Where every record begins, for reading by number.",
     },
+    "Write": {
+        "serve": "The central writer of a run, for producers of any launcher.",
+    },
     "Learn": {
         "demo": "The main job end to end, on data it makes, in under a minute.",
     },

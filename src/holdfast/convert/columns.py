@@ -56,6 +56,8 @@ def decide(
     for source, read in zip(sources, reads, strict=True):
         if source.kind == "hdf5":
             _check_hdf5(source, read, staging, cast, notes)
+        elif source.kind == "tar":
+            notes += _left_in_tar(source, staging)
     for name in schema:
         if not _is_text(name):
             raise SchemaError(f"column {name!r}: wanted a name of characters that UTF-8 has")
@@ -95,12 +97,16 @@ def _said(source: Source, staging: Path) -> dict[str, Column]:
         if source.kind != "tar":
             return schema
         from ..formats.tar import TarShard
+        from ..formats.tar.layout import KEY
 
         assert isinstance(shard, TarShard)
         if shard.marked:
             return schema
         if not len(shard):
             raise SchemaError(f"{source.path}: there are no samples to take columns from; give a schema")
+        if KEY in shard.extensions:
+            text = f"members of the extension {KEY!r} cannot be told from the samples' keys"
+            raise SchemaError(f"{source.path}: {text}. Give a schema, which leaves them out")
         # Of all samples: a member that only some have must not be left out, it is missed then.
         from ..schema import Bytes
 
@@ -114,14 +120,14 @@ def _shown(sources: Sequence[Source], cast: bool, notes: list[str], progress: Pr
     """Of all records: what only a few have would be lost else."""
     first = sources[0].path
     try:
-        found = infer_schema(_records(sources, progress))
+        found = infer_schema(_records(sources, progress), with_examples=False)
     except NotAnExample as error:
         raise FormatError(first, None, None, str(error), "Only Examples can be read as columns") from None
     if not found.records:
         raise SchemaError(f"{first}: there are no records to take columns from; give a schema")
+    _check_shown(found, first, cast, notes)
     if not found.schema:
         raise SchemaError(f"{first}: its records have no features to take columns from")
-    _check_shown(found, first, cast, notes)
     return found.schema
 
 
@@ -166,3 +172,14 @@ def _check_hdf5(source: Source, read: dict[str, Column], staging: Path, cast: bo
                 raise SchemaError(f"{source.path}: {text}. Leave it out with a schema, {_OR_CAST}")
             notes.append(f"{name!r} is rounded from {kind} to Float32")
         notes += [f"{source.path}: {what}" for what in left_behind(shard)]
+
+
+# ---- tar
+
+
+def _left_in_tar(source: Source, staging: Path) -> list[str]:
+    from ..formats.tar import TarShard
+
+    with open_plain(source.path, "tar", None, staging, cache=True) as shard:
+        assert isinstance(shard, TarShard)
+        return [f"{source.path}: {what}" for what in shard.left_behind()]

@@ -18,7 +18,7 @@ from ..schema import Column, check_schema
 from .columns import decide, must_look
 from .names import Name, parse_target
 from .sources import Given, Source, check_whole, find, refuse_changed
-from .staging import naming, publish, refuse_present, staging_folder
+from .staging import naming, publish, refuse_others, refuse_present, staging_folder
 from .work import Wanted, prove, write_targets
 
 _PASSES = 3  # whole, copied, read again
@@ -70,8 +70,8 @@ def convert(
     columns = None if schema is None else check_schema(schema)
     sources = find(source)
     _refuse_own(sources, name, wanted)
-    if not overwrite:
-        refuse_present(name.folder, _names(name, wanted, wanted.shards or 1) if wanted.shard_bytes is None else [])
+    if wanted.shard_bytes is None:
+        _refuse_targets(name, wanted, _names(name, wanted, wanted.shards or 1), overwrite)
     if name.kind == "tfrecord" and wanted.many:
         find_manifest(name.folder / name.whole)  # one that cannot be added to is better found now
     tick = _Ticker(sources, progress, _PASSES + must_look(sources, columns))
@@ -83,6 +83,7 @@ def convert(
         prove(entries, found, wanted, checksum, staging, tick.of_rows(rows))
         refuse_changed(sources)
         names = _names(name, wanted, len(entries))
+        _refuse_targets(name, wanted, names, overwrite)
         publish([Path(entry.path) for entry in entries], name.folder, names, overwrite=overwrite)
     files = [entry._replace(path=str(name.folder / one)) for entry, one in zip(entries, names, strict=True)]
     if wanted.kind == "tfrecord":
@@ -93,7 +94,7 @@ def convert(
 def _wanted(name: Name, shards: int | None, shard_bytes: str | int | None, codec: Any, compression: Any) -> Wanted:
     if shards is not None and shard_bytes is not None:
         raise ValueError("say either how many shards or how large one may be")
-    if shards is not None and (isinstance(shards, bool) or not 1 <= shards <= MOST_PARTS):
+    if shards is not None and (type(shards) is not int or not 1 <= shards <= MOST_PARTS):
         raise ValueError(f"wanted from 1 to {MOST_PARTS:,} shards, got {shards!r}")
     if codec is not None and name.kind != "hdf5":
         raise ValueError(f"a codec is for HDF5, got {codec!r} for {name.whole}")
@@ -109,6 +110,13 @@ def _wanted(name: Name, shards: int | None, shard_bytes: str | int | None, codec
 
 def _names(name: Name, wanted: Wanted, count: int) -> list[str]:
     return [name.shard(i, count) for i in range(count)] if wanted.many else [name.whole]
+
+
+def _refuse_targets(name: Name, wanted: Wanted, names: Sequence[str], overwrite: bool) -> None:
+    if not overwrite:
+        refuse_present(name.folder, names)
+    if wanted.many:
+        refuse_others(name.folder, names, name.is_shard)
 
 
 def _refuse_own(sources: Sequence[Source], name: Name, wanted: Wanted) -> None:

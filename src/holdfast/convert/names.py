@@ -40,6 +40,8 @@ class Name:
 
 def parse_target(target: str | os.PathLike[str]) -> Name:
     """ValueError: the name does not say which format is wanted."""
+    if "://" in os.fsdecode(target):
+        raise ValueError(f"wanted a file on this machine to write to, got the URL {os.fspath(target)!r}")
     path = Path(os.fsdecode(target))
     found = _SUFFIX.search(path.name)
     if found is None or found.start() == 0:

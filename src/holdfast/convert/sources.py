@@ -132,10 +132,10 @@ def _check_hdf5(path: str, progress: Progress) -> None:
 
 
 def _check_tar(path: str, progress: Progress) -> None:
-    """Opening it goes through all headers; what a tar holds has no checksums."""
+    """Opening it goes through all headers, without an index; what a tar holds has no checksums."""
     from ..formats.tar import TarShard
 
-    with TarShard(path) as shard:
+    with TarShard(path, cache=False) as shard:
         odd = shard.first_odd() if shard.marked else None
         if odd is not None:
             raise DecodeError(path, odd, None, "the sample lacks a member that the tar's own schema speaks of")

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,14 @@ def refuse_present(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if os.path.lexists(folder / name):
             raise TargetExistsError(f"{folder / name} is there already; name another file or allow it to be replaced")
+
+
+def refuse_others(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
+    """Shards of another number of them: who reads the folder would get every sample twice."""
+    others = sorted(set(filter(is_shard, os.listdir(folder))) - set(names)) if folder.is_dir() else []
+    if others:
+        text = f"{folder / others[0]} is of another number of shards: with {len(names):,} more beside it, samples would"
+        raise TargetExistsError(f"{text} be read twice. Take it away first, or name another file")
 
 
 @contextmanager
@@ -40,6 +48,9 @@ def staging_folder(folder: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
             try:
                 staging.mkdir()
+            except OSError as error:
+                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
+            try:
                 yield staging
             finally:
                 shutil.rmtree(staging, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..errors import SchemaError
 from ..schema import Bytes, Column, Float32, Int64, Value, check_schema
-from ..write.fit import checked
+from ..write.rows import bytes_in, join_rows, row_of
 
 OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()}
 
@@ -87,13 +86,7 @@ def _fitted(name: str, column: Column, values: Mapping[str, Any]) -> Any:
             raise SchemaError(f"column {name!r}: wanted {column!r}, got nothing: only floats may be missing in a row")
         return np.full(column.shape, np.nan, np.float32)
     value = values[name]
-    if isinstance(column, (Float32, Int64)):
-        return _number(name, column, value)
-    if isinstance(value, str) and isinstance(column, Bytes):
-        value = value.encode()
-    kept = bytes(value) if isinstance(value, (bytearray, memoryview)) else copy.deepcopy(value)
-    checked({name: column}, {name: [kept]})
-    return kept
+    return _number(name, column, value) if isinstance(column, (Float32, Int64)) else row_of(name, column, value)
 
 
 def _number(name: str, column: Value, value: Any) -> Any:
@@ -138,13 +131,8 @@ def _on_host(value: Any) -> Any:
 
 def bytes_of(row: Row) -> int:
     """About as much as it takes in memory."""
-    return sum(
-        _VALUE_BYTES + (value.nbytes if isinstance(value, np.ndarray) else _length(value)) for value in row.values()
-    )
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, bytes) else 8 * np.size(np.asarray(value, object))
+    sizes = [bytes_in(value) if isinstance(value, tuple) else getattr(value, "nbytes", 8) for value in row.values()]
+    return sum(sizes) + _VALUE_BYTES * len(sizes)
 
 
 # ---- many rows
@@ -158,4 +146,4 @@ def joined(schema: Mapping[str, Column], rows: list[Row]) -> dict[str, Any]:
 def _joined(column: Column, values: list[Any]) -> Any:
     if isinstance(column, (Float32, Int64)):
         return np.array(values, np.float32 if isinstance(column, Float32) else np.int64)
-    return values
+    return join_rows(column, values)

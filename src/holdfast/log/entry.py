@@ -76,7 +76,10 @@ def log(
     else:
         if steps is not None:
             raise ValueError("steps= is for a central writer: a logdir knows which steps it has")
-        folder = f"{os.fsdecode(logdir or '').rstrip('/')}/{check_task(name)}.hold"
+        assert logdir is not None
+        if not os.fsdecode(logdir):
+            raise ValueError('wanted the name of a folder as logdir, got an empty one; "." is the one you are in')
+        folder = f"{os.fsdecode(logdir).rstrip('/')}/{check_task(name)}.hold"
         target = Pieces(folder, worker, check_format(format), storage)
     return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
 
@@ -90,6 +93,13 @@ def _worker(rank: int | None, name: str) -> int:
     if found.role and name == "run":
         raise InputError(f"{found.source}, and is none of the workers: give name= for a log of its own, or rank=")
     return found.rank
+
+
+def _number(step: int) -> int:
+    number = index(step)
+    if not -(1 << 63) <= number < 1 << 63:  # else all rows that it is committed with would fail
+        raise SchemaError(f"column 'step': wanted Int64(), got {number}")
+    return number
 
 
 class Log:
@@ -140,7 +150,7 @@ class Log:
         """One row. A float that is left out is NaN, anything else that does not fit a SchemaError."""
         with self._turn:
             self._check()
-            number = index(step)
+            number = _number(step)
             if not self._is_begun and not self._begin(values):
                 self.lost += 1
                 return

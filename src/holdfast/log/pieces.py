@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, SchemaError, TargetExistsError
 from ..read.entry import read
 from ..schema import Column, Int64
+from ..write.manifest import read_manifests
 from ..write.names import Format
 from ..write.out import Out, write
 from ..write.record import PartRecord
 from ..write.remote.out import RemoteOut
 from .columns import Row, check_names, check_own, joined, schema_of
 
-_STEP: dict[str, Column] = {"step": Int64()}
+_STEP: dict[str, Column] = {"step": Int64(), "worker": Int64()}
 
 
 class Pieces:
@@ -35,6 +37,7 @@ class Pieces:
         self._worker, self._format, self._storage = worker, format, storage
         self._out: Out | None = None
         self._tried = False
+        self._forgotten = 0  # rows of that try, given up since
 
     # ---- beginning
 
@@ -55,9 +58,10 @@ class Pieces:
 
     def open_if_there(self) -> bool:
         try:
-            self._begin(write(self.name, storage=self._storage))
+            out = write(self.name, storage=self._storage)
         except InputError:
             return False
+        self._begin(out)
         return True
 
     def _begin(self, out: Out) -> None:
@@ -79,11 +83,26 @@ class Pieces:
         return below
 
     def _last_step(self, record: PartRecord) -> int:
-        assert self._out is not None
         out = self._out
-        where = out.url_of(record) if isinstance(out, RemoteOut) else out.path_of(record)
-        with read(where, _STEP, storage=self._storage).shard(None).batch(record.rows).iterate() as batches:
-            return max(int(batch["step"].max()) for batch in batches)
+        if isinstance(out, RemoteOut):
+            return self._highest(out.url_of(record))
+        assert out is not None
+        path = out.path_of(record)
+        return self._highest(path if path.exists() else self._merged(out.folder, record.task))
+
+    def _merged(self, folder: Path, task: str) -> str:
+        """The file that a part went into, before it was taken away."""
+        last = [one for one in read_manifests(folder) if any(part.task == task for part in one.parts)][-1]
+        if not last.holds:
+            text = f"what worker {self._worker} logged went into {last.output}, which is not there any more"
+            raise InputError(f"{self.name}: {text}: put it back, or give a new logdir or name=")
+        return last.output
+
+    def _highest(self, where: str | Path) -> int:
+        """This worker's last step in a file."""
+        with read(where, _STEP, storage=self._storage).shard(None).batch(10_000).iterate() as batches:
+            steps = [batch["step"][batch["worker"] == self._worker] for batch in batches]
+        return max(int(one.max()) for one in steps if len(one))
 
     # ---- writing
 
@@ -101,16 +120,16 @@ class Pieces:
         try:
             with part:
                 if not part.done:
-                    self._tried = True
+                    self._tried, self._forgotten = True, 0
                     part.extend(joined(self.schema, self.rows))
-        except TargetExistsError as error:
-            raise self._not_alone(str(error)) from None
+        except TargetExistsError:
+            part = self._part(self.n_pieces)  # an earlier try's of ours, perhaps, that a store was slow with
         if not self._is_ours(part.record):
             raise self._not_alone(f"it has committed {part.record}")
         # An earlier try may have come so far before it failed, with the rows there were then.
-        del self.rows[: part.record.rows]
+        del self.rows[: max(0, part.record.rows - self._forgotten)]
         self.n_pieces += 1
-        self._tried = False
+        self._tried, self._forgotten = False, 0
 
     def _not_alone(self, text: str) -> TargetExistsError:
         hint = "give each worker a rank= of its own, and each kind of log a name="
@@ -124,6 +143,7 @@ class Pieces:
         return self._out.part(f"log-{self._worker:05d}-{number:06d}", self._format)
 
     def forget(self) -> None:
+        self._forgotten += len(self.rows)
         self.rows = []
 
     def close(self) -> None:

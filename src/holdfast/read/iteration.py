@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Generator, Mapping
 from contextlib import closing
+from inspect import GEN_CLOSED, getgeneratorstate
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -238,12 +239,13 @@ class _Running:
         self.library = Library(source.catalogs(), settings.open_files)
         self.halt = Halt()
         self._pid = os.getpid()
+        self._fetcher: Fetcher | None = None  # of the epoch that is being read
         try:
             pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
-            raw = self._raw(
+            self._fetched = self._raw(
                 source, settings, of._cut, of._part, of._position, of._stop, of._losses, of._meter, of._cache
             )
-            items = pipeline.run(raw, of._cache)
+            items = pipeline.run(self._fetched, of._cache)
             if settings.prefetch_bytes:
                 items = run_ahead(items, settings.prefetch_bytes, of._meter, self.halt)
             self.items = _give(items, settings, of._part, of._meter)
@@ -268,7 +270,7 @@ class _Running:
         epoch, done = position.epoch, position.done
         while stop is None or epoch < stop:
             order = source.order(settings, epoch)
-            fetcher = Fetcher(
+            fetcher = self._fetcher = Fetcher(
                 self.library,
                 order,
                 source.schema(),
@@ -296,8 +298,15 @@ class _Running:
                 self.halt()
                 self.items.close()
             finally:
-                self.library.close()
+                self._close_files()
         self._closer.detach()
+
+    def _close_files(self) -> None:
+        """Whatever a signal interrupted: an error that is kept would keep it open. But not under a thread that reads."""
+        is_over = getgeneratorstate(self._fetched) == GEN_CLOSED
+        if is_over and self._fetcher is not None:
+            self._fetcher.close()
+        self.library.close(in_use=is_over)
 
 
 def _give(items: Items, settings: Settings, part: Part, meter: Meter) -> Generator[tuple[Any, Position], None, None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .._base.atomic import sync_folder
-from ..errors import DataError, InputError, SchemaError, WriteError
+from ..errors import DataError, HoldfastError, InputError, SchemaError, WriteError
 from ..formats.schema_json import first_difference, schema_from_json, schema_to_json
 from ..schema import Column
 from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, claims_in, data_name, record_name, records_in
@@ -126,12 +126,16 @@ def find_committed(parts: Path, task: str) -> PartRecord | None:
 def show(parts: Path, record: PartRecord) -> None:
     """Gives the record the name that readers look for, if it has it not yet."""
     visible = parts / record_name(record.task, record.attempt)
-    if not visible.exists() and (parts / record.file).exists():
-        try:
-            os.link(parts / claim_name(record.task), visible)
-        except FileExistsError:
-            return
+    if os.path.lexists(visible) or not os.path.lexists(parts / record.file):
+        return
+    try:
+        os.link(parts / claim_name(record.task), visible)
         sync_folder(parts)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        text = f"task {record.task!r} is committed, but readers do not see it"
+        raise WriteError(f"{text}: cannot make {visible}: {error.strerror}") from error
 
 
 def next_attempt(parts: Path, task: str) -> int:
@@ -179,7 +183,10 @@ def sweep(folder: Path) -> list[str]:
     shown = {path.name.rsplit(".", 2)[0] for path in record_paths(parts)}
     for task in claims(parts):
         if task not in shown:
-            _find_if_whole(parts, task)
+            try:
+                find_committed(parts, task)
+            except (DataError, WriteError):
+                pass  # damage is for verify to tell of, and who may only read cannot help: others must not be kept
     swept = []
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:
@@ -190,21 +197,17 @@ def sweep(folder: Path) -> list[str]:
     return swept
 
 
-def _find_if_whole(parts: Path, task: str) -> PartRecord | None:
-    try:
-        return find_committed(parts, task)
-    except DataError:
-        return None  # a damaged record is for verify to tell of: it must not keep others from working
-
-
 def _take_back(parts: Path, workspace: Path, note: list[str]) -> None:
-    """The name that a dead attempt has given to its data, unless they are committed."""
+    """The name that a dead attempt has given to its data, unless they are committed, or nobody can tell."""
     if len(note) < 2:
         return
     task, name = note[0], note[-1]
-    committed = _find_if_whole(parts, task)
-    if (committed is None or committed.file != name) and _same(parts / name, workspace):
-        os.unlink(parts / name)
+    try:
+        committed = find_committed(parts, task)
+        if (committed is None or committed.file != name) and _same(parts / name, workspace):
+            os.unlink(parts / name)
+    except (HoldfastError, OSError):
+        pass
 
 
 def _same(path: Path, workspace: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,13 +12,15 @@ from ..errors import InputError
 from .commit import Commit
 from .files import PartFile
 from .folder import find_committed, listed
-from .record import PartRecord
+from .manifest import read_manifests
+from .names import claim_name, record_name
+from .record import PartRecord, data_gone
 from .workspace import Workspace
 
 
 class Place(Protocol):
     def find(self, task: str) -> PartRecord | None:
-        """The record of the attempt that committed this task."""
+        """The record of the attempt that committed this task. CorruptError: its data are missing."""
 
     def workspace(self, task: str) -> Workspace: ...
 
@@ -53,7 +56,16 @@ class LocalPlace(NamedTuple):
     folder: Path
 
     def find(self, task: str) -> PartRecord | None:
-        return find_committed(self.folder / "parts", task)
+        record = find_committed(self.folder / "parts", task)
+        if record is None or os.path.lexists(self.folder / "parts" / record.file) or self._is_merged(task):
+            return record
+        names = f"{claim_name(task)} and {record_name(task, record.attempt)} there"
+        raise data_gone(self.shown(record.file), record, names)
+
+    def _is_merged(self, task: str) -> bool:
+        """Whether its part went into a file, and was taken away then. The file may be elsewhere by now."""
+        merged = (one for one in read_manifests(self.folder) if one.delete_parts)
+        return any(part.task == task for one in merged for part in one.parts)
 
     def workspace(self, task: str) -> Workspace:
         return Workspace(self.folder / "tmp", task)

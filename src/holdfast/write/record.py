@@ -59,6 +59,12 @@ def read_record(path: str | os.PathLike[str]) -> PartRecord:
     return parse_record(data, os.fspath(path))
 
 
+def data_gone(path: str, record: PartRecord, names: str) -> CorruptError:
+    """Of a task that is committed, and cannot be called done all the same. `names`: of its claim and record."""
+    reason = f"it is missing: {record} has committed it"
+    return CorruptError(path, None, None, reason, f"Put it back; or remove {names}, and the task can be done again")
+
+
 def parse_record(data: bytes, path: str) -> PartRecord:
     """CorruptError: it is not what was written. `path` is where it was found."""
     try:

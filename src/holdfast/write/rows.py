@@ -1,4 +1,4 @@
-"""One row's value in a column without a fixed size: a copy of it, in the one form that joins with every other that fits.
+"""One row's value in a column without a fixed size: a copy of it, in the one form that joins with all others that fit.
 
 As people give them, values that fit one by one need not fit together: an empty list is an array of another type.
 """
@@ -10,27 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.columns import BytesColumn, ColumnData, RaggedColumn
-from ..formats.gather import gather_rows
+from ..formats.columns import ColumnData
 from ..formats.tfrecord.encoding import batch_maker
 from ..schema import Column
 from .fit import checked
 
-
-def row_of(name: str, column: Column, value: Any) -> ColumnData:
-    """A column of this one row. SchemaError: the value does not fit."""
-    schema = {name: column}
-    parts = checked(schema, {name: [value]})[0][0]
-    own: Any = tuple(None if one is None else np.array(one) for one in parts)
-    return batch_maker(schema)([own], None)[name]
+Row = tuple[Any, ...]  # its values, and the ends of what they are in: arrays, or None
 
 
-def bytes_in(row: ColumnData) -> int:
-    if isinstance(row, RaggedColumn):
-        return row.row_splits.nbytes + bytes_in(row.values)
-    return row.values.nbytes + row.offsets.nbytes if isinstance(row, BytesColumn) else int(row.nbytes)
+def row_of(name: str, column: Column, value: Any) -> Row:
+    """SchemaError: the value does not fit."""
+    parts = checked({name: column}, {name: [value]})[0][0]
+    return tuple(None if one is None else np.array(one) for one in parts)
 
 
-def join_rows(rows: Sequence[ColumnData]) -> ColumnData:
-    """What row_of gave, of one column and at least once, as a column of as many rows."""
-    return gather_rows([{"": row} for row in rows], np.arange(len(rows)), np.zeros(len(rows), np.int64))[""]
+def bytes_in(row: Row) -> int:
+    return sum(part.nbytes for part in row if part is not None)
+
+
+def join_rows(column: Column, rows: Sequence[Row]) -> ColumnData:
+    """One or more of them, as a column."""
+    values, *ends = zip(*rows, strict=True)
+    joined: Any = (np.concatenate(values), *(None if one[0] is None else _join_ends(one) for one in ends))
+    return batch_maker({"": column})([joined], None)[""]
+
+
+def _join_ends(ends: Sequence[Any]) -> Any:
+    joined, total = [np.zeros(1, np.int64)], 0
+    for one in ends:
+        joined.append(one[1:] + total)
+        total += int(one[-1])
+    return np.concatenate(joined)

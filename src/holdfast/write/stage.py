@@ -8,10 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import SchemaError
-from ..formats.columns import ColumnData
 from ..schema import Bytes, Column, Float32, Value
 from .fit import checked
-from .rows import bytes_in, join_rows, row_of
+from .rows import Row, bytes_in, join_rows, row_of
 
 _MOST_ROWS = 512
 _MOST_BYTES = 1 << 21
@@ -98,7 +97,7 @@ class _Texts:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         try:
-            return value.encode() if isinstance(value, str) else bytes(row_of(self._name, self._column, value)[0])
+            return value.encode() if isinstance(value, str) else row_of(self._name, self._column, value)[0].tobytes()
         except UnicodeEncodeError as error:
             raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
 
@@ -112,7 +111,7 @@ class _Others:
 
     def __init__(self, name: str, column: Column) -> None:
         self._name, self._column = name, column
-        self._rows: list[ColumnData] = []
+        self._rows: list[Row] = []
 
     def put(self, row: int, value: Any) -> int:
         del self._rows[row:]
@@ -121,7 +120,7 @@ class _Others:
 
     def take(self, rows: int) -> Any:
         taken, self._rows = self._rows[:rows], []
-        return join_rows(taken)
+        return join_rows(self._column, taken)
 
 
 def _maker(name: str, column: Column) -> _Numbers | _Texts | _Others:

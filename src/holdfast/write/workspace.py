@@ -84,7 +84,7 @@ def dead_workspace(folder: Path) -> Iterator[str | None]:
         yield None  # another user's
         return
     try:
-        yield os.pread(fd, 4096, 0).decode(errors="replace") if _is_quiet(folder) and _take(fd) else None
+        yield os.pread(fd, 1 << 20, 0).decode(errors="replace") if _is_quiet(folder) and _take(fd) else None
     finally:
         os.close(fd)
 

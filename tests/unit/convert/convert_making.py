@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -73,4 +75,14 @@ def plain_h5(path: Path, **datasets: Any) -> Path:
     with h5py.File(path, "w") as file:
         for name, values in datasets.items():
             file[name] = values
+    return path
+
+
+def make_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    """As others make them."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
     return path

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from convert_making import SCHEMA, SUFFIXES, as_lists, contents, make, plain_h5, samples, wanted
+from convert_making import SCHEMA, SUFFIXES, as_lists, contents, make, make_tar, plain_h5, samples, wanted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +118,17 @@ def test_another_tar_is_keys_and_bytes(tmp_path: Path) -> None:
         assert tar.getnames() == ["__holdfast__", "ü/0.jpg", "ü/0.cls", "1.jpg", "1.cls"]
     numbers = convert(tmp_path / "a.h5", tmp_path / "c.tfrecord", {"key": Bytes(key="__key__")})
     assert numbers.schema == {"key": Bytes()}
+
+
+def test_another_tar_with_odd_names(tmp_path: Path) -> None:
+    """A semicolon parts the extensions of a schema's key; here it is in the extension."""
+    names = ["a/\nä b.x;y", "a/\nä b.x", "a/\nä b.x ", "__b.x;y", "__b.x", "__b.x ", "/c.x;y", "/c.x", "/c.x "]
+    path = make_tar(tmp_path / "a.tar", [(name, b"%d" % i) for i, name in enumerate(names)])
+    done = convert(path, tmp_path / "a.h5")
+    found = contents(tmp_path / "a.h5")
+    assert found.pop("__key__") == ["a/\nä b".encode(), b"__b", b"/c"]
+    assert found == {"x;y": [b"0", b"3", b"6"], "x": [b"1", b"4", b"7"], "x ": [b"2", b"5", b"8"]}
+    assert convert(tmp_path / "a.h5", tmp_path / "b.tar").checksum == done.checksum
 
 
 def test_types_of_hdf5_that_fit_without_a_loss(tmp_path: Path) -> None:

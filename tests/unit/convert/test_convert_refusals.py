@@ -11,10 +11,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from convert_making import SCHEMA, make, plain_h5, samples
+from convert_making import SCHEMA, make, make_tar, plain_h5, samples
 
 import holdfast as hold
-from holdfast.convert import work
+from holdfast.convert import entry, work
 from holdfast.convert.entry import convert
 from holdfast.convert.staging import staging_folder
 from holdfast.errors import (
@@ -113,8 +113,8 @@ def test_a_feature_of_two_types(tmp_path: Path) -> None:
     for name, column, value in [("a", hold.Int64(), 1), ("b", hold.Float32(), 1.5)]:
         with hold.TFRecordWriter(tmp_path / f"{name}.tfrecord", {"x": column}) as writer:
             writer.append(x=value)
-    with pytest.raises(SchemaError, match="no features to take|its type differs"):
-        convert([tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"], tmp_path / "a.h5")
+    sources = [tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"]
+    refused(SchemaError, "feature 'x': its type differs", sources, tmp_path / "a.h5", cast=True)
 
 
 def test_a_member_that_some_samples_lack(tmp_path: Path) -> None:
@@ -122,6 +122,21 @@ def test_a_member_that_some_samples_lack(tmp_path: Path) -> None:
         for name in [f"{i:03}.{ext}" for i in range(150) for ext in (["jpg", "txt"] if i == 140 else ["jpg"])]:
             tar.addfile(tarfile.TarInfo(name), io.BytesIO())
     refused(DecodeError, "sample '000' has no member 'txt'", tmp_path / "a.tar", tmp_path / "a.h5")
+
+
+def test_a_member_that_is_called_as_the_keys_are(tmp_path: Path) -> None:
+    make_tar(tmp_path / "a.tar", [("0.__key__", b"k"), ("0.txt", b"t")])
+    refused(SchemaError, "members of the extension '__key__'", tmp_path / "a.tar", tmp_path / "a.h5")
+    done = convert(tmp_path / "a.tar", tmp_path / "a.h5", {"__key__": hold.Bytes(), "txt": hold.Bytes()})
+    assert done.rows == 1
+
+
+def test_members_of_no_sample_are_told_of(tmp_path: Path) -> None:
+    names = ["LICENSE", "0.txt", ".hidden", "a/b", "1.txt", "c"]
+    path = make_tar(tmp_path / "a.tar", [(name, b"x") for name in names])
+    for target in ("a.h5", "b.h5"):  # the second time by an index that was kept
+        said = f"{path}: 4 members of no sample left behind: LICENSE, .hidden, a/b, …"
+        assert convert(path, tmp_path / target).notes == [said]
 
 
 # ---- sources that differ, or say nothing
@@ -212,6 +227,16 @@ def test_a_cut_tar(tmp_path: Path) -> None:
     refused(DecodeError, "record 4: the sample lacks a member", source, tmp_path / "a.h5")
 
 
+def test_a_damaged_tar_whose_index_was_kept(tmp_path: Path) -> None:
+    """A bit that flips on a disk changes no time."""
+    path = make_tar(tmp_path / "a.tar", [(f"{i:03}.x", b"x") for i in range(100)])
+    assert convert(path, tmp_path / "a.h5").rows == 100
+    was = path.stat()
+    flip(path, 1024 * 55 + 3)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    refused(CorruptError, "a.tar at byte 56,320: the tar header is damaged", path, tmp_path / "b.h5")
+
+
 # ---- targets
 
 
@@ -235,6 +260,30 @@ def test_shards_of_before_are_not_taken_in_again(tmp_path: Path) -> None:
     assert convert(tmp_path / "out", tmp_path / "out" / "t.h5", shards=3).rows == 6
 
 
+@pytest.mark.parametrize("options", [{"shards": 3}, {"shard_bytes": 20}])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_shards_of_another_number(tmp_path: Path, options: Any, overwrite: bool) -> None:
+    """Whoever reads the folder would get all samples twice."""
+    source, target = plain_h5(tmp_path / "in.h5", x=np.arange(10)), tmp_path / "out" / "t.tfrecord"
+    convert(source, target, shards=2)
+    refused(TargetExistsError, "t-00000-of-00002.tfrecord is of another", source, target, overwrite=overwrite, **options)
+    assert convert(source, target, shards=2, overwrite=True).rows == 10
+
+
+def test_the_place_to_work_in_is_taken(tmp_path: Path) -> None:
+    source = make(tmp_path, "tar", 2)
+    (tmp_path / ".a.h5.convert").write_text("mine")
+    refused(WriteError, "cannot make the folder .*a.h5.convert to work in: File exists", source, tmp_path / "a.h5")
+    assert (tmp_path / ".a.h5.convert").read_text() == "mine"
+
+
+def test_a_target_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="on this machine to write to, got the URL 's3://there/a.h5'"):
+        convert(make(tmp_path, "tar", 2), "s3://there/a.h5")
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_a_manifest_that_cannot_be_added_to(tmp_path: Path) -> None:
     source = make(tmp_path, "tar", 2)
     (tmp_path / "out").mkdir()
@@ -245,7 +294,7 @@ def test_a_manifest_that_cannot_be_added_to(tmp_path: Path) -> None:
 def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = make(tmp_path, "tar", 3), tmp_path / "t.tfrecord"
     real, mine = work.prove, tmp_path / "t-00001-of-00002.tfrecord"
-    monkeypatch.setattr("holdfast.convert.entry.prove", lambda *args: (real(*args), mine.write_bytes(b"mine")))
+    monkeypatch.setattr(entry, "prove", lambda *args: (real(*args), mine.write_bytes(b"mine")))
     with pytest.raises(TargetExistsError, match="t-00001-of-00002.tfrecord is there already"):
         convert(source, target, shards=2)
     assert mine.read_bytes() == b"mine"
@@ -262,7 +311,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_source_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make(tmp_path, "tar", 3)
-    monkeypatch.setattr("holdfast.convert.entry.prove", lambda *_: os.utime(source, (1, 1)))
+    monkeypatch.setattr(entry, "prove", lambda *_: os.utime(source, (1, 1)))
     refused(InputError, "in.tar: it changed while it was read; nothing was kept", source, tmp_path / "a.h5")
 
 
@@ -297,6 +346,8 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
         ("a.h5", {"compression": "gzip"}, "compression is for TFRecord"),
         ("a.h5", {"compression": "bad"}, "wanted compression to be"),
         ("a.h5", {"shards": 0}, "wanted from 1 to"),
+        ("a.h5", {"shards": 2.0}, "wanted from 1 to"),
+        ("a.h5", {"shards": "2"}, "wanted from 1 to"),
         ("a.h5", {"shards": 2, "shard_bytes": 9}, "say either how many shards or how large"),
         ("a.h5", {"shard_bytes": "big"}, "wanted a size such as"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from . import jpeg, png
 Pixels = npt.NDArray[Any]
 
 MOST_PIXELS = (1 << 30) // 4 // 3  # above it Pillow warns, and refuses what is twice as large
+_DAMAGED = (OSError, SyntaxError, RuntimeError, EOFError, IndexError, struct.error)  # as Pillow's readers say it
 _QUICK = {b"\xff\xd8\xff": jpeg.decode, b"\x89PN": png.decode}
 
 
@@ -44,7 +46,7 @@ def _by_pillow(data: bytes | bytearray | memoryview, mode: str | None) -> Pixels
     try:
         with Image.open(io.BytesIO(data)) as image:
             return np.array(image if mode in (None, image.mode) else image.convert(mode))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         raise ImageError(f"cannot decode a picture of {len(data):,} bytes: {_reason(error)}") from error
     except (ValueError, KeyError) as error:
         raise ImageError(f"cannot decode a picture of {len(data):,} bytes into the mode {mode!r}: {error}") from error

@@ -7,6 +7,7 @@ It is stale when the tar's size or mtime differ, or when some of its headers are
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,19 +18,23 @@ from ..._base.atomic import write_atomically
 from ..._native import codec
 from ...errors import FormatError, WriteError
 from ..columns import BytesColumn, Ints
-from ..gather import join_bytes
 from ..tfrecord.index import index_path
 from .headers import BLOCK_BYTES
+from .layout import MARK
 from .source import Bytes, PlainBytes
 from .walk import Walk, parts_of
 
-_MAGIC = "holdfast tar index 1"
+_MAGIC = "holdfast tar index 2"
 _LOOKED_AT = 16
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarIndex:
-    """Sample i has the members first[i] to first[i + 1]; a member is of kind `extensions[kinds[m]]`."""
+    """Sample i has the members first[i] to first[i + 1]; a member is of kind `extensions[kinds[m]]`.
+
+    `strays` counts members that are no sample's, whose names have no extension; `first_strays` are some of them.
+    """
 
     extensions: list[str]
     keys: BytesColumn
@@ -37,6 +42,8 @@ class TarIndex:
     kinds: Ints
     offsets: Ints
     sizes: Ints
+    strays: int = 0
+    first_strays: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -52,49 +59,84 @@ class TarIndex:
 
 
 def build_index(source: Bytes) -> TarIndex:
-    keys: list[bytes] = []
-    first: list[int] = []
-    members: list[tuple[int, int, int]] = []
-    extensions: dict[str, int] = {}
-    known: dict[bytes, int] = {}  # extensions as they are written
-    current, kinds = None, set[int]()
+    found = _Found(source.path)
     for name, offset, size in Walk(source):
+        found.add(name, offset, size)
+    return found.index()
+
+
+class _Found:
+    """Members as a walk finds them. In arrays: as objects they would take ten times the memory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._extensions: dict[str, int] = {}
+        self._known: dict[bytes, int] = {}  # extensions as they are written
+        self._keys, self._ends = bytearray(), array("q", [0])
+        self._first, self._kinds, self._offsets, self._sizes = array("q"), array("q"), array("q"), array("q")
+        self._key: bytes | None = None
+        self._its_kinds: set[int] = set()
+        self._hashes = array("q")  # of the keys
+        self._strays: list[str] = []
+        self._stray_count = 0
+
+    def add(self, name: bytes, offset: int, size: int) -> None:
         parts = parts_of(name)
         if parts is None:
-            continue
+            self._add_stray(name)
+            return
         key, raw = parts
-        kind = known.get(raw)
+        kind = self._known.get(raw)
         if kind is None:
             lower = raw.decode("utf-8", "surrogateescape").lower()
-            kind = known[raw] = extensions.setdefault(lower, len(extensions))
-        if key != current:
-            current, kinds = key, set()
-            keys.append(key)
-            first.append(len(members))
-        if kind in kinds:
+            kind = self._known[raw] = self._extensions.setdefault(lower, len(self._extensions))
+        if key != self._key:
+            self._begin(key)
+        if kind in self._its_kinds:
             shown = key.decode("utf-8", "replace")
-            reason = f"sample {shown!r} has two members of the kind {list(extensions)[kind]!r}"
-            raise FormatError(source.path, len(keys) - 1, offset, reason)
-        kinds.add(kind)
-        members.append((kind, offset, size))
-    table = np.array(members, np.int64).reshape(-1, 3)
-    index = TarIndex(
-        list(extensions),
-        join_bytes(keys),
-        np.array([*first, len(members)], np.int64),
-        *(np.ascontiguousarray(table[:, i]) for i in range(3)),
-    )
-    if len(set(keys)) < len(keys):
-        _check_torn(source.path, index, keys)
-    return index
+            reason = f"sample {shown!r} has two members of the kind {list(self._extensions)[kind]!r}"
+            raise FormatError(self._path, len(self._first) - 1, offset, reason)
+        self._its_kinds.add(kind)
+        self._kinds.append(kind)
+        self._offsets.append(offset)
+        self._sizes.append(size)
+
+    def _begin(self, key: bytes) -> None:
+        self._key, self._its_kinds = key, set()
+        self._hashes.append(hash(key))
+        self._keys += key
+        self._ends.append(len(self._keys))
+        self._first.append(len(self._kinds))
+
+    def _add_stray(self, name: bytes) -> None:
+        if name != MARK:
+            self._stray_count += 1
+            if len(self._strays) < _SHOWN:
+                self._strays.append(name.decode("utf-8", "replace"))
+
+    def index(self) -> TarIndex:
+        self._first.append(len(self._kinds))
+        index = TarIndex(
+            list(self._extensions),
+            BytesColumn(np.frombuffer(self._keys, np.uint8), np.array(self._ends, np.int64)),
+            np.array(self._first, np.int64),
+            np.array(self._kinds, np.int64),
+            np.array(self._offsets, np.int64),
+            np.array(self._sizes, np.int64),
+            strays=self._stray_count,
+            first_strays=self._strays,
+        )
+        if len(np.unique(np.array(self._hashes, np.int64))) < len(index):  # a key may be there twice
+            _check_torn(self._path, index)
+        return index
 
 
-def _check_torn(path: str, index: TarIndex, keys: Sequence[bytes]) -> None:
+def _check_torn(path: str, index: TarIndex) -> None:
     """Two samples may have one key. But one that was torn apart would be two with holes."""
     seen: dict[bytes, tuple[int, set[int]]] = {}
-    for row, key in enumerate(keys):
+    for row in range(len(index)):
         kinds = set(index.kinds[index.first[row] : index.first[row + 1]].tolist())
-        before, others = seen.setdefault(key, (row, kinds))
+        before, others = seen.setdefault(bytes(index.keys[row]), (row, kinds))
         if before != row and not kinds & others:
             names = [index.extensions[min(some)] for some in (others, kinds)]
             reason = f"sample {index.key(row)!r} is torn apart: its {names[0]!r} is in sample {before:,}'s place"
@@ -130,6 +172,8 @@ def _save(source: PlainBytes, index: TarIndex, stamp: dict[str, int]) -> None:
         "samples": len(index),
         "members": len(index.offsets),
         "extensions": index.extensions,
+        "strays": index.strays,
+        "first_strays": list(index.first_strays),
         "headers": headers_of(source, index),
         "crc32c": codec.crc32c(body),
     }
@@ -156,7 +200,8 @@ def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
     numbers: npt.NDArray[np.int64] = np.frombuffer(body, "<i8", sum(sizes)).astype(np.int64, copy=False)
     first, kinds, offsets, lengths, ends = np.split(numbers, np.cumsum(sizes[:-1]))
     keys = BytesColumn(np.frombuffer(body, np.uint8, offset=8 * sum(sizes)), ends)
-    index = TarIndex(list(head["extensions"]), keys, first, kinds, offsets, lengths)
+    strays: tuple[int, list[str]] = (head["strays"], head["first_strays"])
+    index = TarIndex(list(head["extensions"]), keys, first, kinds, offsets, lengths, *strays)
     if members and (lengths.min() < 0 or offsets.min() < 0 or (offsets + lengths).max() > stamp["size"]):
         return None
     return index if headers_of(source, index) == head["headers"] else None

@@ -59,6 +59,8 @@ def extensions_of(schema: Schema) -> dict[str, str]:
             continue
         base = re.sub(r"[^a-z0-9_.-]", "_", name.lower()).strip(".") or "column"
         suffix, tries = suffix_of(column), 1
+        if not suffix and base.endswith("__"):  # behind a key that begins so, it would be no sample's member
+            base = base.rstrip("_.") or "column"
         extension = base + suffix
         while extension in found.values():
             tries += 1

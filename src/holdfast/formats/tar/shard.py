@@ -84,6 +84,14 @@ class TarShard:
         """Of all members of all samples, in lower case."""
         return list(self._index.extensions)
 
+    def left_behind(self) -> list[str]:
+        """What of the tar is in no sample, in words."""
+        count, names = self._index.strays, ", ".join(self._index.first_strays)
+        if not count:
+            return []
+        more = ", …" if count > len(self._index.first_strays) else ""
+        return [f"{count:,} member{'s' * (count != 1)} of no sample left behind: {names}{more}"]
+
     def first_odd(self) -> int | None:
         """The first sample that lacks a member which others have; None: all have the same kinds of members."""
         counts = np.diff(self._index.first)
@@ -120,7 +128,7 @@ class TarShard:
         key = _key(name, column)
         if key == KEY:
             return found
-        for extension in reversed([part.strip().lower() for part in key.split(";")]):  # the first goes over the others
+        for extension in reversed(self._wanted(key)):  # the first goes over the others
             if extension in self._kinds:
                 these = self._index.kinds[members] == self._kinds[extension]
                 found[places[these]] = members[these]
@@ -128,6 +136,11 @@ class TarShard:
         if len(missing) and not isinstance(column, Ragged) and column.default is None:
             raise self._missing(name, key, int(rows[missing[0]]))
         return found
+
+    def _wanted(self, key: str) -> list[str]:
+        """The extensions that a key means. One that has a semicolon or a space in itself is meant as it is."""
+        whole = key.lower()
+        return [whole] if whole in self._kinds else [part.strip() for part in whole.split(";")]
 
     def _missing(self, name: str, key: str, row: int) -> DecodeError:
         first, last = self._index.first[row], self._index.first[row + 1]

@@ -52,6 +52,7 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
         size = os.path.getsize(name)
         with TarShard(name, cache=False) as shard:
             samples, odd = len(shard), shard.first_odd() if shard.marked else None
+            notes = [BLIND] if shard.seekable else []  # what packs a tar has checksums
     except DataError as error:
         return TarReport(name, False, 0, 0, [Wrong(error.offset, error.record, error.reason)], [], error.hint)
     except (InputError, OSError) as error:
@@ -60,4 +61,4 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
     if progress is not None:
         progress(size)
     problems = [] if odd is None else [Wrong(None, odd, "the sample lacks a member that the tar's own schema names")]
-    return TarReport(name, not problems, samples, size, problems, [BLIND])
+    return TarReport(name, not problems, samples, size, problems, notes)

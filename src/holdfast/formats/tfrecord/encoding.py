@@ -128,7 +128,7 @@ def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.C
     for name, column in schema.items():
         try:
             parts, counts[name] = _buffers_of_column(column, columns[name])
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # the last: a tensor with a gradient
             raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
         buffers.append(parts)
     if len(set(counts.values())) > 1:
@@ -159,8 +159,9 @@ def _split(data: Any) -> tuple[Any, Any]:
             raise TypeError(f"got {row!r} where a list was due")
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=splits[1:])
-    if rows and all(isinstance(row, np.ndarray) for row in rows):
-        return np.concatenate(rows), splits
+    full = [row for row in rows if len(row)]  # an empty one has a type and a shape that say nothing
+    if full and all(isinstance(row, np.ndarray) for row in full):
+        return np.concatenate(full), splits
     return [item for row in rows for item in row], splits
 
 

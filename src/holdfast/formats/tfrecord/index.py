@@ -27,6 +27,7 @@ from .stream import STRETCH_BYTES, FrameStream
 Place = Literal["beside", "cache"]
 
 RECENT_BYTES = 32 << 20  # of indexes that stay in memory when their files are closed: four million records
+RECENT_MOST = 2048  # of them: each takes two kilobytes beside its offsets, and time to be counted
 _MAGIC = "holdfast index 1"
 _SAMPLES = 16
 _RUN = 1 << 16  # frames a call
@@ -120,7 +121,7 @@ class _Recent:
         self._kept[self._key(source)] = index
         left = sum(one.offsets.nbytes for one in list(self._kept.values()))
         for key in list(self._kept):
-            if left <= RECENT_BYTES:
+            if left <= RECENT_BYTES and len(self._kept) <= RECENT_MOST:
                 break
             gone = self._kept.pop(key, None)
             left -= 0 if gone is None else gone.offsets.nbytes

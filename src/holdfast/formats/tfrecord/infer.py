@@ -59,21 +59,26 @@ class NotAnExample(ValueError):
     """The records are not tf.train.Example messages."""
 
 
-def infer_schema(records: Iterable[bytes]) -> Inferred:
-    """The schema all these records fit. Sizes that differ become Ragged, what some lack gets a default."""
+def infer_schema(records: Iterable[bytes], *, with_examples: bool = True) -> Inferred:
+    """The schema all these records fit. Sizes that differ become Ragged, what some lack gets a default.
+
+    `with_examples` False: the first record's values, which take many times its size as Python objects, are left out.
+    """
     seen: dict[str, _Seen] = {}
     examples: dict[str, Any] = {}
     total = 0
     for record in records:
         data = bytes(record)
         try:
-            features: Mapping[str, _Found | Counted | list[_Found]] | None = counted(data) if total else None
+            features: Mapping[str, _Found | Counted | list[_Found]] | None = None
+            if total or not with_examples:
+                features = counted(data)
             if features is None:
                 features = found = _features(data)
         except (Malformed, ValueError) as error:
             why = f": {error}" if str(error) else ""
             raise NotAnExample(f"record {total} is not a tf.train.Example{why}") from None
-        if total == 0:
+        if total == 0 and with_examples:
             examples = {key: _example(one) for key, one in found.items()}
         for key, one in features.items():
             _note(seen.setdefault(key, _Seen()), one)

@@ -138,6 +138,13 @@ class TFRecordWriter:
         self._flush_rows()
         self._encode(*buffers_of(schema, columns))
 
+    @_in_turn
+    def extend_buffers(self, buffers: list[codec.ColumnBuffers], rows: int) -> None:
+        """What buffers_of gives: columns that were checked."""
+        self._need_schema()
+        self._flush_rows()
+        self._encode(buffers, rows)
+
     def _need_schema(self) -> dict[str, Column]:
         self._check()
         if self.schema is None:

@@ -7,7 +7,7 @@ of windows to come are read beforehand, as far as the bound leaves room.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -235,18 +235,14 @@ class Shelf:
     @contextmanager
     def use(self, shard: int) -> Iterator[Shard]:
         """A shard, open for a while. Files that are kept open for what is read beforehand give way to it."""
-        try:
-            use = self._library.use(shard)
-            opened = use.__enter__()
-        except InputError:
-            if not self._beforehand.settle():
-                raise
-            use = self._library.use(shard)
-            opened = use.__enter__()
-        try:
-            yield opened
-        finally:
-            use.__exit__(None, None, None)
+        with ExitStack() as stack:
+            try:
+                opened = stack.enter_context(self._library.use(shard))
+            except InputError:
+                if not self._beforehand.settle():
+                    raise
+                opened = stack.enter_context(self._library.use(shard))
+            yield opened  # what goes wrong with it is told to the library, which names it as the user did
 
     def _memory(self, size_bytes: int) -> Any:
         """Memory for a block's frames: of one that was passed, or a piece of a slab. None: it is no ordinary block.

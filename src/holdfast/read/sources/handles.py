@@ -76,7 +76,7 @@ class HandlePool(Generic[H]):
         self._opener = opener
         self._wait_s = wait_s
         self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # used longest ago first
-        self._changed = threading.Condition()
+        self._make_lock()
         self._most = self._opened = self._given_back = 0
         self._closed = False
 
@@ -92,7 +92,7 @@ class HandlePool(Generic[H]):
             self._release(entry, thread)
 
     def stats(self) -> PoolStats:
-        with self._changed:
+        with self._lock:
             return PoolStats(
                 budget=self.budget,
                 open=len(self._entries),
@@ -101,11 +101,14 @@ class HandlePool(Generic[H]):
                 given_back=self._given_back,
             )
 
-    def close(self) -> None:
-        """Closes all but the handles in use, which are closed when they are released. Safe to call twice."""
-        with self._changed:
+    def close(self, *, in_use: bool = False) -> None:
+        """Closes all but the handles in use, which are closed when they are released. Safe to call twice.
+
+        in_use: those, too. Their users are gone, and were interrupted before they could release them.
+        """
+        with self._lock:
             self._closed = True
-            while self._evict():
+            while self._evict(in_use):
                 pass
             self._changed.notify_all()
 
@@ -118,16 +121,21 @@ class HandlePool(Generic[H]):
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock, and is not here to let go of it."""
         entries, self._entries = self._entries, OrderedDict()
-        self._changed = threading.Condition()
+        self._make_lock()
         for entry in entries.values():
             if entry.handle is not None:
                 entry.handle.close()
 
     # ---- how
 
+    def _make_lock(self) -> None:
+        # Taken by itself, never as a Condition: a signal on the way into one leaves it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+
     def _take(self, name: str, thread: int) -> tuple[_Entry[H], H]:
         until = monotonic() + self._wait_s
-        with self._changed:
+        with self._lock:
             while True:
                 if self._closed:
                     raise ValueError("the pool of open files was closed")
@@ -144,7 +152,7 @@ class HandlePool(Generic[H]):
             tell_after_fork(self)  # a child of a child is told only of what was opened in the child
         # Outside of the lock: a slow file system must not stop the others.
         handle = self._open(name, entry, until)
-        with self._changed:
+        with self._lock:
             entry.handle = handle
             self._opened += 1
             self._changed.notify_all()
@@ -163,14 +171,14 @@ class HandlePool(Generic[H]):
                     else:
                         raise
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._forget(entry)
                 self._changed.notify_all()
             raise
 
     def _give_back(self, name: str, error: Exception, until: float, mine: _Entry[H]) -> None:
         """Somebody else took the last descriptor: ours are the ones we can do without."""
-        with self._changed:
+        with self._lock:
             if self._evict():
                 self._given_back += 1
             elif not self._await_others(until, mine.users[0]):
@@ -187,17 +195,17 @@ class HandlePool(Generic[H]):
             return False
         return self._changed.wait(max(0.0, until - monotonic()))
 
-    def _evict(self) -> bool:
-        """Closes the handle that was used longest ago, of those that nobody uses."""
+    def _evict(self, in_use: bool = False) -> bool:
+        """Closes the handle that was used longest ago, of those that nobody uses, or of all."""
         for name, entry in self._entries.items():
-            if not entry.users and entry.handle is not None:
+            if (in_use or not entry.users) and entry.handle is not None:
                 del self._entries[name]
                 entry.handle.close()
                 return True
         return False
 
     def _release(self, entry: _Entry[H], thread: int) -> None:
-        with self._changed:
+        with self._lock:
             entry.users.remove(thread)
             if self._closed and not entry.users and self._forget(entry) and entry.handle is not None:
                 entry.handle.close()

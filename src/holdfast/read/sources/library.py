@@ -81,6 +81,7 @@ class Library:
             given_back=sum(one.given_back for one in each),
         )
 
-    def close(self) -> None:
+    def close(self, *, in_use: bool = False) -> None:
+        """`in_use`: also files whose users are gone, and were interrupted before they could release them."""
         for pool in self._pools:
-            pool.close()
+            pool.close(in_use=in_use)

@@ -108,8 +108,15 @@ class RemoteOut(Out):
     def _strays(self) -> list[str]:
         """Data without a record, and without a claim; and drafts of records."""
         names = self._place().names()
-        claimed = {parse_record(self._place().read(claim_name(task)), task).file for task in self._unseen(names)}
-        return [name for name in strays_in(names) if name not in claimed] + list(filter(is_draft, names))
+        kept = {name for task in self._unseen(names) for name in self._claimed(task, names)}
+        return [name for name in strays_in(names) if name not in kept] + list(filter(is_draft, names))
+
+    def _claimed(self, task: str, names: list[str]) -> list[str]:
+        """The data that a claim speaks of; of a damaged one all that may be."""
+        try:
+            return [parse_record(self._place().read(claim_name(task)), task).file]
+        except DataError:
+            return [name for name in names if (found := parse_name(name)) and found[0] == task]
 
     def _unseen(self, names: list[str]) -> list[str]:
         shown = {name.rsplit(".", 2)[0] for name in records_in(names)}

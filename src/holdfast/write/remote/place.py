@@ -20,7 +20,7 @@ from ..failpoints import failpoint
 from ..files import PartFile
 from ..names import claim_name, data_name, record_name
 from ..place import Attempt
-from ..record import PartRecord, parse_record
+from ..record import PartRecord, data_gone, parse_record
 from ..workspace import Workspace, dead_workspace, sweep, workspaces
 from .store import InDoubtError, Store
 
@@ -35,6 +35,9 @@ class RemotePlace:
         if data is None:
             return None
         record = parse_record(data, self.shown(name))
+        if self._store.size_bytes(f"parts/{record.file}") is None:
+            names = f"{name} and {record_name(task, record.attempt)} there"
+            raise data_gone(self.shown(record.file), record, names)
         self.show(record, data)
         return record
 
@@ -130,7 +133,7 @@ class RemotePlace:
         """One file at a time is brought here, and taken away again."""
         workspace = self.workspace(name)
         try:
-            local = workspace.path(name)
+            local = workspace.path(f"data{Path(name).suffix}")  # not by its name: a record may say "../"
             self._store.download(f"parts/{name}", local)
             yield local
         finally:

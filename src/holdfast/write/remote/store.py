@@ -76,6 +76,17 @@ class Store:
                 raise InputError(f"{self.shown(name)}: the store has no such file")
         return [data for data in found if data is not None]
 
+    def size_bytes(self, name: str) -> int | None:
+        """None: there is no such file."""
+        fs, path = self._at(name)
+        fs.invalidate_cache()
+        try:
+            return int(ask(self.shown(name), lambda: fs.info(path))["size"])
+        except InputError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
     def modified_s(self, name: str) -> float:
         """When it was last written, by the store's own clock."""
         fs, path = self._at(name)
@@ -164,13 +175,9 @@ class Store:
     def download(self, name: str, local: Path) -> bool:
         """False: there is no such file."""
         fs, path = self._at(name)
-        fs.invalidate_cache()
-        try:
-            size_bytes = int(ask(self.shown(name), lambda: fs.info(path))["size"])
-        except InputError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return False
-            raise
+        size_bytes = self.size_bytes(name)
+        if size_bytes is None:
+            return False
         with closing(_Target(local)) as target:
             for first in range(0, size_bytes, _PIECE_BYTES):
                 last = min(first + _PIECE_BYTES, size_bytes)

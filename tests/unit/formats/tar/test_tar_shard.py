@@ -315,3 +315,15 @@ def test_a_shard_never_closed_says_so(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match="x.tar: it was read and never closed"):
         shard = open_shard(path)
         del shard
+
+
+def test_an_index_takes_little_memory(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "a.tar", [(f"{i:06}.x", b"") for i in range(5000)])
+    tracemalloc.start()
+    try:
+        with TarShard(path, cache=False) as shard:
+            assert len(shard) == 5000
+            _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (12 << 20)  # of which headers that are checked together are most

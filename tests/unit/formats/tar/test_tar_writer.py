@@ -245,3 +245,17 @@ def test_lists_of_lists_may_be_json_too(tmp_path: Path) -> None:
     with TarShard(path) as shard:
         batch = shard.read(0, 2, {"x": hold.Ragged(hold.Ragged(hold.Int64()), key="x.json")})
         assert batch["x"].tolist() == [[[1], []], []]
+
+
+def test_no_member_is_taken_for_one_of_webdatasets(tmp_path: Path) -> None:
+    """Which begin and end with two underscores."""
+    schema: Any = {"__key__": hold.Bytes(), "x__": hold.Bytes(), "x": hold.Bytes(), ".__": hold.Bytes()}
+    path = write(tmp_path / "a.tar", schema, {"__key__": [b"__a"], "x__": [b"1"], "x": [b"2"], ".__": [b"3"]})
+    with TarShard(path) as shard:
+        found = shard.read(0, 1)
+        assert {name: column.tolist() for name, column in found.items()} == {
+            "__key__": [b"__a"],
+            "x__": [b"1"],
+            "x": [b"2"],
+            ".__": [b"3"],
+        }

@@ -1,0 +1,123 @@
+"""Rows on their way into a frame: put together until they fill a chunk, then packed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._native.codec import crc32c
+from .frames import WHOLE
+from .layout import ColumnPieces, Layout, cut
+
+_MOST_LOOSE_BYTES = 4 << 20  # of what has no rows of a fixed size
+
+_MOST_FREE = 16
+
+
+class Frame(NamedTuple):
+    """What is sent, and kept until it is acknowledged."""
+
+    first: int
+    rows: int
+    flags: int
+    pieces: list[Any]
+    crcs: list[int]
+    bytes: int
+    arrays: list[Any]  # what the pieces are views of
+
+    @property
+    def end(self) -> int:
+        return self.first + self.rows
+
+
+class Chunk:
+    """`add` rows until it is full, then `take` them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.rows = 0
+        self._loose_bytes = 0
+        self._fixed: list[Any] = [None] * len(layout.columns)
+        self._free: list[list[Any]] = []
+        self._loose: list[list[Any]] = [[] for _ in layout.columns]
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows == self._layout.chunk_rows or self._loose_bytes >= _MOST_LOOSE_BYTES
+
+    def add(self, buffers: list[Any], start: int, stop: int) -> int:
+        """Of rows [start, stop) as many as fit, at least one; where it stopped."""
+        stop = min(stop, start + self._layout.chunk_rows - self.rows)
+        for number, (column, parts) in enumerate(zip(self._layout.columns, buffers, strict=True)):
+            if column.is_fixed:
+                self._add_fixed(number, column, np.asarray(parts[0])[start:stop])
+        loose = [
+            None if column.is_fixed else parts for column, parts in zip(self._layout.columns, buffers, strict=True)
+        ]
+        if any(parts is not None for parts in loose):
+            stop = self._add_loose(loose, start, stop)
+        self.rows += stop - start
+        return stop
+
+    def _add_fixed(self, number: int, column: ColumnPieces, values: Any) -> None:
+        if self._fixed[number] is None:
+            self._fixed[number] = np.empty((self._layout.chunk_rows, *values.shape[1:]), column.pieces[0].dtype)
+        self._fixed[number][self.rows : self.rows + len(values)] = values
+
+    def _add_loose(self, loose: list[Any], start: int, stop: int) -> int:
+        """Half of the rows, and half of these, until they are not too many bytes."""
+        while True:
+            found = [
+                None if parts is None else cut(column.column, parts, start, stop)
+                for column, parts in zip(self._layout.columns, loose, strict=True)
+            ]
+            size = sum(part.nbytes for parts in found if parts for part in parts if part is not None)
+            if size <= _MOST_LOOSE_BYTES or stop - start == 1:
+                break
+            stop = start + (stop - start) // 2
+        for kept, parts in zip(self._loose, found, strict=True):
+            if parts is not None:
+                kept.append([None if part is None else part.copy() for part in parts])
+        self._loose_bytes += size
+        return stop
+
+    def take(self, first: int) -> Frame:
+        """All of them, as a frame whose first row has this number."""
+        rows, whole = self.rows, self.rows == self._layout.chunk_rows
+        pieces, crcs, size = [], [], 0
+        for number, column in enumerate(self._layout.columns):
+            parts = [self._fixed[number][:rows]] if column.is_fixed else _joined(self._loose[number])
+            for piece in column.pieces:
+                data = self._layout.pack(column, parts[piece.slot])
+                crcs.append(crc32c(data))
+                pieces.append(data)
+                size += len(data)
+        self.rows = self._loose_bytes = 0
+        arrays, self._fixed = self._fixed, self._free.pop() if self._free else [None] * len(self._layout.columns)
+        self._loose = [[] for _ in self._layout.columns]
+        return Frame(first, rows, WHOLE if whole else 0, pieces, crcs, size, arrays)
+
+    def recycle(self, frame: Frame) -> None:
+        """It is acknowledged, and nothing looks at its arrays any more: fresh memory would cost more than the copy."""
+        if len(self._free) < _MOST_FREE:
+            self._free.append(frame.arrays)
+
+
+def _joined(kept: list[list[Any]]) -> list[Any]:
+    """Many runs of rows of a column as one."""
+    if len(kept) == 1:
+        return kept[0]
+    found: list[Any] = [np.concatenate([parts[0] for parts in kept])]
+    for slot in (1, 2, 3):
+        ends = [parts[slot] for parts in kept]
+        found.append(None if ends[0] is None else _join_ends(ends))
+    return found
+
+
+def _join_ends(kept: list[Any]) -> Any:
+    found, total = [np.zeros(1, np.int64)], 0
+    for ends in kept:
+        found.append(ends[1:] + total)
+        total += int(ends[-1])
+    return np.concatenate(found)

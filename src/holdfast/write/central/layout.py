@@ -1,0 +1,174 @@
+"""Which pieces the payload of a frame has: the buffers of its columns, in the order of the schema.
+
+Int64, Float32   one piece: the values
+Bytes            two: the strings joined, and where each ends, int64 with a leading 0
+Ragged           those of its values, then the ends of its lists, inner ones first
+
+Each piece is packed by itself if its column's codec is gzip. Codecs that need the HDF5 library are applied when a part
+is made.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._base.codecs import Codec, check_codec
+from ...schema import Bytes, Column, Float32, Ragged, Schema, Value, chunk_rows_of
+from .frames import WHOLE, FrameError, Head, Meta
+
+_CHUNK_BYTES = 1 << 19
+_MOST_ROWS = 1 << 14
+_INT64 = np.dtype("<i8")
+
+
+class Piece(NamedTuple):
+    """`slot`: which of a column's buffers. `row_bytes`: of a row, 0 where rows have no fixed size."""
+
+    slot: int
+    dtype: np.dtype[Any]
+    row_bytes: int = 0
+    row_ends: int = 0  # of ends: how many a row has
+
+
+class ColumnPieces(NamedTuple):
+    column: Column
+    level: int | None  # of gzip; None: not packed
+    pieces: tuple[Piece, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.pieces[0].row_bytes > 0
+
+
+class Layout:
+    """What frames of one schema look like, for all who make, check and take them apart."""
+
+    def __init__(self, schema: Schema, chunk_rows: int | None = None, codec: Codec = None) -> None:
+        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or _rows_for(schema)
+        self.columns = [_pieces_of(column, column.codec if codec is None else codec) for column in schema.values()]
+        self.n_pieces = sum(len(column.pieces) for column in self.columns)
+        self.row_bytes = sum(piece.row_bytes for column in self.columns for piece in column.pieces)
+
+    def check(self, head: Head, sizes: tuple[int, ...]) -> None:
+        """FrameError: these cannot be the pieces of so many rows."""
+        if len(sizes) != self.n_pieces:
+            raise FrameError(f"wanted {self.n_pieces} pieces, got {len(sizes)}")
+        if head.rows > self.chunk_rows or (head.flags & WHOLE and head.rows != self.chunk_rows):
+            raise FrameError(f"wanted {self.chunk_rows:,} rows in a chunk, got {head.rows:,}")
+        at = 0
+        for column in self.columns:
+            for piece in column.pieces:
+                wanted = piece.row_bytes * head.rows or (piece.row_ends and 8 * (piece.row_ends * head.rows + 1))
+                if column.level is None and wanted and sizes[at] != wanted:
+                    raise FrameError(f"wanted {wanted:,} bytes of {column.column!r}, got {sizes[at]:,}")
+                at += 1
+
+    def pack(self, column: ColumnPieces, buffer: Any) -> Any:
+        flat: Any = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data if buffer.size else b""
+        return flat if column.level is None else zlib.compress(flat, column.level)
+
+    def take(self, rows: int, payload: memoryview, sizes: Sequence[int]) -> list[Any]:
+        """The columns' buffers again. FrameError: they are not what the schema says."""
+        buffers, at, number = [], 0, 0
+        for column in self.columns:
+            parts: list[Any] = [None] * 4
+            for piece in column.pieces:
+                data = payload[at : at + sizes[number]]
+                parts[piece.slot] = self._unpack(column, piece, data, rows)
+                at, number = at + sizes[number], number + 1
+            _check_ends(column, parts, rows)
+            buffers.append(tuple(parts))
+        return buffers
+
+    def chunks(self, payload: memoryview, meta: Meta) -> list[Any]:
+        """For each column of a fixed shape its piece as it is, and its crc32c; for others None."""
+        found: list[Any] = []
+        at, number = 0, 0
+        for column in self.columns:
+            piece = payload[at : at + meta.sizes[number]]
+            found.append((piece, meta.crcs[number]) if column.is_fixed else None)
+            for _ in column.pieces:
+                at, number = at + meta.sizes[number], number + 1
+        return found
+
+    def _unpack(self, column: ColumnPieces, piece: Piece, data: Any, rows: int) -> Any:
+        try:
+            raw = data if column.level is None else zlib.decompress(data)
+            values = np.frombuffer(raw, piece.dtype)
+        except (zlib.error, ValueError) as error:
+            raise FrameError(f"{column.column!r} cannot be unpacked: {error}") from None
+        if piece.row_bytes and values.nbytes != rows * piece.row_bytes:
+            raise FrameError(f"{column.column!r} has {values.nbytes:,} bytes, wanted {rows * piece.row_bytes:,}")
+        return values
+
+
+def _pieces_of(column: Column, codec: Codec) -> ColumnPieces:
+    kind, level = check_codec(codec)
+    value = column.value if isinstance(column, Ragged) else column
+    assert isinstance(value, Value)
+    fixed = not isinstance(column, Ragged)
+    pieces: list[Piece] = []
+    if isinstance(value, Bytes):
+        pieces += [Piece(0, np.dtype("u1")), Piece(1, _INT64, row_ends=value.count if fixed else 0)]
+    else:
+        dtype = np.dtype("<f4" if isinstance(value, Float32) else "<i8")
+        pieces.append(Piece(0, dtype, dtype.itemsize * value.count if fixed else 0))
+    if isinstance(column, Ragged):
+        pieces += [Piece(2, _INT64)] * (column.depth > 1) + [Piece(3, _INT64, row_ends=1)]
+    return ColumnPieces(column, level if kind == "gzip" else None, tuple(pieces))
+
+
+def _check_ends(column: ColumnPieces, parts: list[Any], rows: int) -> None:
+    """Ends lead into the values: from the outermost on each level says how many items the next has."""
+    items = rows
+    value = column.column.value if isinstance(column.column, Ragged) else column.column
+    for slot in (3, 2):
+        if parts[slot] is not None:
+            items = _items(column, parts[slot], items)
+    if parts[1] is not None:
+        items = _items(column, parts[1], items * value.count)
+    elif not column.is_fixed:
+        items *= value.count
+    if not column.is_fixed and len(parts[0]) != items:
+        raise FrameError(f"{column.column!r} has {len(parts[0]):,} values, its ends speak of {items:,}")
+
+
+def _items(column: ColumnPieces, ends: Any, lists: int) -> int:
+    if len(ends) != lists + 1 or ends[0] != 0 or (np.diff(ends) < 0).any():
+        raise FrameError(f"{column.column!r} has ends that lead nowhere")
+    return int(ends[-1])
+
+
+def cut(column: Column, parts: Any, start: int, stop: int) -> list[Any]:
+    """The buffers of rows [start, stop) of a column, with ends that begin with 0."""
+    values, ends, steps, splits = parts
+    value = column.value if isinstance(column, Ragged) else column
+    found: list[Any] = [None] * 4
+    if splits is not None:
+        found[3], start, stop = _cut_ends(splits, start, stop)
+    if steps is not None:
+        found[2], start, stop = _cut_ends(steps, start, stop)
+    if ends is not None:
+        found[1], start, stop = _cut_ends(ends, start * value.count, stop * value.count)
+    found[0] = np.asarray(values)[start:stop]
+    return found
+
+
+def _cut_ends(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
+    part = np.asarray(ends)[start : stop + 1]
+    first, last = int(part[0]), int(part[-1])
+    return part - first, first, last
+
+
+def _rows_for(schema: Schema) -> int:
+    """As many rows as the widest column of a fixed shape fills a chunk with."""
+    widths = [
+        (4 if isinstance(column, Float32) else 8) * column.count
+        for column in schema.values()
+        if isinstance(column, Value) and not isinstance(column, Bytes)
+    ]
+    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))

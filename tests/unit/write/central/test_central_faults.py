@@ -1,0 +1,298 @@
+"""When things go wrong around the central writer: two servers, no room, a folder that goes, a sealer that stops."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from central_making import PATIENCE_S, SMALL, by_producer, served, small
+
+from holdfast.errors import ServerLostError, WriteError, WriterBusyError
+from holdfast.write.central.epochs import Epoch
+from holdfast.write.central.journal import Journal
+from holdfast.write.central.producer import connect
+from holdfast.write.central.server import CentralWriter
+from holdfast.write.central.settings import Settings
+from holdfast.write.out import write
+
+CHILD = Path(__file__).with_name("central_child.py")
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# ---- two servers
+
+
+def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    with out.server() as server, connect(server.address, "p") as producer:
+        with pytest.raises(WriterBusyError, match=rf"is served already, by process {server.pid} on "):
+            out.server().start()
+        producer.put(x=1)
+    with out.server() as server:  # it ended: nobody is there
+        pass
+    assert out.rows == 1
+
+
+def test_of_two_servers_the_older_stops_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    old = out.server(chunk_rows=4, segment_bytes=300).start()
+    with connect(out.folder, "p", timeout=PATIENCE_S) as producer:
+        for number in range(50):
+            producer.put(x=number)
+            producer.commit()
+        with out.server(chunk_rows=4, take_over=True) as new:
+            for number in range(50, 100):
+                producer.put(x=number)
+                producer.commit()
+            with pytest.raises(WriterBusyError, match=rf"process {new.pid} on .* has taken over \(epoch 2\)"):
+                old.stop()
+            assert new.stats()["marks"] == {"p": 100}
+    assert by_producer(out)["p"]["x"] == list(range(100))
+    assert [name for name in os.listdir(out.folder / "journal") if name.startswith("EPOCH")] == ["EPOCH-2"]
+
+
+def test_an_older_server_that_slept_acknowledges_nothing(tmp_path: Path) -> None:
+    """It is stopped, another takes over and serves, then it goes on with a frame that it has already read."""
+    out = small(tmp_path)
+    old = out.server(chunk_rows=4).start()
+    producer = connect(old.address, "p", timeout=0.3)
+    producer.put_many({"x": range(4)})
+    producer.commit()
+    os.kill(old.pid, signal.SIGSTOP)
+    producer.put_many({"x": range(4, 8)})
+    with pytest.raises(ServerLostError, match="acknowledged nothing for 0.3 s"):
+        producer.commit()
+    with out.server(take_over=True, chunk_rows=4) as new, connect(new.address, "q") as other:
+        other.put_many({"x": range(4)})
+        other.commit()
+        os.kill(old.pid, signal.SIGCONT)
+        with pytest.raises(WriterBusyError, match="has taken over"):
+            old.stop()
+        assert producer.commit(timeout=PATIENCE_S) == 8  # to the new one
+        producer.close()
+    assert by_producer(out) == {"p": {"x": list(range(8))}, "q": {"x": list(range(4))}}
+
+
+def test_frames_that_an_older_server_wrote_too_late_are_not_doubled(tmp_path: Path) -> None:
+    """They lie in its segment, and what the producer sent again lies in the newer one's."""
+    out = small(tmp_path)
+    with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
+        producer.put_many({"x": range(8)})
+    [old] = [name for name in os.listdir(out.folder / "journal") if name.endswith(".hfj")]
+    first = (out.folder / "journal" / old).read_bytes()
+    with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
+        producer.put_many({"x": range(8, 16)})
+    newer = sorted(name for name in os.listdir(out.folder / "journal") if name.endswith(".hfj"))[1]
+    second = (out.folder / "journal" / newer).read_bytes()
+    late = second[second.index(b"HFJ\x01") :][: (len(second) - second.index(b"HFJ\x01")) // 2]
+    (out.folder / "journal" / old).write_bytes(first + late)
+    with out.server() as again, connect(again.address, "p") as producer:
+        assert producer.next_seq == 16
+    assert by_producer(out)["p"]["x"] == list(range(16))
+
+
+def test_marks_outlive_journal_and_parts(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    with out.server() as server, connect(server.address, "p") as producer:
+        producer.put_many({"x": range(5)})
+    for name in os.listdir(out.folder / "journal"):
+        os.unlink(out.folder / "journal" / name)
+    with out.server() as server, connect(server.address, "p") as producer:
+        assert producer.next_seq == 5  # as the parts' records say
+    for name in os.listdir(out.folder / "parts"):
+        os.unlink(out.folder / "parts" / name)
+    with out.server() as server, connect(server.address, "p") as producer:
+        assert producer.next_seq == 5  # as the marks say
+        assert server.stats()["epoch"] == 3
+
+
+def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = small(tmp_path)
+    with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
+        producer.put_many({"x": range(12)})
+    [path] = (out.folder / "journal").glob("*.hfj")
+    data = bytearray(path.read_bytes())
+    second = data.index(b"HFJ\x01", data.index(b"HFJ\x01") + 1)
+    data[second + 60] ^= 1
+    path.write_bytes(data)
+    with served(out, chunk_rows=4) as server, connect(server.address, "p") as producer:
+        assert producer.next_seq == 4
+        producer.put_many({"x": range(4, 12)})
+    assert "is damaged at byte" in caplog.text
+    assert [name.endswith(f".from-{second}") for name in os.listdir(out.folder / "quarantine")] == [True]
+    assert by_producer(out)["p"]["x"] == list(range(12))
+
+
+def test_a_server_that_forgot_is_noticed(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    server = out.server(chunk_rows=4, seal=False).start()
+    producer = connect(out.folder, "p")
+    producer.put_many({"x": range(8)})
+    producer.commit()
+    server.stop()
+    shutil.rmtree(out.folder / "journal")
+    with out.server(chunk_rows=4):
+        with pytest.raises(WriteError, match="knows 0 rows of 'p', and has acknowledged 8"):
+            producer.put_many({"x": range(8, 12)})
+            producer.commit()
+
+
+# ---- no server, no room, no folder
+
+
+def test_a_producer_waits_for_a_server_that_comes_back(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    server = out.server(chunk_rows=4).start()
+    with connect(server.address, "p", timeout=PATIENCE_S) as producer:
+        producer.put_many({"x": range(6)})
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(ServerLostError, match="has ended with exit code -9"):
+            server.stop()
+        producer.put_many({"x": range(6, 9)})
+        with pytest.raises(ServerLostError, match="does not answer: Connection refused"):
+            producer.commit(timeout=0.05)
+        again = out.server(chunk_rows=4).start()
+        assert producer.commit() == 9
+        again.stop()
+    assert by_producer(out)["p"]["x"] == list(range(9))
+
+
+def test_put_that_found_no_room_may_be_tried_again(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    with out.server(chunk_rows=1000, queue_bytes=40_000) as server:
+        with connect(server.address, "p") as producer:
+            os.kill(server.pid, signal.SIGSTOP)
+            number, refused = 0, 0
+            while refused < 3:
+                try:
+                    producer.put(x=number, timeout=0.02)
+                    number += 1
+                except ServerLostError:
+                    refused += 1
+            assert producer.next_seq == number
+            os.kill(server.pid, signal.SIGCONT)
+            producer.put(x=number)
+            number += 1
+    assert by_producer(out)["p"]["x"] == list(range(number))
+
+
+def test_a_stopped_sealer_holds_producers_back(tmp_path: Path) -> None:
+    """The journal does not grow without end, and all goes on with the sealer."""
+    out = small(tmp_path)
+    with out.server(chunk_rows=100, segment_bytes=5_000, backlog_bytes=40_000) as server:
+        pid = server.stats()["sealer_pid"]
+        os.kill(pid, signal.SIGSTOP)
+        with connect(server.address, "p") as producer:
+            producer._window = 1000
+            number = 0
+            with pytest.raises(ServerLostError, match="it is too far behind"):
+                while True:
+                    producer.put_many({"x": range(number, number + 100)}, timeout=0.3)
+                    number += 100
+            assert 30_000 < server.stats()["journal_bytes"] < 60_000
+            os.kill(pid, signal.SIGCONT)
+            producer.put_many({"x": range(producer.next_seq, 20_000)})
+    assert by_producer(out)["p"]["x"] == list(range(20_000))
+
+
+@pytest.mark.needs("unshare")
+@pytest.mark.parametrize("seal", ["seal", "keep"])
+def test_a_full_disk(tmp_path: Path, seal: str) -> None:
+    mount = 'mount -t tmpfs -o size=3M none "$0" && exec "$@"'
+    before = ("unshare", "-rm", "sh", "-c", mount, str(tmp_path))
+    command = [*before, sys.executable, "-W", "error", str(CHILD), str(tmp_path), seal]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["refused"] == "DiskFullError"
+    assert "No space left on device" in found["said"]
+    assert found["acked"] <= found["rows"] == found["wanted"]
+    assert found["right"]
+    assert found["ok"]
+
+
+def test_the_folder_goes(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    server = out.server().start()
+    shutil.rmtree(out.folder)
+    with pytest.raises(WriteError, match="the folder was removed while it was served"):
+        server.stop(PATIENCE_S)
+
+
+def test_a_journal_that_cannot_be_written_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = small(tmp_path)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(WriteError, match="cannot write .*journal: Permission denied"):
+        with served(out) as server:
+            monkeypatch.setattr(Journal, "append", refuse)
+            producer = connect(server.address, "p", timeout=0.2)
+            producer.put(x=1)
+            with pytest.raises(ServerLostError):
+                producer.commit()
+            producer.close()
+
+
+def test_a_segment_that_cannot_be_sealed_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    out = small(tmp_path)
+    server = CentralWriter(out.folder, out.schema, Settings(chunk_rows=4))
+    shutil.rmtree(out.folder / "tmp")
+    (out.folder / "tmp").write_text("in the way")
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            server.run()
+        except WriteError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with connect(server.address, "p") as producer:
+        producer.put(x=1)
+    server.stop()
+    thread.join(PATIENCE_S)
+    assert "1 segments of the journal in no part" in str(failures[0])
+    assert "cannot work in" in caplog.text
+    os.unlink(out.folder / "tmp")
+    with write(out.folder, SMALL).server():
+        pass
+    assert by_producer(out)["p"]["x"] == [1]
+
+
+def test_epochs_are_never_given_twice(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    numbers = []
+    for _ in range(3):
+        epoch = Epoch(out.folder)
+        numbers.append(epoch.number)
+        epoch.check()
+        epoch.close()
+    assert numbers == [1, 2, 3]
+    held, other = Epoch(out.folder), None
+    with pytest.raises(WriterBusyError):
+        Epoch(out.folder)
+    threading.Timer(0.05, held.close).start()
+    other = Epoch(out.folder, take_over=True)
+    assert other.number == 5
+    other.close()
