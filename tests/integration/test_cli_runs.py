@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -134,6 +135,12 @@ def test_a_folder_of_everything(run: Out) -> None:
     text = holdfast("verify", folder).stdout
     assert "3 files, 5 records, 2 samples, 1 dataset, " in text
     assert "tar has no checksums of what its members hold: flips in there cannot be seen.\n" in text
+    packed = folder / "a.tar.gz"
+    packed.write_bytes(gzip.compress((folder / "a.tar").read_bytes()))
+    assert document("verify", packed)["files"][0]["notes"] == []  # GZIP has checksums
+    flip(packed, packed.stat().st_size - 6)
+    assert "gzip data are damaged" in holdfast("verify", packed).stdout
+    packed.unlink()
     flip(folder / "a.tar", 600)
     assert document("verify", folder)["ok"]  # a flip in the data of a member
     flip(folder / "a.tar", 1024 + 3)

@@ -63,6 +63,7 @@ def test_a_schema_is_checked_as_a_whole() -> None:
         ({}, "empty"),
         ({3: hold.Int64()}, "name is a string"),
         ({"a": int}, "column 'a': wanted Bytes"),
+        ({"a": hold.Int64(key=3)}, "column 'a': wanted a feature's name as its key, got 3"),  # type: ignore[arg-type]
         ({"a": hold.Int64(), "b": hold.Int64(key="a")}, "both read the feature 'a'"),
     ]:
         with pytest.raises(SchemaError, match=text):

@@ -59,76 +59,57 @@ class TarIndex:
 
 
 def build_index(source: Bytes) -> TarIndex:
-    found = _Found(source.path)
+    keys, ends, hashes = bytearray(), array("q", [0]), array("q")
+    first, member_kinds, offsets, sizes = (
+        array("q"),
+        array("q"),
+        array("q"),
+        array("q"),
+    )  # objects take ten times as much
+    extensions: dict[str, int] = {}
+    known: dict[bytes, int] = {}  # extensions as they are written
+    current, kinds = None, set[int]()
+    strays, first_strays = 0, list[str]()
     for name, offset, size in Walk(source):
-        found.add(name, offset, size)
-    return found.index()
-
-
-class _Found:
-    """Members as a walk finds them. In arrays: as objects they would take ten times the memory."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._extensions: dict[str, int] = {}
-        self._known: dict[bytes, int] = {}  # extensions as they are written
-        self._keys, self._ends = bytearray(), array("q", [0])
-        self._first, self._kinds, self._offsets, self._sizes = array("q"), array("q"), array("q"), array("q")
-        self._key: bytes | None = None
-        self._its_kinds: set[int] = set()
-        self._hashes = array("q")  # of the keys
-        self._strays: list[str] = []
-        self._stray_count = 0
-
-    def add(self, name: bytes, offset: int, size: int) -> None:
         parts = parts_of(name)
         if parts is None:
-            self._add_stray(name)
-            return
+            if name != MARK:
+                strays += 1
+                first_strays += [name.decode("utf-8", "replace")] if strays <= _SHOWN else []
+            continue
         key, raw = parts
-        kind = self._known.get(raw)
+        kind = known.get(raw)
         if kind is None:
             lower = raw.decode("utf-8", "surrogateescape").lower()
-            kind = self._known[raw] = self._extensions.setdefault(lower, len(self._extensions))
-        if key != self._key:
-            self._begin(key)
-        if kind in self._its_kinds:
+            kind = known[raw] = extensions.setdefault(lower, len(extensions))
+        if key != current:
+            current, kinds = key, set()
+            keys += key
+            ends.append(len(keys))
+            hashes.append(hash(key))
+            first.append(len(offsets))
+        if kind in kinds:
             shown = key.decode("utf-8", "replace")
-            reason = f"sample {shown!r} has two members of the kind {list(self._extensions)[kind]!r}"
-            raise FormatError(self._path, len(self._first) - 1, offset, reason)
-        self._its_kinds.add(kind)
-        self._kinds.append(kind)
-        self._offsets.append(offset)
-        self._sizes.append(size)
-
-    def _begin(self, key: bytes) -> None:
-        self._key, self._its_kinds = key, set()
-        self._hashes.append(hash(key))
-        self._keys += key
-        self._ends.append(len(self._keys))
-        self._first.append(len(self._kinds))
-
-    def _add_stray(self, name: bytes) -> None:
-        if name != MARK:
-            self._stray_count += 1
-            if len(self._strays) < _SHOWN:
-                self._strays.append(name.decode("utf-8", "replace"))
-
-    def index(self) -> TarIndex:
-        self._first.append(len(self._kinds))
-        index = TarIndex(
-            list(self._extensions),
-            BytesColumn(np.frombuffer(self._keys, np.uint8), np.array(self._ends, np.int64)),
-            np.array(self._first, np.int64),
-            np.array(self._kinds, np.int64),
-            np.array(self._offsets, np.int64),
-            np.array(self._sizes, np.int64),
-            strays=self._stray_count,
-            first_strays=self._strays,
-        )
-        if len(np.unique(np.array(self._hashes, np.int64))) < len(index):  # a key may be there twice
-            _check_torn(self._path, index)
-        return index
+            reason = f"sample {shown!r} has two members of the kind {list(extensions)[kind]!r}"
+            raise FormatError(source.path, len(first) - 1, offset, reason)
+        kinds.add(kind)
+        member_kinds.append(kind)
+        offsets.append(offset)
+        sizes.append(size)
+    first.append(len(offsets))
+    index = TarIndex(
+        list(extensions),
+        BytesColumn(np.frombuffer(keys, np.uint8), np.array(ends, np.int64)),
+        np.array(first, np.int64),
+        np.array(member_kinds, np.int64),
+        np.array(offsets, np.int64),
+        np.array(sizes, np.int64),
+        strays,
+        first_strays,
+    )
+    if len(np.unique(np.array(hashes, np.int64))) < len(index):  # a key may be there twice
+        _check_torn(source.path, index)
+    return index
 
 
 def _check_torn(path: str, index: TarIndex) -> None:

@@ -250,6 +250,8 @@ class Shelf:
         A slab is so large that the kernel gives it in large pages: small ones cost as much as reading into them.
         """
         if not self._is_piece(size_bytes):
+            if self._held_bytes + self._promised_bytes + size_bytes + len(self._spare) * _PIECE_BYTES > self._bound:
+                self._spare.clear()  # such a block cannot use them: they must not stand beside it
             return None
         if not self._spare:
             slab = np.empty(_SLAB * _PIECE_BYTES, np.uint8)

@@ -159,7 +159,7 @@ class Store:
     def upload(self, local: Path, name: str) -> None:
         size_bytes = os.path.getsize(local)
         fs, path = self._at(name)
-        piece = _PIECE_BYTES * -(-size_bytes // (_MOST_PIECES * _PIECE_BYTES) or 1)
+        piece = _PIECE_BYTES * max(1, -(-size_bytes // (_MOST_PIECES * _PIECE_BYTES)))
 
         def send() -> None:
             with open(local, "rb") as source, fs.open(path, "wb", block_size=piece) as target:

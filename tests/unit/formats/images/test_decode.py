@@ -255,3 +255,11 @@ except hold.errors.ImageError:
     lines = done.stdout.decode().splitlines()
     assert lines[0] == str(by_pillow(data).sum())
     assert told in lines[1]
+
+
+def test_what_readers_say_in_other_ways() -> None:
+    """The one for AVIF raises RuntimeError."""
+    data = bytearray(saved(picture(), "AVIF"))
+    data[data.index(b"pitm") + 8 : data.index(b"pitm") + 10] = b"\x7f\x7f"  # the picture is an item that is not there
+    with pytest.raises(hold.errors.ImageError, match="cannot decode a picture"):
+        hold.decode_image(bytes(data))

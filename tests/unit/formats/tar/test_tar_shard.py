@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -318,12 +319,12 @@ def test_a_shard_never_closed_says_so(tmp_path: Path) -> None:
 
 
 def test_an_index_takes_little_memory(tmp_path: Path) -> None:
-    path = make_tar(tmp_path / "a.tar", [(f"{i:06}.x", b"") for i in range(5000)])
+    path = make_tar(tmp_path / "a.tar", [(f"{i:06}.x", b"") for i in range(40_000)])
     tracemalloc.start()
     try:
         with TarShard(path, cache=False) as shard:
-            assert len(shard) == 5000
+            assert len(shard) == 40_000
             _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < (12 << 20)  # of which headers that are checked together are most
+    assert peak < 10_000_000  # most of it are headers that are checked together

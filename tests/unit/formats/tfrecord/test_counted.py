@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,19 @@ def test_unpacked_numbers_and_values_in_pieces_are_looked_at() -> None:
     assert infer_schema([two, two]).schema == {"a": hold.Int64()}
     with pytest.raises(NotAnExample, match="record 1 is not"):
         infer_schema([two, b"\xff"])
+
+
+def test_a_schema_without_examples_takes_no_room_for_them(tmp_path: Path) -> None:
+    schema = {"x": hold.Float32(200_000)}
+    with hold.TFRecordWriter(tmp_path / "a.tfrecord", schema) as writer:
+        writer.append(x=[1.0] * 200_000)
+    with hold.TFRecordReader(tmp_path / "a.tfrecord") as reader:
+        [record] = [bytes(one) for one in reader]
+    tracemalloc.start()
+    try:
+        found = infer_schema([record], with_examples=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.schema, found.examples) == (schema, {})
+    assert peak < len(record)
