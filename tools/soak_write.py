@@ -1,4 +1,5 @@
-"""Kills producers, servers and sealers of the central writer, and writers of parts, again and again; then counts rows.
+"""Kills producers, servers and sealers of the central writer, writers of parts, and the making of one file from many parts,
+again and again; then counts rows.
 
     python tools/soak_write.py --kills 1000
     python tools/soak_write.py --everywhere producer    # or server, sealer: one kill at each named place
@@ -26,9 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from soak_consolidate import soak_consolidate
+from soak_rows import SCHEMA, count_wrong, forked, rows
 
-import holdfast as hold
 from holdfast.formats.shard import open_shard
 from holdfast.write.central import journal
 from holdfast.write.central.producer import connect
@@ -37,35 +38,11 @@ from holdfast.write.central.settings import Settings
 from holdfast.write.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
 from holdfast.write.out import Out, write
 
-SCHEMA = {"who": hold.Int64(), "seq": hold.Int64(), "x": hold.Float32(16), "text": hold.Bytes()}
 PRODUCERS = 3
 PART_ROWS = 100
 PATIENCE_S = 60.0
 journal.LEAST_SPARE_BYTES = 0  # files of the journal are used again, however small they are
 KINDS = ("producer", "server", "sealer", "part")
-
-
-def rows(who: int, first: int, count: int) -> dict[str, Any]:
-    seq = np.arange(first, first + count)
-    x = ((seq[:, None] * 31 + who * 7 + np.arange(16)) % 1000).astype(np.float32)
-    return {"who": np.full(count, who), "seq": seq, "x": x, "text": [b"%d-%d" % (who, n) for n in seq.tolist()]}
-
-
-def forked(work: Callable[[], object], failpoint: str | None) -> int:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        if failpoint is not None:
-            os.environ[VARIABLE] = failpoint
-        work()
-        code = 0
-    except BaseException as error:  # noqa: BLE001 - a child must never return into its parent's code
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(code)
 
 
 # ---- what is killed
@@ -273,12 +250,8 @@ class Soak:
         for record in self.out.parts():
             with open_shard(self.out.path_of(record), SCHEMA) as shard:
                 got = shard.read(0, len(shard), SCHEMA)
-            who, seq = got["who"], got["seq"]
-            seen.update(zip(who.tolist(), seq.tolist(), strict=True))
-            x = ((seq[:, None] * 31 + who[:, None] * 7 + np.arange(16)) % 1000).astype(np.float32)
-            texts = [b"%d-%d" % pair for pair in zip(who.tolist(), seq.tolist(), strict=True)]
-            wrong += int((got["x"] != x).any(1).sum())
-            wrong += sum(a != b for a, b in zip(got["text"].tolist(), texts, strict=True))
+            seen.update(zip(got["who"].tolist(), got["seq"].tolist(), strict=True))
+            wrong += count_wrong(got)
         wanted = {(who, seq) for who in range(PRODUCERS) for seq in range(self.goals[who])}
         wanted |= {(1000 + task, seq) for task in range(self.task) for seq in range(PART_ROWS)}
         left = [name for name in os.listdir(self.out.folder / "journal") if not name.startswith(("EPOCH", "marks"))]
@@ -329,8 +302,13 @@ def main() -> int:
             shutil.rmtree(folder)
         return code
     started = time.monotonic()
-    soak = Soak(folder, given.kills, given.seed, given.ack)
+    joins = given.kills // 8
+    soak = Soak(folder, given.kills - joins, given.seed, given.ack)
     found = soak.to_the_end(soak.run)
+    joined = soak_consolidate(folder, joins, given.seed)
+    found["kills"]["consolidate"] = joined["kills"]
+    for name in ("lost", "wrong", "hangs"):
+        found[name] += joined[name]
     bad = is_bad(found)
     if given.json:
         print(json.dumps(found))

@@ -121,6 +121,8 @@ def _token_of(name: str) -> str:
         token = Path(name).read_text().strip()
     except OSError as error:
         raise InputError(f"{name}: cannot read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: wanted a token, the file holds no text") from None
     if not token:
         raise InputError(f"{name}: wanted a token, the file is empty")
     return token

@@ -266,9 +266,7 @@ def test_shards_of_another_number(tmp_path: Path, options: Any, overwrite: bool)
     """Whoever reads the folder would get all samples twice."""
     source, target = plain_h5(tmp_path / "in.h5", x=np.arange(10)), tmp_path / "out" / "t.tfrecord"
     convert(source, target, shards=2)
-    refused(
-        TargetExistsError, "t-00000-of-00002.tfrecord is of another", source, target, overwrite=overwrite, **options
-    )
+    refused(TargetExistsError, "t-00000-of-00002.* is of another", source, target, overwrite=overwrite, **options)
     assert convert(source, target, shards=2, overwrite=True).rows == 10
 
 

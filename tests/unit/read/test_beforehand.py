@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -15,6 +16,7 @@ from made_files import SCHEMA, check_rows, ids_of, make_shards
 import holdfast as hold
 from holdfast._native.ahead import compiled
 from holdfast.read.flow.beforehand import Beforehand
+from holdfast.read.flow.fetch import Fetcher
 
 PAD = 2000
 SAMPLES = 12_000  # of 2 kB: about sixteen blocks
@@ -77,6 +79,19 @@ def test_the_bound_of_memory_holds(shards: list[Path], memory: int) -> None:
     assert stats.memory_bytes == 0
 
 
+def test_memory_of_passed_blocks_does_not_stand_beside_larger_ones(tmp_path: Path) -> None:
+    """Blocks of 1.6 MB, then of 2.3 MB, which cannot use their memory again."""
+    bound = 60_000_000
+    ds = hold.read(make_shards(tmp_path, [760] * 40 + [1120] * 40, PAD), SCHEMA).batch(64).limits(memory=bound)
+    tracemalloc.start()
+    try:
+        assert ids_of(ds) == list(range(40 * (760 + 1120)))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 1.7 * bound
+
+
 @pytest.mark.parametrize("open_files", [1, 2, 3, 5])
 def test_the_bound_of_files_holds(shards: list[Path], open_files: int) -> None:
     wanted = ids_of(_shuffled(shards))
@@ -126,6 +141,38 @@ def test_no_thread_outlives_its_iteration(shards: list[Path]) -> None:
     next(dropped)
     del dropped
     assert _threads_are(before)
+
+
+def test_closing_that_was_interrupted_is_finished(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a second Ctrl-C, while the error of it is kept, and with it all that was going on."""
+    list(_shuffled(shards).take(2))
+    threads = len(os.listdir("/proc/self/task"))
+    close, calls = Fetcher.close, []
+
+    def interrupted(self: Fetcher) -> None:
+        calls.append(self)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        close(self)
+
+    monkeypatch.setattr(Fetcher, "close", interrupted)
+    it = _shuffled(shards).limits(open_files=4).iterate()
+    next(it)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        it.close()
+    it.close()
+    assert _threads_are(threads)
+    assert not {path for path in map(_target, os.listdir("/proc/self/fd")) if path.endswith(".tfrecord")}
+    assert kept.value.__traceback__
+    stats = it.stats()
+    assert (stats.open_files, stats.memory_bytes) == (0, 0)
+
+
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # the one that listed them
+        return ""
 
 
 def test_a_file_that_is_cut_meanwhile(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -267,3 +268,38 @@ def test_gives_back_what_it_can_do_without(tmp_path: Path) -> None:
 def test_a_budget_is_a_number_or_auto(wrong: int) -> None:
     with pytest.raises(ValueError, match='wanted "auto" or at least one open file'):
         HandlePool(OpenFile, wrong)
+
+
+def test_handles_whose_users_were_interrupted(tmp_path: Path) -> None:
+    """They are closed on request, and once only: the number may be another file's by the time they are released."""
+    path = files(tmp_path, 1)[0]
+    pool = HandlePool(OpenFile, 1)
+    use = pool.use(path)
+    file = use.__enter__()
+    pool.close()
+    assert is_open(file.fd)
+    fd = file.fd
+    pool.close(in_use=True)
+    assert not is_open(fd)
+    assert pool.stats().open == 0
+    use.__exit__(None, None, None)
+
+
+def test_a_signal_on_the_way_in_leaves_no_lock(tmp_path: Path) -> None:
+    """Another thread would wait for it for ever."""
+    pool = HandlePool(OpenFile, 1)
+    condition = type(pool._changed)
+    entered: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is condition.__enter__.__code__:
+            entered.append(frame.f_back.f_code.co_name if frame.f_back else "")
+
+    sys.setprofile(note)
+    try:
+        with pool.use(files(tmp_path, 1)[0]):
+            pool.stats()
+        pool.close()
+    finally:
+        sys.setprofile(None)
+    assert not entered, "the lock of a Condition is taken in Python, where a signal can come between"

@@ -311,6 +311,16 @@ def test_errors_name_the_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) 
         Catalog(find_sources("memory:///data"), cache=RemoteCache(tmp_path / "cache"))
 
 
+def test_errors_found_while_reading_name_the_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    put_shards(memory, tmp_path, ["a.tfrecord"])
+    content = bytearray(memory.cat("/data/a.tfrecord"))
+    content[-1] ^= 0xFF  # of the last record, which is not looked at before
+    memory.pipe("/data/a.tfrecord", bytes(content))
+    ds = hold.read("memory:///data", cache_folder=tmp_path / "cache").batch(50)
+    with pytest.raises(CorruptError, match=r"^memory:///data/a\.tfrecord, record 49"):
+        list(ds)
+
+
 def test_a_shard_replaced_in_its_store(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
     put_shards(memory, tmp_path, ["a.tfrecord"])
     cache = RemoteCache(tmp_path / "cache")

@@ -60,12 +60,8 @@ class TarIndex:
 
 def build_index(source: Bytes) -> TarIndex:
     keys, ends, hashes = bytearray(), array("q", [0]), array("q")
-    first, member_kinds, offsets, sizes = (
-        array("q"),
-        array("q"),
-        array("q"),
-        array("q"),
-    )  # objects take ten times as much
+    # Arrays: the same as Python's objects takes ten times the memory.
+    first, member_kinds, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     extensions: dict[str, int] = {}
     known: dict[bytes, int] = {}  # extensions as they are written
     current, kinds = None, set[int]()
@@ -99,15 +95,15 @@ def build_index(source: Bytes) -> TarIndex:
     first.append(len(offsets))
     index = TarIndex(
         list(extensions),
-        BytesColumn(np.frombuffer(keys, np.uint8), np.array(ends, np.int64)),
-        np.array(first, np.int64),
-        np.array(member_kinds, np.int64),
-        np.array(offsets, np.int64),
-        np.array(sizes, np.int64),
+        BytesColumn(np.frombuffer(keys, np.uint8), np.frombuffer(ends, np.int64)),
+        np.frombuffer(first, np.int64),
+        np.frombuffer(member_kinds, np.int64),
+        np.frombuffer(offsets, np.int64),
+        np.frombuffer(sizes, np.int64),
         strays,
         first_strays,
     )
-    if len(np.unique(np.array(hashes, np.int64))) < len(index):  # a key may be there twice
+    if len(np.unique(np.frombuffer(hashes, np.int64))) < len(index):  # a key may be there twice
         _check_torn(source.path, index)
     return index
 

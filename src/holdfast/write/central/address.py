@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,3 +166,9 @@ def widen(made: socket.socket) -> None:
     """As much under way as the system lets us: a switch between processes for every frame is what costs."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         made.setsockopt(socket.SOL_SOCKET, option, 1 << 21)
+
+
+def few_descriptors(made: socket.socket, kept: int) -> bool:
+    """Whether fewer than `kept` are free behind this one: it has the lowest number that was free."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit != resource.RLIM_INFINITY and made.fileno() >= limit - kept

@@ -34,8 +34,11 @@ class Frame(NamedTuple):
 class Chunk:
     """`add` rows until it is full, then `take` them."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, most_bytes: int | None = None) -> None:
+        """`most_bytes`: of a frame. One row may have more."""
         self._layout = layout
+        room = _MOST_LOOSE_BYTES if most_bytes is None else (most_bytes - layout.chunk_rows * layout.row_bytes) // 4
+        self._most_loose_bytes = max(1, min(room, _MOST_LOOSE_BYTES))
         self.rows = 0
         self._loose_bytes = 0
         self._fixed: list[Any] = [None] * len(layout.columns)
@@ -44,7 +47,7 @@ class Chunk:
 
     @property
     def is_full(self) -> bool:
-        return self.rows == self._layout.chunk_rows or self._loose_bytes >= _MOST_LOOSE_BYTES
+        return self.rows == self._layout.chunk_rows or self._loose_bytes >= self._most_loose_bytes
 
     def add(self, buffers: list[Any], start: int, stop: int) -> int:
         """Of rows [start, stop) as many as fit, at least one; where it stopped."""
@@ -73,7 +76,7 @@ class Chunk:
                 for column, parts in zip(self._layout.columns, loose, strict=True)
             ]
             size = sum(part.nbytes for parts in found if parts for part in parts if part is not None)
-            if size <= _MOST_LOOSE_BYTES or stop - start == 1:
+            if size <= self._most_loose_bytes or stop - start == 1:
                 break
             stop = start + (stop - start) // 2
         for kept, parts in zip(self._loose, found, strict=True):

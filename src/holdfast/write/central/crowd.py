@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..names import check_task
-from .address import widen
+from .address import few_descriptors, widen
 from .buffers import Buffers
 from .connection import Connection
 from .frames import FrameError
@@ -24,6 +24,7 @@ _log = logging.getLogger("holdfast.server")
 _HELLO_S = 5.0  # a stranger who says nothing is gone by then
 _STALLED_S = 30.0  # in the middle of a frame, while others wait for its memory
 _MOST_STRANGERS = 64
+_KEPT, _KEPT_FOR_GREETED = 12, 20  # descriptors: the journal and the sealer must always get theirs
 
 
 class Crowd:
@@ -44,7 +45,7 @@ class Crowd:
         self.refused = 0
         self.is_stopping = False
         self._selector, self._buffers = selector, buffers
-        self._token = token.encode() if token else None
+        self._token = token.encode(errors="surrogatepass") if token else None
         self._n_pieces, self._welcome = n_pieces, welcome
         self._held = False
 
@@ -67,6 +68,9 @@ class Crowd:
         strangers = [one for one in self.all if one.name is None]
         one = Connection(sock, who, self._buffers.most_bytes)
         self.all.add(one)
+        if few_descriptors(sock, _KEPT):
+            self.drop(one, "the server has no descriptors left (RLIMIT_NOFILE)")
+            return
         if len(strangers) >= _MOST_STRANGERS:
             oldest = min(strangers, key=lambda stranger: stranger.since_s)
             self.drop(oldest, "too many who have not said HELLO")
@@ -96,8 +100,11 @@ class Crowd:
 
     def _greet(self, one: Connection) -> None:
         content = one.hello()
-        if self._token is not None and not hmac.compare_digest(str(content.get("token")).encode(), self._token):
+        if not self._knows_token(content.get("token")):
             self.refuse(one, "wrong token")
+            return
+        if few_descriptors(one.socket, _KEPT_FOR_GREETED):
+            self.refuse(one, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
             return
         if self.is_stopping:
             one.send(pack_message(STOPPING))
@@ -117,6 +124,11 @@ class Crowd:
         self.named[name] = one
         one.greeted(name, self._n_pieces)
         one.send(pack_message(WELCOME, 0, json.dumps(answer)))
+
+    def _knows_token(self, said: Any) -> bool:
+        if self._token is None:
+            return True
+        return isinstance(said, str) and hmac.compare_digest(said.encode(errors="surrogatepass"), self._token)
 
     def refuse(self, one: Connection, why: str) -> None:
         self.refused += 1

@@ -19,6 +19,7 @@ from .settings import Settings
 
 _START_S = 60.0
 _ANSWER_S = 30.0
+_LONGEST_WAIT_S = 3600.0  # poll cannot wait for ever, and people say inf
 
 
 class Server:
@@ -103,8 +104,10 @@ class Server:
         poll.register(self._child.stdout, select.POLLIN)
         while b"\n" not in self._said:
             left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and (left_s <= 0 or not poll.poll(left_s * 1000)):
+            if left_s is not None and left_s <= 0:
                 raise ServerLostError(f"the server (process {self._pid}) did not answer within {timeout} s")
+            if left_s is not None and not poll.poll(min(left_s, _LONGEST_WAIT_S) * 1000):
+                continue
             data = os.read(self._child.stdout.fileno(), 1 << 16)
             if not data:
                 code = self._child.wait()

@@ -16,6 +16,7 @@ from .messages import FULL, REFUSED, ROOM, STOPPING, WELCOME, Message, Unpacker,
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.25
 _ANSWER_S = 10.0
+_LONGEST_WAIT_S = 3600.0  # poll cannot wait for ever, and people say inf
 _READ_BYTES = 1 << 16
 _GONE = (OSError, EOFError, ValueError)
 
@@ -116,7 +117,7 @@ class Link:
     def wait(self, wants_to_send: bool, wait_s: float) -> None:
         assert self._socket is not None
         self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if wants_to_send else 0))
-        self._poll.poll(max(0.0, wait_s) * 1000)
+        self._poll.poll(min(max(0.0, wait_s), _LONGEST_WAIT_S) * 1000)
 
     def lost(self, error: BaseException) -> None:
         self.why = getattr(error, "strerror", None) or str(error) or self.why

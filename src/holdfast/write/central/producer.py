@@ -85,7 +85,7 @@ class Producer:
         self._most = int(self._link.welcome["frame_bytes"])
         self.acked: int = self._link.welcome["mark"]
         self._seq = self.acked  # of the first row that is in no frame yet
-        self._stage, self._chunk = Stage(self.schema), Chunk(self._layout)
+        self._stage, self._chunk = Stage(self.schema), Chunk(self._layout, self._most)
         fixed = zip(self.schema.items(), self._layout.columns, strict=True)
         self._exact = {n: (how.pieces[0].dtype, getattr(c, "shape", ())) for (n, c), how in fixed if how.is_fixed}
         self._frames: deque[Frame] = deque()  # not acknowledged

@@ -56,7 +56,11 @@ class Sealing:
             self._child = _start()
 
     def begin(self, job: Closed) -> None:
-        self.start()
+        try:
+            self.start()
+        except OSError as error:
+            self.failed(f"the process that makes parts cannot be started: {error.strerror}", False)
+            return
         assert self._child is not None
         assert self._child.stdin is not None
         line = json.dumps({"path": str(job.path), "end": job.end, "before": job.before}).encode() + b"\n"

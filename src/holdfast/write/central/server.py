@@ -177,6 +177,8 @@ class CentralWriter:
             self.intake.waiting.append(one)
 
     def _soonest_s(self) -> float:
+        if self.intake.waiting and self.intake.full is None:
+            return 0.0  # they got memory at the end of a round
         waits = [_TICK_S]
         retry_s = self.intake.wait_s()
         if retry_s is not None:
@@ -193,14 +195,16 @@ class CentralWriter:
         if now_s - self._looked_s > _TICK_S / 2:
             self._looked_s = now_s
             self.crowd.drop_the_slow()
+        behind = self.settings.seal and self.journal.waiting_bytes >= self.settings.backlog_bytes
         segment = self.journal.current
         if segment is not None and segment.n_frames and now_s - self.intake.first_s > self.settings.seal_after_s:
             self.intake.cut_over()
+        elif behind and not self.journal.closed:
+            self.intake.cut_over()  # nothing comes that would fill the segment
         self._seal_next()
         hungry, self.crowd.hungry = self.crowd.hungry, []
         for one in hungry:
             self._serve(one, selectors.EVENT_READ)
-        behind = self.settings.seal and self.journal.waiting_bytes >= self.settings.backlog_bytes
         self.crowd.hold(self.intake.full is not None or behind)
 
     # ---- parts

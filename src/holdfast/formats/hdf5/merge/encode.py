@@ -58,7 +58,7 @@ class Encoder:
         """In a file in memory, of one chunk, made like the dataset: whatever the filters are."""
         assert self._like.chunks is not None
         if self._scratch is None:
-            self._scratch = h5py.File("scratch", "w", driver="core", backing_store=False, libver=("v110", "v110"))
+            self._scratch = h5py.File("scratch", "w", driver="core", backing_store=False, libver=("v110", "latest"))
         if "x" in self._scratch:
             del self._scratch["x"]
         kind = h5py.h5t.decode(self._like.type)

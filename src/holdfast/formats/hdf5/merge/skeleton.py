@@ -21,7 +21,7 @@ from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
 from .rows import Files
 
-_LIBVER = ("v110", "v110")  # what HDF5 1.10 and newer read
+_LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless a source has a type that is newer
 
 
 class Paper(io.RawIOBase):
