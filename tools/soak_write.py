@@ -1,5 +1,5 @@
-"""Kills producers, servers and sealers of the central writer, writers of parts, and the making of one file from many parts,
-again and again; then counts rows.
+"""Kills producers, servers and sealers of the central writer, writers of parts, and the making of one file from many
+parts, again and again; then counts rows.
 
     python tools/soak_write.py --kills 1000
     python tools/soak_write.py --everywhere producer    # or server, sealer: one kill at each named place

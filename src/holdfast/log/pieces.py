@@ -116,14 +116,16 @@ class Pieces:
 
     def _commit(self) -> None:
         assert self.schema is not None
-        part = self._part(self.n_pieces)
+        part, again = self._part(self.n_pieces), self._tried
         try:
             with part:
                 if not part.done:
                     self._tried, self._forgotten = True, 0
                     part.extend(joined(self.schema, self.rows))
-        except TargetExistsError:
-            part = self._part(self.n_pieces)  # an earlier try's of ours, perhaps, that a store was slow with
+        except TargetExistsError as error:
+            if not again:
+                raise self._not_alone(str(error)) from None
+            part = self._part(self.n_pieces)  # of our earlier try, perhaps, that a store was slow with
         if not self._is_ours(part.record):
             raise self._not_alone(f"it has committed {part.record}")
         # An earlier try may have come so far before it failed, with the rows there were then.

@@ -302,7 +302,7 @@ class _Running:
         self._closer.detach()
 
     def _close_files(self) -> None:
-        """Whatever a signal interrupted: an error that is kept would keep it open. But not under a thread that reads."""
+        """Also what a signal left open, which an error that is kept would keep so; not under a thread that reads."""
         is_over = getgeneratorstate(self._fetched) == GEN_CLOSED
         if is_over and self._fetcher is not None:
             self._fetcher.close()

@@ -31,7 +31,7 @@ class Workspace:
     """`path` of files in it; `close` takes everything away, `abandon` only lets go of the lock."""
 
     def __init__(self, tmp: Path, task: str) -> None:
-        self.fd = -1
+        self.fd, self._pid = -1, os.getpid()
         for _ in range(_TRIES):
             self.folder = tmp / f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
             try:
@@ -60,15 +60,19 @@ class Workspace:
         return self.folder / name
 
     def abandon(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1  # in this order: a Ctrl-C between the two must not have another's number closed later
+        if fd >= 0:
+            os.close(fd)
 
     def close(self) -> None:
         """Safe to call twice, and where the folder is gone or read-only by now: what is left is swept by the next."""
         if self.fd >= 0:
             remove(self.folder)
             self.abandon()
+
+    def __del__(self) -> None:
+        """A Ctrl-C may come anywhere, also while its owner tidies up: the lock must not live as long as the process."""
+        self.close() if os.getpid() == self._pid else self.abandon()
 
 
 @contextmanager

@@ -316,7 +316,7 @@ def test_errors_found_while_reading_name_the_url(memory: fsspec.AbstractFileSyst
     content = bytearray(memory.cat("/data/a.tfrecord"))
     content[-1] ^= 0xFF  # of the last record, which is not looked at before
     memory.pipe("/data/a.tfrecord", bytes(content))
-    ds = hold.read("memory:///data", cache_folder=tmp_path / "cache").batch(50)
+    ds = hold.read("memory:///data", {"n": hold.Int64()}, cache_folder=tmp_path / "cache").batch(50)
     with pytest.raises(CorruptError, match=r"^memory:///data/a\.tfrecord, record 49"):
         list(ds)
 

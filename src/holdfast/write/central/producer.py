@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from collections import deque
@@ -37,6 +38,7 @@ from .settings import TOKEN
 
 _MOST_IOV = 64
 _TRY_AGAIN_S = 1.0
+_SILENT_S = 10.0  # a server that is stopped or cut off: another may be at its place by now
 _TOGETHER_BYTES = 1 << 20
 _TOGETHER_S = 0.02
 
@@ -68,7 +70,7 @@ class Producer:
     next_seq   the number of the next row: after a restart, go on from here
     acked      how many rows the server has acknowledged, of all that this producer ever sent
 
-    One thread at a time. Not for a forked child: connect there under another name.
+    Threads may share one. Not for a forked child: connect there under another name.
     """
 
     _state: Literal["open", "closed", "forked"] = "closed"
@@ -76,6 +78,7 @@ class Producer:
     def __init__(self, target: str, name: str, timeout_s: float, token: str | None) -> None:
         self.name = name
         self._timeout_s = timeout_s
+        self._turn = threading.RLock()
         self._link = Link(target, name, token)
         self._link.open(time.monotonic() + timeout_s)
         self.schema: dict[str, Column] = schema_from_json(self._link.welcome["schema"])
@@ -92,6 +95,7 @@ class Producer:
         self._kept_bytes = 0
         self._sent = 0  # how many of them were sent over this connection
         self._try_again_s = 0.0
+        self._moved_s = time.monotonic()  # when anything was sent or heard
         self._unsent_bytes, self._sent_s = 0, 0.0
         self._under_way: list[Any] = []  # what is left of the one that is being sent
         self._state = "open"
@@ -110,25 +114,27 @@ class Producer:
         ServerLostError, DiskFullError: there was no room for it within the timeout. It is not in: try it again, or go
         on later from next_seq. (With a column called `timeout`, use put_many.)
         """
-        self._check()
-        self._make_room(timeout)
-        if self._stage.add(sample) or self._stage.rows + self._chunk.rows >= self._layout.chunk_rows:
-            self._unstage(timeout)
+        with self._turn:
+            self._check()
+            self._make_room(timeout)
+            if self._stage.add(sample) or self._stage.rows + self._chunk.rows >= self._layout.chunk_rows:
+                self._unstage(timeout)
 
     def put_many(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
         """Many: columns of equal length. After an error next_seq tells how many of them are in."""
-        self._check()
-        if not isinstance(columns, Mapping):
-            raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
-        buffers, rows = self._plain(columns) or checked(self.schema, columns)
-        self._make_room(timeout)
-        self._unstage(timeout)
-        at = 0
-        while at < rows:
+        with self._turn:
+            self._check()
+            if not isinstance(columns, Mapping):
+                raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
+            buffers, rows = self._plain(columns) or checked(self.schema, columns)
             self._make_room(timeout)
-            at = self._chunk.add(buffers, at, rows)
-            if self._chunk.is_full:
-                self._frame(timeout)
+            self._unstage(timeout)
+            at = 0
+            while at < rows:
+                self._make_room(timeout)
+                at = self._chunk.add(buffers, at, rows)
+                if self._chunk.is_full:
+                    self._frame(timeout)
 
     extend = put_many
 
@@ -189,21 +195,23 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what does not fill a chunk, too; does not wait for its acknowledgement."""
-        self._check()
-        self._make_room(timeout)
-        self._unstage(timeout)
-        if self._chunk.rows:
-            self._sent_s = 0.0
-            self._frame(timeout)
-        elif not self._handed_over:
-            self._pump(lambda: self._nothing_to_send, timeout)
+        with self._turn:
+            self._check()
+            self._make_room(timeout)
+            self._unstage(timeout)
+            if self._chunk.rows:
+                self._sent_s = 0.0
+                self._frame(timeout)
+            elif not self._handed_over:
+                self._pump(lambda: self._nothing_to_send, timeout)
 
     def commit(self, timeout: float | None = None) -> int:
         """Waits until everything is acknowledged; how many rows that are, of all that this producer ever sent."""
-        self.flush(timeout)
-        self._pump(lambda: not self._frames, timeout)
-        failpoint("producer-acked")
-        return self.acked
+        with self._turn:
+            self.flush(timeout)
+            self._pump(lambda: not self._frames, timeout)
+            failpoint("producer-acked")
+            return self.acked
 
     # ---- the connection
 
@@ -230,6 +238,8 @@ class Producer:
                 if not self._link.is_open:
                     self._reconnect(deadline_s)
                 moved = self._send()
+                if moved:
+                    self._moved_s = time.monotonic()
                 if self.acked != acked:
                     deadline_s, acked = time.monotonic() + patience_s, self.acked
                 elif time.monotonic() >= deadline_s:
@@ -279,6 +289,7 @@ class Producer:
 
     def _hear(self) -> None:
         for message in self._link.hear():
+            self._moved_s = time.monotonic()
             if message.kind == ACK:
                 self._acknowledged(message.number)
 
@@ -294,6 +305,7 @@ class Producer:
         """All that is not acknowledged is sent again; the server knows what it has."""
         self._under_way, self._sent = [], 0
         self._link.open(deadline_s)
+        self._moved_s = time.monotonic()
         mark: int = self._link.welcome["mark"]
         if self._how() != self._made:
             self._give_up(f"the server came back with other settings: {self._how()}, wanted {self._made}")
@@ -319,6 +331,8 @@ class Producer:
     def _too_late(self, patience_s: float) -> WriteError:
         if self._link.full is not None:
             return DiskFullError(f"{self._link.full}; {self.acked:,} rows are acknowledged, and safe")
+        if time.monotonic() - self._moved_s >= _SILENT_S:
+            self._link.close()  # the next call looks for it anew
         text = f"the central writer acknowledged nothing for {patience_s:g} s: it is too far behind"
         return ServerLostError(f"{text}; {self.acked:,} rows are acknowledged")
 
@@ -332,11 +346,13 @@ class Producer:
 
     def close(self) -> None:
         """Hangs up. What was not acknowledged may be lost: commit before. Safe to call twice."""
-        if self._state == "open":
-            self._state = "closed"
-            self._link.close()
+        with self._turn:
+            if self._state == "open":
+                self._state = "closed"
+                self._link.close()
 
     def after_fork_in_child(self) -> None:
+        self._turn = threading.RLock()  # the thread that may have had it is not here
         if self._state == "open":
             self._state = "forked"
             self._link.close()

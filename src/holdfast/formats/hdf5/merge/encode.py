@@ -30,8 +30,16 @@ def plist_of(like: Dataset) -> Any:
         else:
             plist.set_filter(code, flags, values)
     if like.fill is not None:
-        plist.set_fill_value(np.frombuffer(like.fill, h5py.h5t.decode(like.type).dtype).reshape(()))
+        plist.set_fill_value(fill_of(like, like.fill))
     return plist
+
+
+def fill_of(like: Dataset, fill: bytes) -> Any:
+    """As h5py takes it. A string goes as one of any length: one of a fixed length is taken for a pointer."""
+    dtype = h5py.h5t.decode(like.type).dtype
+    value = np.frombuffer(fill, dtype)[0]
+    text = h5py.check_string_dtype(dtype)
+    return np.array(value, dtype if text is None else h5py.string_dtype(text.encoding))
 
 
 class Encoder:

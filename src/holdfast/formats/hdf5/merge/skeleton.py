@@ -16,7 +16,7 @@ import numpy as np
 
 from .agree import Agreement
 from .build import write_all
-from .encode import plist_of
+from .encode import fill_of, plist_of
 from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
 from .rows import Files
@@ -128,7 +128,7 @@ def _parent(file: h5py.File, path: str) -> None:
 def _make_dataset(file: h5py.File, target: Target) -> Any:
     like, plist = target.like, plist_of(target.like)
     growing = like.chunks is not None and any(one.maxshape[0] is None for one in target.sources)
-    most = (None if growing else max(target.rows, 1 if like.chunks else 0), *like.maxshape[1:])
+    most = (None if growing else max(target.rows, like.chunks[0] if like.chunks else 0), *like.maxshape[1:])
     if like.chunks is None:
         most = target.shape
         plist.set_layout(h5py.h5d.CONTIGUOUS)
@@ -202,7 +202,7 @@ def _make_virtual(file: h5py.File, target: Target, files: Files) -> None:
         raise Refusal("schema", files.path(like.file), text)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if like.fill is not None:
-        plist.set_fill_value(np.frombuffer(like.fill, f"V{like.item_bytes}").view(h5py.h5t.decode(like.type).dtype)[0])
+        plist.set_fill_value(fill_of(like, like.fill))
     space = h5py.h5s.create_simple(target.shape)
     zeros, at = (0,) * len(like.row_shape), 0
     plist.set_layout(h5py.h5d.VIRTUAL)

@@ -117,7 +117,7 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
         chunks=dataset.chunks,
         filters=tuple((c, f, tuple(v)) for c, f, v in _filters(plist)),
         fill=fill_of(dataset, plist),
-        offset=None if dataset.chunks or not dataset.shape else dataset.id.get_offset(),
+        offset=_offset(dataset, plist),
         scales=_scales(source, thing),
     )
     if dataset.chunks:
@@ -130,6 +130,13 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind)
             found.value = value.tobytes()
     return found
+
+
+def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
+    """Where values without chunks lie; None: not on a place of their own. The library's word is wrong then, in a file with
+    a user block."""
+    laid = plist.get_layout() == h5py.h5d.CONTIGUOUS and dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
+    return dataset.id.get_offset() if dataset.shape and laid else None
 
 
 def _filters(plist: Any) -> Iterator[list[Any]]:
