@@ -15,6 +15,7 @@ from ..schema import check_schema
 from .dataset import Dataset
 from .settings import OnCorrupt, Settings, one_of, whole
 from .sources.find import find_sources
+from .sources.run import run_schema
 from .sources.mix import MixSource, Until
 from .sources.source import FileSource
 
@@ -35,7 +36,7 @@ def read(
 ) -> Dataset:
     """Samples from TFRecord, HDF5, tar and other files: a path, a glob, a folder, a URL, or a list of them.
 
-    schema:       the columns to read; by default what the files have
+    schema:       the columns to read; by default what the files have, or the run that they are parts of
     verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
     on_corrupt:   "skip" leaves out damaged samples and shards, up to `max_corrupt`, and lists them in losses();
                   "salvage" gets back records of which only the header is damaged, too
@@ -48,9 +49,10 @@ def read(
     one_of("on_corrupt", on_corrupt, OnCorrupt)
     whole("max_corrupt", max_corrupt, 0)
     remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage}
+    specs = find_sources(what, storage)
     source = FileSource(
-        find_sources(what, storage),
-        columns,
+        specs,
+        run_schema(specs, storage) if columns is None else columns,
         remote,
         verify=verify,
         classes=classes,

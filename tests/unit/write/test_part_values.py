@@ -16,12 +16,13 @@ from holdfast.formats.tfrecord.encoding import buffers_of
 from holdfast.schema import Column
 from holdfast.write.out import Out, write
 from holdfast.write.rows import join_rows, row_of
+from holdfast.write.stage import Stage
 
 KINDS: Any = pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
 
 
 def read(out: Out, name: str) -> list[Any]:
-    with hold.read(str(out.folder), out.schema).shard(None).batch(100).iterate() as batches:
+    with hold.read(str(out.folder)).shard(None).batch(100).iterate() as batches:
         return [value for batch in batches for value in batch[name].tolist()]
 
 
@@ -108,7 +109,7 @@ def test_what_is_no_value_is_named_and_not_in(tmp_path: Path, name: str, value: 
 def test_what_was_taken_is_not_dropped_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If samples that each were taken do not go in together after all, the part must not be committed without them."""
     out = write(tmp_path / "run", {"x": hold.Int64()})
-    monkeypatch.setattr("holdfast.write.stage.Stage.take", lambda self: {"x": ["no number"]})
+    monkeypatch.setattr(Stage, "take", lambda self: {"x": ["no number"]})
     with out.part("a") as part:
         part.append(x=1)
         with pytest.raises(SchemaError):
