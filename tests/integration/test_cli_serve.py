@@ -16,13 +16,11 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import RefusedError
-from holdfast.write.central.producer import connect
 from holdfast.write.out import Out, write
 
 PROGRAM = """
 import sys
-from holdfast.cli import main, overview
-overview.LINES.setdefault("serve", "The central writer of a run, for producers of any launcher.")
+from holdfast.cli import main
 sys.exit(main())
 """
 TIMEOUT_S = 60
@@ -63,7 +61,7 @@ def test_it_serves_until_it_is_told_to_stop(out: Out, number: int) -> None:
         address = first_line(process)
         assert address == f"unix:{out.folder}/journal/serve.sock"
         assert first_line(process) == f"serving {out.folder} (epoch 1); Ctrl-C stops"
-        with connect(address, "p") as producer:
+        with hold.connect(address, "p") as producer:
             producer.put_many({"x": range(1000)})
             producer.commit()
             process.send_signal(number)
@@ -78,7 +76,7 @@ def test_it_serves_until_it_is_told_to_stop(out: Out, number: int) -> None:
 def test_it_goes_on_after_a_kill(out: Out) -> None:
     with serving(out.folder) as process:
         first_line(process)
-        with connect(out.folder, "p") as producer:
+        with hold.connect(out.folder, "p") as producer:
             producer.put_many({"x": range(10)})
             producer.commit()
             process.kill()
@@ -100,8 +98,8 @@ def test_a_token_from_a_file(out: Out, tmp_path: Path) -> None:
     with serving(out.folder, "--listen", "tcp://127.0.0.1:0", "--token-file", tmp_path / "token") as process:
         address = first_line(process)
         with pytest.raises(RefusedError, match="wrong token"):
-            connect(address, "p", token="wrong")
-        with connect(address, "p", token="secret") as producer:
+            hold.connect(address, "p", token="wrong")
+        with hold.connect(address, "p", token="secret") as producer:
             producer.put(x=1)
         process.terminate()
         code, _, err = ended(process)
@@ -135,6 +133,8 @@ def test_another_takes_over(out: Out) -> None:
         (["run", "--listen", "http://x"], 2, "wanted an address such as unix"),
         (["run", "--listen", "unix:/nowhere/at/all.sock"], 3, "cannot listen at /nowhere/at/all.sock"),
         (["run", "--token-file", "none"], 3, "none: cannot read: No such file or directory"),
+        (["run", "--token-file", "run/noise"], 3, "run/noise: wanted a token, the file holds no text"),
+        (["nested"], 3, "column 'a/b' would lie inside of column 'a'"),
         (["run", "--memory", "lots"], 2, "wanted a size such as 256MB"),
         (["run", "--codec", "zip"], 2, "'zip' is not one of"),
     ],
@@ -142,6 +142,8 @@ def test_another_takes_over(out: Out) -> None:
 def test_what_cannot_be_done_is_said_in_one_line(
     out: Out, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
+    (out.folder / "noise").write_bytes(b"\xff\xfe")
+    write(tmp_path / "nested", {"a": hold.Int64(), "a/b": hold.Int64()})
     done = subprocess.run(
         command(*arguments), cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -31,12 +31,13 @@ With --json, of TFRecord and of HDF5:
 
   {"format": "hdf5", "rows": 4711, "bytes": 8123456, "crc32c": "e3069283",
    "path": "train.h5", "files": 8, "chunks": 40, "checked": 40, "kept": 0,
-   "datasets": [{"dataset": "/x", "rows": 4711, "method": "copy",
-   "copied_bytes": 8000000, "built_bytes": 0}], "notes": []}
+   "unrecorded": 0, "datasets": [{"dataset": "/x", "rows": 4711,
+   "method": "copy", "copied_bytes": 8000000, "built_bytes": 0}], "notes": []}
 
   rows      null where datasets differ in length
-  checked   chunks whose checksum was known and right
+  checked   of the chunks that were copied, those whose checksum was known
   kept      chunks that an earlier, killed merge had done
+  unrecorded   files without a record of checksums
   method    copy, build, copy and build, objects (strings and lists of any
             length, one by one), view, nothing
   notes     such as attributes that were left out

@@ -32,10 +32,10 @@ def merge_hdf5_files(
     from ..formats.hdf5.merge.merge import merge_hdf5, plan_hdf5
 
     if dry_run:
-        plan = plan_hdf5(paths, order=order)
+        plan = plan_hdf5(paths, order=order, virtual=virtual)
         screen.document({"format": "hdf5", **plan.as_dict(), "path": out})
         _show(screen, plan.datasets, plan.notes)
-        screen.print(f"{_said(plan)} would go to {printable(out)}")
+        screen.print(f"{_said(plan)} would {_go(virtual)} {printable(out)}")
         return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         made = merge_hdf5(paths, out, order=order, virtual=virtual, overwrite=force, progress=bar.advance)
@@ -45,8 +45,9 @@ def merge_hdf5_files(
         _warn_of_views(screen, len(paths))
         screen.print(f"{_said(made)} are shown by {printable(out)}")
         return FINE
-    if made.checked < made.chunks and not made.checked:
-        screen.print("No checksums were beside the files: flips in plain and lzf data could not be seen.")
+    if made.unrecorded:
+        which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
+        screen.print(f"No checksums were beside {which}: flips in plain and lzf data could not be seen.")
     screen.print(f"{_said(made)}, {format_bytes(made.bytes)}, opened and read again: {printable(out)}")
     return FINE
 
@@ -58,8 +59,8 @@ def merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: boo
     if dry_run:
         plan = run.plan(order=order)
         screen.document(_facts(plan) | {"path": out})
-        _show(screen, plan.datasets, plan.notes)
-        screen.print(f"{_of_parts(plan)} would go to {printable(out)}")
+        _show(screen, [] if virtual else plan.datasets, plan.notes)
+        screen.print(f"{_of_parts(plan)} would {_go(virtual)} {printable(out)}")
         return FINE
     if virtual:
         view = run.view(out, overwrite=force)
@@ -81,6 +82,10 @@ def _said(made: MergedHDF5) -> str:
     datasets = counted(len(made.datasets), "dataset")
     rows = f"{counted(made.rows, 'row')} in {datasets}" if made.rows is not None else datasets
     return f"{rows} of {counted(made.files, 'file')}"
+
+
+def _go(virtual: bool) -> str:
+    return "be shown by" if virtual else "go to"
 
 
 def _of_parts(made: Consolidated) -> str:

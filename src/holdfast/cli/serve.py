@@ -37,7 +37,7 @@ from typing import Any
 import click
 
 from .._base.units import format_bytes
-from ..errors import InputError
+from ..errors import InputError, SchemaError
 from ..report.words import counted, printable
 from .command import command, size_of
 from .durations import seconds_of
@@ -71,9 +71,11 @@ def serve(
     memory: int,
     part_size: int,
     part_after: float,
-    codec: str | None,
+    codec: Any,
     take_over: bool,
 ) -> int:
+    from ..formats.hdf5.layout import check_keys
+    from ..formats.hdf5.writer import packings
     from ..write.central.server import CentralWriter
     from ..write.central.settings import make_settings
     from ..write.folder import read_schema, sweep
@@ -91,8 +93,12 @@ def serve(
             codec=codec,
         )
         schema = read_schema(path)
+        check_keys(schema)  # now, and not when rows were taken that no part can be made of
+        packings(schema, codec)
         sweep(path)
         server = CentralWriter(path, schema, settings)
+    except SchemaError as error:
+        raise InputError(f"{path}: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     _stop_by_signals(server)

@@ -15,8 +15,8 @@ from ..schema import check_schema
 from .dataset import Dataset
 from .settings import OnCorrupt, Settings, one_of, whole
 from .sources.find import find_sources
-from .sources.run import run_schema
 from .sources.mix import MixSource, Until
+from .sources.run import run_schema
 from .sources.source import FileSource
 
 Given = str | os.PathLike[str]

@@ -16,7 +16,7 @@ from ..formats.schema_json import first_difference, schema_digest
 from ..formats.shard import open_shard
 from ..formats.tfrecord.reshape import MERGE_PASSES, merge_files
 from ..schema import Column
-from .manifest import ManifestPart, latest_manifest, write_manifest
+from .manifest import ManifestPart, latest_manifest, read_manifests, write_manifest
 from .names import SUFFIXES, record_name
 from .record import PartRecord
 from .sequence import Stretch, exact_order, in_order
@@ -143,10 +143,20 @@ class _Work:
 
     def run(self) -> Consolidated:
         sources = self._sources
+        self._keep_only_copy()
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
         if self._delete:
             self._delete_parts(made)
         return made
+
+    def _keep_only_copy(self) -> None:
+        """A file whose parts were taken away is not replaced: there is no other of their rows."""
+        there = {(record.task, record.attempt) for record in self._sources.records}
+        for one in read_manifests(self._sources.folder):
+            gone = [part for part in one.parts if (part.task, part.attempt) not in there]
+            if gone and one.delete_parts and one.holds and _same_file(one.output, self._target):
+                text = f"it alone has the rows of {len(gone):,} parts that were taken away, such as {gone[0].task!r}"
+                raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
 
     def _made(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
         sources = self._sources
@@ -234,6 +244,10 @@ class _Work:
             (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
             (parts / record.file).unlink(missing_ok=True)
         sync_folder(parts)
+
+
+def _same_file(one: str, other: Path) -> bool:
+    return os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _check_file(path: Path, record: PartRecord) -> None:

@@ -24,17 +24,26 @@ _OURS = {*FOLDERS, "journal", "spool", SCHEMA_NAME}
 def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Column]:
     """Makes it, or checks that it is one of the same schema; the schema it has."""
     try:
-        if not os.path.lexists(folder / SCHEMA_NAME):
+        if not _is_there(folder / SCHEMA_NAME):
             _make(folder, schema)
         for name in FOLDERS:
             (folder / name).mkdir(exist_ok=True)
     except NotADirectoryError:
         raise WriteError(f"{folder}: wanted a folder, this or one above it is a file") from None
     except OSError as error:
-        raise WriteError(f"cannot make {folder}: {error.strerror}: {error.filename}") from error
+        raise WriteError(f"cannot make or open {folder}: {error.strerror}: {error.filename}") from error
     there = read_schema(folder)
     check_same(str(folder), schema, there)
     return there
+
+
+def _is_there(path: Path) -> bool:
+    """An OSError where nobody can tell: no permission is not the same as no file."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_same(place: str, schema: dict[str, Column] | None, there: dict[str, Column]) -> None:

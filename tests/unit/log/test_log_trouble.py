@@ -6,10 +6,11 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.errors import WriteError
+from holdfast.errors import InputError, SchemaError, WriteError
 from holdfast.log.entry import log
 from holdfast.log.pieces import Pieces
 from holdfast.write.commit import Commit
@@ -111,3 +112,94 @@ def test_a_commit_that_was_one_after_all(tmp_path: Path, monkeypatch: pytest.Mon
         book(2, x=1)
     assert pieces(tmp_path / "run.hold") == [("log-00000-000000", 2), ("log-00000-000001", 1)]
     assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2]
+
+
+def test_rows_given_up_are_not_taken_for_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was given up had been committed after all: the rows behind it must not go in its stead."""
+    run = Commit.run
+
+    def unsynced(self: Commit, *given: Any) -> Any:
+        run(self, *given)
+        raise WriteError("may not be on disk for good")
+
+    monkeypatch.setattr(ENTRY, "_MOST_BYTES", 1)
+    with log(tmp_path, every_rows=2, on_error="warn") as book:
+        with monkeypatch.context() as patched:
+            patched.setattr(Commit, "run", unsynced)
+            book(0, x=1)
+            with pytest.warns(RuntimeWarning, match="for good"):
+                book(1, x=1)
+        for step in range(2, 5):
+            book(step, x=1)
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2, 3, 4]
+
+
+def test_an_earlier_try_that_came_through_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost, and it was there when the next one was about to commit: nobody else logs here."""
+    run = Commit.run
+
+    def late(self: Commit, *given: Any) -> Any:
+        run(self, *given)
+        (tmp_path / "run.hold" / "parts" / ".log-00000-000000.json").rename(tmp_path / "claim")
+        (tmp_path / "run.hold" / "parts" / "log-00000-000000.0.json").unlink()
+        raise WriteError("no answer")
+
+    def second(self: Commit, *given: Any) -> Any:
+        if (tmp_path / "claim").exists():
+            (tmp_path / "claim").rename(tmp_path / "run.hold" / "parts" / ".log-00000-000000.json")
+        return run(self, *given)
+
+    with log(tmp_path, every_rows=2) as book:
+        monkeypatch.setattr(Commit, "run", late)
+        book(0, x=1)
+        with pytest.raises(WriteError, match="no answer"):
+            book(1, x=1)
+        monkeypatch.setattr(Commit, "run", second)
+        book(2, x=1)
+    assert pieces(tmp_path / "run.hold") == [("log-00000-000000", 2), ("log-00000-000001", 1)]
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1, 2]
+
+
+def test_a_step_that_is_no_int64_does_not_cost_the_others(tmp_path: Path) -> None:
+    with log(tmp_path) as book:
+        book(0, x=1)
+        with pytest.raises(SchemaError, match="column 'step': wanted Int64"):
+            book(1 << 63, x=1)
+        book(1, x=1)
+    assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1]
+
+
+def test_rows_that_fit_one_by_one_fit_together(tmp_path: Path) -> None:
+    schema = {"box": hold.Ragged(hold.Float32(2)), "text": hold.Bytes()}
+    with log(tmp_path, schema=schema) as book:
+        book(0, box=np.array([]), text="é")
+        with pytest.raises(SchemaError, match="column 'text'"):
+            book(1, box=[], text="\udc80")
+        book(1, box=np.ones((3, 2)), text=bytearray(b"x"))
+        book(2, box=[], text=b"")
+    found = rows(tmp_path / "run.hold", "step", "box", "text")
+    assert found == [(0, [], "é".encode()), (1, [[1, 1]] * 3, b"x"), (2, [], b"")]
+
+
+def test_no_name_is_not_the_root_folder() -> None:
+    with pytest.raises(ValueError, match="wanted the name of a folder as logdir, got an empty one"):
+        log("")
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
+def test_it_goes_on_behind_parts_that_were_merged_and_deleted(tmp_path: Path, kind: Any) -> None:
+    for rank, steps in ((0, 5), (1, 9)):
+        with log(tmp_path, rank=rank, format=kind) as book:
+            for step in range(steps):
+                book(step, x=1)
+    target = tmp_path / ("all.h5" if kind == "hdf5" else "all.tfrecord")
+    hold.write(tmp_path / "run.hold").consolidate(target, delete_parts=True)
+    with log(tmp_path, rank=0, format=kind) as book:
+        assert book.last_step == 4
+        for step in range(3, 7):
+            book(step, x=1)
+        assert book.dropped == 2
+    assert rows(tmp_path / "run.hold", "worker", "step") == [(0, 5), (0, 6)]
+    target.unlink()
+    with pytest.raises(InputError, match="what worker 1 logged went into .*/all.* which is not there any more"):
+        log(tmp_path, rank=1, format=kind)

@@ -175,6 +175,19 @@ def test_parts_go_only_on_request_and_their_tasks_stay_done(tmp_path: Path) -> N
     assert len(again.verify().problems) == len(TASKS)  # now they are missing
 
 
+def test_the_only_copy_is_not_replaced(tmp_path: Path) -> None:
+    out = write(tmp_path / "run", SCHEMA)
+    fill(out)
+    wanted = wanted_rows(out)
+    made = out.consolidate(tmp_path / "train.h5", delete_parts=True)
+    with out.part("late") as part:
+        part.extend(columns(0, 3))
+    with pytest.raises(TargetExistsError, match="alone has the rows of"):
+        out.consolidate(tmp_path / "train.h5", overwrite=True)
+    assert rows_of(made.path) == wanted
+    assert out.consolidate(tmp_path / "late.h5").rows == 3
+
+
 KILLED = """
 import sys
 from holdfast.write.out import write

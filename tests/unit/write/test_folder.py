@@ -93,8 +93,10 @@ def shut(tmp_path: Path) -> Path:
 
 
 def test_no_permission_is_said(shut: Path, without_rights: None) -> None:
-    with pytest.raises(WriteError, match="cannot make .*run: Permission denied"):
+    with pytest.raises(WriteError, match="cannot make or open .*run: Permission denied"):
         write(shut / "run", SCHEMA)
+    with pytest.raises(WriteError, match="cannot make or open .*run: Permission denied"):
+        write(shut / "run")  # and not: there is none
 
 
 def test_it_pickles(tmp_path: Path) -> None:

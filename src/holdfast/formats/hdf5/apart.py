@@ -143,8 +143,8 @@ class Apart:
 
 
 def _environment() -> dict[str, str]:
-    """The same holdfast as this one; no locks: a look at a file must not stop its next writer; and none of the threads that
-    numpy starts for products of matrices, which are a third of the time it takes to load."""
+    """The same holdfast as this one; no locks: a look at a file must not stop its next writer; and none of the threads
+    that numpy starts for products of matrices: they take time to start."""
     here = str(Path(__file__).parents[3])
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {

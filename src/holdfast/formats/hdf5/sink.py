@@ -76,7 +76,7 @@ class ChunkSink:
             self._dataset = self._make(self._chunk)
         first, self._written = self._written, self._written + self._chunk
         self._dataset.id.set_extent((self._written, *self._shape))
-        self._dataset.id.write_direct_chunk((first, *self._zeros), data)
+        self._put(first, data)
         self.crcs.append(crc)
 
     def finish(self) -> None:
@@ -113,9 +113,14 @@ class ChunkSink:
             self._dataset[first:] = chunk[:items]
             return
         data: Any = chunk.reshape(-1).view(np.uint8)
-        self._dataset.id.write_direct_chunk(
-            (first, *self._zeros), zlib.compress(data, self._level) if self._kind == "gzip" else data
-        )
+        self._put(first, zlib.compress(data, self._level) if self._kind == "gzip" else data)
+
+    def _put(self, first: int, data: Any) -> None:
+        """h5py takes its lock for all it asks of HDF5, but not for this: threads with files of their own would meet
+        inside of a library that is not made for it."""
+        assert self._dataset is not None
+        with h5py._objects.phil:
+            self._dataset.id.write_direct_chunk((first, *self._zeros), data)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Where each chunk is in the file and how many bytes it takes there, in the order of the items."""

@@ -24,5 +24,5 @@ sealer.py       the process that makes parts of segments
 child.py        the process of out.server()
 handle.py       out.server()'s own side: Server
 
-The server and producers load no HDF5: only the sealer does, which may crash.
+The server and producers use no HDF5: only the sealer does, which may crash.
 """

@@ -95,10 +95,12 @@ class Intake:
                 raise FrameError(f"wanted row {mark:,} next, got {head.first:,} to {head.end:,}")
             self._layout.check(head, meta.sizes)
             meta.check(frame.payload)
+            self._layout.check_ends(head.rows, frame.payload, meta.sizes)
+            return "new"
         except FrameError as error:
-            self._crowd.refuse(one, str(error))
-            return "bad"
-        return "new"
+            why = str(error)
+        self._crowd.refuse(one, why)  # out here: the error's traceback looks at the frame
+        return "bad"
 
     def _finish(self, taken: list[tuple[Connection, int]], new: list[Arrived]) -> None:
         """They are written: their memory is free, and they are acknowledged, or will be."""

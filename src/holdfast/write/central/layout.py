@@ -11,7 +11,7 @@ is made.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,10 @@ class ColumnPieces(NamedTuple):
     def is_fixed(self) -> bool:
         return self.pieces[0].row_bytes > 0
 
+    @property
+    def has_plain_ends(self) -> bool:
+        return self.level is None and not self.is_fixed
+
 
 class Layout:
     """What frames of one schema look like, for all who make, check and take them apart."""
@@ -50,6 +54,7 @@ class Layout:
     def __init__(self, schema: Schema, chunk_rows: int | None = None, codec: Codec = None) -> None:
         self.chunk_rows = chunk_rows or chunk_rows_of(schema) or _rows_for(schema)
         self.columns = [_pieces_of(column, column.codec if codec is None else codec) for column in schema.values()]
+        self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
         self.row_bytes = sum(piece.row_bytes for column in self.columns for piece in column.pieces)
 
@@ -73,16 +78,30 @@ class Layout:
 
     def take(self, rows: int, payload: memoryview, sizes: Sequence[int]) -> list[Any]:
         """The columns' buffers again. FrameError: they are not what the schema says."""
-        buffers, at, number = [], 0, 0
+        return [self._parts(column, data, rows) for column, data in self._cut(payload, sizes)]
+
+    def check_ends(self, rows: int, payload: memoryview, sizes: Sequence[int]) -> None:
+        """FrameError: no part could ever be made of it. What is packed is looked into by the sealer only."""
+        if self._has_plain_ends:
+            for column, data in self._cut(payload, sizes):
+                if column.has_plain_ends:
+                    self._parts(column, data, rows)
+
+    def _cut(self, payload: memoryview, sizes: Sequence[int]) -> Iterator[tuple[ColumnPieces, list[memoryview]]]:
+        at, number = 0, 0
         for column in self.columns:
-            parts: list[Any] = [None] * 4
-            for piece in column.pieces:
-                data = payload[at : at + sizes[number]]
-                parts[piece.slot] = self._unpack(column, piece, data, rows)
+            data = []
+            for _ in column.pieces:
+                data.append(payload[at : at + sizes[number]])
                 at, number = at + sizes[number], number + 1
-            _check_ends(column, parts, rows)
-            buffers.append(tuple(parts))
-        return buffers
+            yield column, data
+
+    def _parts(self, column: ColumnPieces, data: list[memoryview], rows: int) -> tuple[Any, ...]:
+        parts: list[Any] = [None] * 4
+        for piece, one in zip(column.pieces, data, strict=True):
+            parts[piece.slot] = self._unpack(column, piece, one, rows)
+        _check_ends(column, parts, rows)
+        return tuple(parts)
 
     def chunks(self, payload: memoryview, meta: Meta) -> list[Any]:
         """For each column of a fixed shape its piece as it is, and its crc32c; for others None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from merge_making import Arrays, check_crc, check_rows, joined, merge_here, noth
 from holdfast._native import codec
 from holdfast.errors import TargetExistsError, WriteError
 from holdfast.formats.hdf5.merge.crc import joined_crc
+from holdfast.formats.hdf5.merge.encode import Encoder
 from holdfast.formats.hdf5.merge.merge import merge_hdf5, plan_hdf5
 from holdfast.formats.hdf5.verify import verify_hdf5
 
@@ -99,6 +101,21 @@ def test_random_shapes_chunks_and_rows(tmp_path: Path) -> None:
         made = merge_here(files, folder / "work", order)
         check_rows(read_file(made.path), joined(tables), order)
         check_crc(made)
+
+
+def test_the_library_is_for_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """h5py does not lock all of it."""
+    seen: set[int] = set()
+    through = Encoder._through_library
+
+    def watched(encoder: Encoder, chunk: Any) -> Any:
+        seen.add(threading.get_ident())
+        return through(encoder, chunk)
+
+    monkeypatch.setattr(Encoder, "_through_library", watched)
+    files, wanted = files_of(tmp_path, (501, 333), chunks=4, compression="lzf")
+    check_rows(read_file(merge_here(files, tmp_path / "work").path), wanted, "exact")
+    assert seen == {threading.get_ident()}
 
 
 def test_datasets_of_other_lengths_keep_their_order(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import merge_here, read_file, write_file
+from merge_making import check_crc, merge_here, read_file, write_file
 
 from holdfast.errors import CorruptError, InputError, SchemaError
 from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.schema_json import column_to_json
+from holdfast.schema import Bytes
 
 Make = Callable[[h5py.File, int], object]
 
@@ -231,3 +236,127 @@ def test_refused_before_anything_is_written(tmp_path: Path) -> None:
     with h5py.File(good, "a"), pytest.raises(Exception, match="still being written by this process"):
         merge_hdf5([good], tmp_path / "out.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.h5", "good.h5", "text.h5"]
+
+
+# ---- found by attack
+
+
+def test_behind_a_user_block(tmp_path: Path) -> None:
+    """There the library names a place for values that have none."""
+    paths = [tmp_path / f"{number}.h5" for number in range(3)]
+    for number, path in enumerate(paths):
+        with h5py.File(path, "w", userblock_size=512) as file:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_layout(h5py.h5d.COMPACT)
+            space = h5py.h5s.create_simple((5, 2))
+            compact = h5py.Dataset(h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, space, plist))
+            compact[:] = np.arange(10).reshape(5, 2) + 100 * number
+            file.create_dataset("never", (5,), "i4", fillvalue=7)
+            file["flat"] = np.arange(5) + number
+            file.create_dataset("chunked", data=np.arange(5) + number, chunks=(2,), compression="gzip")
+    made = merge_here(paths, tmp_path / "work")
+    sides = [read_file(path) for path in paths]
+    for name, values in read_file(made.path).items():
+        assert values.tolist() == np.concatenate([side[name] for side in sides]).tolist(), name
+    check_crc(made)
+
+
+def test_types_of_the_newest_version(tmp_path: Path) -> None:
+    kind = np.dtype([("name", h5py.string_dtype()), ("n", "u1")])
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path in paths:
+        with h5py.File(path, "w", libver="latest") as file:
+            file.create_dataset("x", data=np.array([("a", 1), ("b", 2)], kind), chunks=(1,))
+            file.create_dataset("y", data=np.zeros(3, [("a", "i4")]), chunks=(2,), fletcher32=True)
+    found = read_file(merge_here(paths, tmp_path / "work").path)
+    assert found["x"]["n"].tolist() == [1, 2, 1, 2]
+    assert len(found["y"]) == 6
+
+
+def test_a_limit_above_the_rows(tmp_path: Path) -> None:
+    files = pair(tmp_path, lambda file, n: file.create_dataset("x", data=[n, n], chunks=(8,), maxshape=(20,)))
+    assert read_file(merge_here(files, tmp_path / "work").path)["x"].tolist() == [0, 0, 1, 1]
+
+
+def test_fill_values_of_strings_and_compounds(tmp_path: Path) -> None:
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+
+    def make(file: h5py.File, number: int) -> None:
+        raw = np.frombuffer(bytes([5] + [number] * 7) + np.float64(2).tobytes(), kind)[0]
+        file.create_dataset("compound", (5,), kind, chunks=(4,), fillvalue=raw)
+        file.create_dataset("text", (5,), h5py.string_dtype("utf-8", 7), chunks=(4,), fillvalue="fill")
+
+    found = read_file(merge_here(pair(tmp_path, make), tmp_path / "work").path)
+    assert found["text"].tolist() == [b"fill"] * 10
+    assert found["compound"].tolist() == [(5, 2.0)] * 10
+
+
+@pytest.mark.parametrize("order", ["exact", "any"])
+def test_ends_of_packed_columns_without_chunks(tmp_path: Path, order: str) -> None:
+    """As a tool leaves them that writes the file anew."""
+
+    def make(file: h5py.File, number: int) -> None:
+        group = file.create_group("text")
+        group.attrs["holdfast"] = json.dumps({"column": column_to_json(Bytes())})
+        group["offsets"] = np.array([0, 1, 3, 6])
+        group["values"] = np.arange(6, dtype="u1") + 10 * number
+
+    found = read_file(merge_here(pair(tmp_path, make), tmp_path / "work", order).path)
+    assert found["text/offsets"].tolist() == [0, 1, 3, 6, 7, 9, 12]
+    assert found["text/values"].tolist() == [*range(6), *range(10, 16)]
+
+
+def test_one_long_value_that_differs_is_refused(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        values = np.zeros(5000, "i4")
+        values[2500] = number
+        file.create_dataset("x", (), h5py.vlen_dtype("i4"))[()] = values
+
+    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/x' is one value.* another than in .*a\.h5"):
+        merge_here(pair(tmp_path, make), tmp_path / "work")
+
+
+def test_attributes_of_other_types_and_of_a_group_in_one_file(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        file["x"] = np.arange(3)
+        file.attrs["bits"] = np.float32(1) if number else np.int32(0x3F800000)
+        if number:
+            file.create_group("late").attrs["who"] = "b"
+
+    made = merge_here(pair(tmp_path, make), tmp_path / "work")
+    assert ["attribute 'bits' of '/' is not the same" in note for note in made.notes] == [True]
+    with h5py.File(made.path) as file:
+        assert dict(file["late"].attrs) == {"who": "b"}
+
+
+def test_a_type_that_numpy_does_not_have_is_refused(tmp_path: Path) -> None:
+    def make(file: h5py.File, number: int) -> None:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,)))
+
+    with pytest.raises(SchemaError, match=r"a\.h5: it holds a type that cannot be joined"):
+        merge_here(pair(tmp_path, make), tmp_path / "work")
+
+
+def test_few_descriptors(tmp_path: Path) -> None:
+    files = [
+        write_file(tmp_path / f"{n:02d}.h5", {"x": np.full(5, n)}, chunks=4, compression="gzip") for n in range(40)
+    ]
+    program = (
+        "import resource, sys\n"
+        "from holdfast.formats.hdf5.merge.merge import merge_hdf5\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "merge_hdf5(sys.argv[2:], sys.argv[1])\n"
+    )
+    out = tmp_path / "out.h5"
+    command = [sys.executable, "-c", program, str(out), *map(str, files)]
+    subprocess.run(command, check=True, timeout=60)
+    assert read_file(out)["x"].tolist() == [n for n in range(40) for _ in range(5)]
+
+
+def test_a_view_in_a_folder_behind_a_link(tmp_path: Path) -> None:
+    """`..` leads out of where a link leads to, not back to where it is."""
+    files = pair(tmp_path, lambda file, n: file.create_dataset("x", data=[n + 1, 0]))
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    merge_hdf5(files, tmp_path / "link" / "view.h5", virtual=True)
+    assert read_file(tmp_path / "far" / "away" / "view.h5")["x"].tolist() == [1, 0, 2, 0]

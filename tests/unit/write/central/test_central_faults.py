@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,10 +21,12 @@ from typing import Any
 import pytest
 from central_making import PATIENCE_S, SMALL, by_producer, served, small
 
-from holdfast.errors import ServerLostError, WriteError, WriterBusyError
+from holdfast.errors import RefusedError, ServerLostError, WriteError, WriterBusyError
+from holdfast.write.central import producer as producer_module
+from holdfast.write.central import sealing
 from holdfast.write.central.epochs import Epoch
 from holdfast.write.central.journal import Journal
-from holdfast.write.central.producer import connect
+from holdfast.write.central.producer import Producer, connect
 from holdfast.write.central.server import CentralWriter
 from holdfast.write.central.settings import Settings
 from holdfast.write.out import write
@@ -88,6 +93,27 @@ def test_an_older_server_that_slept_acknowledges_nothing(tmp_path: Path) -> None
         assert producer.commit(timeout=PATIENCE_S) == 8  # to the new one
         producer.close()
     assert by_producer(out) == {"p": {"x": list(range(8))}, "q": {"x": list(range(4))}}
+
+
+def test_a_producer_leaves_a_server_that_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_SILENT_S", 0.0)
+    out = small(tmp_path)
+    old = out.server().start()
+    with connect(out.folder, "p") as producer:
+        producer.put(x=0)
+        producer.commit()
+        os.kill(old.pid, signal.SIGSTOP)
+        try:
+            with out.server(take_over=True):
+                producer.put(x=1)
+                with pytest.raises(ServerLostError, match="acknowledged nothing for 0.2 s"):
+                    producer.commit(timeout=0.2)
+                assert producer.commit() == 2
+        finally:
+            os.kill(old.pid, signal.SIGCONT)
+    with pytest.raises(WriterBusyError, match="has taken over"):
+        old.stop()
+    assert by_producer(out)["p"]["x"] == [0, 1]
 
 
 def test_frames_that_an_older_server_wrote_too_late_are_not_doubled(tmp_path: Path) -> None:
@@ -210,6 +236,61 @@ def test_a_stopped_sealer_holds_producers_back(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGCONT)
             producer.put_many({"x": range(producer.next_seq, 20_000)})
     assert by_producer(out)["p"]["x"] == list(range(20_000))
+
+
+def test_a_backlog_smaller_than_a_segment_keeps_nobody_waiting(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after_s=1e6) as server:
+        with connect(server.address, "p") as producer:
+            producer.put_many({"x": range(5_000)})
+    assert by_producer(out)["p"]["x"] == list(range(5_000))
+
+
+def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tmp_path: Path) -> None:
+    """Neither the next segment nor the next sealer is kept from theirs."""
+    out = small(tmp_path)
+    with out.server(chunk_rows=100, segment_bytes=2_000) as server:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (48, 48))
+        producers, strangers = list[Producer](), list[socket.socket]()
+        with pytest.raises(RefusedError, match="no descriptors left for another producer"):
+            while True:
+                producers.append(connect(server.address, f"p{len(producers)}"))
+        for _ in range(40):
+            strangers.append(socket.socket(socket.AF_UNIX))
+            strangers[-1].connect(server.address.removeprefix("unix:"))
+        for first in range(0, 600, 200):
+            if (pid := server.stats()["sealer_pid"]) is not None:
+                os.kill(pid, signal.SIGKILL)
+            for producer in producers:
+                producer.put_many({"x": range(first, first + 200)})
+                producer.commit()
+        for producer in producers:
+            producer.close()
+        for stranger in strangers:
+            stranger.close()
+    assert len(producers) > 8
+    assert {name: len(found["x"]) for name, found in by_producer(out).items()} == {one.name: 600 for one in producers}
+
+
+def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory, no processes, no descriptors: rows are taken all the same."""
+    start, failed = sealing._start, list[bool]()
+
+    def fail_once() -> Any:
+        if not failed:
+            failed.append(True)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start()
+
+    out = small(tmp_path)
+    with served(out, chunk_rows=10, segment_bytes=500) as server:
+        assert server.sealing.pid is not None
+        os.kill(server.sealing.pid, signal.SIGKILL)
+        monkeypatch.setattr(sealing, "_start", fail_once)
+        with connect(server.address, "p") as producer:
+            producer.put_many({"x": range(1000)})
+    assert failed
+    assert by_producer(out)["p"]["x"] == list(range(1000))
 
 
 @pytest.mark.needs("unshare")

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from central_making import PATIENCE_S, SMALL, by_producer, served, small
 
+import holdfast as hold
 from holdfast._native.codec import crc32c
+from holdfast.errors import RefusedError
 from holdfast.write.central import crowd
 from holdfast.write.central.chunk import Chunk
 from holdfast.write.central.frames import pack_head, pack_meta
@@ -23,6 +26,7 @@ from holdfast.write.central.messages import ACK, HELLO, HELLO_MAGIC, REFUSED, WE
 from holdfast.write.central.producer import connect
 from holdfast.write.central.server import CentralWriter
 from holdfast.write.fit import checked
+from holdfast.write.out import write
 
 LAYOUT = Layout(SMALL, 8)
 
@@ -117,6 +121,22 @@ def test_who_is_no_producer_is_refused(tmp_path: Path, kind: str, caplog: pytest
     assert server.stats()["refused"] == 1
 
 
+@pytest.mark.parametrize("token", ["\ud800", "None", None, 5, ["t"], "t\0"])
+def test_a_token_of_any_kind_is_only_a_wrong_one(tmp_path: Path, token: Any) -> None:
+    out = small(tmp_path)
+    with served(out, token="t", seal=False) as server, Raw(server) as raw:
+        raw.send(pack_hello({"producer": "p", "token": token}))
+        message = raw.hear()
+        assert message is None or (message.kind == REFUSED and message.text == "wrong token")
+        with connect(server.address, "p", token="t") as producer:
+            producer.put(x=1)
+
+
+def test_no_token_is_not_the_token_none(tmp_path: Path) -> None:
+    with served(small(tmp_path), token="None", seal=False) as server, pytest.raises(RefusedError, match="wrong token"):
+        connect(server.address, "p")
+
+
 BAD_FRAMES: dict[str, tuple[Callable[[], bytes], str]] = {
     "payload": (lambda: frame(0, 8, crcs=[1]), "the checksum of the payload is wrong"),
     "gap": (lambda: frame(9, 8), "wanted row 0 next, got 9 to 17"),
@@ -148,6 +168,25 @@ def test_a_bad_frame_is_refused_and_not_written(tmp_path: Path, kind: str, caplo
         must_still_serve(server, out)
         assert server.stats()["marks"] == {"honest": 20}
     assert said in caplog.text
+
+
+@pytest.mark.parametrize("ends", [[0, 9, 3], [1, 2, 3], [0, 1, 2], [0, 1, 4], [0, -1, 3], [0, 1 << 62, 3]])
+def test_ends_that_lead_nowhere_are_refused_before_they_keep_parts_from_being_made(
+    tmp_path: Path, ends: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    out = write(tmp_path / "run", {"text": hold.Bytes()})
+    pieces = [b"abc", np.array(ends, "<i8").tobytes()]
+    meta = pack_meta("p", [len(piece) for piece in pieces], [crc32c(piece) for piece in pieces])
+    head = pack_head(meta, flags=0, epoch=1, first=0, rows=2, payload_bytes=sum(map(len, pieces)))
+    with served(out) as server, Raw(server) as raw:
+        raw.hello()
+        raw.send(head + b"".join(pieces))
+        message = raw.hear()
+        assert message is None or message.kind == REFUSED
+        with connect(server.address, "honest") as producer:
+            producer.put(text=b"a")
+    assert "its ends speak of" in caplog.text or "ends that lead nowhere" in caplog.text
+    assert by_producer(out) == {"honest": {"text": [b"a"]}}
 
 
 def test_a_frame_sent_twice_is_acknowledged_twice_and_written_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -346,3 +347,42 @@ def test_addresses_that_make_no_sense(tmp_path: Path) -> None:
     shutil.rmtree(out.folder)
     with pytest.raises(InputError, match="cannot read"):
         out.server().start()
+
+
+def test_who_waits_for_ever_says_inf(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    server = out.server().start()
+    with connect(server.address, "p", timeout=math.inf) as producer:
+        producer.put(x=1)
+        assert producer.commit(math.inf) == 1
+    server.stop(timeout=math.inf)
+    assert out.rows == 1
+
+
+def test_rows_without_a_fixed_size_fit_a_small_memory(tmp_path: Path) -> None:
+    out = write(tmp_path / "run", {"number": hold.Int64(4), "text": hold.Bytes(), "list": hold.Ragged(hold.Int64())})
+    texts = [bytes([i % 251]) * 1000 for i in range(2000)]
+    columns = {"number": [[i] * 4 for i in range(2000)], "text": texts, "list": [[i] * (i % 50) for i in range(2000)]}
+    with out.server(queue_bytes="600kB", chunk_rows=2000) as server, connect(server.address, "p") as producer:
+        for number in range(2000):
+            producer.put(**{name: column[number] for name, column in columns.items()})
+        producer.put_many(columns)
+    assert by_producer(out)["p"]["text"] == texts * 2
+
+
+def test_threads_may_share_a_producer(tmp_path: Path) -> None:
+    out = small(tmp_path)
+    with out.server(chunk_rows=50) as server, connect(server.address, "p") as producer:
+
+        def work(first: int) -> None:
+            for number in range(first, first + 10_000):
+                producer.put(x=number)
+                if number % 100 == 0:
+                    producer.commit()
+
+        threads = [threading.Thread(target=work, args=(first,)) for first in range(0, 40_000, 10_000)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(by_producer(out)["p"]["x"]) == list(range(40_000))

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,48 @@ def test_somebody_elses_scratch_folder(scratch: Path, monkeypatch: pytest.Monkey
     (scratch / f"holdfast-{os.getuid()}").symlink_to(scratch)
     with pytest.raises(WriteError, match="somebody else has made it; set TMPDIR"):
         scratch_folder()
+
+
+def test_a_part_without_data_is_not_done(out: RemoteOut, memory: MemoryFileSystem) -> None:
+    put(out, "a")
+    memory.rm_file(f"/bucket/run.hold/parts/{out.parts()[0].file}")
+    with pytest.raises(CorruptError, match="it is missing: attempt .* of task 'a' .* has committed it"):
+        write(URL).part("a")
+
+
+def test_a_damaged_claim_is_a_finding_and_keeps_its_data(out: RemoteOut, memory: MemoryFileSystem) -> None:
+    put(out, "a")
+    record = out.parts()[0]
+    memory.rm_file(f"/bucket/run.hold/parts/a.{record.attempt}.json")
+    claim = memory.cat_file("/bucket/run.hold/parts/.a.json")
+    memory.pipe_file("/bucket/run.hold/parts/.a.json", claim.replace(b'"rows":20', b'"rows":21'))
+    assert "damaged" in str(out.verify().problems)
+    assert out.sweep(older_than_s=0) == []
+    assert f"parts/{record.file}" in names(memory)
+
+
+def test_a_record_leads_nowhere_else(out: RemoteOut, memory: MemoryFileSystem, tmp_path: Path) -> None:
+    """Somebody who may write there says what a part's file is called."""
+    put(out, "a")
+    record = out.parts()[0]
+    evil = replace(record, file="../../../../evil.h5")
+    memory.pipe_file(f"/bucket/run.hold/parts/a.{record.attempt}.json", evil.to_json())
+    memory.pipe_file("/bucket/run.hold/parts/../../../../evil.h5", b"evil")
+    memory.pipe_file("/evil.h5", b"evil")
+    try:
+        assert not out.verify().ok
+    finally:
+        for path in memory.glob("**/evil.h5"):
+            memory.rm_file(path)
+    assert list(tmp_path.rglob("evil*")) == []
+
+
+def test_a_part_of_no_bytes(out: RemoteOut) -> None:
+    sizes = []
+    with pytest.MonkeyPatch.context() as patched:
+        whole = MemoryFileSystem.open
+        patched.setattr(MemoryFileSystem, "open", lambda *given, **more: sizes.append(more) or whole(*given, **more))
+        with out.part("empty", "tfrecord"):
+            pass
+    assert [more["block_size"] > 5 << 20 for more in sizes if "block_size" in more] == [True]
+    assert (out.part("empty").done, out.rows, out.verify().ok) == (True, 0, True)

@@ -58,7 +58,10 @@ def agree(sources: list[Source]) -> Agreement:
             case _:
                 made.links.append((path, node))
     for source in sources[1:]:
-        made.groups += [p for p, node in source.nodes.items() if node.kind == "group" and p not in made.groups]
+        for path, node in source.nodes.items():
+            if path not in first.nodes and path not in made.groups:  # only a group may be missing
+                made.groups.append(path)
+                made.attributes[path] = _attributes(path, [one.nodes.get(path, node) for one in sources], made)
     _find_columns(made)
     return made
 
@@ -201,7 +204,7 @@ def _packed_column(path: str, node: Node, made: Agreement) -> Column:
         raise Refusal("corrupt", made.sources[0].path, f"{path!r} is not the group of values and ends it says it is")
     rows = []
     for one in target.sources:
-        if one.item_bytes != 8 or not one.rows or (one.rows - 1) % per_row:
+        if h5py.h5t.decode(one.type) != h5py.h5t.STD_I64LE or not one.rows or (one.rows - 1) % per_row:
             text = f"dataset {name!r} has {one.rows:,} ends of {one.words}, which cannot be those of {node.mark!r}"
             raise Refusal("corrupt", made.sources[one.file].path, text)
         rows.append((one.rows - 1) // per_row)

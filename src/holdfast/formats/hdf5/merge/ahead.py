@@ -23,7 +23,10 @@ class RoomAhead:
 
     def _take(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return
         try:
             for at in range(0, self._size, _STEP_BYTES):
                 size = min(_STEP_BYTES, self._size - at)

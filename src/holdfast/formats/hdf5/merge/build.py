@@ -165,8 +165,9 @@ def pack_all(
             continue
         done = int((spool.entries[:, 0] == target).sum())
         encoder = Encoder(plan.target.like)
+        helpers = pool if encoder.threads else None
         try:
-            for number, (data, mask), size in ahead(pool, _packing(plan, builder_of(plan), encoder, done)):
+            for number, (data, mask), size in ahead(helpers, _packing(plan, builder_of(plan), encoder, done)):
                 spool.put(target, number, data, mask)
                 told(size)
         finally:

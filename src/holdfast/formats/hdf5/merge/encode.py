@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from typing import Any
 
@@ -43,24 +42,26 @@ def fill_of(like: Dataset, fill: bytes) -> Any:
 
 
 class Encoder:
-    """`encode(chunk)` -> its bytes in the file, and its filter mask. From any thread: gzip lets other threads run."""
+    """`encode(chunk)` -> its bytes in the file, and its filter mask.
+
+    `threads`: whether it may be called by any. Through the library only by the one that does all else there: h5py takes
+    no lock for read_direct_chunk.
+    """
 
     def __init__(self, like: Dataset) -> None:
         self._like = like
         codes = [code for code, _, _ in like.filters]
-        self._own = codes in ([_GZIP], [_SHUFFLE, _GZIP])
+        self.threads = codes in ([_GZIP], [_SHUFFLE, _GZIP])
         self._level = next((values[0] for code, _, values in like.filters if code == _GZIP and values), _LEVEL)
         self._shuffled = codes[:1] == [_SHUFFLE]
-        self._turn = threading.Lock()
         self._scratch: h5py.File | None = None
 
     def encode(self, chunk: Raw) -> tuple[Any, int]:
-        if self._own:
+        if self.threads:
             data: Any = chunk.reshape(-1).view(np.uint8)
             data = shuffle(data, self._like.item_bytes) if self._shuffled else data
             return zlib.compress(data, self._level), 0
-        with self._turn:
-            return self._through_library(chunk)
+        return self._through_library(chunk)
 
     def _through_library(self, chunk: Raw) -> tuple[Any, int]:
         """In a file in memory, of one chunk, made like the dataset: whatever the filters are."""

@@ -103,6 +103,7 @@ class Source:
     number: int
     path: str
     nodes: dict[str, Node] = field(default_factory=dict)
+    recorded: bool = False  # the checksums of its chunks are known
 
     @property
     def name(self) -> str:

@@ -40,7 +40,8 @@ class MergedDataset(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class MergedHDF5:
     """What was made; of a plan, what would be. `rows`: None where datasets differ in length. `checked`: of `chunks`,
-    those whose source had a record of its checksum. `kept`: those that an earlier, killed merge had done."""
+    those whose source had a record of its checksum. `kept`: those that an earlier, killed merge had done.
+    `unrecorded`: sources without any record of checksums."""
 
     path: str
     files: int
@@ -52,6 +53,7 @@ class MergedHDF5:
     chunks: int = 0
     checked: int = 0
     kept: int = 0
+    unrecorded: int = 0
 
     def as_dict(self) -> dict[str, object]:
         facts = asdict(self)
@@ -111,12 +113,16 @@ def merge_hdf5(
 
 
 def plan_hdf5(
-    files: Sequence[str | os.PathLike[str]], *, order: Order = "exact", runs: Sequence[Rows] | None = None
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    order: Order = "exact",
+    runs: Sequence[Rows] | None = None,
+    virtual: bool = False,
 ) -> MergedHDF5:
     """What merge_hdf5 would do; nothing is written."""
     sources = [os.path.abspath(os.fsdecode(file)) for file in files]
     target = Path()
-    result = _run(_job(sources, target, order, runs, False) | {"folder": "", "plan": True}, sources, target, None)
+    result = _run(_job(sources, target, order, runs, virtual) | {"folder": "", "plan": True}, sources, target, None)
     return _merged(result, target, len(sources))
 
 
@@ -138,7 +144,7 @@ def _job(sources: list[str], target: Path, order: str, runs: Sequence[Rows] | No
         "files": sources,
         "stamps": stamps,
         "target": str(target),
-        "view_from": str(target.parent),
+        "view_from": os.path.realpath(target.parent),
         "order": order,
         "runs": None if runs is None else [list(run) for run in runs],
         "virtual": virtual,

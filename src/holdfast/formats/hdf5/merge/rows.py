@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from ...._native import codec
 from ..walk import reason_of
 from .facts import NO_CRC, Dataset, Raw, Refusal, Source
 
-_OPEN_FILES = 16
+_OPEN_FILES, _FEW_DESCRIPTORS = 16, 256
 _RUN_BYTES = 1 << 20
 _GZIP, _SHUFFLE = 1, 2
 _AHEAD = 4
@@ -27,6 +28,8 @@ class Files:
 
     def __init__(self, sources: list[Source], folder: str = "") -> None:
         self._sources, self._folder = sources, folder
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = _OPEN_FILES if soft == resource.RLIM_INFINITY or soft >= _FEW_DESCRIPTORS else max(1, soft // 16)
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._files: OrderedDict[int, h5py.File] = OrderedDict()
 
@@ -34,14 +37,14 @@ class Files:
         if number in self._fds:
             self._fds.move_to_end(number)
             return self._fds[number]
-        if len(self._fds) >= _OPEN_FILES:
+        if len(self._fds) >= self._most:
             os.close(self._fds.popitem(last=False)[1])
         self._fds[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
         return self._fds[number]
 
     def hdf5(self, number: int) -> h5py.File:
         if number not in self._files:
-            if len(self._files) >= _OPEN_FILES:
+            if len(self._files) >= self._most:
                 self._files.popitem(last=False)[1].close()
             self._files[number] = h5py.File(self.path(number), "r")
         self._files.move_to_end(number)
@@ -52,7 +55,7 @@ class Files:
 
     def view_name(self, number: int) -> bytes:
         """A percent sign would be a pattern to the library."""
-        return os.fsencode(os.path.relpath(self.path(number), self._folder).replace("%", "%%"))
+        return os.fsencode(os.path.relpath(os.path.realpath(self.path(number)), self._folder).replace("%", "%%"))
 
     def close(self) -> None:
         for fd in self._fds.values():

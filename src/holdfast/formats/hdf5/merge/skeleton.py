@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -21,6 +22,9 @@ from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
 from .rows import Files
 
+Alive = Callable[[], None]  # a sign of life: who watches takes long silence for a hang
+
+_CHUNKS_A_SIGN = 1 << 14
 _LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless a source has a type that is newer
 
 
@@ -85,7 +89,9 @@ class Paper(io.RawIOBase):
         return True
 
 
-def make_skeleton(fd: int, made: Agreement, plans: list[Plan], jobs: list[Ints], files: Files, virtual: bool) -> None:
+def make_skeleton(
+    fd: int, made: Agreement, plans: list[Plan], jobs: list[Ints], files: Files, virtual: bool, alive: Alive
+) -> None:
     paper = Paper(fd)
     with h5py.File(paper, "w", libver=_LIBVER) as file:
         for path in made.groups:
@@ -100,9 +106,9 @@ def make_skeleton(fd: int, made: Agreement, plans: list[Plan], jobs: list[Ints],
                 continue
             dataset = _make_dataset(file, plan.target)
             if plan.method == "objects":
-                _copy_objects(dataset, plan.target, files)
+                _copy_objects(dataset, plan.target, files, alive)
             elif not plan.flat:
-                _leave_room(paper, dataset, plan.target, listed)
+                _leave_room(paper, dataset, plan.target, listed, alive)
         for path in made.single:
             _parent(file, path)
             files.hdf5(0).copy(path, file, path, without_attrs=True)
@@ -144,7 +150,7 @@ def _make_dataset(file: h5py.File, target: Target) -> Any:
     return h5py.h5d.create(file.id, _raw(target.path), h5py.h5t.decode(like.type), space, plist)
 
 
-def _leave_room(paper: Paper, dataset: Any, target: Target, jobs: Ints) -> None:
+def _leave_room(paper: Paper, dataset: Any, target: Target, jobs: Ints, alive: Alive) -> None:
     if not len(jobs):
         return
     like = target.like
@@ -158,8 +164,11 @@ def _leave_room(paper: Paper, dataset: Any, target: Target, jobs: Ints) -> None:
         numbers //= across
     starts[:, 0] = numbers * like.chunks[0]
     write, blank = dataset.write_direct_chunk, paper.blank
-    for start, size, mask in zip(starts.tolist(), jobs[:, SIZE].tolist(), jobs[:, MASK].tolist(), strict=True):
+    columns = zip(starts.tolist(), jobs[:, SIZE].tolist(), jobs[:, MASK].tolist(), strict=True)
+    for number, (start, size, mask) in enumerate(columns):
         write(tuple(start), blank[:size], mask)
+        if not number % _CHUNKS_A_SIGN:
+            alive()
 
 
 # ---- what has no chunks that could be copied
@@ -186,13 +195,14 @@ def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
     return values
 
 
-def _copy_objects(dataset: Any, target: Target, files: Files) -> None:
+def _copy_objects(dataset: Any, target: Target, files: Files, alive: Alive) -> None:
     """Strings and lists of any length lie in heaps of the file: they are read and written one by one."""
     for at, n, file, row in object_runs(target):
         values = read_objects(files.hdf5(file), target.path, row, n)
         space = dataset.get_space()
         space.select_hyperslab((at, *[0] * len(target.like.row_shape)), values.shape)
         dataset.write(h5py.h5s.create_simple(values.shape), space, values)
+        alive()
 
 
 def _make_virtual(file: h5py.File, target: Target, files: Files) -> None:

@@ -51,6 +51,9 @@ def survey(number: int, path: str, voice: Voice) -> Source:
                 source.nodes[thing.path] = _node(source, thing, crcs)
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise Refusal("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
+    except TypeError as error:  # h5py's word for a type that numpy does not have
+        raise Refusal("schema", path, f"it holds a type that cannot be joined: {reason_of(error)}") from error
+    source.recorded = bool(crcs)
     if record is not None:
         _check_recorded(source, record.datasets)
     return source
@@ -95,8 +98,10 @@ def _attributes(source: Source, thing: Thing) -> dict[str, Attribute]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return value.shape, [_plain(one) for one in value.reshape(-1)]
+    if isinstance(value, np.void) and value.dtype.names and value.dtype.hasobject:
+        return [_plain(value[name]) for name in value.dtype.names]
     if isinstance(value, (np.ndarray, np.generic)):
-        return np.shape(value), value.tobytes()
+        return str(value.dtype), np.shape(value), value.tobytes()
     return value
 
 
@@ -124,7 +129,7 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
         found.extents = _extents(source, found, dataset, crcs)
     elif not dataset.shape and dataset.shape is not None:
         if found.has_objects:
-            found.value = repr(dataset[()]).encode()
+            found.value = repr(_plain(dataset[()])).encode()
         else:
             value = np.empty((), f"V{found.item_bytes}")
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind)
@@ -133,10 +138,11 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
 
 
 def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
-    """Where values without chunks lie; None: not on a place of their own. The library's word is wrong then, in a file with
-    a user block."""
-    laid = plist.get_layout() == h5py.h5d.CONTIGUOUS and dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
-    return dataset.id.get_offset() if dataset.shape and laid else None
+    """Where values without chunks lie; None: nowhere of their own. Behind a user block the library errs on those."""
+    if not dataset.shape or plist.get_layout() != h5py.h5d.CONTIGUOUS:
+        return None
+    there = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
+    return dataset.id.get_offset() if there else None
 
 
 def _filters(plist: Any) -> Iterator[list[Any]]:

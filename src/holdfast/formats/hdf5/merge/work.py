@@ -96,6 +96,9 @@ class _Merge:
             self._voice.done_piece(n)
         failpoint("merge-filling", kill_parent=True)
 
+    def _alive(self) -> None:
+        self._voice.done_piece(0)
+
     def _told_packed(self, n: int) -> None:
         self._voice.done_piece(n)
         failpoint("merge-packing", kill_parent=True)
@@ -119,7 +122,7 @@ class _Merge:
             failpoint("merge-filled", kill_parent=True)
             os.fsync(fd)
             with self._in_place() as path:
-                prove(str(path), self._made, self._plans, jobs, places, self._files)
+                prove(str(path), self._made, self._plans, jobs, places, self._files, self._alive)
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
             failpoint("merge-proven", kill_parent=True)
@@ -129,6 +132,7 @@ class _Merge:
                 "chunks": len(all_jobs),
                 "checked": int((all_jobs[all_jobs[:, FILE] >= 0, CRC] != NO_CRC).sum()),
                 "kept": fill.kept,
+                "unrecorded": sum(not source.recorded for source in self._sources),
             }
 
     def _pack(self) -> list[Ints]:
@@ -148,7 +152,7 @@ class _Merge:
             if os.fstat(fd).st_size:  # half made: but room that was taken ahead is kept
                 os.ftruncate(fd, 0)
             (self._folder / STATES).unlink(missing_ok=True)
-            make_skeleton(fd, self._made, self._plans, jobs, self._files, self._job["virtual"])
+            make_skeleton(fd, self._made, self._plans, jobs, self._files, self._job["virtual"], self._alive)
             os.fsync(fd)
             done.touch(exist_ok=False)
         try:
