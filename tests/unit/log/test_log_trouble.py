@@ -13,6 +13,7 @@ import holdfast as hold
 from holdfast.errors import InputError, SchemaError, WriteError
 from holdfast.log.entry import log
 from holdfast.log.pieces import Pieces
+from holdfast.schema import Column
 from holdfast.write.commit import Commit
 
 ENTRY = importlib.import_module("holdfast.log.entry")
@@ -170,7 +171,7 @@ def test_a_step_that_is_no_int64_does_not_cost_the_others(tmp_path: Path) -> Non
 
 
 def test_rows_that_fit_one_by_one_fit_together(tmp_path: Path) -> None:
-    schema = {"box": hold.Ragged(hold.Float32(2)), "text": hold.Bytes()}
+    schema: dict[str, Column] = {"box": hold.Ragged(hold.Float32(2)), "text": hold.Bytes()}
     with log(tmp_path, schema=schema) as book:
         book(0, box=np.array([]), text="é")
         with pytest.raises(SchemaError, match="column 'text'"):

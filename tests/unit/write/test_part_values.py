@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import h5py
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from holdfast.write.out import Out, write
 from holdfast.write.rows import join_rows, row_of
 from holdfast.write.stage import Stage
 
-KINDS: Any = pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
+KINDS = pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
 
 
 def read(out: Out, name: str) -> list[Any]:
@@ -164,3 +165,19 @@ def test_a_part_lost_while_it_was_tidied_up_keeps_no_lock(tmp_path: Path) -> Non
     work()
     write(out.folder)
     assert (out.verify().at_work, out.verify().leftovers) == ([], [])
+
+
+@pytest.mark.parametrize("kinds", [["tfrecord"], ["hdf5", "tfrecord"]])
+def test_a_run_is_read_as_its_schema_says(tmp_path: Path, kinds: list[Any]) -> None:
+    """A TFRecord has no shapes, and a list of one item each looks like a number."""
+    schema: dict[str, Column] = {"v": hold.Float32(2, 3), "r": hold.Ragged(hold.Int64()), "s": hold.Bytes(2)}
+    for where in (str(tmp_path / "run"), "memory://values/run.hold"):
+        out = write(where, schema)
+        for kind in kinds:
+            with out.part(kind, kind) as part:
+                part.extend({"v": np.ones((4, 2, 3)), "r": [[1], [2], [3], [4]], "s": [[b"a", b"b"]] * 4})
+        with hold.read(where, cache_folder=tmp_path / "cache").shard(None).batch(100).iterate() as batches:
+            [batch] = list(batches)
+        assert (list(batch), batch["v"].shape) == (["v", "r", "s"], (4 * len(kinds), 2, 3))
+        assert batch["r"].tolist() == [[1], [2], [3], [4]] * len(kinds)
+    fsspec.filesystem("memory").rm("/values", recursive=True)

@@ -12,9 +12,10 @@ import pytest
 import holdfast as hold
 from holdfast.errors import HoldfastError
 from holdfast.formats.hdf5.writer import HDF5Writer
+from holdfast.schema import Column
 from holdfast.write.fit import checked
 
-SCHEMA = {"x": hold.Int64(codec=("gzip", 1), chunk_rows=4), "v": hold.Float32(3)}
+SCHEMA: dict[str, Column] = {"x": hold.Int64(codec=("gzip", 1), chunk_rows=4), "v": hold.Float32(3)}
 THREADS, FILES = 6, 120
 
 

@@ -314,9 +314,9 @@ def test_a_record_leads_nowhere_else(out: RemoteOut, memory: MemoryFileSystem, t
     """Somebody who may write there says what a part's file is called."""
     put(out, "a")
     record = out.parts()[0]
-    evil = replace(record, file="../../../../evil.h5")
+    evil = replace(record, file="../../../evil.h5")
     memory.pipe_file(f"/bucket/run.hold/parts/a.{record.attempt}.json", evil.to_json())
-    memory.pipe_file("/bucket/run.hold/parts/../../../../evil.h5", b"evil")
+    memory.pipe_file("/bucket/run.hold/parts/../../../evil.h5", b"evil")
     memory.pipe_file("/evil.h5", b"evil")
     try:
         assert not out.verify().ok
@@ -326,12 +326,16 @@ def test_a_record_leads_nowhere_else(out: RemoteOut, memory: MemoryFileSystem, t
     assert list(tmp_path.rglob("evil*")) == []
 
 
-def test_a_part_of_no_bytes(out: RemoteOut) -> None:
-    sizes = []
-    with pytest.MonkeyPatch.context() as patched:
-        whole = MemoryFileSystem.open
-        patched.setattr(MemoryFileSystem, "open", lambda *given, **more: sizes.append(more) or whole(*given, **more))
-        with out.part("empty", "tfrecord"):
-            pass
-    assert [more["block_size"] > 5 << 20 for more in sizes if "block_size" in more] == [True]
+def test_a_part_of_no_bytes(out: RemoteOut, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    whole = MemoryFileSystem.open
+
+    def noted(*given: Any, **more: Any) -> Any:
+        sizes.append(more.get("block_size", 0))
+        return whole(*given, **more)
+
+    monkeypatch.setattr(MemoryFileSystem, "open", noted)
+    with out.part("empty", "tfrecord"):
+        pass
+    assert max(sizes) >= 5 << 20  # S3 takes no smaller ones
     assert (out.part("empty").done, out.rows, out.verify().ok) == (True, 0, True)
