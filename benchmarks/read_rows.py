@@ -78,6 +78,20 @@ TASKS = (
         )
         for kind in ("png", "jpeg")
     ),
+    *(
+        Task(
+            "3",
+            f"{kind}-pillow",
+            f"the same {kind.upper()}, decoded with Pillow by holdfast, too",
+            kind,
+            "images_pillow",
+            (
+                Peer("read_tensorflow", "images", f"tf.data, decode_{kind}"),
+                Peer("read_torch", "images", "DataLoader(2), Pillow"),
+            ),
+        )
+        for kind in ("png", "jpeg")
+    ),
     Task(
         "4",
         "files",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
+from read_images import decode
 from read_pass import Batches, operations
 from read_rows import BATCH, WINDOW, WORKERS
 from worker import Job, serve
@@ -37,6 +38,10 @@ def images(job: Job) -> Batches:
     return _each(_shuffled(job, IMAGE).map(_decoded, workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
 
 
+def images_pillow(job: Job) -> Batches:
+    return _each(_shuffled(job, IMAGE).map(_by_pillow, workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
+
+
 def files(job: Job) -> Batches:
     return _each(
         _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="threads").batch(BATCH["files"])
@@ -55,6 +60,10 @@ def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
     return {"image": hold.decode_image(sample["image"]), "label": sample["label"]}
 
 
+def _by_pillow(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"image": decode(sample["image"]), "label": sample["label"]}
+
+
 def _each(dataset: Any) -> Batches:
     with dataset.iterate(epoch=0) as batches:
         yield from batches
@@ -67,5 +76,5 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    pipelines = [examples, examples_torch, images, files, hdf5]
+    pipelines = [examples, examples_torch, images, images_pillow, files, hdf5]
     serve(operations({pipeline.__name__: pipeline for pipeline in pipelines}), facts)
