@@ -22,14 +22,6 @@ SMALL: dict[str, Any] = {"x": hold.Int64()}
 PATIENCE_S = 120.0
 
 
-def _connect() -> Any:
-    if "connect" in hold.__all__:
-        return hold.connect  # type: ignore[attr-defined,unused-ignore]
-    from holdfast.write.central.producer import connect
-
-    return connect
-
-
 # ---- one file of many parts --------------------------------------------------------------------------------
 
 
@@ -99,7 +91,7 @@ def _state(pid: int) -> tuple[str, str]:
 
 def _produce(address: str, number: int, job: Job, ready: Any) -> None:
     blocks = Blocks(number, job["codec"])
-    with _connect()(address, f"rank{number}") as producer:
+    with hold.connect(address, f"rank{number}") as producer:
         for _ in range(2):
             ready.wait(PATIENCE_S)
         for block in range(job["blocks"]):
@@ -131,7 +123,7 @@ def descriptors(job: Job) -> dict[str, int]:
     out = hold.write(job["out"], SMALL)
     with out.server(segment_bytes=4096) as server, ExitStack() as stack:
         before = open_descriptors()
-        producers = [stack.enter_context(_connect()(server.address, f"p{n}")) for n in range(job["producers"])]
+        producers = [stack.enter_context(hold.connect(server.address, f"p{n}")) for n in range(job["producers"])]
         most_server = most_own = 0
         for number in range(job["times"]):
             for producer in producers:

@@ -2,7 +2,7 @@
 
 Copying from the kernel is a fifth of the work with small samples; where the data come from a disk it is waiting. It is
 what another core can do. It does it without the interpreter: two threads that hand its lock to each other for each
-block lose more by that than they gain.
+block lose by that some of what they gain.
 """
 
 from __future__ import annotations
