@@ -6,6 +6,7 @@ Both are views: an item is a memoryview or a slice of the joined values, and a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,10 @@ class BytesColumn(Sequence[Any]):
 
     def tolist(self) -> list[Any]:
         """bytes objects, copied out."""
-        return [item.tolist() if isinstance(item, BytesColumn) else bytes(item) for item in self]
+        if self.per_item:
+            return [item.tolist() for item in self]
+        joined, ends = self.values.tobytes(), self.offsets.tolist()  # once for all: an item by itself costs 20 times that
+        return [joined[start:stop] for start, stop in pairwise(ends)]
 
     def copy(self) -> BytesColumn:
         """One that keeps nothing alive but itself."""
@@ -119,6 +123,10 @@ class LentBytesColumn(BytesColumn):
 
     def _item(self, i: int) -> memoryview:
         return self._values[self._spans[i, 0] : self._spans[i, 1]].data
+
+    def tolist(self) -> list[Any]:
+        whole = memoryview(self._values)
+        return [bytes(whole[start:stop]) for start, stop in self._spans.tolist()]
 
     def copy(self) -> BytesColumn:
         joined = self._join()

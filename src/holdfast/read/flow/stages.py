@@ -20,7 +20,7 @@ from ..sources.budget import explain_full, is_full
 from .halt import Halt
 from .item import Item, Items
 from .stats import Meter
-from .work import Given, Outcome, Work, given_of
+from .work import Doing, Given, Outcome, Work, given_of
 
 Finish = Callable[[Item, Work, Outcome], Item]
 _STOP_S = 5.0  # how long a function of the user's may go on after the end; its thread is left to itself then
@@ -55,25 +55,65 @@ def _inline(items: Items, work: Work, finish: Finish, meter: Meter) -> Items:
 
 
 class _Job:
-    """One work to be done, and what became of it."""
+    """One work to be done, by as many threads as have time for it, and what became of it."""
 
-    __slots__ = ("done", "error", "given", "item", "outcome")
+    __slots__ = ("_at_it", "_doing", "_given", "_is_cancelled", "_turn", "_work", "done", "error", "item", "outcome")
 
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        self.given: Given | None = given_of(item)
+    def __init__(self, item: Item, work: Work) -> None:
+        self.item, self._work = item, work
+        self._given: Given | None = given_of(item)
+        self._doing: Doing | None = None
+        self._at_it = 0
+        self._is_cancelled = False
+        self._turn = threading.Lock()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         # Not an Event: Ctrl-C in the middle of its wait() may leave it locked for the thread that sets it.
         self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def run(self, work: Work) -> None:
-        given, self.given = self.given, None
+    def run(self) -> bool:
+        """Helps with it. Whether it is done now."""
+        is_last = False
         try:
-            if given is not None:
-                self.outcome = work(given, _no_tell)
+            doing = self._join()
+            if doing is None:
+                return False
+            try:
+                doing.run()
+            finally:
+                is_last = self._leave()
+            if is_last and not self._is_cancelled:  # then some of its samples may be missing
+                self.outcome = doing.finish()
         except BaseException as error:  # noqa: BLE001 - it is raised where the item is asked for
             self.error = error
+            is_last = True
+        if is_last:
+            self.done.put(None)
+        return is_last
+
+    def _join(self) -> Doing | None:
+        """None: others have begun all of it, or it is not to be begun any more."""
+        with self._turn:
+            if self._given is not None:
+                given, self._given = self._given, None
+                self._doing = Doing(self._work, given, _no_tell)
+            if self._doing is not None:
+                self._at_it += 1
+            return self._doing
+
+    def _leave(self) -> bool:
+        """Whether all have left: nobody comes any more."""
+        with self._turn:
+            self._at_it -= 1
+            self._doing = None
+            return not self._at_it
+
+    def cancel(self) -> None:
+        """What is not begun yet is not worth beginning. Takes no lock: it may be called in the middle of all this."""
+        self._is_cancelled = True
+        doing, self._given = self._doing, None
+        if doing is not None:
+            doing.stop()
         self.done.put(None)
 
     def wait(self) -> Outcome:
@@ -88,19 +128,21 @@ class _Job:
 def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Meter, halt: Halt) -> Items:
     jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
     waiting: deque[_Job] = deque()
+    # All of them at one batch, if its samples are taken one by one: the first is there sooner, and none waits for the
+    # last one at the end.
+    together = workers if any(function.each == "sample" for function in work.functions) else 1
 
     def serve() -> None:
         while (job := jobs.get()) is not None:
             start = perf_counter()
-            job.run(work)
-            meter.add(work.name, perf_counter() - start, workers)
+            is_done = job.run()
+            meter.add(work.name, perf_counter() - start, workers, calls=is_done)
 
     def end() -> None:
         for _ in range(workers):
             jobs.put(None)
         for job in list(waiting):
-            job.given = None  # not begun yet: not worth beginning
-            job.done.put(None)
+            job.cancel()
 
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
@@ -110,8 +152,9 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
             for thread in threads:
                 thread.start()
             for item in items:
-                waiting.append(_Job(item))
-                jobs.put(waiting[-1])
+                waiting.append(_Job(item, work))
+                for _ in range(together):
+                    jobs.put(waiting[-1])
                 if len(waiting) > workers:
                     yield finish(waiting[0].item, work, waiting[0].wait())
                     waiting.popleft()

@@ -100,11 +100,11 @@ class Meter:
     # One that its own thread may take again: what is collected while it is held may be an iteration, which tells of it.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def add(self, stage: str, seconds: float, workers: int = 1) -> None:
+    def add(self, stage: str, seconds: float, workers: int = 1, calls: int = 1) -> None:
         with self._lock:
             one = self.stages.setdefault(stage, Stage())
             one.seconds += seconds
-            one.calls += 1
+            one.calls += calls
             one.workers = workers
 
     @contextmanager

@@ -7,6 +7,7 @@ failed comes back as a Failure, so that the message can name the sample wherever
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -76,14 +77,12 @@ class Work:
         return " · ".join(function.name for function in self.functions) or "batch"
 
     def __call__(self, given: Given, tell: Tell) -> Outcome:
-        rows: Any = given.rows
-        stay: Ints | None = None
-        failures: list[Failure] = []
-        each = [function for function in self.functions if function.each == "sample"]
-        if each:
-            samples = split_samples(rows) if isinstance(rows, dict) else rows
-            done = _Samples(self, given, tell, samples)
-            rows, stay, failures = done.run(each)
+        doing = Doing(self, given, tell)
+        doing.run()
+        return doing.finish()
+
+    def finish(self, given: Given, tell: Tell, rows: Any, stay: Ints | None, failures: list[Failure]) -> Outcome:
+        """All that is done with the rows together, after the functions of samples."""
         if failures and any(self.functions[one.function].on_error == "raise" for one in failures):
             return Outcome(None, stay, failures)
         if self.batches:
@@ -131,28 +130,54 @@ class Work:
         return np.random.default_rng(key_of(self.seed, given.epoch, given.shard[row], given.sample[row]))
 
 
-class _Samples:
-    """Functions of samples, on one sample after the other."""
+class Doing:
+    """One item's rows on their way through a work. Threads may `run` it together: each takes the next sample. One of
+    them, when all have returned, calls `finish`."""
 
-    def __init__(self, work: Work, given: Given, tell: Tell, samples: list[Sample]) -> None:
-        self._work, self._given, self._tell, self._samples = work, given, tell, samples
+    def __init__(self, work: Work, given: Given, tell: Tell) -> None:
+        self._work, self._given, self._tell = work, given, tell
+        self._each = [function for function in work.functions if function.each == "sample"]
         self._numbers = {id(function): number for number, function in enumerate(work.functions)}
+        rows = given.rows
+        self._samples: list[Sample] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._each else []
+        self._found: list[Any] = [None] * len(self._samples)
+        self._left = deque(range(len(self._samples)))
 
-    def run(self, functions: list[Function]) -> tuple[list[Sample], Ints | None, list[Failure]]:
+    def run(self) -> None:
+        """Until no sample is left to be begun."""
+        while True:
+            try:
+                row = self._left.popleft()
+            except IndexError:
+                return
+            self._tell(row)
+            found = self._found[row] = self._one(self._each, row, self._samples[row])
+            if isinstance(found, Failure) and self._raises(found):
+                self.stop()  # those before it are begun: the first that fails is the same however many run this
+
+    def stop(self) -> None:
+        """No other sample is begun."""
+        self._left.clear()
+
+    def _raises(self, failure: Failure) -> bool:
+        return self._work.functions[failure.function].on_error == "raise"
+
+    def finish(self) -> Outcome:
+        if not self._each:
+            return self._work.finish(self._given, self._tell, self._given.rows, None, [])
         out: list[Sample] = []
         stay: list[int] = []
         failures: list[Failure] = []
-        for row, sample in enumerate(self._samples):
-            self._tell(row)
-            found = self._one(functions, row, sample)
+        for row, found in enumerate(self._found):
             if isinstance(found, Failure):
                 failures.append(found)
-                if self._work.functions[found.function].on_error == "raise":
-                    return out, np.array(stay, np.int64), failures
+                if self._raises(found):
+                    break
             elif found is not None:
                 out.append(found)
                 stay.append(row)
-        return out, None if len(stay) == len(self._samples) else np.array(stay, np.int64), failures
+        stays = None if len(stay) == len(self._samples) else np.array(stay, np.int64)
+        return self._work.finish(self._given, self._tell, out, stays, failures)
 
     def _one(self, functions: list[Function], row: int, sample: Sample) -> Any:
         """What is left of a sample, None if it was filtered out, or why a function failed."""
