@@ -51,6 +51,7 @@ test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest
 .PHONY: soak
 soak: $(DONE)/core ## kill writers a thousand times, at every named place and at random; then count rows
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS)
+	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS) --shared
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format

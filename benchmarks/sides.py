@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -85,6 +86,8 @@ class Sides:
         self.facts: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
+        # As pip does when it installs: processes that are started anew do not compile us again.
+        compileall.compile_dir(str(HERE.parent / "src" / "holdfast"), quiet=2)
         return self
 
     def __exit__(

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from soak_consolidate import soak_consolidate
-from soak_rows import SCHEMA, count_wrong, forked, rows
+from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 
 from holdfast.formats.shard import open_shard
-from holdfast.write.central import journal
+from holdfast.write.central import arena, journal, server
 from holdfast.write.central.producer import connect
 from holdfast.write.central.server import CentralWriter
 from holdfast.write.central.settings import Settings
@@ -42,6 +42,8 @@ PRODUCERS = 3
 PART_ROWS = 100
 PATIENCE_S = 60.0
 journal.LEAST_SPARE_BYTES = 0  # files of the journal are used again, however small they are
+arena.LEAST_BYTES = 0  # rows of a fixed size are shared
+server.LEAST_IN_PLACE_BYTES = 0  # and their segments become parts
 KINDS = ("producer", "server", "sealer", "part")
 
 
@@ -75,7 +77,7 @@ def produce(out: Out, who: int, goal: int, notes: Path, seed: int) -> None:
                 raise AssertionError(f"LOST: p{who} was told {noted}, the server knows {producer.next_seq}")
             while producer.next_seq < goal:
                 count = min(goal - producer.next_seq, chance.choice((1, 5, 16, 40)))
-                batch = rows(who, producer.next_seq, count)
+                batch = rows(who, producer.next_seq, count, out.schema)
                 if count == 1:
                     producer.put(**{name: column[0] for name, column in batch.items()})
                 else:
@@ -90,15 +92,15 @@ def produce(out: Out, who: int, goal: int, notes: Path, seed: int) -> None:
 def write_part(out: Out, task: int, kind: Any) -> None:
     with out.part(f"task{task}", kind, chunk_rows=16 if kind == "hdf5" else None) as part:
         if not part.done:
-            part.extend(rows(1000 + task, 0, PART_ROWS))
+            part.extend(rows(1000 + task, 0, PART_ROWS, out.schema))
 
 
 # ---- the run
 
 
 class Soak:
-    def __init__(self, folder: Path, kills: int, seed: int, ack: str) -> None:
-        self.out = write(folder / "run", SCHEMA)
+    def __init__(self, folder: Path, kills: int, seed: int, ack: str, schema: Any = SCHEMA) -> None:
+        self.out = write(folder / "run", schema)
         self.folder, self.kills, self.ack = folder, kills, ack
         self.chance = random.Random(seed)
         self.killed: Counter[str] = Counter()
@@ -248,8 +250,8 @@ class Soak:
         wrong = 0
         report = self.out.verify()
         for record in self.out.parts():
-            with open_shard(self.out.path_of(record), SCHEMA) as shard:
-                got = shard.read(0, len(shard), SCHEMA)
+            with open_shard(self.out.path_of(record), self.out.schema) as shard:
+                got = shard.read(0, len(shard), self.out.schema)
             seen.update(zip(got["who"].tolist(), got["seq"].tolist(), strict=True))
             wrong += count_wrong(got)
         wanted = {(who, seq) for who in range(PRODUCERS) for seq in range(self.goals[who])}
@@ -273,13 +275,13 @@ def is_bad(found: dict[str, Any]) -> bool:
     return any(found[name] for name in ("lost", "doubled", "strange", "wrong", "hangs", "problems", "left"))
 
 
-def kill_everywhere(folder: Path, kind: str) -> int:
+def kill_everywhere(folder: Path, kind: str, schema: Any) -> int:
     names = {"producer": PRODUCER_NAMES, "server": SERVER_NAMES, "sealer": SEALER_NAMES}[kind]
     fates = {}
     for name in names:
         here = folder / name
         here.mkdir()
-        soak = Soak(here, 1, 1, "disk" if name == "server-unsynced" else "process")
+        soak = Soak(here, 1, 1, "disk" if name == "server-unsynced" else "process", schema)
         fates[name] = soak.to_the_end(lambda soak=soak, name=name: soak.run_to(name))  # type: ignore[misc]
     print(json.dumps(fates))
     return int(any(is_bad(fate) or fate["kills"][kind] < 1 for fate in fates.values()))
@@ -291,19 +293,20 @@ def main() -> int:
     parser.add_argument("--everywhere", choices=["producer", "server", "sealer"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ack", choices=["process", "disk"], default="process")
+    parser.add_argument("--shared", action="store_true", help="rows that producers and server share memory for")
     parser.add_argument("--folder", type=Path, help="where to work; it is kept [default: a temporary one]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="holdfast-soak-"))
     folder.mkdir(exist_ok=True)
     if given.everywhere:
-        code = kill_everywhere(folder, given.everywhere)
+        code = kill_everywhere(folder, given.everywhere, PLAIN if given.shared else SCHEMA)
         if given.folder is None and not code:
             shutil.rmtree(folder)
         return code
     started = time.monotonic()
     joins = given.kills // 8
-    soak = Soak(folder, given.kills - joins, given.seed, given.ack)
+    soak = Soak(folder, given.kills - joins, given.seed, given.ack, PLAIN if given.shared else SCHEMA)
     found = soak.to_the_end(soak.run)
     joined = soak_consolidate(folder, joins, given.seed)
     found["kills"]["consolidate"] = joined["kills"]

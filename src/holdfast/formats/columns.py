@@ -125,7 +125,7 @@ class LentBytesColumn(BytesColumn):
         return self._values[self._spans[i, 0] : self._spans[i, 1]].data
 
     def tolist(self) -> list[Any]:
-        whole = memoryview(self._values)
+        whole = self._values.data
         return [bytes(whole[start:stop]) for start, stop in self._spans.tolist()]
 
     def copy(self) -> BytesColumn:

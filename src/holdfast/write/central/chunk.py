@@ -7,12 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._native.codec import crc32c
+from .arena import Arena
 from .frames import WHOLE
 from .layout import ColumnPieces, Layout, cut
 
 _MOST_LOOSE_BYTES = 4 << 20  # of what has no rows of a fixed size
 
 _MOST_FREE = 16
+
+
+class Room(NamedTuple):
+    """Memory for the columns of a fixed shape of one frame. `slot`: which one of the arena they fill, if any."""
+
+    arrays: list[Any]
+    arena: Arena | None = None
+    slot: int = -1
 
 
 class Frame(NamedTuple):
@@ -24,7 +33,7 @@ class Frame(NamedTuple):
     pieces: list[Any]
     crcs: list[int]
     bytes: int
-    arrays: list[Any]  # what the pieces are views of
+    room: Room  # what the pieces are views of
 
     @property
     def end(self) -> int:
@@ -41,8 +50,9 @@ class Chunk:
         self._most_loose_bytes = max(1, min(room, _MOST_LOOSE_BYTES))
         self.rows = 0
         self._loose_bytes = 0
-        self._fixed: list[Any] = [None] * len(layout.columns)
-        self._free: list[list[Any]] = []
+        self._arena: Arena | None = None
+        self._free: list[Room] = []
+        self._room = self._new_room()
         self._loose: list[list[Any]] = [[] for _ in layout.columns]
 
     @property
@@ -63,10 +73,30 @@ class Chunk:
         self.rows += stop - start
         return stop
 
+    def share(self, arena: Arena | None) -> None:
+        """Frames to come lie in this arena, as far as it goes; those that lie in another one stay there."""
+        self._arena = arena
+        self._free = [] if arena is None else [self._in_slot(arena, slot) for slot in reversed(range(arena.slots))]
+        if not self.rows:
+            self._room = self._free.pop() if self._free else self._new_room()
+
+    def _new_room(self) -> Room:
+        return Room([None] * len(self._layout.columns))
+
+    def _in_slot(self, arena: Arena, slot: int) -> Room:
+        memory, at, arrays = arena.slot(slot), 0, []
+        for column in self._layout.columns:
+            piece = column.pieces[0]
+            shape = (self._layout.chunk_rows, *getattr(column.column, "shape", ()))
+            arrays.append(np.ndarray(shape, piece.dtype, memory, at))
+            at += self._layout.chunk_rows * piece.row_bytes
+        return Room(arrays, arena, slot)
+
     def _add_fixed(self, number: int, column: ColumnPieces, values: Any) -> None:
-        if self._fixed[number] is None:
-            self._fixed[number] = np.empty((self._layout.chunk_rows, *values.shape[1:]), column.pieces[0].dtype)
-        self._fixed[number][self.rows : self.rows + len(values)] = values
+        arrays = self._room.arrays
+        if arrays[number] is None:
+            arrays[number] = np.empty((self._layout.chunk_rows, *values.shape[1:]), column.pieces[0].dtype)
+        arrays[number][self.rows : self.rows + len(values)] = values
 
     def _add_loose(self, loose: list[Any], start: int, stop: int) -> int:
         """Half of the rows, and half of these, until they are not too many bytes."""
@@ -90,21 +120,21 @@ class Chunk:
         rows, whole = self.rows, self.rows == self._layout.chunk_rows
         pieces, crcs, size = [], [], 0
         for number, column in enumerate(self._layout.columns):
-            parts = [self._fixed[number][:rows]] if column.is_fixed else _joined(self._loose[number])
+            parts = [self._room.arrays[number][:rows]] if column.is_fixed else _joined(self._loose[number])
             for piece in column.pieces:
                 data = self._layout.pack(column, parts[piece.slot])
                 crcs.append(crc32c(data))
                 pieces.append(data)
                 size += len(data)
         self.rows = self._loose_bytes = 0
-        arrays, self._fixed = self._fixed, self._free.pop() if self._free else [None] * len(self._layout.columns)
+        room, self._room = self._room, self._free.pop() if self._free else self._new_room()
         self._loose = [[] for _ in self._layout.columns]
-        return Frame(first, rows, WHOLE if whole else 0, pieces, crcs, size, arrays)
+        return Frame(first, rows, WHOLE if whole else 0, pieces, crcs, size, room)
 
     def recycle(self, frame: Frame) -> None:
         """It is acknowledged, and nothing looks at its arrays any more: fresh memory would cost more than the copy."""
-        if len(self._free) < _MOST_FREE:
-            self._free.append(frame.arrays)
+        if frame.room.arena is self._arena and (self._arena is not None or len(self._free) < _MOST_FREE):
+            self._free.append(frame.room)
 
 
 def _joined(kept: list[list[Any]]) -> list[Any]:

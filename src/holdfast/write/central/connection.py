@@ -8,6 +8,7 @@ import time
 from typing import Any, Literal, NamedTuple
 
 from ..._native.codec import crc32c
+from .arena import NO_SLOT, SLOT, Arena
 from .buffers import Buffers
 from .frames import HEAD_BYTES, FrameError, Head, Meta, pack_meta, parse_head, parse_meta
 from .messages import ACK, HELLO, HELLO_MAGIC, MOST_HELLO_BYTES, PROTOCOL, pack_message
@@ -19,13 +20,13 @@ _TOGETHER_BYTES = 1 << 20  # of one producer in one round: others are to have th
 
 
 class Arrived(NamedTuple):
-    """A frame that is whole. `raw`: its head and meta."""
+    """A frame that is whole. `raw`: its head and meta. `buffer` None: its payload is in the arena."""
 
     head: Head
     meta: Meta
     raw: bytes
     payload: memoryview
-    buffer: bytearray
+    buffer: bytearray | None
 
     @property
     def bytes(self) -> int:
@@ -53,6 +54,8 @@ class Connection:
         self._buffer: bytearray | None = None
         self._view: memoryview | None = None
         self._got = 0  # of the payload
+        self._arena: Arena | None = None
+        self._raw_bytes = 0  # of head and meta
         self._unsent = b""
         self._ack: int | None = None
 
@@ -113,28 +116,45 @@ class Connection:
             raise FrameError(f"wanted protocol {PROTOCOL}, got {content.get('protocol')!r}")
         return content
 
-    def greeted(self, name: str, n_pieces: int) -> None:
-        """From here on every head and meta has the same size."""
-        self.name = name
-        self._have, self._want = 0, HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
+    def greeted(self, name: str, n_pieces: int, arena: Arena | None = None) -> None:
+        """From here on every head and meta has the same size; a slot's number follows where an arena is shared."""
+        self.name, self._arena = name, arena
+        self._raw_bytes = HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
+        self._have, self._want = 0, self._raw_bytes + (SLOT.size if arena else 0)
         self._small = memoryview(bytearray(self._want))
 
     def _begin(self, buffers: Buffers) -> bool:
         """Head and meta are here: whether there is memory for the rest."""
         if self._meta is None:
             self._head = parse_head(self._small)
-            if self._head.meta_bytes != self._want - HEAD_BYTES:
-                raise FrameError(f"wanted {self._want - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}")
+            if self._head.meta_bytes != self._raw_bytes - HEAD_BYTES:
+                text = f"wanted {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
+                raise FrameError(text)
             if self._head.payload_bytes > self._most:
                 raise FrameError(f"a frame of {self._head.payload_bytes:,} bytes, wanted {self._most:,} at most")
             self._meta = parse_meta(self._head, self._small)
         assert self._head is not None
+        self._view = self._shared(self._head.payload_bytes)
+        if self._view is not None:
+            self._got = len(self._view)
+            return True
         self._buffer = buffers.take(self._head.payload_bytes)
         if self._buffer is None:
             return False
         self._got = 0
         self._view = memoryview(self._buffer)[: self._head.payload_bytes]
         return True
+
+    def _shared(self, size: int) -> memoryview | None:
+        """The payload, if it is in the arena."""
+        if self._arena is None:
+            return None
+        [slot] = SLOT.unpack_from(self._small, self._raw_bytes)
+        if slot == NO_SLOT:
+            return None
+        if slot >= self._arena.slots or size > self._arena.slot_bytes:
+            raise FrameError(f"{size:,} bytes in slot {slot:,}, wanted one of {self._arena.slots} slots")
+        return self._arena.slot(slot)[:size]
 
     def _fill_payload(self) -> bool:
         view = self._view
@@ -155,8 +175,8 @@ class Connection:
         assert self._head is not None
         assert self._meta is not None
         assert self._view is not None
-        assert self._buffer is not None
-        frame = Arrived(self._head, self._meta, bytes(self._small), self._view, self._buffer)
+        raw = bytes(self._small[: self._raw_bytes])
+        frame = Arrived(self._head, self._meta, raw, self._view, self._buffer)
         self.arrived.append(frame)
         self._head = self._meta = self._view = self._buffer = None
         self._have = 0
@@ -166,7 +186,8 @@ class Connection:
         """The frames that have arrived were dealt with: their memory is free."""
         for frame in self.arrived:
             frame.payload.release()
-            buffers.give(frame.buffer)
+            if frame.buffer is not None:
+                buffers.give(frame.buffer)
         self.arrived = []
 
     # ---- out
@@ -175,6 +196,12 @@ class Connection:
         """Said when it can be: only the last one counts."""
         self._ack = mark
         self.send(b"")
+
+    def send_with(self, data: bytes, fd: int) -> None:
+        """The first that is sent; the descriptor goes with it."""
+        if self._unsent or self._ack is not None:
+            raise EOFError
+        self._unsent = data[socket.send_fds(self.socket, [data], [fd]) :]
 
     def send(self, data: bytes) -> None:
         self._unsent += data
@@ -201,4 +228,7 @@ class Connection:
         if self._buffer is not None:
             buffers.give(self._buffer)
             self._buffer = None
+        if self._arena is not None:
+            buffers.take_back(self._arena.bytes)
+            self._arena = None
         self.socket.close()

@@ -6,6 +6,7 @@ import errno
 import hmac
 import json
 import logging
+import os
 import selectors
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..names import check_task
 from .address import few_descriptors, widen
+from .arena import Arena, make_arena
 from .buffers import Buffers
 from .connection import Connection
 from .frames import FrameError
@@ -37,8 +39,10 @@ class Crowd:
         *,
         token: str | None,
         n_pieces: int,
+        arena: tuple[int, int] | None,
         welcome: Callable[[str], dict[str, Any]],
     ) -> None:
+        """`arena`: slots and their size, for producers on this machine."""
         self.all: set[Connection] = set()
         self.named: dict[str, Connection] = {}
         self.hungry: list[Connection] = []  # they wait for memory
@@ -46,7 +50,7 @@ class Crowd:
         self.is_stopping = False
         self._selector, self._buffers = selector, buffers
         self._token = token.encode(errors="surrogatepass") if token else None
-        self._n_pieces, self._welcome = n_pieces, welcome
+        self._n_pieces, self._arena, self._welcome = n_pieces, arena, welcome
         self._held = False
 
     # ---- they come and go
@@ -122,8 +126,30 @@ class Crowd:
             self.refuse(before, f"{one.who}, has connected by the same name")
         answer = self._welcome(name)
         self.named[name] = one
-        one.greeted(name, self._n_pieces)
-        one.send(pack_message(WELCOME, 0, json.dumps(answer)))
+        arena, fd = self._share(one) if content.get("shares") is True else (None, -1)
+        one.greeted(name, self._n_pieces, arena)
+        if arena is None:
+            one.send(pack_message(WELCOME, 0, json.dumps(answer)))
+            return
+        try:
+            answer["arena"] = [arena.slots, arena.slot_bytes]
+            one.send_with(pack_message(WELCOME, 0, json.dumps(answer)), fd)
+        finally:
+            os.close(fd)
+
+    def _share(self, one: Connection) -> tuple[Arena | None, int]:
+        """Memory for its frames, if it is on this machine and there is enough; and the descriptor to send it by."""
+        if self._arena is None or one.socket.family != socket.AF_UNIX:
+            return None, -1
+        slots, slot_bytes = self._arena
+        if not self._buffers.lend(slots * slot_bytes):
+            return None, -1
+        try:
+            return make_arena(slots, slot_bytes)
+        except OSError as error:
+            self._buffers.take_back(slots * slot_bytes)
+            _log.info("%s sends its rows through its socket: no memory to share: %s", one.who, error.strerror)
+            return None, -1
 
     def _knows_token(self, said: Any) -> bool:
         if self._token is None:

@@ -125,7 +125,7 @@ class Intake:
             self._acknowledge()
         else:
             failpoint("server-unsynced")
-        if segment is not None and segment.end >= self._settings.segment_bytes:
+        if segment is not None and segment.bytes >= self._settings.segment_bytes:
             self.cut_over()
 
     def sync(self, nothing_came: bool = True) -> None:
@@ -154,7 +154,7 @@ class Intake:
         if not self._settings.seal:
             return
         info = os.statvfs(self._journal.folder)
-        current = self._journal.current.end if self._journal.current else 0
+        current = self._journal.current.bytes if self._journal.current else 0
         need = size + max(self._journal.largest_bytes, current + size)
         if info.f_bavail * info.f_frsize < need:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

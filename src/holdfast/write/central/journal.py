@@ -25,10 +25,13 @@ LEAST_SPARE_BYTES = 1 << 20
 @dataclass(slots=True)
 class Closed:
     """A segment that waits to be made a part of. `before`: the marks of its producers when it began: what is below them
-    is in another segment as well."""
+    is in another segment as well. `bytes`: of its frames. `in_place`: it may become the part itself: nobody but this
+    server's sealer writes to it."""
 
     path: Path
     end: int
+    bytes: int = 0
+    in_place: bool = False
     before: Marks = field(default_factory=dict)
     after: Marks = field(default_factory=dict)
 
@@ -40,7 +43,8 @@ class Closed:
 class Journal:
     """`marks`: how many rows of each producer are written."""
 
-    def __init__(self, folder: Path, epoch: int, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, epoch: int, settings: dict[str, Any], *, in_place: bool = False) -> None:
+        self._in_place = in_place
         self.folder, self._journal, self.epoch, self._settings = folder, folder / "journal", epoch, settings
         self.marks: Marks = {}
         self.closed: deque[Closed] = deque()
@@ -58,7 +62,9 @@ class Journal:
         if self.current is None:
             self._number += 1
             spare, self._spare = self._spare, None
-            self.current = Segment(self._journal, self.epoch, self._number, self._settings, spare)
+            self.current = Segment(
+                self._journal, self.epoch, self._number, self._settings, spare, leaves_room=self._in_place
+            )
             failpoint("server-segment-made")
         self.current.append(frames, count)
         for producer, mark in marks.items():
@@ -77,18 +83,18 @@ class Journal:
             os.unlink(segment.path)
             return
         after = {producer: self.marks[producer] for producer in before}
-        self.closed.append(Closed(segment.path, segment.end, before, after))
+        self.closed.append(Closed(segment.path, segment.end, segment.bytes, segment.leaves_room, before, after))
         failpoint("server-segment-closed")
 
     @property
     def waiting_bytes(self) -> int:
         """What is in no part yet."""
-        return sum(one.end for one in self.closed) + (self.current.end if self.current else 0)
+        return sum(one.bytes for one in self.closed) + (self.current.bytes if self.current else 0)
 
     @property
     def largest_bytes(self) -> int:
         """What a part needs that takes the place of any of them."""
-        return max([one.end for one in self.closed] + ([self.current.end] if self.current else []), default=0)
+        return max([one.bytes for one in self.closed] + ([self.current.bytes] if self.current else []), default=0)
 
     def sealed(self, done: Closed) -> None:
         """Its part is committed: it goes, when its marks are kept elsewhere."""
@@ -103,9 +109,9 @@ class Journal:
 
     def _let_go(self, done: Closed) -> None:
         """One file is kept to be written over: that costs a third of fresh memory, and a sync of it half as much. Only
-        one of this server's own: an older server may still have its own open."""
+        one of this server's own: an older server may still have its own open. And never one that is a part by now."""
         is_own = (parse_segment(done.path.name) or (0, 0))[0] == self.epoch
-        if self._spare is None and is_own and done.end >= LEAST_SPARE_BYTES:
+        if self._spare is None and is_own and not self._in_place and done.bytes >= LEAST_SPARE_BYTES:
             spare = self._journal / f".spare.{self.epoch}"
             os.rename(done.path, spare)
             self._spare = spare
@@ -164,7 +170,7 @@ class Journal:
             self._cut(segment)
         if any(before[producer] < mark for producer, mark in segment.marks.items()):
             after = {producer: self.marks[producer] for producer in before}
-            self.closed.append(Closed(segment.path, segment.end, before, after))
+            self.closed.append(Closed(segment.path, segment.end, segment.end - segment.start, False, before, after))
         else:
             segment.path.unlink(missing_ok=True)  # empty, or nothing in it that is not elsewhere as well
 
@@ -188,7 +194,8 @@ class Journal:
             _log.error(text, found.path, f"{found.end:,}", found.bad, kept)
         elif found.size > found.end:
             _log.info("%s: cut %s bytes of an unfinished frame", found.path.name, f"{found.size - found.end:,}")
-        os.truncate(found.path, found.end)
+        if not found.leaves_room:  # else it may be a part just now, of an older server whose sealer is still at work
+            os.truncate(found.path, found.end)
 
 
 def sync_file(path: Path) -> None:

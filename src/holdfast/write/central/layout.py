@@ -38,6 +38,7 @@ class ColumnPieces(NamedTuple):
     column: Column
     level: int | None  # of gzip; None: not packed
     pieces: tuple[Piece, ...]
+    is_as_stored: bool  # whether pieces are what the file has as chunks, with no codec that is applied later
 
     @property
     def is_fixed(self) -> bool:
@@ -57,6 +58,13 @@ class Layout:
         self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
         self.row_bytes = sum(piece.row_bytes for column in self.columns for piece in column.pieces)
+        self.is_plain = all(column.is_fixed and column.level is None for column in self.columns)
+        self.is_as_stored = all(column.is_fixed and column.is_as_stored for column in self.columns)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of a whole frame, if all columns are plain."""
+        return self.chunk_rows * self.row_bytes
 
     def check(self, head: Head, sizes: tuple[int, ...]) -> None:
         """FrameError: these cannot be the pieces of so many rows."""
@@ -138,7 +146,7 @@ def _pieces_of(column: Column, codec: Codec) -> ColumnPieces:
         pieces.append(Piece(0, dtype, dtype.itemsize * value.count if fixed else 0))
     if isinstance(column, Ragged):
         pieces += [Piece(2, _INT64)] * (column.depth > 1) + [Piece(3, _INT64, row_ends=1)]
-    return ColumnPieces(column, level if kind == "gzip" else None, tuple(pieces))
+    return ColumnPieces(column, level if kind == "gzip" else None, tuple(pieces), kind in (None, "gzip"))
 
 
 def _check_ends(column: ColumnPieces, parts: list[Any], rows: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import InputError, RefusedError, ServerLostError
 from .address import dial, resolve
+from .arena import Arena
 from .messages import FULL, REFUSED, ROOM, STOPPING, WELCOME, Message, Unpacker, pack_hello
 
 _FIRST_PAUSE_S = 0.02
@@ -22,15 +23,18 @@ _GONE = (OSError, EOFError, ValueError)
 
 
 class Link:
-    """`welcome`: what the server said last. `full`: why it takes nothing now. At most one descriptor."""
+    """`welcome`: what the server said last. `full`: why it takes nothing now. `arena`: what the two share. At most one
+    descriptor."""
 
     def __init__(self, target: str, producer: str, token: str | None) -> None:
         self._target = target
-        self._hello = {"producer": producer, "token": token, "pid": os.getpid(), "host": socket.gethostname()}
+        self._hello: dict[str, Any] = {"producer": producer, "token": token}
+        self._hello |= {"pid": os.getpid(), "host": socket.gethostname(), "shares": True}
         self._socket: socket.socket | None = None
         self._unpacker = Unpacker()
         self._poll = select.poll()
         self.welcome: dict[str, Any] = {}
+        self.arena: Arena | None = None
         self.full: str | None = None
         self.why = "it was not asked yet"
 
@@ -72,22 +76,36 @@ class Link:
         left = pack_hello(self._hello)
         while left:
             left = left[self._socket.send(left) :]
-        while True:
-            for message in self.hear():
-                if message.kind == WELCOME:
-                    self.welcome = json.loads(message.text)
-                    self.full = self.welcome["full"]
-                    return
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("it took the connection, and said nothing")
-            self._poll.poll(left_s * 1000)
+        fds: list[int] = []
+        try:
+            while True:
+                for message in self.hear(fds):
+                    if message.kind == WELCOME:
+                        self._welcomed(json.loads(message.text), fds)
+                        return
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("it took the connection, and said nothing")
+                self._poll.poll(left_s * 1000)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
-    def hear(self) -> list[Message]:
-        """What has come. OSError, EOFError, ValueError: the connection is of no use any more."""
+    def _welcomed(self, welcome: dict[str, Any], fds: list[int]) -> None:
+        self.welcome, self.full, self.arena = welcome, welcome["full"], None
+        if welcome.get("arena") and fds:  # none: no descriptor was free for it
+            self.arena = Arena(fds[0], *welcome["arena"])
+
+    def hear(self, fds: list[int] | None = None) -> list[Message]:
+        """What has come; `fds` takes descriptors that came with it. OSError, EOFError, ValueError: the connection is of
+        no use any more."""
         assert self._socket is not None
         try:
-            data = self._socket.recv(_READ_BYTES)
+            if fds is None or self._socket.family != socket.AF_UNIX:
+                data = self._socket.recv(_READ_BYTES)
+            else:
+                data, sent, _, _ = socket.recv_fds(self._socket, _READ_BYTES, 1)
+                fds += sent
         except BlockingIOError:
             return []
         if not data:

@@ -3,7 +3,8 @@
 A producer begins with HELLO: magic, size, crc32c, JSON. The server answers with messages: magic, kind, a number, the
 size of a text, the text.
 
-WELCOME   the text is JSON: the schema, how frames are to be made, and `mark`, the number of the row to go on with
+WELCOME   the text is JSON: the schema, how frames are to be made, and `mark`, the number of the row to go on with; an
+          `arena`, whose descriptor comes with it, if HELLO said `shares` (arena.py)
 ACK       the number: all rows below it are written
 FULL      there is no room; the text says where. What was not acknowledged must wait
 ROOM      there is again

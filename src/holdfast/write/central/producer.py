@@ -29,8 +29,9 @@ from ..failpoints import failpoint
 from ..fit import checked
 from ..names import check_task
 from ..stage import Stage
+from .arena import NO_SLOT, SLOT
 from .chunk import Chunk, Frame
-from .frames import pack_head, pack_meta
+from .frames import WHOLE, pack_head, pack_meta
 from .layout import Layout
 from .link import Link
 from .messages import ACK
@@ -90,6 +91,7 @@ class Producer:
         self._seq = self.acked  # of the first row that is in no frame yet
         self._stage, self._chunk = Stage(self.schema), Chunk(self._layout, self._most)
         fixed = zip(self.schema.items(), self._layout.columns, strict=True)
+        self._chunk.share(self._link.arena)
         self._exact = {n: (how.pieces[0].dtype, getattr(c, "shape", ())) for (n, c), how in fixed if how.is_fixed}
         self._frames: deque[Frame] = deque()  # not acknowledged
         self._kept_bytes = 0
@@ -285,6 +287,11 @@ class Producer:
             rows=frame.rows,
             payload_bytes=frame.bytes,
         )
+        if self._link.welcome.get("arena"):
+            is_shared = frame.flags & WHOLE and frame.room.arena is not None and frame.room.arena is self._link.arena
+            head += SLOT.pack(frame.room.slot if is_shared else NO_SLOT)
+            if is_shared:
+                return [head]
         return [head, *(piece for piece in frame.pieces if len(piece))]
 
     def _hear(self) -> None:
@@ -319,6 +326,7 @@ class Producer:
         self._sent = len(self._frames)  # so that what is there already counts as sent
         self._acknowledged(mark)
         self._sent = 0
+        self._chunk.share(self._link.arena)
 
     def _give_up(self, why: str) -> None:
         self.close()

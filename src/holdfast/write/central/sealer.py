@@ -4,7 +4,8 @@ It loads the HDF5 library, which may crash: then the segment is still there, and
 JSON lines on stdin, answers go as such to stdout.
 
 Rows are grouped by producer, in their order: first those that fill whole chunks, which are copied as they are, then the
-rest, which is packed anew. The part's record says whose rows lie where.
+rest, which is packed anew. The part's record says whose rows lie where. A segment that was made for it is not copied
+but becomes the part: its file gets another name, and all that HDF5 needs besides the chunks (formats/hdf5/around.py).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import signal
 import sys
 from array import array
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from ..._base.parent import die_with_forker
 from ...errors import HoldfastError, TargetExistsError, WriteError
+from ...formats.hdf5.around import AroundWriter, NoRoomError
 from ...formats.hdf5.writer import HDF5Writer, Settled
 from ...formats.schema_json import schema_digest, schema_from_json
 from ..commit import Commit
@@ -31,7 +34,7 @@ from ..record import PartRecord, Run
 from ..workspace import Workspace
 from .frames import WHOLE, FrameError
 from .layout import Layout
-from .segment import Marks, Placed, SegmentView, task_of
+from .segment import ROOM_BYTES, Marks, Placed, SegmentView, task_of
 
 _LARGE_BYTES = 1 << 14
 
@@ -50,7 +53,7 @@ def main() -> int:
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"rows": seal(Path(job["path"]), job["end"], job["before"])}
+        return {"rows": seal(Path(job["path"]), job["end"], job["before"], in_place=job["in_place"])}
     except (HoldfastError, FrameError) as error:
         return {"error": str(error), "full": _is_full(error)}
     except OSError as error:
@@ -65,8 +68,9 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(cause, OSError) and (cause.errno in _FULL or os.strerror(errno.ENOSPC) in str(cause))
 
 
-def seal(path: Path, end: int, before: Marks) -> int:
-    """Makes the part of a segment, if there is none yet; how many rows it has."""
+def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
+    """Makes the part of a segment, if there is none yet; how many rows it has. `in_place`: nobody else looks at what is
+    behind its end, or before its frames."""
     folder = path.parent.parent
     task = task_of(path.name)
     done = find_committed(folder / "parts", task)
@@ -78,7 +82,8 @@ def seal(path: Path, end: int, before: Marks) -> int:
         failpoint("sealer-begun")
         workspace = Workspace(folder / "tmp", task)
         try:
-            return _Sealing(segment, end, dict(before)).write(folder / "parts", workspace, task)
+            work = _Sealing(segment, end, dict(before), path if in_place and segment.leaves_room else None)
+            return work.write(folder / "parts", workspace, task)
         except TargetExistsError:
             committed = find_committed(folder / "parts", task)
             if committed is None:
@@ -89,11 +94,12 @@ def seal(path: Path, end: int, before: Marks) -> int:
 
 
 class _Sealing:
-    """One segment on its way into one part."""
+    """One segment on its way into one part. `path`: of the segment, if it may become the part."""
 
-    def __init__(self, segment: SegmentView, end: int, marks: Marks) -> None:
+    def __init__(self, segment: SegmentView, end: int, marks: Marks, path: Path | None) -> None:
         assert segment.settings is not None
-        self._segment, self._end = segment, end
+        self._segment, self._end, self._path = segment, end, path
+        self._whole_bytes = 0
         self._schema = schema_from_json(segment.settings["schema"])
         self._codec = segment.settings["codec"]
         self._layout = Layout(self._schema, segment.settings["chunk_rows"], self._codec)
@@ -113,14 +119,13 @@ class _Sealing:
                 if not placed.head.flags & WHOLE:
                     self._short.setdefault(producer, array("Q")).append(at)
                 else:
+                    self._whole_bytes += placed.head.payload_bytes
                     found = self._whole.setdefault(producer, [])
                     found.append(placed if placed.head.payload_bytes > _LARGE_BYTES else at)
             at = placed.at + placed.head.payload_bytes
 
     def write(self, parts: Path, workspace: Workspace, task: str) -> int:
-        codec = tuple(self._codec) if isinstance(self._codec, list) else self._codec
-        path = workspace.path("data.h5")
-        file = HDF5Writer(path, self._schema, chunk_rows=self._layout.chunk_rows, codec=codec)
+        file = self._file(workspace)
         try:
             for found in (self._whole, self._short):
                 for producer, places in found.items():
@@ -133,17 +138,34 @@ class _Sealing:
         failpoint("sealer-done")
         return record.rows
 
-    def _copy(self, file: HDF5Writer, producer: str, at: Placed | int) -> None:
+    def _file(self, workspace: Workspace) -> HDF5Writer | AroundWriter:
+        codec = tuple(self._codec) if isinstance(self._codec, list) else self._codec
+        path, chunk_rows = workspace.path("data.h5"), self._layout.chunk_rows
+        # What is not whole chunks would stay in the file for nothing.
+        if self._path is not None and 2 * self._whole_bytes >= self._end - self._segment.start:
+            os.link(self._path, path)
+            try:
+                return AroundWriter(
+                    path, self._schema, chunk_rows=chunk_rows, codec=codec, room_bytes=ROOM_BYTES, end=self._end
+                )
+            except NoRoomError:
+                os.unlink(path)
+        return HDF5Writer(path, self._schema, chunk_rows=chunk_rows, codec=codec)
+
+    def _copy(self, file: HDF5Writer | AroundWriter, producer: str, at: Placed | int) -> None:
         placed = self._segment.frame(at, self._end, check=False) if isinstance(at, int) else at
         rows, payload, sizes = placed.head.rows, self._segment.payload(placed), placed.meta.sizes
         placed.meta.check(payload)
-        if placed.head.flags & WHOLE:
+        if not placed.head.flags & WHOLE:
+            file.extend(self._layout.take(rows, payload, sizes), rows)
+        elif isinstance(file, AroundWriter):
+            ends = accumulate(sizes, initial=placed.at)
+            file.extend_in_place(list(zip(ends, sizes, placed.meta.crcs, strict=False)))
+        else:
             chunks = self._layout.chunks(payload, placed.meta)
             has_others = any(chunk is None for chunk in chunks)
             buffers = self._layout.take(rows, payload, sizes) if has_others else [(None,) * 4] * len(chunks)
             file.extend_by_chunk(buffers, chunks)
-        else:
-            file.extend(self._layout.take(rows, payload, sizes), rows)
         first = placed.head.first
         if self._runs and self._runs[-1][0] == producer and sum(self._runs[-1][1:]) == first:
             self._runs[-1] = (producer, self._runs[-1][1], self._runs[-1][2] + rows)
@@ -154,7 +176,7 @@ class _Sealing:
 class _File:
     """The file of a part as a commit wants it."""
 
-    def __init__(self, writer: HDF5Writer) -> None:
+    def __init__(self, writer: HDF5Writer | AroundWriter) -> None:
         self.path = writer.path
         self.settle, self.discard, self.abandon = writer.settle, writer.discard, writer.abandon
 

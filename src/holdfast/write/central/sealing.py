@@ -63,7 +63,8 @@ class Sealing:
             return
         assert self._child is not None
         assert self._child.stdin is not None
-        line = json.dumps({"path": str(job.path), "end": job.end, "before": job.before}).encode() + b"\n"
+        what = {"path": str(job.path), "end": job.end, "before": job.before, "in_place": job.in_place}
+        line = json.dumps(what).encode() + b"\n"
         self._job = job
         try:
             self._child.stdin.write(line)

@@ -2,6 +2,9 @@
 
     HFSEG1, the size and crc32c of what follows; how its frames were made, as JSON; frames
 
+Where frames are made of chunks as an HDF5 file has them, the segment becomes the part: it leaves room at its beginning
+for what HDF5 has to say, and begins behind that. It is a segment all the time: frames are never touched.
+
 A file may have been a segment before, whose frames are in a part: then old ones lie behind the new. Their rows are
 below the marks of their producers, by which they are known and left out.
 
@@ -29,6 +32,8 @@ _START = struct.Struct("<8sII")
 _MAGIC = b"HFSEG1\n\0"
 _MOST_IOV = 512
 _MOST_SETTINGS_BYTES = 1 << 24
+ROOM_BYTES = 60 << 10
+_FIRST_AT = 64 << 10  # of the frames, where room is left
 
 Marks = dict[str, int]  # how many rows of each producer there are
 
@@ -56,10 +61,18 @@ def parse_segment(name: str) -> tuple[int, int] | None:
 
 
 class Segment:
-    """The one that is written to. `spare`: a file to be used again, whose memory or blocks are there already."""
+    """The one that is written to. `spare`: a file to be used again, whose memory or blocks are there already.
+    `leaves_room`: for HDF5, if the settings are not too long for that."""
 
     def __init__(
-        self, folder: Path, epoch: int, number: int, settings: dict[str, Any], spare: Path | None = None
+        self,
+        folder: Path,
+        epoch: int,
+        number: int,
+        settings: dict[str, Any],
+        spare: Path | None = None,
+        *,
+        leaves_room: bool = False,
     ) -> None:
         self.path = folder / segment_name(epoch, number)
         self.n_frames = 0
@@ -70,13 +83,22 @@ class Segment:
         else:
             os.rename(spare, self.path)
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        self.end = 0
+        self.leaves_room = leaves_room and ROOM_BYTES + _START.size + len(text) <= _FIRST_AT
+        self.end = ROOM_BYTES if self.leaves_room else 0
         try:
             self._write([_START.pack(_MAGIC, len(text), crc32c(text)), text])
+            if self.leaves_room:
+                self.end = _FIRST_AT
+            self._start = self.end
         except OSError:
             os.unlink(self.path)
             self.close()
             raise
+
+    @property
+    def bytes(self) -> int:
+        """Of its frames."""
+        return self.end - self._start
 
     def append(self, frames: Sequence[Any], count: int) -> None:
         """All of them, or an OSError and none."""
@@ -134,16 +156,23 @@ class SegmentView:
         finally:
             os.close(fd)
         self.view = memoryview(b"" if self._map is None else self._map)
-        self.settings, self.start = self._settings()
+        self.settings, self.start = self._settings(0)
+        self.leaves_room = False
+        if self.settings is None:
+            self.settings, end = self._settings(ROOM_BYTES)
+            self.leaves_room = self.settings is not None and end <= _FIRST_AT
+            self.start = _FIRST_AT if self.leaves_room else 0
 
-    def _settings(self) -> tuple[dict[str, Any] | None, int]:
-        if self.size < _START.size:
+    def _settings(self, at: int) -> tuple[dict[str, Any] | None, int]:
+        """And where they end."""
+        if self.size < at + _START.size:
             return None, 0
-        magic, size, crc = _START.unpack_from(self.view)
-        if magic != _MAGIC or size > _MOST_SETTINGS_BYTES or _START.size + size > self.size:
+        magic, size, crc = _START.unpack_from(self.view, at)
+        at += _START.size
+        if magic != _MAGIC or size > _MOST_SETTINGS_BYTES or at + size > self.size:
             return None, 0
-        text = bytes(self.view[_START.size : _START.size + size])
-        return (json.loads(text), _START.size + size) if crc32c(text) == crc else (None, 0)
+        text = bytes(self.view[at : at + size])
+        return (json.loads(text), at + size) if crc32c(text) == crc else (None, 0)
 
     def frames(self, end: int | None = None) -> Iterator[Placed]:
         """All up to `end`. FrameError: what follows is none."""
@@ -206,6 +235,8 @@ class Found:
     path: Path
     size: int = 0
     end: int = 0
+    start: int = 0
+    leaves_room: bool = False
     bad: str | None = None
     marks: Marks = field(default_factory=dict)  # behind the last rows of each producer in it
     resumes: int | None = None  # where good frames follow behind the bad one
@@ -214,7 +245,7 @@ class Found:
 
 def scan(path: Path) -> Found:
     with SegmentView(path) as segment:
-        found = Found(path, segment.size, segment.start)
+        found = Found(path, segment.size, segment.start, segment.start, segment.leaves_room)
         if segment.settings is None:
             found.bad = "it ends before its first frame"
             return found

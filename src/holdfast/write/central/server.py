@@ -18,6 +18,7 @@ from ...errors import WriteError
 from ...formats.schema_json import schema_to_json
 from ...schema import Column
 from .address import Listener
+from .arena import size_of
 from .buffers import Buffers
 from .connection import Connection
 from .crowd import Crowd
@@ -33,6 +34,7 @@ _DRAIN_S = 5.0  # for frames under way when the server is told to stop
 _TICK_S = 0.5
 _WINDOW_BYTES = {"process": 4 << 20, "disk": 32 << 20}  # it stays in a cache; it is worth a sync
 _MOST_FAILURES = 3
+LEAST_IN_PLACE_BYTES = 1 << 20  # of a segment: smaller ones are copied into their part in no time
 
 Control = Callable[[], None]
 
@@ -53,6 +55,7 @@ class CentralWriter:
             self.buffers,
             token=settings.token,
             n_pieces=self.layout.n_pieces,
+            arena=size_of(self.layout.chunk_bytes, self._window_bytes) if self.layout.is_plain else None,
             welcome=self._welcome,
         )
         self.sealing = Sealing()
@@ -75,15 +78,21 @@ class CentralWriter:
             raise
 
     def _check_sizes(self) -> None:
-        chunk_bytes = self.layout.chunk_rows * self.layout.row_bytes
+        chunk_bytes = self.layout.chunk_bytes
         if chunk_bytes > self.settings.queue_bytes // 2:
             text = f"a chunk of {self.layout.chunk_rows:,} rows has {chunk_bytes:,} bytes"
             raise ValueError(f"{text}: wanted queue_bytes to be twice that, got {self.settings.queue_bytes:,}")
 
+    @property
+    def _window_bytes(self) -> int:
+        """What a producer may have sent that is not acknowledged."""
+        return max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4))
+
     def _begin(self) -> None:
         settings = self.settings
         self._epoch = Epoch(self.folder, take_over=settings.take_over)
-        self._journal = Journal(self.folder, self._epoch.number, self._how)
+        in_place = self.layout.is_as_stored and settings.segment_bytes >= LEAST_IN_PLACE_BYTES
+        self._journal = Journal(self.folder, self._epoch.number, self._how, in_place=in_place)
         self.intake = Intake(self.crowd, self._journal, self._epoch, self.layout, self.buffers, settings)
         self._listener = listener = Listener(self.folder / "journal", settings.address, self._epoch.number)
         self._selector.register(listener.socket, selectors.EVENT_READ, lambda: self.crowd.accept(listener.socket))
@@ -109,7 +118,7 @@ class CentralWriter:
             "epoch": self.journal.epoch,
             "folder": str(self.folder),
             "full": self.intake.full,
-            "window_bytes": max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4)),
+            "window_bytes": self._window_bytes,
             "frame_bytes": self.settings.queue_bytes,
         }
 

@@ -21,7 +21,7 @@ def main() -> None:
     with open(folder / "ballast", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - 1_200_000)
     found: dict[str, object] = {}
-    with out.server(chunk_rows=64, segment_bytes=300_000, seal=seal, queue_bytes="1MB") as server:
+    with out.server(chunk_rows=64, segment_bytes=int(sys.argv[3]), seal=seal, queue_bytes="1MB") as server:
         with connect(server.address, "p", timeout=30) as producer:
             number = 0
             try:

@@ -294,11 +294,12 @@ def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypa
 
 
 @pytest.mark.needs("unshare")
+@pytest.mark.parametrize("segment_bytes", [300_000, 1 << 20], ids=["copied", "in-place"])
 @pytest.mark.parametrize("seal", ["seal", "keep"])
-def test_a_full_disk(tmp_path: Path, seal: str) -> None:
+def test_a_full_disk(tmp_path: Path, seal: str, segment_bytes: int) -> None:
     mount = 'mount -t tmpfs -o size=3M none "$0" && exec "$@"'
     before = ("unshare", "-rm", "sh", "-c", mount, str(tmp_path))
-    command = [*before, sys.executable, "-W", "error", str(CHILD), str(tmp_path), seal]
+    command = [*before, sys.executable, "-W", "error", str(CHILD), str(tmp_path), seal, str(segment_bytes)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -24,9 +24,9 @@ def ran(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
-    found = ran("--everywhere", kind, "--folder", tmp_path)
+@pytest.mark.parametrize(("kind", "how"), [*((kind, []) for kind in NAMES), ("producer", ["--shared"])])
+def test_killed_at_every_failpoint(tmp_path: Path, kind: str, how: list[str]) -> None:
+    found = ran("--everywhere", kind, "--folder", tmp_path, *how)
     assert sorted(found) == sorted(NAMES[kind])
     for name, fate in found.items():
         assert fate["kills"][kind] == 1, name
@@ -34,9 +34,9 @@ def test_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
         assert fate["rows"] == 400
 
 
-@pytest.mark.parametrize("ack", ["process", "disk"])
-def test_killed_at_any_moment(tmp_path: Path, ack: str) -> None:
-    found = ran("--kills", 30, "--seed", 3, "--ack", ack, "--json", "--folder", tmp_path)
+@pytest.mark.parametrize("how", [["process"], ["disk"], ["process", "--shared"], ["disk", "--shared"]])
+def test_killed_at_any_moment(tmp_path: Path, how: list[str]) -> None:
+    found = ran("--kills", 30, "--seed", 3, "--json", "--folder", tmp_path, "--ack", *how)
     assert sum(found["kills"].values()) >= 30
     assert found == found | FINE
     assert found["rows"] > 1000
