@@ -252,6 +252,8 @@ static PyMethodDef methods[] = {
     {"find_header", py_find_header, METH_VARARGS, "find_header(buf, start, stop) -> offset or -1"},
     {"find_end", py_find_end, METH_VARARGS, "find_end(buf, start, stop, crc) -> (offset or -1, crc)"},
     {"frame", py_frame, METH_O, "frame(data) -> bytes"},
+    {"copy_checked", hf_py_copy_checked, METH_VARARGS,
+     "copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again) -> crcs or None"},
     {"pieces", hf_py_pieces, METH_VARARGS, "pieces(names, columns, n) -> [{name: piece}]"},
     {NULL, NULL, 0, NULL},
 };

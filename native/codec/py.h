@@ -24,6 +24,7 @@ int hf_py_refill(PyObject *buf, Py_buffer *view, hf_refill *r);
 /* (frames, bytes, status, needed, start, stop) */
 PyObject *hf_py_walked(const hf_walk *walk, const hf_refill *r);
 
+PyObject *hf_py_copy_checked(PyObject *module, PyObject *args);
 PyObject *hf_py_pieces(PyObject *module, PyObject *args);
 PyObject *hf_py_decoder_type(void);
 PyObject *hf_py_encoder_type(void);

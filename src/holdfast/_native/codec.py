@@ -27,6 +27,11 @@ find_end(buf, start, stop, crc)
                             from `start` up to it (`crc`: of what came before), or -1; and the CRC up to
                             there, or up to stop - 3, from where a next call can go on
 frame(data)                 header + data + footer
+copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again)
+                            chunks of these sizes, which follow each other, from one file to another: read, compared
+                            with the CRCs that are wanted (-1: any), written, and read again. Their CRCs as uint32, or
+                            None where anything was not as it should be, for the caller to find out what. sizes and
+                            wanted are int64; `here` and `again` are memory to work in
 pieces(names, columns, n)   n dicts, the i-th with item i of each column under its name. A column is a sequence, or
                             (sequence, class, slot, ((other slot, value), …)): then the item is put into a slot
                             of a new instance of that class, whose __init__ is not called
@@ -123,6 +128,7 @@ __all__ = [
     "Field",
     "GatherLayout",
     "Gatherer",
+    "copy_checked",
     "crc32c",
     "crc_kind",
     "find_end",
@@ -136,6 +142,7 @@ __all__ = [
 
 NATIVE: bool = not TYPE_CHECKING and _impl.__name__.endswith("_codec")
 
+copy_checked = _impl.copy_checked
 crc32c = _impl.crc32c
 crc_kind = _impl.crc_kind
 scan = _impl.scan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .pure_copy import copy_checked
 from .pure_crc import crc32c, crc_kind
 from .pure_decode import Decoder
 from .pure_encode import Encoder
@@ -13,6 +14,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "Gatherer",
+    "copy_checked",
     "crc32c",
     "crc_kind",
     "find_end",

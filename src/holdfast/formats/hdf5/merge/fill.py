@@ -75,6 +75,7 @@ class Fill:
     ) -> None:
         self._fd, self._target, self.jobs, self.places = fd, target, jobs, places
         self._datasets, self._states, self._sources = datasets, states, sources
+        self._sizes, self._wanted = (np.ascontiguousarray(jobs[:, one]) for one in (SIZE, CRC))
         self.kept = self.copied = 0
         self._turn = threading.Lock()
 
@@ -102,7 +103,6 @@ class Fill:
 
     def _copy(self, batch: Batch, files: Files, spool_fd: int, pair: list[memoryview]) -> None:
         sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
-        wanted_crcs = self.jobs[batch.first : batch.last, CRC].tolist()
         states = self._states.array[batch.first : batch.last]
         if batch.size > len(pair[0]):
             pair[:] = [memoryview(mmap.mmap(-1, batch.size)) for _ in range(2)]
@@ -110,6 +110,28 @@ class Fill:
         if states.all() and self._reads(batch, again, sizes) == [int(state) - _DONE for state in states]:
             self._count(kept=len(sizes))
             return
+        crcs = self._copy_at_once(batch, files, spool_fd, here, again)
+        if crcs is not None:
+            states[:] = crcs.astype(np.uint64) + np.uint64(_DONE)
+            self._count(copied=len(sizes))
+        else:
+            self._copy_step_by_step(batch, files, spool_fd, here, again)
+
+    def _copy_at_once(
+        self, batch: Batch, files: Files, spool_fd: int, here: memoryview, again: memoryview
+    ) -> npt.NDArray[np.uint32] | None:
+        """None: something was not as it should be."""
+        fd = spool_fd if batch.file == SPOOL else files.fd(batch.file)
+        sizes, wanted = self._sizes[batch.first : batch.last].data, self._wanted[batch.first : batch.last].data
+        crcs = codec.copy_checked(fd, batch.offset, self._fd, batch.place, sizes, wanted, here, again)
+        return None if crcs is None else np.frombuffer(crcs, np.uint32)
+
+    def _copy_step_by_step(
+        self, batch: Batch, files: Files, spool_fd: int, here: memoryview, again: memoryview
+    ) -> None:
+        """To find out what is wrong; or that it is not any more."""
+        sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
+        wanted_crcs = self.jobs[batch.first : batch.last, CRC].tolist()
         if batch.file == SPOOL:
             _read_spool(spool_fd, here, batch.offset)
         else:
@@ -121,7 +143,7 @@ class Fill:
         write_all(self._fd, here, batch.place)
         if self._reads(batch, again, sizes) != crcs:
             raise Refusal("write", self._target, _FAILING, batch.place)
-        states[:] = np.array(crcs, np.uint64) + np.uint64(_DONE)
+        self._states.array[batch.first : batch.last] = np.array(crcs, np.uint64) + np.uint64(_DONE)
         self._count(copied=len(sizes))
 
     def _refuse(self, batch: Batch, number: int, crc: int, files: Files) -> None:
