@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._base.codecs import Codec, check_codec
+from ..._native import codec as native
 from .filters import ZSTD
 
 __all__ = ["ChunkSink", "Codec", "check_codec"]
@@ -40,7 +41,7 @@ class ChunkSink:
         self._n_kept = 0
         self._written = 0
         self._dataset: h5py.Dataset | None = None
-        self.crcs: list[int] = []  # of the first chunks, as far as they were told
+        self.crcs: list[int] = []  # of all chunks, in their order; none where HDF5 itself packs them
 
     @property
     def path(self) -> str:
@@ -76,8 +77,7 @@ class ChunkSink:
             self._dataset = self._make(self._chunk)
         first, self._written = self._written, self._written + self._chunk
         self._dataset.id.set_extent((self._written, *self._shape))
-        self._put(first, data)
-        self.crcs.append(crc)
+        self._put(first, data, crc)
 
     def finish(self) -> None:
         """Writes what was kept back. The rest of a last chunk is zeros, behind the dataset's end."""
@@ -113,14 +113,16 @@ class ChunkSink:
             self._dataset[first:] = chunk[:items]
             return
         data: Any = chunk.reshape(-1).view(np.uint8)
-        self._put(first, zlib.compress(data, self._level) if self._kind == "gzip" else data)
+        data = zlib.compress(data, self._level) if self._kind == "gzip" else data
+        self._put(first, data, native.crc32c(data))  # now, while it is in the processor's cache
 
-    def _put(self, first: int, data: Any) -> None:
+    def _put(self, first: int, data: Any, crc: int) -> None:
         """h5py takes its lock for all it asks of HDF5, but not for this: threads with files of their own would meet
         inside of a library that is not made for it."""
         assert self._dataset is not None
         with h5py._objects.phil:
             self._dataset.id.write_direct_chunk((first, *self._zeros), data)
+        self.crcs.append(crc)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Where each chunk is in the file and how many bytes it takes there, in the order of the items."""
