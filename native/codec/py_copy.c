@@ -52,7 +52,7 @@ static int copy(const job *j) {
     size_t at = 0;
     for (size_t i = 0; i < j->n; at += (size_t)j->sizes[i++]) {
         j->crcs[i] = hf_crc32c(0, j->here + at, (size_t)j->sizes[i]);
-        if (j->wanted[i] >= 0 && j->wanted[i] != (int64_t)j->crcs[i]) {
+        if (j->wanted[i] != -1 && j->wanted[i] != (int64_t)j->crcs[i]) {
             return 0;
         }
     }

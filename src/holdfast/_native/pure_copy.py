@@ -42,7 +42,7 @@ def copy_checked(
 
 def _read(fd: int, view: memoryview, offset: int) -> bool:
     done = 0
-    if offset < 0:
+    if offset < 0 and len(view):
         return False  # to preadv -1 is where the file stands
     while done < len(view):
         n = os.preadv(fd, [view[done:]], offset + done)

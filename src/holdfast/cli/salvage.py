@@ -129,6 +129,8 @@ def _ranges(lost: list[tuple[int, int]]) -> str:
 def _hdf5_summary(found: SalvagedHDF5, out: str) -> str:
     if not found.objects_kept:
         return f"nothing could be kept, {out} was not written"
+    if not found.datasets and found.problems:
+        return f"no dataset could be kept; {out} has groups and attributes alone"
     kept = f"{counted(len(found.datasets), 'dataset')} in {out}"
     if not found.problems:
         return f"nothing was damaged: kept all {kept}"

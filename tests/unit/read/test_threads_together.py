@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_files import SCHEMA, ids_of, make_shards
 
 import holdfast as hold
 from holdfast.errors import MapError
+from holdfast.read.flow import stages
 
 N = 200
 
@@ -98,3 +101,71 @@ def test_closed_amid_a_batch_no_other_sample_is_begun_and_no_half_batch_is_given
     closer.join(30)
     assert sorted(begun) == [0, 1]
     assert isinstance(got[0], Exception), got
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_whatever_a_function_raises_no_sample_is_lost_for_it(
+    folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that is no Exception; and the thread that meets it may be slow to say so."""
+    leave = stages._Job._leave
+    calls: list[int] = []
+
+    def slowly(self: Any) -> bool:
+        is_last = leave(self)
+        if threading.current_thread() in raising:
+            time.sleep(0.1)
+        return is_last
+
+    raising: set[threading.Thread] = set()
+
+    def fails(sample: dict[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        if sample["id"] == 5:
+            raising.add(threading.current_thread())
+            raise asyncio.CancelledError
+        time.sleep(0.002)
+        return {"id": sample["id"]}
+
+    monkeypatch.setattr(stages._Job, "_leave", slowly)
+    with pytest.raises(asyncio.CancelledError):
+        list(hold.read(folder, SCHEMA).map(fails, workers).batch(N))
+    assert len(calls) < N // 2
+
+
+def test_closed_before_the_first_batch_is_there_nobody_waits_for_ever(folder: Path) -> None:
+    begun = threading.Event()
+
+    def slow(sample: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        time.sleep(0.01)
+        return {"id": sample["id"]}
+
+    it = hold.read(folder, SCHEMA).map(slow).map(dict, 2).batch(N // 4).iterate()
+    got: list[Any] = []
+
+    def take() -> None:
+        try:
+            got.append(next(it))
+        except Exception as error:  # noqa: BLE001 - which one is looked at below
+            got.append(error)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    assert begun.wait(30)
+    it.close()
+    taker.join(30)
+    assert not taker.is_alive()
+    assert isinstance(got[0], Exception), got
+
+
+def test_chance_of_a_batch_is_the_same_wherever_the_filter_runs(folder: Path) -> None:
+    found = set()
+    for filters, maps in [(0, 0), (0, 2), (2, 0), (2, 2)]:
+        ds = hold.read(folder, SCHEMA).filter(lambda sample: sample["id"] % 3 == 2, filters).batch(16)
+        ds = ds.map(
+            lambda batch, rng: {"id": batch["id"], "r": np.full(len(batch["id"]), rng.random())}, maps, random=True
+        )
+        with ds.iterate() as it:
+            found.add(tuple(float(batch["r"][0]) for batch in it))
+    assert len(found) == 1

@@ -1,8 +1,9 @@
 """An HDF5 file made around chunks that lie in it already: nothing of them is copied.
 
 What the library has to say of the file and its datasets is made in memory, in the oldest form, which has no checksums,
-and put into room that was left free at the file's beginning. Where the chunks are is a tree of our own making behind
-them (a version 1 B-tree, the index that h5py makes by default); the datasets' headers are told where it begins.
+and put into room that was left free at the file's beginning. Where the chunks are is a tree of our own making (a
+version 1 B-tree, the index that h5py makes by default), there as well, or behind the chunks if it is too large; the
+datasets' headers are told where it begins.
 
     https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1.a, IV.A.2.i
 """
@@ -71,7 +72,6 @@ class AroundWriter:
         if len(_skeleton(self.schema, self._columns, chunk_rows, 0)[0]) > room_bytes:  # as long for any number of rows
             raise NoRoomError
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        os.ftruncate(self.fd, end)
 
     def extend_in_place(self, chunks: Sequence[Chunk]) -> None:
         """The next chunk of every column lies there already. Only before any rows that did not fill one."""
@@ -113,13 +113,11 @@ class AroundWriter:
             self._put_kept()
         image, places = _skeleton(self.schema, self._columns, self.chunk_rows, self.rows)
         for place, one, known in zip(places, self._columns, self._chunks, strict=True):
-            if not known:
-                continue
-            self._append(bytes(-self._end % 8))
-            tree, root = _tree(known, (self.chunk_rows, *one.shape, one.dtype.itemsize), self._end)
-            self._append(tree)
-            _ADDRESS.pack_into(image, place, root)
-        _ADDRESS.pack_into(image, _END_AT, self._end)
+            if known:
+                steps = (self.chunk_rows, *one.shape, one.dtype.itemsize)
+                _ADDRESS.pack_into(image, place, self._put_tree(image, known, steps))
+        # What an earlier try left behind it stays: somebody may look through the file just now.
+        _ADDRESS.pack_into(image, _END_AT, max(self._end, os.fstat(self.fd).st_size))
         assert len(image) <= self._room_bytes
         _write(self.fd, image, 0)
         known_crcs = {chunk[:2]: chunk[2] for known in self._chunks for chunk in known}
@@ -127,6 +125,18 @@ class AroundWriter:
         size_bytes, crc, _ = checksums(self.fd, in_order, known_crcs)
         chunks = {one.path: known for one, known in zip(self._columns, self._chunks, strict=True)}
         return Settled(self.rows, size_bytes, crc, chunks)
+
+    def _put_tree(self, image: bytearray, chunks: Sequence[Chunk], steps: tuple[int, ...]) -> int:
+        """Its address. In the room if it fits: of a file that is cut, all but what was cut off can then be found."""
+        at = len(image) + -len(image) % 8
+        tree, root = _tree(chunks, steps, at)
+        if at + len(tree) <= self._room_bytes:
+            image += bytes(at - len(image)) + tree
+            return root
+        self._append(bytes(-self._end % 8))
+        tree, root = _tree(chunks, steps, self._end)
+        self._append(tree)
+        return root
 
     def discard(self) -> None:
         """Lets go of the file: it is somebody else's. Safe to call twice."""

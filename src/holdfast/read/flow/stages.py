@@ -78,11 +78,17 @@ class _Job:
             doing = self._join()
             if doing is None:
                 return False
+            if self._is_cancelled:  # while it was split into samples
+                doing.stop()
             try:
                 doing.run()
+            except BaseException as error:
+                self.error = error  # before anybody may leave last, and take its sample for one that was filtered out
+                doing.stop()
+                raise
             finally:
                 is_last = self._leave()
-            if is_last and not self._is_cancelled:  # then some of its samples may be missing
+            if is_last and self.error is None and not self._is_cancelled:  # else some samples may be missing
                 self.outcome = doing.finish()
         except BaseException as error:  # noqa: BLE001 - it is raised where the item is asked for
             self.error = error
@@ -94,8 +100,8 @@ class _Job:
     def _join(self) -> Doing | None:
         """None: others have begun all of it, or it is not to be begun any more."""
         with self._turn:
-            if self._given is not None:
-                given, self._given = self._given, None
+            given, self._given = self._given, None
+            if given is not None:
                 self._doing = Doing(self._work, given, _no_tell)
             if self._doing is not None:
                 self._at_it += 1
@@ -138,7 +144,11 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
             is_done = job.run()
             meter.add(work.name, perf_counter() - start, workers, calls=is_done)
 
+    has_ended = False
+
     def end() -> None:
+        nonlocal has_ended
+        has_ended = True
         for _ in range(workers):
             jobs.put(None)
         for job in list(waiting):
@@ -153,6 +163,8 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
                 thread.start()
             for item in items:
                 waiting.append(_Job(item, work))
+                if has_ended:  # nobody is there to do it: whoever waits for it is not to wait
+                    waiting[-1].cancel()
                 for _ in range(together):
                     jobs.put(waiting[-1])
                 if len(waiting) > workers:

@@ -112,7 +112,9 @@ class Work:
         self, number: int, function: Function, rows: Any, given: Given, stay: Ints | None
     ) -> tuple[Any, Ints | None, Failure | None]:
         try:
-            found = function.function(rows, self._chance(given, 0)) if function.random else function.function(rows)
+            # By the first row that is left: the same wherever a filter before it ran.
+            first = 0 if stay is None or not len(stay) else int(stay[0])
+            found = function.function(rows, self._chance(given, first)) if function.random else function.function(rows)
             if function.kind == "map":
                 if found is None:
                     raise TypeError("wanted a batch, got None: does it return one?")

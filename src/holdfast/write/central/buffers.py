@@ -22,8 +22,12 @@ class Buffers:
             self.bytes -= len(self._free.pop(0))
         if self.bytes > self._lent and self.bytes + wanted > self.most_bytes:
             return None
+        try:
+            buffer = bytearray(wanted)
+        except MemoryError:
+            return None
         self.bytes += wanted
-        return bytearray(wanted)
+        return buffer
 
     def give(self, buffer: bytearray) -> None:
         self._free.append(buffer)

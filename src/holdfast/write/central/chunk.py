@@ -80,6 +80,10 @@ class Chunk:
         if not self.rows:
             self._room = self._free.pop() if self._free else self._new_room()
 
+    def let_go(self) -> None:
+        """Of all memory: nothing is added any more."""
+        self._arena, self._free, self._room = None, [], Room([])
+
     def _new_room(self) -> Room:
         return Room([None] * len(self._layout.columns))
 

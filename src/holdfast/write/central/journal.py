@@ -194,7 +194,8 @@ class Journal:
             _log.error(text, found.path, f"{found.end:,}", found.bad, kept)
         elif found.size > found.end:
             _log.info("%s: cut %s bytes of an unfinished frame", found.path.name, f"{found.size - found.end:,}")
-        if not found.leaves_room:  # else it may be a part just now, of an older server whose sealer is still at work
+        # What may be a part just now, of an older server whose sealer is still at work, is left as it is.
+        if found.start and not found.leaves_room:
             os.truncate(found.path, found.end)
 
 

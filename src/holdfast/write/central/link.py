@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 from ...errors import InputError, RefusedError, ServerLostError
@@ -94,7 +95,8 @@ class Link:
     def _welcomed(self, welcome: dict[str, Any], fds: list[int]) -> None:
         self.welcome, self.full, self.arena = welcome, welcome["full"], None
         if welcome.get("arena") and fds:  # none: no descriptor was free for it
-            self.arena = Arena(fds[0], *welcome["arena"])
+            with suppress(OSError):  # no memory: then rows are sent
+                self.arena = Arena(fds[0], *welcome["arena"])
 
     def hear(self, fds: list[int] | None = None) -> list[Message]:
         """What has come; `fds` takes descriptors that came with it. OSError, EOFError, ValueError: the connection is of

@@ -251,8 +251,13 @@ class Producer:
             except RefusedError:
                 self.close()
                 raise
+            except WriteError:
+                raise
             except (OSError, EOFError, ValueError) as error:
                 self._link.lost(error)
+            except BaseException:  # Ctrl-C: how much of a frame was sent is not known, so all of it is sent again
+                self._link.close()
+                raise
 
     @property
     def _handed_over(self) -> bool:
@@ -358,6 +363,10 @@ class Producer:
             if self._state == "open":
                 self._state = "closed"
                 self._link.close()
+                self._link.arena = None
+                self._under_way = []
+                self._frames.clear()
+                self._chunk.let_go()
 
     def after_fork_in_child(self) -> None:
         self._turn = threading.RLock()  # the thread that may have had it is not here

@@ -50,6 +50,10 @@ class Sealing:
         """How long until a next try makes sense."""
         return max(0.0, self._not_before_s - time.monotonic())
 
+    def try_now(self) -> None:
+        """Whatever went wrong before."""
+        self.failures, self._not_before_s = 0, 0.0
+
     def start(self) -> None:
         """Beforehand: loading the library takes a while."""
         if self._child is None:

@@ -150,29 +150,22 @@ class SegmentView:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = os.fstat(fd).st_size
+            self._read_head(fd)
             if self.size:
                 self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ)
                 self._map.madvise(mmap.MADV_SEQUENTIAL)
         finally:
             os.close(fd)
         self.view = memoryview(b"" if self._map is None else self._map)
-        self.settings, self.start = self._settings(0)
+
+    def _read_head(self, fd: int) -> None:
+        """Not through memory: the room is a hole, and to look into one takes room on a tmpfs, which may be full."""
         self.leaves_room = False
+        self.settings, self.start = _settings(fd, 0)
         if self.settings is None:
-            self.settings, end = self._settings(ROOM_BYTES)
+            self.settings, end = _settings(fd, ROOM_BYTES)
             self.leaves_room = self.settings is not None and end <= _FIRST_AT
             self.start = _FIRST_AT if self.leaves_room else 0
-
-    def _settings(self, at: int) -> tuple[dict[str, Any] | None, int]:
-        """And where they end."""
-        if self.size < at + _START.size:
-            return None, 0
-        magic, size, crc = _START.unpack_from(self.view, at)
-        at += _START.size
-        if magic != _MAGIC or size > _MOST_SETTINGS_BYTES or at + size > self.size:
-            return None, 0
-        text = bytes(self.view[at : at + size])
-        return (json.loads(text), at + size) if crc32c(text) == crc else (None, 0)
 
     def frames(self, end: int | None = None) -> Iterator[Placed]:
         """All up to `end`. FrameError: what follows is none."""
@@ -228,6 +221,19 @@ class SegmentView:
         self.close()
 
 
+def _settings(fd: int, at: int) -> tuple[dict[str, Any] | None, int]:
+    """And where they end."""
+    head = os.pread(fd, _START.size, at)
+    if len(head) < _START.size:
+        return None, 0
+    magic, size, crc = _START.unpack(head)
+    if magic != _MAGIC or size > _MOST_SETTINGS_BYTES:
+        return None, 0
+    text = os.pread(fd, size, at + _START.size)
+    good = len(text) == size and crc32c(text) == crc
+    return (json.loads(text), at + _START.size + size) if good else (None, 0)
+
+
 @dataclass(slots=True)
 class Found:
     """What a look through a segment found. `end`: behind its last good frame; `bad`: why there is no next one."""
@@ -246,10 +252,9 @@ class Found:
 def scan(path: Path) -> Found:
     with SegmentView(path) as segment:
         found = Found(path, segment.size, segment.start, segment.start, segment.leaves_room)
-        if segment.settings is None:
-            found.bad = "it ends before its first frame"
-            return found
         try:
+            if segment.settings is None:
+                raise FrameError("its head is damaged, or not there")
             for placed in segment.frames():
                 raise_mark(found.marks, placed.meta.producer, placed.head.end)
                 found.end = placed.at + placed.head.payload_bytes

@@ -266,6 +266,7 @@ class CentralWriter:
 
     def _seal_all(self) -> None:
         """WriteError: it cannot be done; the journal is kept, and the next server does it."""
+        self.sealing.try_now()
         while self.settings.seal and self.journal.closed:
             self._round(_TICK_S)
             if self.sealing.trouble and self.sealing.failures >= _MOST_FAILURES:

@@ -187,6 +187,50 @@ def test_a_server_without_memory_to_share_takes_rows_all_the_same(out: Out, monk
     check(out, p=3 * CHUNK)
 
 
+def test_a_producer_that_cannot_map_it_sends(out: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(arenas, "_mapped", fail)
+    with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
+        assert producer._link.arena is None
+        producer.put_many(rows(0, 3 * CHUNK))
+    check(out, p=3 * CHUNK)
+
+
+def test_a_closed_producer_that_is_kept_keeps_no_memory(out: Out) -> None:
+    def count() -> int:
+        return Path("/proc/self/maps").read_text().count("holdfast-arena")
+
+    before = count()
+    with out.server(chunk_rows=CHUNK) as server:
+        kept = [connect(server.address, f"p{number}") for number in range(5)]
+        for producer in kept:
+            producer.put_many(rows(0, CHUNK + 3))
+        assert count() == before + 5
+        for producer in kept:
+            producer.commit()
+            producer.close()
+        assert count() == before
+        assert [producer.next_seq for producer in kept] == [CHUNK + 3] * 5
+
+
+def test_an_exception_amid_a_frame_and_all_is_sent_again(out: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
+        send, link = producer._link.send, producer._link
+
+        def half(buffers: list[Any]) -> int:
+            monkeypatch.undo()
+            send([bytes(buffers[0])[:20]])
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(link, "send", half)
+        with pytest.raises(KeyboardInterrupt):
+            producer.put_many(rows(0, 30 * CHUNK))
+        producer.put_many(rows(producer.next_seq, 40 * CHUNK - producer.next_seq))
+    check(out, p=40 * CHUNK)
+
+
 # ---- those who lie
 
 

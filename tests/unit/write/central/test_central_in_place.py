@@ -14,6 +14,7 @@ from central_making import by_producer, served
 import holdfast as hold
 from holdfast.errors import WriteError
 from holdfast.formats.hdf5.around import AroundWriter
+from holdfast.formats.hdf5.salvage import salvage_hdf5
 from holdfast.write.central import sealer
 from holdfast.write.central.journal import Closed, Journal
 from holdfast.write.central.producer import connect
@@ -59,6 +60,7 @@ def test_the_segment_is_the_part(out: Out, codec: Any) -> None:
                 a.put_many(rows(at, 16))
                 b.put_many(rows(at, 16))
             a.put_many(rows(160, 3))
+            a.commit()
             [segment] = (out.folder / "journal").glob("*.hfj")
             inode = segment.stat().st_ino
     [record] = out.parts()
@@ -243,3 +245,32 @@ def test_torn_in_the_room_and_in_its_own_head(out: Out) -> None:
         assert scan(path).end in (0, FRAMES_AT)
     path.write_bytes(whole)
     assert scan(path).marks == {"p": 20}
+
+
+def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
+    out: Out, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = kept(out, 100)
+    whole = bytearray(path.read_bytes())
+    whole[ROOM_BYTES + 60] ^= 1
+    path.write_bytes(whole)
+    with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
+        assert producer.next_seq == 0
+        producer.put_many(rows(0, 100))
+    assert "is damaged at byte" in caplog.text
+    [name] = os.listdir(out.folder / "quarantine")
+    assert (out.folder / "quarantine" / name).read_bytes() == whole
+    check(out, p=100)
+
+
+def test_of_a_part_that_was_cut_all_but_what_is_gone_is_salvaged(out: Out, tmp_path: Path) -> None:
+    with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
+        producer.put_many(rows(0, 400))
+    [record] = out.parts()
+    path = out.path_of(record)
+    assert is_in_place(path)
+    os.truncate(path, record.bytes * 9 // 10)
+    salvage_hdf5(path, tmp_path / "rescued.h5")
+    with h5py.File(tmp_path / "rescued.h5") as file:
+        assert np.array_equal(file["seq"][:300], np.arange(300))
+        assert np.array_equal(file["x"][:300, 0], np.arange(300))

@@ -39,8 +39,14 @@ class Files:
             return self._fds[number]
         if len(self._fds) >= self._most:
             os.close(self._fds.popitem(last=False)[1])
-        self._fds[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._fds[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._unreadable(number, error) from error
         return self._fds[number]
+
+    def _unreadable(self, number: int, error: OSError) -> Refusal:
+        return Refusal("input", self.path(number), f"cannot be read any more: {error.strerror}")
 
     def hdf5(self, number: int) -> h5py.File:
         if number not in self._files:
@@ -68,7 +74,10 @@ class Files:
     def read_into(self, number: int, view: memoryview, offset: int) -> None:
         fd, done = self.fd(number), 0
         while done < len(view):
-            n = os.preadv(fd, [view[done:]], offset + done)
+            try:
+                n = os.preadv(fd, [view[done:]], offset + done)
+            except OSError as error:
+                raise self._unreadable(number, error) from error
             if not n:
                 raise Refusal("corrupt", self.path(number), "it ends here, it was cut while it was read", offset + done)
             done += n
