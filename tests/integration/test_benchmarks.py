@@ -71,7 +71,8 @@ def test_a_quick_run_tells_every_row(tmp_path: Path) -> None:
         assert peer in done.stdout
         assert peer in page
     assert (out / "tfrecord.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert list((tmp_path / "tmp").iterdir()) == []  # the data files are gone
+    left = [one.name for one in (tmp_path / "tmp").iterdir()]
+    assert set(left) <= {"__pycache__"}  # the data files are gone; of functions that TensorFlow writes, this may stay
 
 
 def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
