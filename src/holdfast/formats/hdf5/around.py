@@ -10,7 +10,6 @@ datasets' headers are told where it begins.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import zlib
@@ -21,11 +20,11 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from ..._base.placed import write_all
 from ..._native import codec as native
 from ...schema import Schema, Value, check_schema
-from ..schema_json import schema_to_json
-from .layout import DTYPES, MARK, key_of
-from .sink import Codec
+from .layout import DTYPES, MARK, key_of, schema_mark
+from .sink import Codec, make_dataset
 from .writer import Chunk, Place, Settled, checksums, packings
 
 _UNDEFINED = (1 << 64) - 1
@@ -54,7 +53,8 @@ class _Told(NamedTuple):
 
 
 class AroundWriter:
-    """For an owner that gives the file its real name later, like HDF5Writer. Owns a second name of `path`'s file.
+    """For an owner that gives the file its real name later, like HDF5Writer. `path` is one of the names of a file that
+    is somebody else's; it is taken away in the end.
 
     room_bytes   how much is free at the beginning. NoRoomError: it is not enough
     end          what is behind it is not wanted, and is written over
@@ -104,7 +104,7 @@ class AroundWriter:
 
     def _append(self, data: bytes) -> int:
         at, self._end = self._end, self._end + len(data)
-        _write(self.fd, data, at)
+        write_all(self.fd, data, at)
         return at
 
     def settle(self) -> Settled:
@@ -119,7 +119,7 @@ class AroundWriter:
         # What an earlier try left behind it stays: somebody may look through the file just now.
         _ADDRESS.pack_into(image, _END_AT, max(self._end, os.fstat(self.fd).st_size))
         assert len(image) <= self._room_bytes
-        _write(self.fd, image, 0)
+        write_all(self.fd, image, 0)
         known_crcs = {chunk[:2]: chunk[2] for known in self._chunks for chunk in known}
         in_order: list[Place] = sorted(known_crcs)
         size_bytes, crc, _ = checksums(self.fd, in_order, known_crcs)
@@ -139,7 +139,7 @@ class AroundWriter:
         return root
 
     def discard(self) -> None:
-        """Lets go of the file: it is somebody else's. Safe to call twice."""
+        """Takes `path` away, and lets go of the file. Safe to call twice."""
         try:
             if self.fd >= 0:
                 os.unlink(self.path)
@@ -158,13 +158,6 @@ def _told(name: str, column: Any, packing: tuple[str | None, int]) -> _Told:
     return _Told(key_of(name, column), np.dtype(DTYPES[column.type_name]), column.shape, *packing)
 
 
-def _write(fd: int, data: Any, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        n = os.pwrite(fd, view, offset)
-        view, offset = view[n:], offset + n
-
-
 # ---- what the library says
 
 
@@ -173,16 +166,8 @@ def _skeleton(schema: Schema, columns: Sequence[_Told], chunk_rows: int, rows: i
     # In memory: the name is never used.
     with h5py.File("-", "w", driver="core", backing_store=False, libver=("earliest", "v110")) as file:
         for one in columns:
-            packed = {"compression": "gzip", "compression_opts": one.level} if one.kind == "gzip" else {}
-            file.create_dataset(
-                one.path,
-                (rows, *one.shape),
-                maxshape=(None, *one.shape),
-                chunks=(chunk_rows, *one.shape),
-                dtype=one.dtype,
-                **packed,
-            )
-        file.attrs[MARK] = json.dumps({"version": 1, "schema": schema_to_json(schema)})
+            make_dataset(file, one.path, one.dtype, one.shape, chunk_rows, (one.kind, one.level), rows)
+        file.attrs[MARK] = schema_mark(schema)
         headers = [h5py.h5o.get_info(file[one.path].id).addr for one in columns]
         file.flush()
         image = bytearray(file.id.get_file_image())

@@ -19,7 +19,7 @@ import h5py
 
 from ...errors import SchemaError
 from ...schema import Bytes, Column, Ragged, Schema, Value
-from ..schema_json import column_from_json, schema_from_json
+from ..schema_json import column_from_json, schema_from_json, schema_to_json
 
 MARK = "holdfast"
 DTYPES = {"Int64": "<i8", "Float32": "<f4", "Bytes": "u1"}
@@ -56,6 +56,11 @@ def marked_column(thing: Any) -> Column | None:
         return column_from_json(content["column"]) if content else None
     except (SchemaError, KeyError):
         return None
+
+
+def schema_mark(schema: Schema) -> str:
+    """What a file says of the schema it was written with."""
+    return json.dumps({"version": 1, "schema": schema_to_json(schema)})
 
 
 def marked_schema(file: h5py.File) -> dict[str, Column] | None:

@@ -13,7 +13,27 @@ from ..._base.codecs import Codec, check_codec
 from ..._native import codec as native
 from .filters import ZSTD
 
-__all__ = ["ChunkSink", "Codec", "check_codec"]
+__all__ = ["ChunkSink", "Codec", "check_codec", "make_dataset"]
+
+
+def make_dataset(
+    group: h5py.Group,
+    name: str,
+    dtype: npt.DTypeLike,
+    shape: tuple[int, ...],
+    chunk_items: int,
+    codec: tuple[str | None, int],
+    items: int = 0,
+) -> h5py.Dataset:
+    """One that can grow, for so many items of a shape."""
+    kind, level = codec
+    packed: dict[str, Any] = {} if kind is None else {"compression": kind}
+    if kind == "gzip":
+        packed["compression_opts"] = level
+    elif kind == "zstd":
+        packed = {"compression": ZSTD, "compression_opts": (level,)}
+    chunks, most = (chunk_items, *shape), (None, *shape)
+    return group.create_dataset(name, (items, *shape), maxshape=most, chunks=chunks, dtype=dtype, **packed)
 
 
 class ChunkSink:
@@ -90,19 +110,8 @@ class ChunkSink:
             self._n_kept = 0
 
     def _make(self, chunk_items: int) -> h5py.Dataset:
-        packed: dict[str, Any] = {} if self._kind is None else {"compression": self._kind}
-        if self._kind == "gzip":
-            packed["compression_opts"] = self._level
-        elif self._kind == "zstd":
-            packed = {"compression": ZSTD, "compression_opts": (self._level,)}
-        return self._group.create_dataset(
-            self._name,
-            (0, *self._shape),
-            maxshape=(None, *self._shape),
-            chunks=(chunk_items, *self._shape),
-            dtype=self._kept.dtype,
-            **packed,
-        )
+        packing = self._kind, self._level
+        return make_dataset(self._group, self._name, self._kept.dtype, self._shape, chunk_items, packing)
 
     def _write(self, chunk: npt.NDArray[Any], items: int) -> None:
         if self._dataset is None:

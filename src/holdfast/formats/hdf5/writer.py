@@ -15,10 +15,10 @@ import numpy as np
 from ..._native import codec as native
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..schema_json import column_to_json, schema_to_json
+from ..schema_json import column_to_json
 from .filters import PACKAGE, ZSTD, has_filter
 from .joined_crc import join
-from .layout import DTYPES, MARK, check_keys, is_packed, key_of
+from .layout import DTYPES, MARK, check_keys, is_packed, key_of, schema_mark
 from .sink import ChunkSink, Codec, check_codec
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
@@ -75,7 +75,7 @@ class HDF5Writer:
                 _ColumnSinks(self._file, name, column, self.chunk_rows, packing[name])
                 for name, column in self.schema.items()
             ]
-            self._file.attrs[MARK] = json.dumps({"version": 1, "schema": schema_to_json(self.schema)})
+            self._file.attrs[MARK] = schema_mark(self.schema)
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
         except BaseException:

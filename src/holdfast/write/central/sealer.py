@@ -69,8 +69,8 @@ def _is_full(error: BaseException) -> bool:
 
 
 def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
-    """Makes the part of a segment, if there is none yet; how many rows it has. `in_place`: nobody else looks at what is
-    behind its end, or before its frames."""
+    """Makes the part of a segment, if there is none yet; how many rows it has. `in_place`: nobody else writes behind
+    its end, or before its frames."""
     folder = path.parent.parent
     task = task_of(path.name)
     done = find_committed(folder / "parts", task)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import holdfast as hold
 from holdfast.formats.shard import open_shard
 from holdfast.write.central.server import CentralWriter
@@ -24,6 +26,7 @@ SCHEMA = {
     "lists": hold.Ragged(hold.Ragged(hold.Int64())),
 }
 SMALL = {"x": hold.Int64()}
+WIDE = {"x": hold.Float32(255), "seq": hold.Int64()}  # the second column begins at no multiple of 8
 PATIENCE_S = 30.0
 
 
@@ -42,6 +45,22 @@ def rows(first: int, count: int) -> dict[str, Any]:
 
 def row(number: int) -> dict[str, Any]:
     return {name: column[0] for name, column in rows(number, 1).items()}
+
+
+def wide_rows(first: int, count: int) -> dict[str, Any]:
+    seq = np.arange(first, first + count)
+    return {"x": np.repeat(seq[:, None], 255, 1).astype(np.float32), "seq": seq}
+
+
+def check_wide(out: Out, **wanted: int) -> None:
+    """So many rows of each producer, in its order, with the values that belong to them, and every byte as recorded."""
+    found = by_producer(out)
+    assert {name: len(got["seq"]) for name, got in found.items()} == wanted
+    for got in found.values():
+        assert got["seq"] == list(range(len(got["seq"])))
+        assert (np.array(got["x"]) == np.arange(len(got["seq"]))[:, None]).all()
+    report = out.verify()
+    assert report.ok, report.problems
 
 
 def small(tmp_path: Path) -> Out:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import PATIENCE_S, by_producer, served
+from central_making import PATIENCE_S, WIDE, check_wide, served
+from central_making import wide_rows as rows
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
@@ -27,27 +28,12 @@ from holdfast.write.central.messages import ACK, REFUSED, WELCOME, Unpacker, pac
 from holdfast.write.central.producer import connect
 from holdfast.write.out import Out, write
 
-WIDE = {"x": hold.Float32(255), "seq": hold.Int64()}  # the second column begins at no multiple of 8
 CHUNK = 64  # rows: 67 kB
-
-
-def rows(first: int, count: int) -> dict[str, Any]:
-    seq = np.arange(first, first + count)
-    return {"x": np.repeat(seq[:, None], 255, 1).astype(np.float32), "seq": seq}
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Out:
     return write(tmp_path / "run", WIDE)
-
-
-def check(out: Out, **wanted: int) -> None:
-    found = by_producer(out)
-    assert {name: len(got["seq"]) for name, got in found.items()} == wanted
-    for got in found.values():
-        assert got["seq"] == list(range(len(got["seq"])))
-        assert (np.array(got["x"]) == np.arange(len(got["seq"]))[:, None]).all()
-    assert out.verify().ok
 
 
 def sent_bytes(producer: Any) -> list[int]:
@@ -76,7 +62,7 @@ def test_only_heads_and_what_fills_no_chunk_cross_the_socket(out: Out, codec: An
         producer.commit()
         assert sum(sent) > 10 * 1028
         assert server.stats()["memory_bytes"] >= producer._link.arena.bytes
-    check(out, p=40 * CHUNK + 10)
+    check_wide(out, p=40 * CHUNK + 10)
 
 
 def test_rows_one_by_one_and_in_odd_steps(out: Out) -> None:
@@ -85,7 +71,7 @@ def test_rows_one_by_one_and_in_odd_steps(out: Out) -> None:
             producer.put_many(rows(at, min(37, 5 * CHUNK - at)))
         for at in range(5 * CHUNK, 7 * CHUNK):
             producer.put(x=[at] * 255, seq=at)
-    check(out, p=7 * CHUNK)
+    check_wide(out, p=7 * CHUNK)
 
 
 @pytest.mark.parametrize("schema", [{"t": hold.Bytes(), "x": hold.Float32(4096)}, {"x": hold.Float32(4)}])
@@ -104,7 +90,7 @@ def test_packed_rows_and_tcp_are_sent(tmp_path: Path) -> None:
         with connect(server.address, "q", token="t") as producer:
             assert producer._link.arena is None
             producer.put_many(rows(0, 100))
-    check(out, p=100, q=100)
+    check_wide(out, p=100, q=100)
 
 
 def test_unacknowledged_rows_of_a_lost_server_are_sent_again(out: Out) -> None:
@@ -119,7 +105,7 @@ def test_unacknowledged_rows_of_a_lost_server_are_sent_again(out: Out) -> None:
     with out.server(chunk_rows=CHUNK), producer:
         producer.put_many(rows(5 * CHUNK + 5, 20 * CHUNK))
         assert producer._link.arena is not old
-    check(out, p=25 * CHUNK + 5)
+    check_wide(out, p=25 * CHUNK + 5)
 
 
 def test_a_producer_that_goes_leaves_nothing_behind(out: Out) -> None:
@@ -134,7 +120,7 @@ def test_a_producer_that_goes_leaves_nothing_behind(out: Out) -> None:
         assert maps.count("holdfast-arena") <= 2  # the last one's, and one that is about to go
         assert descriptors <= 1 + 20
         assert held <= 2 * (arenas.size_of(CHUNK * 1028, 4 << 20) or (0, 0))[0] * (CHUNK * 1028 + 4096)
-    check(out, **{f"p{number}": CHUNK for number in range(20)})
+    check_wide(out, **{f"p{number}": CHUNK for number in range(20)})
 
 
 def test_forty_producers_cost_a_descriptor_each(out: Out) -> None:
@@ -151,7 +137,7 @@ def test_forty_producers_cost_a_descriptor_each(out: Out) -> None:
         assert server.stats()["memory_bytes"] <= 256_000_000
         for producer in producers:
             producer.close()
-    check(out, **{f"p{number}": CHUNK for number in range(40)})
+    check_wide(out, **{f"p{number}": CHUNK for number in range(40)})
 
 
 def test_without_a_free_descriptor_rows_are_sent(out: Out) -> None:
@@ -172,7 +158,7 @@ def test_without_a_free_descriptor_rows_are_sent(out: Out) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for fd in held:
                 os.close(fd)
-    check(out, p=3 * CHUNK)
+    check_wide(out, p=3 * CHUNK)
 
 
 def test_a_server_without_memory_to_share_takes_rows_all_the_same(out: Out, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +170,7 @@ def test_a_server_without_memory_to_share_takes_rows_all_the_same(out: Out, monk
         assert producer._link.arena is None
         assert server.buffers.bytes == 0
         producer.put_many(rows(0, 3 * CHUNK))
-    check(out, p=3 * CHUNK)
+    check_wide(out, p=3 * CHUNK)
 
 
 def test_a_producer_that_cannot_map_it_sends(out: Out, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +181,7 @@ def test_a_producer_that_cannot_map_it_sends(out: Out, monkeypatch: pytest.Monke
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer._link.arena is None
         producer.put_many(rows(0, 3 * CHUNK))
-    check(out, p=3 * CHUNK)
+    check_wide(out, p=3 * CHUNK)
 
 
 def test_a_closed_producer_that_is_kept_keeps_no_memory(out: Out) -> None:
@@ -228,7 +214,7 @@ def test_an_exception_amid_a_frame_and_all_is_sent_again(out: Out, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             producer.put_many(rows(0, 30 * CHUNK))
         producer.put_many(rows(producer.next_seq, 40 * CHUNK - producer.next_seq))
-    check(out, p=40 * CHUNK)
+    check_wide(out, p=40 * CHUNK)
 
 
 # ---- those who lie
@@ -297,7 +283,7 @@ def test_a_frame_that_is_not_in_its_slot_is_refused(out: Out, wrong: Any, said: 
         liar.close()
         with connect(server.address, "honest") as producer:
             producer.put_many(rows(0, CHUNK))
-    check(out, honest=CHUNK)
+    check_wide(out, honest=CHUNK)
 
 
 def test_a_frame_in_its_slot_byte_by_byte(out: Out) -> None:
@@ -395,4 +381,4 @@ def test_a_refused_producer_gives_its_memory_back(out: Out) -> None:
                 first.commit()
             assert second._link.arena is not None
             assert server.buffers.bytes < 2 * second._link.arena.bytes
-    check(out, p=2 * CHUNK)
+    check_wide(out, p=2 * CHUNK)

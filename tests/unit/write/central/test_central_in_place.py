@@ -9,7 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from central_making import by_producer, served
+from central_making import WIDE, check_wide, served
+from central_making import wide_rows as rows
 
 import holdfast as hold
 from holdfast.errors import WriteError
@@ -19,16 +20,11 @@ from holdfast.write.central import sealer
 from holdfast.write.central.journal import Closed, Journal
 from holdfast.write.central.producer import connect
 from holdfast.write.central.segment import ROOM_BYTES, SegmentView, scan
+from holdfast.write.consolidate import Order
 from holdfast.write.out import Out, write
 
-WIDE = {"x": hold.Float32(255), "seq": hold.Int64()}
 CHUNK = 8
 FRAMES_AT = 64 << 10
-
-
-def rows(first: int, count: int) -> dict[str, Any]:
-    seq = np.arange(first, first + count)
-    return {"x": np.repeat(seq[:, None], 255, 1).astype(np.float32), "seq": seq}
 
 
 @pytest.fixture
@@ -37,13 +33,7 @@ def out(tmp_path: Path) -> Out:
 
 
 def check(out: Out, **wanted: int) -> None:
-    found = by_producer(out)
-    assert {name: len(got["seq"]) for name, got in found.items()} == wanted
-    for got in found.values():
-        assert got["seq"] == list(range(len(got["seq"])))
-        assert (np.array(got["x"]) == np.arange(len(got["seq"]))[:, None]).all()
-    report = out.verify()
-    assert report.ok, report.problems
+    check_wide(out, **wanted)
     assert [name for name in os.listdir(out.folder / "journal") if not name.startswith(("EPOCH", "marks"))] == []
     assert os.listdir(out.folder / "tmp") == []
 
@@ -121,8 +111,9 @@ def test_parts_of_both_kinds_are_joined_and_read(out: Out, tmp_path: Path) -> No
     for name, options in (("a", {}), ("b", {"segment_bytes": 1000})):
         with out.server(chunk_rows=CHUNK, **options) as server, connect(server.address, name) as producer:
             producer.put_many(rows(0, 100))
-    for order in ("exact", "any"):
-        made = out.consolidate(tmp_path / f"{order}.h5", order=order)  # type: ignore[arg-type]
+    orders: list[Order] = ["exact", "any"]
+    for order in orders:
+        made = out.consolidate(tmp_path / f"{order}.h5", order=order)
         with h5py.File(made.path) as file:
             got = file["seq"][:]
             assert sorted(got) == sorted([*range(100)] * 2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...._base.placed import write_all
 from ...._native import codec
 from .encode import Encoder
 from .facts import Ints, Raw, Refusal, Run, Source, Target
@@ -144,12 +145,6 @@ class Spool:
     def close(self) -> None:
         os.close(self.fd)
         os.close(self._index)
-
-
-def write_all(fd: int, view: memoryview, offset: int) -> None:
-    while view:
-        n = os.pwrite(fd, view, offset)
-        view, offset = view[n:], offset + n
 
 
 def pack_all(

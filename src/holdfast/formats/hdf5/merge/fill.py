@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...._base.placed import write_all
 from ...._base.threads import Stop, run_all
 from ...._native import codec
-from .build import Builder, write_all
+from .build import Builder
 from .facts import NO_CRC, Ints, Raw, Refusal, Source
 from .plan import BUILT, CRC, FILE, NUMBER, OFFSET, SIZE, SPOOL, Plan
 from .rows import Files, check_crc

@@ -15,8 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...._base.placed import write_all
 from .agree import Agreement
-from .build import write_all
 from .encode import fill_of, plist_of
 from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
