@@ -22,6 +22,7 @@ from unittest import mock
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils import signal_handling
 
 import leftovers
 import line_server
@@ -517,6 +518,33 @@ def out_of_descriptors() -> dict[str, Any]:
     return {"type": type(error).__name__, "error": str(error), "left": _added(before)}
 
 
+def killed_while_starting(by_handler: bool) -> dict[str, Any]:
+    """A worker dies before there is an iterator: while the first batches are asked for, or a moment before."""
+
+    def kill() -> None:
+        os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+        time.sleep(0.3)
+
+    class Deadly:
+        def __iter__(self) -> Iterator[int]:
+            kill()
+            return iter(range(24))
+
+    set_handler = signal_handling._set_SIGCHLD_handler
+    before = leftovers.take()
+    if by_handler:
+
+        def set_and_kill() -> None:
+            set_handler()
+            kill()
+
+        with mock.patch.object(signal_handling, "_set_SIGCHLD_handler", set_and_kill):
+            error = _drain(loader())
+    else:
+        error = _drain(loader(sampler=Deadly()))
+    return {"type": type(error).__name__, "error": str(error), "left": _added(before)}
+
+
 def silent_sentinel() -> dict[str, Any]:
     """A worker's end is not heard: another process holds its pipe open, as one does that is forked by a thread."""
     read_end, write_end = os.pipe()
@@ -552,6 +580,7 @@ if __name__ == "__main__":
             closed_and_used_again,
             inherited,
             out_of_descriptors,
+            killed_while_starting,
             silent_sentinel,
             cycles_alive,
             own_errors_kept,

@@ -130,6 +130,13 @@ def test_a_stopped_worker_of_a_fork_server_is_named(torch_child: TorchChild) -> 
     assert f"pid {told['pid']}) is stopped by a signal" in told["error"]
 
 
+@pytest.mark.parametrize("by_handler", [False, True])
+def test_a_worker_that_dies_while_it_starts_is_named(torch_child: TorchChild, by_handler: bool) -> None:
+    told = torch_child.play("killed_while_starting", by_handler=by_handler)
+    assert (told["type"], told["left"]) == ("WorkerDiedError", {}), told
+    assert "is killed by signal: Killed" in told["error"]
+
+
 def test_a_death_is_seen_without_its_sentinel(torch_child: TorchChild) -> None:
     told = torch_child.play("silent_sentinel")
     assert told["type"] == "WorkerDiedError"

@@ -8,39 +8,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
+import shutil
+import tempfile
 import time
-import weakref
 from collections.abc import Callable
+from multiprocessing import process
 from multiprocessing.connection import wait
 from typing import Any
 
 from holdfast._base.parent import Mark, end_with_marked, mark_this_process
+from holdfast._base.strays import close_all, end_strays, note_opened
 
 from .feed import Feed
 from .problems import is_stopped
-from .strays import is_lost
 
 GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
 _LOOK_S = 0.25
 _KILLED_S = 5.0
 _FEEDER_S = 1.0
-
-_open: weakref.WeakSet[Crew] = weakref.WeakSet()
-_in_use: weakref.WeakSet[Crew] = weakref.WeakSet()  # open ones that a collection has left
-
-
-def _end_strays() -> None:
-    """Iterators that nobody can use any more must not pile up: they are looked for when workers are started, if others
-    are open that no look has left."""
-    if any(not crew.closed and crew.pid == os.getpid() and crew not in _in_use for crew in list(_open)):
-        gc.collect()
-        for crew in list(_open):
-            iterator = crew.iterator()
-            if iterator is not None and not crew.closed and crew.pid == os.getpid() and is_lost(iterator):
-                crew.close()
-        _in_use.update(_open)
 
 
 class Crew:
@@ -55,10 +41,11 @@ class Crew:
         self._queues: list[Any] = []
         self._events: list[Any] = []
         self._workers: list[Any] = []
+        self._folder: str | None = None
         self.closed = False
         self.iterator: Callable[[], Any] = lambda: None
-        _end_strays()
-        _open.add(self)
+        end_strays()
+        note_opened(self)
 
     # ---- what torch asks a context for ---------------------------------------------------------------------
 
@@ -76,7 +63,10 @@ class Crew:
         return event
 
     def Process(self, *, target: Any, args: tuple[Any, ...]) -> Any:
-        worker = self._context.Process(target=_work_for, args=(self._trainer, target, *args))
+        if self._folder is None:
+            with contextlib.suppress(OSError):  # then each makes its own, or says why it cannot
+                self._folder = tempfile.mkdtemp(prefix="pymp-")
+        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, target, *args))
         self._workers.append(worker)
         return worker
 
@@ -107,9 +97,10 @@ class Crew:
             for worker in self._workers:
                 with contextlib.suppress(ValueError):  # it lives: a kill waits for a disk that does not answer
                     worker.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
             # Under spawn and forkserver a semaphore's file in /dev/shm goes with its object.
             self._queues, self._events, self._workers = [], [], []
-            _open.discard(self)
 
     def _ask_to_end(self) -> None:
         for event in self._events:
@@ -119,9 +110,14 @@ class Crew:
                 queue.put(None)
 
 
-def _work_for(trainer: Mark, target: Callable[..., None], *args: Any) -> None:
-    """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives."""
+def _work_for(trainer: Mark, folder: str | None, target: Callable[..., None], *args: Any) -> None:
+    """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives.
+
+    `folder` is for the sockets that batches are fetched through. One of the worker's own would stay if it were killed.
+    """
     end_with_marked(trainer)
+    if folder is not None:
+        process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
     target(*args)
 
 
@@ -166,11 +162,6 @@ def _close_queue(queue: Any) -> None:
             feeder.join()
     queue._reader.close()
     queue._writer.close()
-
-
-def close_all() -> None:
-    for crew in list(_open):
-        crew.close()
 
 
 # Before multiprocessing's own, which runs later and joins a stopped worker for ever.

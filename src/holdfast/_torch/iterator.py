@@ -14,6 +14,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from holdfast._base.dropped import close_when_dropped
 from holdfast.errors import ClosedLoaderError, WorkerDiedError, WorkerError, WorkerTimeoutError
 
 from .crew import GRACE_S, Crew
@@ -65,13 +66,22 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
         self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, sweep=keep_safe)
         self._crew.iterator = weakref.ref(self)
-        weakref.finalize(self, self._crew.close).atexit = False
+        self._closer = close_when_dropped(self, self._crew.close)
+        self._closer.atexit = False  # crew.py has its own
+        # What torch's sets last. A worker may die before.
+        self._workers, self._workers_status, self._task_info = [], [True] * loader.num_workers, {}
         try:
             super().__init__(_View(loader, self._crew))
-        except BaseException:
+        except BaseException as error:
+            death = self._death() if isinstance(error, RuntimeError) else None
             self.close(_FAILED_GRACE_S)
+            if death is not None:
+                raise death from None  # torch's handler was quicker, and says less
             raise
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._stand_alone()
+        super()._reset(loader, first_iter)
 
     def _stand_alone(self) -> None:
         """torch raises a worker's death out of a signal handler, in whatever line runs. Here `next` says it."""
@@ -224,8 +234,11 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         """True in a forked child as well: the workers are not its own."""
         return self._crew.closed or not self._crew.is_here
 
+    def __del__(self) -> None:
+        """torch's ends the workers here, in whatever thread the collector runs. That is the finalizer's."""
+
     def _shutdown_workers(self, grace_s: float = GRACE_S) -> None:
-        """torch calls it at the end of the data and when the iterator is dropped."""
+        """torch calls it at the end of the data."""
         self._shutdown = True
         if getattr(self, "_worker_pids_set", False):
             self._stand_alone()
@@ -234,6 +247,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         self._crew.close(grace_s)
         if not self._crew.closed:
             return  # a forked child's copy
+        self._closer.detach()
         self._index_queues, self._workers, self._inbox = [], [], None
         self._worker_result_queue = self._data_queue = self._workers_done_event = None
         self._asked = {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .._base.dropped import close_when_dropped
 from .flow.halt import Halt
 from .flow.item import Item
 from .flow.losses import Losses
@@ -34,7 +34,7 @@ class Access:
         counts = [count for catalog in source.catalogs() for count in catalog.counts]
         self._ends = np.cumsum(counts)
         self._library = Library(source.catalogs(), settings.open_files)
-        weakref.finalize(self, self._library.close)
+        close_when_dropped(self, self._library.close)
 
     def __len__(self) -> int:
         return int(self._ends[-1])

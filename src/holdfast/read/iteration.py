@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from inspect import GEN_CLOSED, getgeneratorstate
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from .._base.dropped import close_when_dropped
 from .._base.launch import Launch
+from .._base.strays import end_strays, note_opened
 from ..errors import StateError
 from .flow.ahead import run_ahead
 from .flow.fetch import Fetcher
@@ -236,9 +238,12 @@ class _Running:
 
     def __init__(self, of: Iteration) -> None:
         settings, source = of._settings, of._source
+        end_strays()
         self.library = Library(source.catalogs(), settings.open_files)
         self.halt = Halt()
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        self.closed = False
+        self.iterator: Callable[[], Any] = weakref.ref(of)
         self._fetcher: Fetcher | None = None  # of the epoch that is being read
         try:
             pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
@@ -252,7 +257,8 @@ class _Running:
         except BaseException:
             self.library.close()
             raise
-        self._closer = weakref.finalize(of, self.close)
+        self._closer = close_when_dropped(of, self.close)
+        note_opened(self)
 
     def _raw(
         self,
@@ -293,12 +299,13 @@ class _Running:
 
     def close(self) -> None:
         """Again, if a signal came in between: the finalizer stays until all is done."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self.pid:
             try:
                 self.halt()
                 self.items.close()
             finally:
                 self._close_files()
+        self.closed = True
         self._closer.detach()
 
     def _close_files(self) -> None:

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from ..._base.dropped import close_dropped
 from ...errors import CorruptError, DecodeError, FormatError
 from ...schema import Bytes, Column, Ragged, check_schema
 from ..columns import Batch, ColumnData
@@ -226,7 +227,7 @@ class HDF5Shard:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
-            self.close()
+            close_dropped(self.close)
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from ..._base.dropped import close_when_dropped
 from ...errors import WorkerError
 from .brief import check_guarded
 from .crew import GRACE_S, Crew
@@ -58,7 +58,7 @@ class ProcessPool:
         if self.ahead < 1:
             raise ValueError(f"wanted at least one task under way, got ahead={ahead}")
         self._crew = Crew(work, lay_out(workers, self.ahead, memory_bytes), spawn_each=context == "spawn")
-        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._finalizer = close_when_dropped(self, self._crew.close)
         self._post = Post(self._crew, stall_s)
         self._lock = threading.Lock()
         self._ended_by: str | None = None
@@ -85,6 +85,7 @@ class ProcessPool:
         wake(crew)  # another thread may wait for a result
         with self._lock:
             crew.close(grace_s)
+        self._finalizer.detach()
 
     def __enter__(self) -> ProcessPool:
         return self
@@ -115,6 +116,7 @@ class ProcessPool:
                 # Whatever it is, a message may be lost with it, and its sender would be waited for in vain.
                 self._ended_by = self._ended_by or f"was ended by {type(error).__name__}: {error}".strip(": ")
                 self._crew.close(_FAILED_GRACE_S)
+                self._finalizer.detach()
                 raise
 
     def _send(self, task: Task, run: int) -> Job:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast._torch.strays import is_lost
+from holdfast._base.strays import is_lost
 
 
 class Thing:

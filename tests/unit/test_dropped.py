@@ -1,0 +1,144 @@
+"""What is dropped is closed at once by who drops it, and by a thread of its own when the collector finds it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast._base.dropped import THREADS, close_dropped, close_when_dropped, finish_dropped
+
+Where = list[threading.Thread]
+
+
+class Owner:
+    ring: Any
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """Only when it is asked for."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def noting() -> tuple[Where, Callable[[], None]]:
+    where: Where = []
+    return where, lambda: where.append(threading.current_thread())
+
+
+def test_at_once_where_a_program_drops_it() -> None:
+    where, close = noting()
+    owner = Owner()
+    finalizer = close_when_dropped(owner, close)
+    assert finalizer.alive
+    del owner
+    assert where == [threading.current_thread()]
+
+
+def test_by_another_thread_where_the_collector_finds_it() -> None:
+    where, close = noting()
+    for _ in range(3):
+        owner = Owner()
+        owner.ring = owner
+        close_when_dropped(owner, close)
+        del owner
+    assert where == []
+    gc.collect()
+    assert [thread.name for thread in where] == [f"{THREADS}dropped"] * 3
+
+
+def test_never_by_a_thread_that_closing_may_wait_for() -> None:
+    where, close = noting()
+    thread = threading.Thread(target=lambda: close_dropped(close), name=f"{THREADS}map-0")
+    thread.start()
+    thread.join()
+    finish_dropped()
+    assert [one.name for one in where] == [f"{THREADS}dropped"]
+
+
+def test_a_collection_does_not_wait_for_a_lock_that_its_thread_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast._base.dropped._COLLECTOR_S", 0.1)
+    lock = threading.Lock()
+    closed = threading.Event()
+
+    def close() -> None:
+        with lock:
+            closed.set()
+
+    owner = Owner()
+    owner.ring = owner
+    close_when_dropped(owner, close)
+    del owner
+    with lock:
+        gc.collect()
+        assert not closed.is_set()
+    assert closed.wait(10)
+    finish_dropped()
+
+
+def test_one_that_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    where, close = noting()
+
+    def fail() -> None:
+        raise LookupError("while it was closed")
+
+    for one in (fail, close):
+        owner = Owner()
+        owner.ring = owner
+        close_when_dropped(owner, one)
+        del owner
+    gc.collect()
+    finish_dropped()
+    assert len(where) == 1
+    assert [str(args.exc_value) for args in said] == ["while it was closed"]
+
+
+def test_where_no_thread_can_be_had_the_next_one_closes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    where, close = noting()
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for may_start in (False, True):
+        with monkeypatch.context() as patch:
+            if not may_start:
+                patch.setattr(threading.Thread, "start", refuse)
+            owner = Owner()
+            owner.ring = owner
+            close_when_dropped(owner, close)
+            del owner
+            gc.collect()
+        finish_dropped()
+        assert len(where) == 2 * may_start
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_child_that_was_forked_meanwhile_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast._base.dropped._COLLECTOR_S", 0.1)
+    go_on = threading.Event()
+    close_in_thread(go_on.wait)
+    pid = os.fork()
+    if not pid:
+        closed = threading.Event()
+        close_in_thread(closed.set)
+        os._exit(0 if closed.wait(10) else 1)
+    go_on.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finish_dropped()
+
+
+def close_in_thread(close: Callable[[], object]) -> None:
+    owner = Owner()
+    owner.ring = owner
+    close_when_dropped(owner, close)
+    del owner
+    gc.collect()
