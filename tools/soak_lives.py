@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import statistics
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from holdfast._base.dropped import finish_dropped
 
 KEPT = 4  # a program that keeps more than so many iterators or errors has them for as long
 SAMPLES = 100
+LOOKS = 40
 RARE = 20  # rounds between two killed workers, which take longest
 MOST_RSS_GROWN_BYTES = 2_000_000
 COUNTS = ("descriptors", "threads", "processes")
@@ -141,7 +143,7 @@ def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str,
         say(f"{loader.kind}: {lived:,} of {lives:,} lives, {most['descriptors']} descriptors at the most")
         if rounds % every == 0:
             _collect()
-            samples.append({"lives": lived, **_counts(), "rss_bytes": _rss_bytes()})
+            samples.append({"lives": lived, **_settled(samples), "rss_bytes": _rss_bytes()})
     kept.clear()
     _collect()
     return {"lives": lived, **_judge(samples), "most": {name: most[name] for name in COUNTS}, "samples": samples}
@@ -150,6 +152,16 @@ def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str,
 def _collect() -> None:
     gc.collect()
     finish_dropped()
+
+
+def _settled(samples: list[dict[str, int]]) -> dict[str, int]:
+    """A thread that was joined is in the kernel's list for some more microseconds: it gets the time."""
+    for _ in range(LOOKS):
+        counts = _counts()
+        if samples and counts.items() <= samples[-1].items():
+            break
+        time.sleep(0.005)
+    return counts
 
 
 def _counts() -> dict[str, int]:
