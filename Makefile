@@ -11,6 +11,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 SOAK_KILLS ?= 1000
+SOAK_STRIKES ?= 200
+SOAK_LIVES ?= 10000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,9 +51,16 @@ test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest
 	PYTHON=$(PYTHON) tools/h5py-versions.sh
 
 .PHONY: soak
-soak: $(DONE)/core ## kill writers a thousand times, at every named place and at random; then count rows
+soak: soak-write soak-read ## both of the following, for some hours
+
+.PHONY: soak-write
+soak-write: $(DONE)/core ## kill writers a thousand times, at every named place and at random; then count rows
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS)
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS) --shared
+
+.PHONY: soak-read
+soak-read: $(DONE)/test ## kill and stop loaders' workers, then let ten thousand loaders of each kind come and go
+	$(BIN)/python tools/soak_read.py --strikes $(SOAK_STRIKES) --lives $(SOAK_LIVES)
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format

@@ -75,9 +75,18 @@ def _soak(kind: str, loader: Any, given: argparse.Namespace, say: Callable[[str]
 
 
 def _progress() -> Callable[[str], None]:
-    if not sys.stderr.isatty():
-        return lambda text: None
-    return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    """On a terminal one line that changes, else a line every minute."""
+    if sys.stderr.isatty():
+        return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    said = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal said
+        if text and time.monotonic() - said > 60:
+            said = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    return say
 
 
 # ---- what came of it ---------------------------------------------------------------------------------------
