@@ -11,6 +11,7 @@ import gc
 import inspect
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -19,11 +20,14 @@ from typing import Any, Protocol
 from .dropped import finish_dropped
 
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_MANY = 4
+_REST = 20  # times as long as a look took
 _OWN_REFERENCES = 3  # the caller's variable, the one here, and the argument of getrefcount
 
 
 class Opened(Protocol):
-    """What an iterator has open, apart from it: `iterator()` is it, or None."""
+    """What an iterator has open, apart from it. `iterator()` is it, to be looked for in the tracebacks of errors; None:
+    it is gone, or not to be closed because of what is found there."""
 
     closed: bool
     pid: int
@@ -32,44 +36,55 @@ class Opened(Protocol):
     def close(self) -> None: ...
 
 
-_open: weakref.WeakSet[Opened] = weakref.WeakSet()
-_in_use: weakref.WeakSet[Opened] = weakref.WeakSet()  # open ones that a look has left
+# By id, with whether a look has left it. A WeakSet cannot be gone through while another thread adds to it.
+_open: dict[int, tuple[weakref.ref[Opened], bool]] = {}
+_next_look = 0.0
 
 
 def note_opened(opened: Opened) -> None:
-    _open.add(opened)
+    number = id(opened)
+    _open[number] = weakref.ref(opened, lambda _: _open.pop(number, None)), False
 
 
-def end_strays() -> None:
-    """Before another is opened. The collector is asked only if some are open that no look has left."""
-    if any(_is_open(one) and one not in _in_use for one in list(_open)):
-        gc.collect()
-        finish_dropped()
-        for one in list(_open):
-            iterator = one.iterator()
-            if iterator is not None and _is_open(one) and is_lost(iterator):
-                one.close()
-        _in_use.update(_open)
+def end_strays(few: int = 0) -> None:
+    """Before another is opened. The collector, which takes long where there are many objects, is asked only if some are
+    open that no look has left: more than a few; or many more, where the last look was a moment ago."""
+    global _next_look
+    new = sum(_is_open(way()) and not left for way, left in list(_open.values()))
+    if new <= few or (few and new <= _MANY * few and time.monotonic() < _next_look):
+        return
+    began = time.monotonic()
+    gc.collect()
+    finish_dropped()
+    for number, (way, _) in list(_open.items()):
+        opened = way()
+        if opened is None:
+            continue
+        iterator = opened.iterator()
+        if iterator is not None and _is_open(opened) and is_lost(iterator):
+            opened.close()
+        _open[number] = way, True
+    _next_look = time.monotonic() + (time.monotonic() - began) * _REST
 
 
 def close_all() -> None:
-    for one in list(_open):
-        one.close()
+    for way, _ in list(_open.values()):
+        if (opened := way()) is not None:
+            opened.close()
 
 
-def _is_open(one: Opened) -> bool:
-    return not one.closed and one.pid == os.getpid()
+def _is_open(opened: Opened | None) -> bool:
+    return opened is not None and not opened.closed and opened.pid == os.getpid()
 
 
 def is_lost(thing: Any) -> bool:
     """Whether all that refers to it are variables of functions that have ended. The caller has it in one variable.
 
-    Functions at work do not show among the referrers, only in the count. No frame may be held in a variable here: it
-    would keep itself.
+    Functions at work do not show among the referrers, only in the count. The frames are held until that is taken: else
+    another thread may let go of some and begin to use the thing in others, as many.
     """
-    frames = 0
-    for referrer in gc.get_referrers(thing):
-        if type(referrer) is not FrameType or referrer.f_code.co_flags & _RESUMABLE:
-            return False
-        frames += 1
-    return frames > 0 and sys.getrefcount(thing) == frames + _OWN_REFERENCES
+    frames = gc.get_referrers(thing)
+    if any(type(one) is not FrameType or one.f_code.co_flags & _RESUMABLE for one in frames):
+        return False
+    is_all = sys.getrefcount(thing) == len(frames) + _OWN_REFERENCES
+    return bool(frames) and is_all

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -37,6 +36,7 @@ from .sources.library import Library
 from .sources.source import Sequenced, Source
 
 _ONE_BY_ONE = 256  # samples that are read together when no batch was asked for
+_FEW_LOST = 3  # iterations that the collector has not found yet
 _AT_ONCE_BYTES = 16 << 20
 _AT_ONCE_MOST = 1 << 15
 
@@ -238,12 +238,13 @@ class _Running:
 
     def __init__(self, of: Iteration) -> None:
         settings, source = of._settings, of._source
-        end_strays()
+        end_strays(_FEW_LOST)
         self.library = Library(source.catalogs(), settings.open_files)
         self.halt = Halt()
         self.pid = os.getpid()
         self.closed = False
-        self.iterator: Callable[[], Any] = weakref.ref(of)
+        # Only what the collector finds is closed: an end that nobody asked for would look like that of the data.
+        self.iterator: Callable[[], Any] = lambda: None
         self._fetcher: Fetcher | None = None  # of the epoch that is being read
         try:
             pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
