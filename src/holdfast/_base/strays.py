@@ -67,10 +67,8 @@ def end_strays(few: int = 0) -> None:
     _next_look = time.monotonic() + (time.monotonic() - began) * _REST
 
 
-def close_all() -> None:
-    for way, _ in list(_open.values()):
-        if (opened := way()) is not None:
-            opened.close()
+def all_opened() -> list[Opened]:
+    return [opened for way, _ in list(_open.values()) if (opened := way()) is not None]
 
 
 def _is_open(opened: Opened | None) -> bool:

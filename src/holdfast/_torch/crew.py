@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from holdfast._base.parent import Mark, end_with_marked, mark_this_process
-from holdfast._base.strays import close_all, end_strays, note_opened
+from holdfast._base.strays import all_opened, end_strays, note_opened
 
 from .feed import Feed
 from .problems import is_stopped
@@ -164,5 +164,11 @@ def _close_queue(queue: Any) -> None:
     queue._writer.close()
 
 
+def _close_all() -> None:
+    for opened in all_opened():
+        if isinstance(opened, Crew):
+            opened.close()
+
+
 # Before multiprocessing's own, which runs later and joins a stopped worker for ever.
-atexit.register(close_all)
+atexit.register(_close_all)

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -300,6 +300,8 @@ class _Running:
 
     def close(self) -> None:
         """Again, if a signal came in between: the finalizer stays until all is done."""
+        if getgeneratorstate(self.items) == GEN_RUNNING:
+            return  # Python ends while a daemon thread reads, which would tell of an error if it were halted
         if os.getpid() == self.pid:
             try:
                 self.halt()

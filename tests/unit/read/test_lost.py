@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -172,3 +173,28 @@ def test_a_dropped_one_is_closed_at_once(data: hold.Dataset) -> None:
     assert set(after.fd) <= set(before.fd)
     assert set(after.thread) <= set(before.thread)
     assert set(after.process) <= set(before.process)
+
+
+AT_THE_END = """
+import sys, threading, time
+import holdfast as hold
+
+def slowly(sample):
+    time.sleep(0.01)
+    return sample
+
+def read(opened):
+    for _ in opened:
+        begun.set()
+
+begun = threading.Event()
+opened = hold.read(sys.argv[1], {"id": hold.Int64()}).map(slowly, 2, "threads").batch(10).iterate()
+threading.Thread(target=read, args=(opened,), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_program_ends_while_a_daemon_thread_reads(data: hold.Dataset, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AT_THE_END, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
