@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -83,13 +85,29 @@ def test_a_collection_does_not_wait_for_a_lock_that_its_thread_has(monkeypatch: 
     finish_dropped()
 
 
-def test_one_that_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_waits_once_however_many_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("holdfast._base.dropped.finish_dropped", waits.append)  # None: in vain
+    go_on = threading.Event()
+    for _ in range(20):
+        owner = Owner()
+        owner.ring = owner
+        close_when_dropped(owner, go_on.wait)
+        del owner
+    gc.collect()
+    assert len(waits) == 1
+    go_on.set()
+    assert finish_dropped()
+
+
+@pytest.mark.parametrize("error", [LookupError, SystemExit])
+def test_one_that_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     said: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", said.append)
     where, close = noting()
 
     def fail() -> None:
-        raise LookupError("while it was closed")
+        raise error("while it was closed")
 
     for one in (fail, close):
         owner = Owner()
@@ -142,3 +160,47 @@ def close_in_thread(close: Callable[[], object]) -> None:
     close_when_dropped(owner, close)
     del owner
     gc.collect()
+
+
+AT_THE_END = """
+import holdfast._base.dropped as dropped
+
+class Shard:
+    def __del__(self):
+        dropped.close_dropped(lambda: print("closed", flush=True))
+
+shard = Shard()
+shard.itself = shard
+"""
+
+
+def test_python_ends_with_one_in_a_cycle() -> None:
+    """The last collection comes when no other thread runs any more."""
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+WHILE_CLOSING = """
+import gc, time
+import holdfast._base.dropped as dropped
+
+class Owner: pass
+
+def close():
+    time.sleep(0.5)
+    print("closed", flush=True)
+
+dropped._COLLECTOR_S = 0.1
+owner = Owner()
+owner.itself = owner
+dropped.close_when_dropped(owner, close)
+del owner
+gc.collect()
+print("ends", flush=True)
+"""
+
+
+def test_python_ends_when_what_is_being_closed_is() -> None:
+    command = [sys.executable, "-c", WHILE_CLOSING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\nclosed\n", "")

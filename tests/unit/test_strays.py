@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -113,3 +115,36 @@ def test_in_use_by_another_thread() -> None:
     finally:
         done.set()
         thread.join()
+
+
+def test_one_in_use_whose_frames_another_thread_clears() -> None:
+    """Who refers to it and how often is seen in one go: else frames of an error that is gone make up for those in use."""
+    ways: list[Any] = []
+    is_over = threading.Event()
+
+    def use() -> None:
+        thing = Thing()
+        ways.append(weakref.ref(thing))
+        while not is_over.is_set():
+            try:
+                fails(thing)
+            except ValueError as error:
+                sum(range(2000))
+                traceback.clear_frames(error.__traceback__)
+
+    def look() -> bool:
+        thing = ways[0]()
+        return thing is not None and is_lost(thing)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        while not ways:
+            pass
+        assert not any(look() for _ in range(500))
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(before)

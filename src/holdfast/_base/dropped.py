@@ -27,6 +27,7 @@ THREADS = "holdfast-"  # how the names of our own threads begin: none of them ma
 _left: queue.SimpleQueue[Close] = queue.SimpleQueue()  # its put() may come in the middle of its put()
 _closing_in = 0  # the process that has a thread at it
 _thread: threading.Thread | None = None
+_waited_for: threading.Thread | None = None  # in vain, so that the next to be found is not waited for as well
 _COLLECTOR_S = 2.0
 _FINISH_S = 10.0
 
@@ -38,6 +39,10 @@ def close_when_dropped(owner: object, close: Close) -> weakref.finalize[[Close],
 
 def close_dropped(close: Close) -> None:
     """For finalizers: now, where that is safe, else soon."""
+    global _waited_for
+    if sys.is_finalizing():  # no thread runs any more but this one
+        close()
+        return
     here = threading.current_thread()
     is_ours = here.name.startswith(THREADS)
     if not is_ours and not _is_collecting():
@@ -45,21 +50,23 @@ def close_dropped(close: Close) -> None:
         return
     _left.put(close)
     _start()
-    if not is_ours and not here.daemon:  # a daemon may be a queue's, that is to be joined
-        finish_dropped(_COLLECTOR_S)
+    # A daemon may be a queue's thread, which closing joins.
+    if not is_ours and not here.daemon and _waited_for is not _thread:
+        _waited_for = None if finish_dropped(_COLLECTOR_S) else _thread
 
 
-def finish_dropped(wait_s: float = _FINISH_S) -> None:
-    """Waits for what is being closed, for a while."""
+def finish_dropped(wait_s: float = _FINISH_S) -> bool:
+    """Waits for what is being closed, for a while. Whether all is."""
     until = time.monotonic() + wait_s
     while _closing_in == os.getpid() and (thread := _thread) is not threading.current_thread():
         left_s = until - time.monotonic()
         if left_s <= 0:
-            return
+            return False
         if thread is None or not thread.is_alive():  # another one is about to be started
             time.sleep(0.001)
         else:
             thread.join(left_s)
+    return True
 
 
 def _is_collecting() -> bool:
@@ -81,15 +88,20 @@ def _start() -> None:
         try:
             _thread = threading.Thread(target=_close_all, name=f"{THREADS}dropped", daemon=True)
             _thread.start()
-        except RuntimeError:  # no thread can be had: the next one that is dropped tries again, or Python's end
+        except BaseException as error:
             _closing_in = 0
+            if not isinstance(error, RuntimeError):
+                raise
+            # No thread can be had: the next one that is dropped tries again, or Python's end.
 
 
 def _close_all() -> None:
     global _closing_in
     while True:
-        _close_left()
-        _closing_in = 0
+        try:
+            _close_left()
+        finally:
+            _closing_in = 0
         if _left.empty():  # else it came while this thread seemed to be at it
             return
         _closing_in = os.getpid()
@@ -101,8 +113,15 @@ def _close_left() -> None:
             close = _left.get_nowait()
             try:
                 close()
-            except Exception:  # noqa: BLE001 - nobody can be told but the user; the others are still to be closed
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            except BaseException:  # noqa: BLE001 - nobody can be told but the user; the others are still to be closed
+                with suppress(Exception):
+                    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
-atexit.register(_close_left)
+def _finish_all() -> None:
+    """As Python ends: a daemon thread is not waited for."""
+    finish_dropped()
+    _close_left()
+
+
+atexit.register(_finish_all)

@@ -14,6 +14,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from itertools import repeat
+from operator import call
 from types import FrameType
 from typing import Any, Protocol
 
@@ -22,7 +24,6 @@ from .dropped import finish_dropped
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MANY = 4
 _REST = 20  # times as long as a look took
-_OWN_REFERENCES = 3  # the caller's variable, the one here, and the argument of getrefcount
 
 
 class Opened(Protocol):
@@ -50,13 +51,13 @@ def end_strays(few: int = 0) -> None:
     """Before another is opened. The collector, which takes long where there are many objects, is asked only if some are
     open that no look has left: more than a few; or many more, where the last look was a moment ago."""
     global _next_look
-    new = sum(_is_open(way()) and not left for way, left in list(_open.values()))
+    new = sum(_is_open(way()) and not left for way, left in _open.copy().values())
     if new <= few or (few and new <= _MANY * few and time.monotonic() < _next_look):
         return
     began = time.monotonic()
     gc.collect()
     finish_dropped()
-    for number, (way, _) in list(_open.items()):
+    for number, (way, _) in _open.copy().items():
         opened = way()
         if opened is None:
             continue
@@ -68,7 +69,7 @@ def end_strays(few: int = 0) -> None:
 
 
 def all_opened() -> list[Opened]:
-    return [opened for way, _ in list(_open.values()) if (opened := way()) is not None]
+    return [opened for way, _ in _open.copy().values() if (opened := way()) is not None]
 
 
 def _is_open(opened: Opened | None) -> bool:
@@ -78,11 +79,26 @@ def _is_open(opened: Opened | None) -> bool:
 def is_lost(thing: Any) -> bool:
     """Whether all that refers to it are variables of functions that have ended. The caller has it in one variable.
 
-    Functions at work do not show among the referrers, only in the count. The frames are held until that is taken: else
-    another thread may let go of some and begin to use the thing in others, as many.
+    Functions at work do not show among the referrers, only in the count.
     """
-    frames = gc.get_referrers(thing)
+    found, count = _look_at(thing)
+    frames = [one for one in found if type(one) is not repeat]
     if any(type(one) is not FrameType or one.f_code.co_flags & _RESUMABLE for one in frames):
         return False
-    is_all = sys.getrefcount(thing) == len(frames) + _OWN_REFERENCES
-    return bool(frames) and is_all
+    return bool(frames) and count == len(frames) + _OWN_REFERENCES
+
+
+def _look_at(thing: Any) -> tuple[list[Any], int]:
+    """Who refers to it, and how often. Nothing of Python runs between the two, so no other thread: it might let go of
+    the thing in some frames and begin to use it in others, as many."""
+    looks: tuple[Callable[[Any], Any], ...] = (gc.get_referrers, sys.getrefcount)
+    found, count = map(call, looks, repeat(thing))
+    return found, count
+
+
+def _own_references(thing: Any) -> int:
+    return _look_at(thing)[1]
+
+
+_PROBE: Any = type("_Probe", (), {})()
+_OWN_REFERENCES = _own_references(_PROBE)  # of something in one variable: what looking itself adds

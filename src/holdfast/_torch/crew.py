@@ -17,6 +17,7 @@ from multiprocessing import process
 from multiprocessing.connection import wait
 from typing import Any
 
+from holdfast._base.dropped import finish_dropped
 from holdfast._base.parent import Mark, end_with_marked, mark_this_process
 from holdfast._base.strays import all_opened, end_strays, note_opened
 
@@ -165,9 +166,11 @@ def _close_queue(queue: Any) -> None:
 
 
 def _close_all() -> None:
+    finish_dropped()
     for opened in all_opened():
         if isinstance(opened, Crew):
-            opened.close()
+            with contextlib.suppress(Exception):  # the others are to be ended as well
+                opened.close()
 
 
 # Before multiprocessing's own, which runs later and joins a stopped worker for ever.

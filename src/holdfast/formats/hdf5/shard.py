@@ -226,8 +226,10 @@ class HDF5Shard:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
-            close_dropped(self.close)
+            try:
+                warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
+            finally:
+                close_dropped(self.close)
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:
