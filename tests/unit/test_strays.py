@@ -118,7 +118,7 @@ def test_in_use_by_another_thread() -> None:
 
 
 def test_one_in_use_whose_frames_another_thread_clears() -> None:
-    """Who refers to it and how often is seen in one go: else frames of an error that is gone make up for those in use."""
+    """Who refers to it and how often is seen in one go: else frames of an error that is gone make up for others."""
     ways: list[Any] = []
     is_over = threading.Event()
 
