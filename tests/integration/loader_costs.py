@@ -34,9 +34,12 @@ def tasks(pid: int | str = "self") -> int:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
+    """Several looks in a row: in the middle of a change it may seem so for a moment."""
     deadline = time.monotonic() + 60
-    while not what():
+    looks = 0
+    while looks < 10:
         assert time.monotonic() < deadline, "it never came to rest"
+        looks = looks + 1 if what() else 0
         time.sleep(0.01)
 
 

@@ -19,7 +19,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COUNT = 384  # 12 steps of 32 an epoch
 TIMEOUT_S = 100.0
 ONCE = "".join(f"epoch {epoch}: {COUNT} images, each seen once\n" for epoch in range(2))
-ENV = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "1"}
+ENV = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "",  # else a line is several writes, and two ranks' lines become one
+}
 
 
 def run(*command: object) -> str:
