@@ -18,7 +18,7 @@ from soak_work import SAMPLES
 import leftovers
 from holdfast.errors import WorkerDiedError, WorkerTimeoutError
 
-TIMEOUT_S = 3
+TIMEOUT_S = 5  # more than a worker takes to start on a busy machine
 PATIENCE_S = 60  # a pass that takes longer hangs: its stacks are printed, and the soak ends
 
 

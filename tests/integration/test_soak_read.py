@@ -35,7 +35,7 @@ sys.exit(soak_read.main())
 """
 
 
-def program_with(loader: str, *, patience_s: int = 60, timeout_s: int = 3) -> str:
+def program_with(loader: str, *, patience_s: int = 60, timeout_s: int = 5) -> str:
     return PROGRAM.format(tools=str(TOOLS), loader=loader, patience_s=patience_s, timeout_s=timeout_s)
 
 

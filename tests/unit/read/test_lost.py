@@ -77,7 +77,10 @@ def test_collected_in_a_thread_of_its_own(data: hold.Dataset, where: Any) -> Non
     try:
         del opened, ring
         gc.enable()
-        time.sleep(0.3)  # this thread makes nothing meanwhile, so that another one collects
+        for _ in range(100):
+            time.sleep(0.1)  # this thread makes nothing meanwhile, so that another one collects
+            if found_in:
+                break
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(note)
