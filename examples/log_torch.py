@@ -64,7 +64,8 @@ def main() -> None:
             if step == given.stand_still_at:
                 print(f"rank {rank}, process {os.getpid()}: standing still at step {step}", flush=True)
                 signal.pause()
-    print(f"rank {rank}: weights", *model.module.weight[0].tolist(), flush=True)
+    weights = " ".join(map(str, model.module.weight[0].tolist()))
+    print(f"rank {rank}: weights {weights}\n", end="")  # in one piece: torchrun's ranks write to one pipe, unbuffered
     distributed.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -12,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak_loaders import descendants, workers_of
+from soak_loaders import PATIENCE_S, workers_of
 
 from holdfast._base.dropped import finish_dropped
+from process_tree import descendants
 
 KEPT = 4  # a program that keeps more than so many iterators or errors has them for as long
 SAMPLES = 100
@@ -136,6 +138,7 @@ def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str,
             killed(loader, kept)
             lived += 1
         for way in WAYS:
+            faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
             way(loader, kept)
             most |= Counter(_counts())
         lived += len(WAYS)
@@ -146,6 +149,7 @@ def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str,
             samples.append({"lives": lived, **_settled(samples), "rss_bytes": _rss_bytes()})
     kept.clear()
     _collect()
+    faulthandler.cancel_dump_traceback_later()
     return {"lives": lived, **_judge(samples), "most": {name: most[name] for name in COUNTS}, "samples": samples}
 
 

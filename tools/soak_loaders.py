@@ -11,10 +11,12 @@ import numpy as np
 from soak_work import BAD, BATCH, SAMPLES, SCHEMA, Work
 
 import holdfast as hold
+from process_tree import children
 
 KINDS = ("read", "threads", "torch")
 WORKERS = 2
 LONG_S = 300
+PATIENCE_S = 60  # what takes longer hangs: its stacks are printed, and the soak ends
 
 
 def make(kind: str, folder: Path) -> ReadLoader | TorchLoader:
@@ -102,21 +104,6 @@ class _Opened:
 
 
 # ---- processes below this one ------------------------------------------------------------------------------
-
-
-def children(pid: int) -> list[int]:
-    """Of all its threads."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it has just ended
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def workers_of(kind: str) -> list[int]:

@@ -13,7 +13,6 @@ Exits with 1 if anything else happens, or hangs.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import os
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # leftovers.py
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # leftovers.py, process_tree.py
 
 from soak_lives import COUNTS, soak_lives
 from soak_loaders import KINDS, make
@@ -70,7 +69,6 @@ def _soak(kind: str, loader: Any, given: argparse.Namespace, say: Callable[[str]
         found["strikes"] = soak_strikes(loader, given.strikes, given.seed, say)
     if given.lives:
         found["lives"] = soak_lives(loader, given.lives, say)
-    faulthandler.cancel_dump_traceback_later()
     return found | {"took_s": round(time.monotonic() - started)}
 
 

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from soak_loaders import descendants, workers_of
+from soak_loaders import PATIENCE_S, workers_of
 from soak_work import SAMPLES
 
 import leftovers
 from holdfast.errors import WorkerDiedError, WorkerTimeoutError
+from process_tree import descendants
 
 TIMEOUT_S = 5  # more than a worker takes to start on a busy machine
-PATIENCE_S = 60  # a pass that takes longer hangs: its stacks are printed, and the soak ends
 
 
 def soak_strikes(loader: Any, strikes: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -44,11 +44,7 @@ def soak_strikes(loader: Any, strikes: int, seed: int, say: Callable[[str], None
         if problem:
             problems.append(f"round {number}, {blow.name} after {striker.after_s:.3f} s: {problem}")
         say(f"{loader.kind}: {counts['killed'] + counts['stopped']:,} of {strikes:,} strikes")
-    return {"killed": counts["killed"], "stopped": counts["stopped"], **_fates(counts), "problems": problems}
-
-
-def _fates(counts: Counter[str]) -> dict[str, int]:
-    return {name: counts[name] for name in ("named", "harmless")}
+    return {name: counts[name] for name in ("killed", "stopped", "named", "harmless")} | {"problems": problems}
 
 
 def _pass_s(loader: Any, number: int, problems: list[str]) -> float:

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 import holdfast as hold
+from process_tree import descendants
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TIMEOUT_S = 100.0
@@ -23,7 +24,6 @@ ENV = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_ENABLE_ONEDNN_OPTS": "0",
     "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "",  # else a line is several writes, and two ranks' lines become one
 }
 
 Process = subprocess.Popen[bytes]
@@ -59,14 +59,6 @@ def kill_all(process: Process) -> None:
         for pidfd in pidfds:
             assert select.select([pidfd], [], [], 20)[0], "a process does not end"
     process.communicate()
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ended just now
-            for child in map(int, task.read_text().split()):
-                yield child
-                yield from descendants(child)
 
 
 def await_text(process: Process, text: str, times: int = 1) -> str:

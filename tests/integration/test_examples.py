@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic
 
 import pytest
+from log_cases import ENV, await_text, started
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COUNT = 384  # 12 steps of 32 an epoch
 TIMEOUT_S = 100.0
 ONCE = "".join(f"epoch {epoch}: {COUNT} images, each seen once\n" for epoch in range(2))
-ENV = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "",  # else a line is several writes, and two ranks' lines become one
-}
 
 
 def run(*command: object) -> str:
@@ -58,47 +47,8 @@ def torchrun(ranks: int) -> list[object]:
 
 def run_and_kill(command: list[object], standing: int) -> None:
     """Until so many say that they stand still; then SIGKILL for all of them."""
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)], env=os.environ | ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        await_text(process, b"standing still at step", standing)
-    finally:
-        kill_all(process)
-
-
-def await_text(process: subprocess.Popen[bytes], text: bytes, times: int) -> None:
-    assert process.stdout is not None
-    said, until = b"", monotonic() + TIMEOUT_S
-    while said.count(text) < times:
-        assert select.select([process.stdout], [], [], max(0, until - monotonic()))[0], said.decode()
-        more = os.read(process.stdout.fileno(), 1 << 16)
-        assert more, f"ended with {process.wait(5)}: {said.decode()}"
-        said += more
-
-
-def kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Ranks are in sessions of their own, and a launcher that is killed does not take them along."""
-    with contextlib.ExitStack() as opened:
-        pidfds = []
-        for pid in [process.pid, *descendants(process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                pidfds.append(os.pidfd_open(pid))
-                opened.callback(os.close, pidfds[-1])
-        for pidfd in pidfds:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        for pidfd in pidfds:
-            assert select.select([pidfd], [], [], 20)[0], "a process does not end"
-    process.communicate()
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ended just now
-            for child in map(int, task.read_text().split()):
-                yield child
-                yield from descendants(child)
+    with started(*command) as process:
+        await_text(process, "standing still at step", standing)
 
 
 def seen(folder: Path) -> str:

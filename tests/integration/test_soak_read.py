@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,10 +80,11 @@ def test_a_lost_sample_is_noticed() -> None:
     assert found["read"]["strikes"]["problems"]
 
 
-def test_a_hang_ends_the_soak_with_its_stacks() -> None:
-    """A worker that is stopped while nobody has a timeout."""
+def test_a_hang_ends_the_soak_with_its_stacks(tmp_path: Path) -> None:
+    """A worker that is stopped while nobody has a timeout. It ends at once, and leaves its folder."""
     program = program_with("soak_loaders.make", patience_s=10, timeout_s=300)
     command = [sys.executable, "-c", program, "--kind", "read", "--strikes", "8", "--lives", "0", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
     assert done.returncode == 1
     assert "Timeout (0:00:10)!" in done.stderr

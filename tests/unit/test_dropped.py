@@ -35,6 +35,13 @@ def noting() -> tuple[Where, Callable[[], None]]:
     return where, lambda: where.append(threading.current_thread())
 
 
+def lose(close: Callable[[], object]) -> None:
+    """In a cycle, which only the collector frees."""
+    owner = Owner()
+    owner.ring = owner
+    close_when_dropped(owner, close)
+
+
 def test_at_once_where_a_program_drops_it() -> None:
     where, close = noting()
     owner = Owner()
@@ -47,10 +54,7 @@ def test_at_once_where_a_program_drops_it() -> None:
 def test_by_another_thread_where_the_collector_finds_it() -> None:
     where, close = noting()
     for _ in range(3):
-        owner = Owner()
-        owner.ring = owner
-        close_when_dropped(owner, close)
-        del owner
+        lose(close)
     assert where == []
     gc.collect()
     assert [thread.name for thread in where] == [f"{THREADS}dropped"] * 3
@@ -74,10 +78,7 @@ def test_a_collection_does_not_wait_for_a_lock_that_its_thread_has(monkeypatch: 
         with lock:
             closed.set()
 
-    owner = Owner()
-    owner.ring = owner
-    close_when_dropped(owner, close)
-    del owner
+    lose(close)
     with lock:
         gc.collect()
         assert not closed.is_set()
@@ -90,10 +91,7 @@ def test_a_collection_waits_once_however_many_it_finds(monkeypatch: pytest.Monke
     monkeypatch.setattr("holdfast._base.dropped.finish_dropped", waits.append)  # None: in vain
     go_on = threading.Event()
     for _ in range(20):
-        owner = Owner()
-        owner.ring = owner
-        close_when_dropped(owner, go_on.wait)
-        del owner
+        lose(go_on.wait)
     gc.collect()
     assert len(waits) == 1
     go_on.set()
@@ -110,10 +108,7 @@ def test_one_that_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch
         raise error("while it was closed")
 
     for one in (fail, close):
-        owner = Owner()
-        owner.ring = owner
-        close_when_dropped(owner, one)
-        del owner
+        lose(one)
     gc.collect()
     finish_dropped()
     assert len(where) == 1
@@ -130,10 +125,7 @@ def test_where_no_thread_can_be_had_the_next_one_closes_both(monkeypatch: pytest
         with monkeypatch.context() as patch:
             if not may_start:
                 patch.setattr(threading.Thread, "start", refuse)
-            owner = Owner()
-            owner.ring = owner
-            close_when_dropped(owner, close)
-            del owner
+            lose(close)
             gc.collect()
         finish_dropped()
         assert len(where) == 2 * may_start
@@ -143,23 +135,17 @@ def test_where_no_thread_can_be_had_the_next_one_closes_both(monkeypatch: pytest
 def test_a_child_that_was_forked_meanwhile_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast._base.dropped._COLLECTOR_S", 0.1)
     go_on = threading.Event()
-    close_in_thread(go_on.wait)
+    lose(go_on.wait)
+    gc.collect()
     pid = os.fork()
     if not pid:
         closed = threading.Event()
-        close_in_thread(closed.set)
+        lose(closed.set)
+        gc.collect()
         os._exit(0 if closed.wait(10) else 1)
     go_on.set()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     finish_dropped()
-
-
-def close_in_thread(close: Callable[[], object]) -> None:
-    owner = Owner()
-    owner.ring = owner
-    close_when_dropped(owner, close)
-    del owner
-    gc.collect()
 
 
 AT_THE_END = """
