@@ -68,10 +68,20 @@ def test_plain_files(workers: list[Path], tmp_path: Path) -> None:
         assert (said["format"], said["rows"], said["files"]) == ("hdf5", 20, 2)
         assert [one["dataset"] for one in said["datasets"]] == ["/train/x", "/train/y"]
         assert "attribute 'rank'" in said["notes"][0]
-    done = holdfast("merge", *workers, "-o", tmp_path / "other.h5", "--order", "any")
+        assert [(one["object"], one["attribute"], one["kept"]) for one in said["attributes"]] == [("/", "rank", False)]
+    done = holdfast("merge", *workers, "-o", tmp_path / "other.h5", "--order", "any", "--attributes", "first")
     assert done.returncode == 0
     assert "20 rows in 2 datasets of 2 files" in done.stdout
-    assert "No checksums were beside the files" in done.stdout
+    assert "No checksums were beside the files: bits that were flipped before in '/train/x'" in done.stdout
+    assert "attribute 'rank' of '/' differs in" in done.stdout
+    with h5py.File(workers[1], "r+") as file:
+        at = file["train/y"].id.get_chunk_info(1).byte_offset
+    with open(workers[1], "r+b") as raw:
+        raw.seek(at + 12)
+        raw.write(b"\xff\xff\xff")
+    text = refused("merge", *workers, "-o", tmp_path / "bad.h5", code=1)
+    assert f"worker_10.h5 at byte {at:,}: dataset '/train/y': a chunk cannot be unpacked" in text
+    assert not (tmp_path / "bad.h5").exists()
 
 
 def test_a_run(run: Out, tmp_path: Path) -> None:
@@ -128,6 +138,9 @@ def test_wrong_use(run: Out, workers: list[Path], tmp_path: Path) -> None:
         ((*shards, "-o", out), 2, "is a name for HDF5, these are TFRecord files"),
         ((*shards, "-o", tmp_path / "x.tfrecord", "--virtual"), 2, "are for HDF5"),
         ((*workers, "-o", out, "--compression", "gzip"), 2, "--compression is for TFRecord"),
+        ((*workers, "-o", out, "--attributes", "error"), 2, "attribute 'rank' of '/' differs in"),
+        ((*shards, "-o", tmp_path / "x.tfrecord", "--attributes", "first"), 2, "are for HDF5"),
+        ((run.folder, "-o", out, "--attributes", "first"), 2, "for HDF5 files that are merged by name"),
         ((tmp_path / "empty", "-o", out), 2, "no TFRecord files in the folder"),
         ((tmp_path / "nix.h5", "-o", out), 3, "cannot open: No such file or directory"),
         ((*workers, "-o", workers[0]), 3, "is also an input"),

@@ -6,13 +6,17 @@ or not on either side. Every CRC is checked on the way, and OUT is read again
 before it gets its name: the same records, in the same order.
 
 HDF5: datasets of the same name are joined along their first axis. They must
-be in all FILEs, with the same type, row shape and filters; groups are kept, and
-attributes that are the same in all. Chunks are copied as they are where they
-fit, the others are built from rows. Where a FILE has a record of its chunks'
-checksums beside it, as the parts of hold.write do, each is checked; without
-one, flipped bits in plain and lzf data cannot be seen. OUT is opened and
-checked again before it gets its name. A killed merge goes on where it was
-when the same command is given again (.OUT.merging beside OUT).
+be in all FILEs, with the same type, row shape and filters; groups are kept.
+Attributes that are not the same in all FILEs are listed and left out, unless
+--attributes says otherwise. Chunks are copied as they are where they fit, the
+others are built from rows; where the filters are lossy (scaleoffset, zfp, ...)
+and rows have to be packed again, the whole dataset is packed with gzip instead
+and a note says so. Before OUT gets its name every copied chunk is compared by
+checksum, every built one value by value. Where a FILE has a record of its
+chunks' checksums beside it, as the parts of hold.write do, each is checked;
+without one, packed chunks are unpacked, and flipped bits that no checksum of
+gzip, bzip2 or fletcher32 shows cannot be seen. A killed merge goes on where it
+was when the same command is given again (.OUT.merging beside OUT).
 
 FILE is a path, a glob, a folder, meaning all data files directly in it, or a
 folder made by hold.write, meaning its committed parts by task; then a manifest
@@ -32,15 +36,22 @@ With --json, of TFRecord and of HDF5:
   {"format": "hdf5", "rows": 4711, "bytes": 8123456, "crc32c": "e3069283",
    "path": "train.h5", "files": 8, "chunks": 40, "checked": 40, "kept": 0,
    "unrecorded": 0, "datasets": [{"dataset": "/x", "rows": 4711,
-   "method": "copy", "copied_bytes": 8000000, "built_bytes": 0}], "notes": []}
+   "method": "copy", "copied_bytes": 8000000, "built_bytes": 0}],
+   "attributes": [{"object": "/x", "attribute": "unit", "reason": "differs",
+   "files": ["a.h5", "b.h5"], "kept": false}], "unpacked": 0, "compared": 0,
+   "unchecked": [], "notes": []}
 
   rows      null where datasets differ in length
   checked   of the chunks that were copied, those whose checksum was known
+  unpacked  those without, which were unpacked to see whether they are intact
+  compared  chunks that were built from rows, and compared value by value
+  unchecked    datasets with chunks that nothing has a checksum of
   kept      chunks that an earlier, killed merge had done
   unrecorded   files without a record of checksums
   method    copy, build, copy and build, objects (strings and lists of any
             length, one by one), view, nothing
-  notes     such as attributes that were left out
+  attributes   those that differ, or that a file lacks ("missing")
+  notes     the same in words, and datasets that got other filters
 
 Exit codes: 0 OUT is written; 1 a FILE is damaged; 2 FILEs do not fit together;
 3 a FILE cannot be read, OUT cannot be written or is there already. After 1 to 3
@@ -74,6 +85,11 @@ _HDF5_NAMES = (".h5", ".hdf5", ".hdf")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
 @click.option("--order", type=click.Choice(["exact", "any"]), help="HDF5: any: whole chunks first.  [default: exact]")
 @click.option("--virtual", is_flag=True, help="HDF5: OUT shows the rows of the FILEs and holds none.")
+@click.option(
+    "--attributes",
+    type=click.Choice(["same", "first", "error"]),
+    help="HDF5: of those that differ, keep none, keep the first FILE's, or refuse.  [default: same]",
+)
 @click.option("--compression", type=COMPRESSION, help="TFRecord: how to pack OUT.  [default: by its name: .gz, .zlib]")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be done; write nothing.")
@@ -83,6 +99,7 @@ def merge(
     out: str,
     order: Any,
     virtual: bool,
+    attributes: Any,
     compression: Any,
     force: bool,
     dry_run: bool,
@@ -93,6 +110,7 @@ def merge(
     options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
     if runs:
         _refuse(compression is not None, "--compression is for TFRecord files that are merged by name")
+        _refuse(attributes is not None, "--attributes is for HDF5 files that are merged by name")
         return merge_run(screen, runs[0], out, **options)
     paths = expand_data(files)
     hdf5 = [path for path in paths if is_hdf5(path)]
@@ -104,8 +122,9 @@ def merge(
     if hdf5:
         _refuse(compression is not None, "--compression is for TFRecord: HDF5 chunks stay packed as they are")
         _check_name(out, _HDF5_NAMES, "HDF5")
-        return merge_hdf5_files(screen, paths, out, **options)
-    _refuse(virtual or order is not None, "--order and --virtual are for HDF5, these are TFRecord files")
+        return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", **options)
+    for_hdf5 = virtual or order is not None or attributes is not None
+    _refuse(for_hdf5, "--order, --virtual and --attributes are for HDF5, these are TFRecord files")
     if out.lower().endswith(_HDF5_NAMES):
         raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
     return _merge_tfrecord(screen, expand(files), out, compression, force, dry_run)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.merge.merge import MergedDataset, MergedHDF5
     from ..write.consolidate import Consolidated
 
-_SHOWN_NOTES = 8
+_SHOWN_NOTES = 20
+_SHOWN_UNCHECKED = 3
 
 
 def is_run(path: str) -> bool:
@@ -27,28 +28,41 @@ def is_run(path: str) -> bool:
 
 
 def merge_hdf5_files(
-    screen: Screen, paths: list[str], out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool
+    screen: Screen,
+    paths: list[str],
+    out: str,
+    *,
+    order: Any,
+    virtual: bool,
+    attributes: Any,
+    force: bool,
+    dry_run: bool,
 ) -> int:
     from ..formats.hdf5.merge.merge import merge_hdf5, plan_hdf5
 
+    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes}
     if dry_run:
-        plan = plan_hdf5(paths, order=order, virtual=virtual)
+        plan = plan_hdf5(paths, **options)
         screen.document({"format": "hdf5", **plan.as_dict(), "path": out})
         _show(screen, plan.datasets, plan.notes)
         screen.print(f"{_said(plan)} would {_go(virtual)} {printable(out)}")
         return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        made = merge_hdf5(paths, out, order=order, virtual=virtual, overwrite=force, progress=bar.advance)
+        made = merge_hdf5(paths, out, **options, overwrite=force, progress=bar.advance)
     screen.document({"format": "hdf5", **made.as_dict(), "path": out})
     _show(screen, [], made.notes)
     if virtual:
         _warn_of_views(screen, len(paths))
         screen.print(f"{_said(made)} are shown by {printable(out)}")
         return FINE
-    if made.unrecorded:
+    if made.unchecked:
         which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
-        screen.print(f"No checksums were beside {which}: flips in plain and lzf data could not be seen.")
-    screen.print(f"{_said(made)}, {format_bytes(made.bytes)}, opened and read again: {printable(out)}")
+        named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
+        more = f" and {len(made.unchecked) - _SHOWN_UNCHECKED:,} more" if len(made.unchecked) > _SHOWN_UNCHECKED else ""
+        screen.print(
+            f"No checksums were beside {which}: bits that were flipped before in {named}{more} cannot be seen."
+        )
+    screen.print(f"{_said(made)}, {format_bytes(made.bytes)}, compared with {_sources(made)}: {printable(out)}")
     return FINE
 
 
@@ -82,6 +96,10 @@ def _said(made: MergedHDF5) -> str:
     datasets = counted(len(made.datasets), "dataset")
     rows = f"{counted(made.rows, 'row')} in {datasets}" if made.rows is not None else datasets
     return f"{rows} of {counted(made.files, 'file')}"
+
+
+def _sources(made: MergedHDF5) -> str:
+    return "its source" if made.files == 1 else "its sources"
 
 
 def _go(virtual: bool) -> str:

@@ -134,7 +134,7 @@ def test_attributes_links_types_and_groups(tmp_path: Path) -> None:
         assert (file["version"][()], file["title"].asstr()[()]) == (3, "a")
         assert isinstance(file["null"][()], h5py.Empty)
     assert len(made.notes) == 2
-    assert "attribute 'rank' of '/' is not the same in " in made.notes[0]
+    assert "attribute 'rank' of '/' differs in " in made.notes[0]
     assert "attribute 'late' of '/' is in " in made.notes[1]
     assert "b.h5 and not in " in made.notes[1]
 
@@ -231,7 +231,7 @@ def test_refused_before_anything_is_written(tmp_path: Path) -> None:
             merge_hdf5([good, bad], tmp_path / "out.h5")
     with pytest.raises(InputError, match="at least one file"):
         merge_hdf5([], tmp_path / "out.h5")
-    with pytest.raises(ValueError, match="wanted order"):
+    with pytest.raises(ValueError, match="expected order"):
         merge_hdf5([good], tmp_path / "out.h5", order="random")  # type: ignore[arg-type]
     with h5py.File(good, "a"), pytest.raises(Exception, match="still being written by this process"):
         merge_hdf5([good], tmp_path / "out.h5")
@@ -324,7 +324,7 @@ def test_attributes_of_other_types_and_of_a_group_in_one_file(tmp_path: Path) ->
             file.create_group("late").attrs["who"] = "b"
 
     made = merge_here(pair(tmp_path, make), tmp_path / "work")
-    assert ["attribute 'bits' of '/' is not the same" in note for note in made.notes] == [True]
+    assert ["attribute 'bits' of '/' differs" in note for note in made.notes] == [True]
     with h5py.File(made.path) as file:
         assert dict(file["late"].attrs) == {"who": "b"}
 

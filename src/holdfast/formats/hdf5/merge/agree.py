@@ -11,9 +11,8 @@ import numpy as np
 
 from ....schema import Ragged
 from ..layout import MARK
+from .encode import filters_said
 from .facts import Attribute, Dataset, Node, Refusal, Source, Target
-
-FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 
 
 @dataclass(slots=True)
@@ -38,9 +37,11 @@ class Agreement:
     columns: list[Column] = field(default_factory=list)
     single: list[str] = field(default_factory=list)  # datasets without rows
     notes: list[str] = field(default_factory=list)
+    differing: list[dict[str, Any]] = field(default_factory=list)  # attributes that are not the same in all sources
 
 
-def agree(sources: list[Source]) -> Agreement:
+def agree(sources: list[Source], attributes: str = "same") -> Agreement:
+    """`attributes`: of those that differ, "same" leaves out, "first" keeps the first source's, "error" refuses."""
     first, made = sources[0], Agreement(sources)
     for source in sources[1:]:
         _same_objects(first, source)
@@ -62,6 +63,7 @@ def agree(sources: list[Source]) -> Agreement:
             if path not in first.nodes and path not in made.groups:  # only a group may be missing
                 made.groups.append(path)
                 made.attributes[path] = _attributes(path, [one.nodes.get(path, node) for one in sources], made)
+    _settle_differing(made, attributes)
     _find_columns(made)
     return made
 
@@ -99,7 +101,7 @@ def _same_dataset(first: Source, other: Source, ours: Dataset, theirs: Dataset) 
     if ours.row_shape != theirs.row_shape:
         refuse("rows of the shape", theirs.row_shape, ours.row_shape)
     if _codes(ours) != _codes(theirs) and ours.shape:
-        refuse("the filters", _filters_said(theirs), _filters_said(ours))
+        refuse("the filters", filters_said(theirs), filters_said(ours))
     if _fill_said(ours) != _fill_said(theirs):
         refuse("the fill value", _fill_said(theirs), _fill_said(ours))
 
@@ -114,10 +116,6 @@ def _fill_said(dataset: Dataset) -> str:
 def _codes(dataset: Dataset) -> list[int]:
     """Their values may differ: some say how large the chunk is. Chunks are copied only where those fit, too."""
     return [code for code, _, _ in dataset.filters]
-
-
-def _filters_said(dataset: Dataset) -> str:
-    return " + ".join(FILTERS.get(code, f"filter {code}") for code, _, _ in dataset.filters) or "none"
 
 
 def _axis_scales(first: Source) -> set[str]:
@@ -135,7 +133,7 @@ def _axis_scales(first: Source) -> set[str]:
 
 
 def _attributes(path: str, nodes: list[Node], made: Agreement) -> dict[str, Attribute]:
-    """Those that are the same in all; the others are told of."""
+    """Those that are the same in all; the others are noted in `made.differing`."""
     kept: dict[str, Attribute] = {}
     for name in dict.fromkeys(name for node in nodes for name in node.attributes):
         values = [node.attributes.get(name) for node in nodes]
@@ -146,10 +144,33 @@ def _attributes(path: str, nodes: list[Node], made: Agreement) -> dict[str, Attr
             continue
         with_it = next(n for n, v in enumerate(values) if v is not None)
         other = odd if odd is not None and odd != with_it else next(n for n, v in enumerate(values) if v is None)
-        here, there = made.sources[with_it].path, made.sources[other].path
-        how = f"is in {here} and not in {there}" if values[other] is None else f"is not the same in {here} and {there}"
-        made.notes.append(f"attribute {name!r} of {path!r} {how}: left out")
+        made.differing.append(
+            {
+                "object": path,
+                "attribute": name,
+                "reason": "missing" if values[other] is None else "differs",
+                "files": [made.sources[with_it].path, made.sources[other].path],
+                "kept": False,
+                "value": values[with_it],
+            }
+        )
     return kept
+
+
+def _settle_differing(made: Agreement, attributes: str) -> None:
+    for one in made.differing:
+        value, (here, there) = one.pop("value"), one["files"]
+        how = f"is in {here} and not in {there}" if one["reason"] == "missing" else f"differs in {here} and {there}"
+        text = f"attribute {one['attribute']!r} of {one['object']!r} {how}"
+        if attributes == "error":
+            more = f" ({len(made.differing) - 1:,} more differ)" if len(made.differing) > 1 else ""
+            raise Refusal(
+                "schema", there, f"{text}{more}: choose 'same' to leave them out or 'first' to keep the first"
+            )
+        one["kept"] = attributes == "first"
+        if one["kept"]:
+            made.attributes[one["object"]][one["attribute"]] = value
+        made.notes.append(f"{text}: {'the first is kept' if one['kept'] else 'left out'}")
 
 
 def _take_dataset(path: str, made: Agreement, is_axis: bool) -> None:

@@ -161,12 +161,9 @@ def pack_all(
         done = int((spool.entries[:, 0] == target).sum())
         encoder = Encoder(plan.target.like)
         helpers = pool if encoder.threads else None
-        try:
-            for number, (data, mask), size in ahead(helpers, _packing(plan, builder_of(plan), encoder, done)):
-                spool.put(target, number, data, mask)
-                told(size)
-        finally:
-            encoder.close()
+        for number, (data, mask), size in ahead(helpers, _packing(plan, builder_of(plan), encoder, done)):
+            spool.put(target, number, data, mask)
+            told(size)
     spool.reload()
 
 

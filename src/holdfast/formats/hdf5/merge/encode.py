@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from typing import Any
 
 import h5py
 import numpy as np
 
-from .facts import Dataset, Raw
+from ..filters import (
+    GZIP,
+    SHUFFLE,
+    Filter,
+    add_filters,
+    filter_name,
+    filters_of,
+    same_filters,
+    verbatim_parameters,
+)
+from .facts import Dataset, Raw, Refusal
 from .rows import shuffle
 
-_GZIP, _SHUFFLE = 1, 2
 _LEVEL = 4
-_SZIP_OPTIONS = 4 | 32  # those that a caller gives: the others are made from the type
 
 
 def plist_of(like: Dataset) -> Any:
@@ -21,13 +30,7 @@ def plist_of(like: Dataset) -> Any:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if like.chunks is not None:
         plist.set_chunk(like.chunks)
-    for code, flags, values in like.filters:
-        if code == h5py.h5z.FILTER_SCALEOFFSET:
-            plist.set_scaleoffset(*values[:2])
-        elif code == h5py.h5z.FILTER_SZIP:
-            plist.set_szip(values[0] & _SZIP_OPTIONS, values[1])
-        else:
-            plist.set_filter(code, flags, values)
+    add_filters(plist, like.filters)
     if like.fill is not None:
         plist.set_fill_value(fill_of(like, like.fill))
     return plist
@@ -51,10 +54,11 @@ class Encoder:
     def __init__(self, like: Dataset) -> None:
         self._like = like
         codes = [code for code, _, _ in like.filters]
-        self.threads = codes in ([_GZIP], [_SHUFFLE, _GZIP])
-        self._level = next((values[0] for code, _, values in like.filters if code == _GZIP and values), _LEVEL)
-        self._shuffled = codes[:1] == [_SHUFFLE]
-        self._scratch: h5py.File | None = None
+        self.threads = codes in ([GZIP], [SHUFFLE, GZIP])
+        self._level = next((values[0] for code, _, values in like.filters if code == GZIP and values), _LEVEL)
+        self._shuffled = codes[:1] == [SHUFFLE]
+        # Made before anything is read: it cannot be made while a dataset with the same filters is open.
+        self._scratch = b"" if self.threads else _scratch_image(like)
 
     def encode(self, chunk: Raw) -> tuple[Any, int]:
         if self.threads:
@@ -64,21 +68,42 @@ class Encoder:
         return self._through_library(chunk)
 
     def _through_library(self, chunk: Raw) -> tuple[Any, int]:
-        """In a file in memory, of one chunk, made like the dataset: whatever the filters are."""
-        assert self._like.chunks is not None
-        if self._scratch is None:
-            self._scratch = h5py.File("scratch", "w", driver="core", backing_store=False, libver=("v110", "latest"))
-        if "x" in self._scratch:
-            del self._scratch["x"]
-        kind = h5py.h5t.decode(self._like.type)
-        space = h5py.h5s.create_simple(self._like.chunks)
-        dataset = h5py.h5d.create(self._scratch.id, b"x", kind, space, plist_of(self._like))
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, chunk, kind)
-        self._scratch.flush()
-        mask, data = dataset.read_direct_chunk((0,) * len(self._like.chunks))
-        return bytes(data), mask
+        """In a file in memory, of one chunk, made like the dataset: whatever the filters are.
 
-    def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
-            self._scratch = None
+        Each chunk gets a new copy of the file. Where a chunk is written over, HDF5 1.14 keeps the old filter mask if
+        the size is the same.
+        """
+        with h5py.File(io.BytesIO(self._scratch), "r+", libver=("v110", "latest")) as file:
+            dataset = h5py.h5d.open(file.id, b"x")
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, chunk, h5py.h5t.decode(self._like.type))
+            file.flush()
+            mask, data = dataset.read_direct_chunk((0,) * chunk.ndim)
+            return bytes(data), mask
+
+
+def create_like(file: h5py.File, name: bytes, like: Dataset, space: Any, plist: Any) -> None:
+    """Creates a dataset whose filters are those of `like`. Call it within `verbatim_parameters`."""
+    dataset = h5py.h5d.create(file.id, name, h5py.h5t.decode(like.type), space, plist)
+    made = filters_of(dataset.get_create_plist())
+    dataset.close()
+    if not same_filters(made, like.filters):
+        text = (
+            f"dataset {like.path!r}: its filters ({filters_said(like)}) cannot be made again with the same parameters"
+        )
+        raise Refusal("write", "", f"{text}: expected {_parameters(like.filters)}, got {_parameters(made)}")
+
+
+def filters_said(like: Dataset) -> str:
+    return " + ".join(filter_name(code) for code, _, _ in like.filters) or "none"
+
+
+def _parameters(filters: tuple[Filter, ...]) -> list[tuple[int, ...]]:
+    return [(code, *values) for code, _, values in filters]
+
+
+def _scratch_image(like: Dataset) -> bytes:
+    image = io.BytesIO()
+    with verbatim_parameters(code for code, _, _ in like.filters):
+        with h5py.File(image, "w", libver=("v110", "latest")) as file:
+            create_like(file, b"x", like, h5py.h5s.create_simple(like.chunks), plist_of(like))
+    return image.getvalue()

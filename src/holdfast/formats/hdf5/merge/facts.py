@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..filters import Filter
+
 Ints = npt.NDArray[np.int64]
 Raw = npt.NDArray[Any]  # rows as the file has them: items of a void type, never converted
 
@@ -56,7 +58,7 @@ class Dataset:
     words: str  # its type, for people
     has_objects: bool
     chunks: tuple[int, ...] | None
-    filters: tuple[tuple[int, int, tuple[int, ...]], ...]
+    filters: tuple[Filter, ...]
     fill: bytes | None
     offset: int | None
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))

@@ -18,11 +18,12 @@ from .stamps import check_sources, take_stamps
 from .workfolder import WorkFolder
 
 Order = Literal["exact", "any"]
+Attributes = Literal["same", "first", "error"]
 Progress = Callable[[int], None]
 Rows = tuple[int, int, int]  # of which source, from, to
 
 _DATA = "data.h5"
-_VERSION = 1
+_VERSION = 2
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 
 
@@ -39,9 +40,17 @@ class MergedDataset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MergedHDF5:
-    """What was made; of a plan, what would be. `rows`: None where datasets differ in length. `checked`: of `chunks`,
-    those whose source had a record of its checksum. `kept`: those that an earlier, killed merge had done.
-    `unrecorded`: sources without any record of checksums."""
+    """What was made; of a plan, what would be.
+
+    rows         None where datasets differ in length
+    attributes   those that are not the same in all files, and whether one was kept
+    checked      of `chunks`, those that were copied and whose source had a record of its checksum
+    unpacked     those that were copied without such a record, and were unpacked to see whether they are intact
+    compared     those that were built from rows, and were compared with the rows of their sources
+    unchecked    datasets with chunks that neither a record nor their codec has a checksum of
+    kept         chunks that an earlier, killed merge had done
+    unrecorded   sources without any record of checksums
+    """
 
     path: str
     files: int
@@ -54,6 +63,10 @@ class MergedHDF5:
     checked: int = 0
     kept: int = 0
     unrecorded: int = 0
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    unpacked: int = 0
+    compared: int = 0
+    unchecked: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, object]:
         facts = asdict(self)
@@ -67,6 +80,7 @@ def merge_hdf5(
     order: Order = "exact",
     runs: Sequence[Rows] | None = None,
     virtual: bool = False,
+    attributes: Attributes = "same",
     overwrite: bool = False,
     progress: Progress | None = None,
     proven: Callable[[MergedHDF5], None] | None = None,
@@ -77,10 +91,12 @@ def merge_hdf5(
               each file behind them, which spares packing anew; a row of one dataset stays with those of the others
     runs      which rows of which file, in which order, instead; each row once
     virtual   a view: a file that shows the others' rows and holds none of its own
+    attributes   what becomes of attributes that are not the same in all files: "same" leaves them out, "first" keeps
+              those of the first file that has them, "error" refuses to merge
     proven    called when the file is whole, before it gets its name
     """
     sources, target = [os.path.abspath(os.fsdecode(file)) for file in files], Path(os.path.abspath(os.fsdecode(out)))
-    job = _job(sources, target, order, runs, virtual)
+    job = _job(sources, target, order, runs, virtual, attributes)
     _refuse_own_output(sources, target)
     if virtual:
         make_room(target, len(sources))
@@ -118,11 +134,13 @@ def plan_hdf5(
     order: Order = "exact",
     runs: Sequence[Rows] | None = None,
     virtual: bool = False,
+    attributes: Attributes = "same",
 ) -> MergedHDF5:
     """What merge_hdf5 would do; nothing is written."""
     sources = [os.path.abspath(os.fsdecode(file)) for file in files]
     target = Path()
-    result = _run(_job(sources, target, order, runs, virtual) | {"folder": "", "plan": True}, sources, target, None)
+    job = _job(sources, target, order, runs, virtual, attributes)
+    result = _run(job | {"folder": "", "plan": True}, sources, target, None)
     return _merged(result, target, len(sources))
 
 
@@ -130,12 +148,21 @@ class _DiedError(Exception):
     """The child was killed from outside."""
 
 
-def _job(sources: list[str], target: Path, order: str, runs: Sequence[Rows] | None, virtual: bool) -> dict[str, Any]:
+def _job(
+    sources: list[str],
+    target: Path,
+    order: str,
+    runs: Sequence[Rows] | None,
+    virtual: bool,
+    attributes: str = "same",
+) -> dict[str, Any]:
     """All that makes two merges the same one."""
     if not sources:
         raise InputError("wanted at least one file to merge, got none")
     if order not in ("exact", "any"):
-        raise ValueError(f'wanted order to be "exact" or "any", got {order!r}')
+        raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
+    if attributes not in ("same", "first", "error"):
+        raise ValueError(f'expected attributes to be "same", "first" or "error", got {attributes!r}')
     stamps = take_stamps(sources)
     check_sources(sources, stamps)
     return {
@@ -148,6 +175,7 @@ def _job(sources: list[str], target: Path, order: str, runs: Sequence[Rows] | No
         "order": order,
         "runs": None if runs is None else [list(run) for run in runs],
         "virtual": virtual,
+        "attributes": attributes,
     }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..filters import GZIP, SHUFFLE, is_lossless, is_own, same_filters
+from .encode import filters_said
 from .facts import NO_CRC, Dataset, Ints, Run, Target
 
 SPOOL, BUILT = -2, -3  # in place of a source's number
-_LEVELS = (1, 32015)  # gzip, zstd
+_REPLACED_BY = GZIP, 1, (4,)  # the level that h5py takes by itself
 PIECE_BYTES = 1 << 20  # of a dataset without chunks
 
 # One job: the chunk's number in the grid (without chunks: where it begins, in bytes), whose bytes it gets, where they
@@ -38,6 +40,22 @@ def make_plan(target: Target) -> Plan:
     if not target.rows or not target.like.row_bytes:
         return Plan(target, "nothing")
     return _plan_flat(target) if target.like.chunks is None else _plan_chunks(target)
+
+
+def with_lossless_filters(plan: Plan, notes: list[str]) -> Plan:
+    """Gives a dataset other filters where packing rows once more would change them, or cannot be done."""
+    target, filters = plan.target, plan.target.like.filters
+    if plan.packs and not is_lossless(filters):
+        why = "may change values that are packed again, and some chunks have to be"
+    elif plan.method == "objects" and not all(is_own(code) for code, _, _ in filters):
+        why = f"does not pack {target.like.words} that are written one by one"
+    else:
+        return plan
+    was = filters_said(target.like)
+    target.like = replace(target.like, filters=((SHUFFLE, 1, (target.like.item_bytes,)), _REPLACED_BY))
+    now = filters_said(target.like)
+    notes.append(f"dataset {target.path!r}: {was} {why}: all of it is packed with {now} instead, every value as it was")
+    return make_plan(target)
 
 
 def _method(copied: int, built: int) -> str:
@@ -118,9 +136,8 @@ def _whole(target: Target, size: int, total: int) -> Iterator[tuple[int, int, Ru
 
 
 def same_packing(one: Dataset, other: Dataset) -> bool:
-    """Whether a chunk of the one is a chunk of the other. A level says how it was packed, not how it is unpacked."""
-    sides = [[(code, () if code in _LEVELS else values) for code, _, values in side.filters] for side in (one, other)]
-    return one.chunks == other.chunks and sides[0] == sides[1]
+    """Whether a chunk of the one is a chunk of the other."""
+    return one.chunks == other.chunks and same_filters(one.filters, other.filters)
 
 
 def _raw_jobs(low: int, high: int, size: int) -> Ints:

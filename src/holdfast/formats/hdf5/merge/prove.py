@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from ...._native import codec
+from ..filters import filters_of, is_packed, same_filters
+from ..walk import reason_of
 from .agree import Agreement
+from .build import Builder
 from .crc import joined_crc
-from .facts import Dataset, Ints, Refusal
-from .plan import MASK, NUMBER, SIZE, Plan
-from .rows import Files
+from .encode import filters_said
+from .facts import NO_CRC, Ints, Raw, Refusal
+from .plan import CRC, FILE, MASK, NUMBER, OFFSET, SIZE, Plan, placed
+from .rows import Files, rows_of
 from .skeleton import Alive, object_runs, read_objects
 
 _READ_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
+_LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError)
 
 
 def find_places(file: h5py.File, plan: Plan, jobs: Ints) -> Ints:
@@ -47,48 +55,160 @@ def find_places(file: h5py.File, plan: Plan, jobs: Ints) -> Ints:
 
 
 def prove(
-    path: str, made: Agreement, plans: list[Plan], jobs: list[Ints], places: list[Ints], files: Files, alive: Alive
+    path: str,
+    made: Agreement,
+    plans: list[Plan],
+    jobs: list[Ints],
+    places: list[Ints],
+    files: Files,
+    builder_of: Callable[[Plan], Builder],
+    alive: Alive,
 ) -> None:
+    """Compares the file with its sources, through the library on both sides.
+
+    - Chunks that were built are read in full, and so are the same rows of the sources: every value must be equal.
+    - Chunks that were copied lie where their checksums were compared as they were written (fill.py), with the filter
+      mask and under the filters of their source, so they unpack to the same values. Those whose source had no record
+      of checksums are unpacked as well, unless they are not packed at all: a codec may notice what is damaged.
+    - Of every run of rows the first and the last are compared besides.
+    """
     with h5py.File(path, "r") as file:
-        for plan, listed, placed in zip(plans, jobs, places, strict=True):
+        for plan, listed, placed_at in zip(plans, jobs, places, strict=True):
             target = plan.target
             if target.path not in file or file[target.path].shape != target.shape:
                 raise Refusal("write", path, f"dataset {target.path!r} is not what was written: wanted {target.shape}")
             if plan.method == "objects":
                 _same_objects(path, file, plan, files, alive)
                 continue
-            if not np.array_equal(find_places(file, plan, listed), placed):
+            if not np.array_equal(find_places(file, plan, listed), placed_at):
                 raise Refusal("write", path, f"dataset {target.path!r} has its chunks elsewhere than they were put")
+            proof = _Proof(path, file, plan, files, builder_of(plan), alive)
+            if plan.method != "view":
+                proof.filters()
+                proof.built(listed)
+                proof.copied(listed)
             if not target.ends:
-                _same_rows(path, file, plan, files)
+                proof.ends_of_runs()
             alive()
 
 
-def _same_rows(path: str, file: h5py.File, plan: Plan, files: Files) -> None:
-    """The last row of each run, unpacked by the library on both sides."""
-    at = 0
-    target = plan.target
-    for run in target.runs:
-        at += run.rows
-        ours = _row(file, target.path, at - 1, target.like.item_bytes)
-        theirs = _row(files.hdf5(run.file), target.path, run.stop - 1, target.like.item_bytes)
-        if ours != theirs and _values(target.like, ours) != _values(target.like, theirs):
-            text = f"dataset {target.path!r}, row {at - 1:,} is not row {run.stop - 1:,} of {files.path(run.file)}"
-            raise Refusal("write", path, text)
+def of_unknown_sum(jobs: Ints) -> npt.NDArray[np.bool_]:
+    """Those that copy a chunk whose source has no record of its checksum."""
+    unknown: npt.NDArray[np.bool_] = (jobs[:, FILE] >= 0) & (jobs[:, CRC] == NO_CRC)
+    return unknown
 
 
-def _values(like: Dataset, row: bytes) -> str:
-    """What lies between fields, or behind a long float, is anything where a fill value is shown."""
-    return repr(np.frombuffer(row, h5py.h5t.decode(like.type).dtype).tolist())
+class _Proof:
+    """Of one dataset."""
 
+    def __init__(self, path: str, file: h5py.File, plan: Plan, files: Files, builder: Builder, alive: Alive) -> None:
+        self._path, self._plan, self._target, self._files, self._alive = path, plan, plan.target, files, alive
+        self._dataset = file[plan.target.path]
+        self._builder = builder
 
-def _row(file: h5py.File, path: str, row: int, item_bytes: int) -> bytes:
-    dataset = file[path]
-    values = np.empty((1, *dataset.shape[1:]), f"V{item_bytes}")
-    space = dataset.id.get_space()
-    space.select_hyperslab((row, *[0] * (len(dataset.shape) - 1)), values.shape)
-    dataset.id.read(h5py.h5s.create_simple(values.shape), space, values, dataset.id.get_type())
-    return values.tobytes()
+    def filters(self) -> None:
+        found = filters_of(self._dataset.id.get_create_plist())
+        if not same_filters(found, self._target.like.filters):
+            raise self._wrong(f"has the filters {found}, expected {self._target.like.filters}")
+
+    def built(self, jobs: Ints) -> None:
+        for low, high in self._stretches(jobs, jobs[:, FILE] < 0):
+            for first, last in self._pieces(low, high):
+                if not self._equal(self._read(first, last), self._sources(first, last)):
+                    raise self._wrong(f"has other values than its sources in rows {first:,} to {last:,}")
+                self._alive()
+
+    def copied(self, jobs: Ints) -> None:
+        """Unpacks what nobody has a checksum of."""
+        if not is_packed(self._target.like.filters):
+            return
+        unknown = of_unknown_sum(jobs)
+        for low, high in self._stretches(jobs, unknown):
+            for first, last in self._pieces(low, high):
+                try:
+                    rows_of(self._dataset, first, last, self._target.like.item_bytes)
+                except _LIBRARY_ERRORS:
+                    self._blame(jobs[unknown], first, last)
+                self._alive()
+
+    def _blame(self, jobs: Ints, first: int, last: int) -> None:
+        """One chunk of these rows cannot be unpacked: which, and whose?"""
+        like = self._target.like
+        assert like.chunks is not None
+        numbers = jobs[:, NUMBER] // like.across
+        for job in jobs[(numbers >= first // like.chunks[0]) & (numbers * like.chunks[0] < last)]:
+            row = int(job[NUMBER]) // like.across * like.chunks[0]
+            try:
+                rows_of(self._dataset, row, min(row + like.chunks[0], self._target.rows), like.item_bytes)
+            except _LIBRARY_ERRORS as error:
+                text = f"dataset {self._target.path!r}: a chunk cannot be unpacked: {reason_of(error)}"
+                raise Refusal("corrupt", self._files.path(int(job[FILE])), text, int(job[OFFSET])) from error
+
+    def ends_of_runs(self) -> None:
+        at = 0
+        for run in self._target.runs:
+            source = self._files.hdf5(run.file)[self._target.path]
+            for ours, theirs in {(at, run.start), (at + run.rows - 1, run.stop - 1)}:
+                here, there = self._read(ours, ours + 1), self._of_source(run.file, source, theirs, theirs + 1)
+                if not self._equal(here, there):
+                    raise self._wrong(f"row {ours:,} is not row {theirs:,} of {self._files.path(run.file)}")
+            at += run.rows
+
+    def _stretches(self, jobs: Ints, chosen: Any) -> list[tuple[int, int]]:
+        """Rows [low, high) of the result that the chosen jobs hold."""
+        like, rows = self._target.like, self._target.rows
+        if self._plan.flat:
+            width = like.row_bytes
+            return [(job[NUMBER] // width, (job[NUMBER] + job[SIZE]) // width) for job in jobs[chosen].tolist()]
+        assert like.chunks is not None
+        size = like.chunks[0]
+        numbers = np.unique(jobs[chosen, NUMBER] // like.across)
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        return [
+            (int(one[0]) * size, min((int(one[-1]) + 1) * size, rows)) for one in np.split(numbers, breaks) if len(one)
+        ]
+
+    def _pieces(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        like = self._target.like
+        size = like.chunks[0] if like.chunks else 1
+        step = max(1, _PIECE_BYTES // max(1, like.row_bytes * size)) * size
+        return ((at, min(at + step, high)) for at in range(low, high, step))
+
+    def _read(self, first: int, last: int) -> Raw:
+        try:
+            return rows_of(self._dataset, first, last, self._target.like.item_bytes)
+        except _LIBRARY_ERRORS as error:
+            said = filters_said(self._target.like)
+            text = f"rows {first:,} to {last:,} were written (filters: {said}) and cannot be read: {reason_of(error)}"
+            raise self._wrong(text) from error
+
+    def _sources(self, first: int, last: int) -> Raw:
+        if self._target.ends:
+            return np.concatenate(list(self._builder.rows(first, last)))
+        found = []
+        for at, run in placed(self._target):
+            low, high = max(first - at, 0), min(last - at, run.rows)
+            if low < high:
+                source = self._files.hdf5(run.file)[self._target.path]
+                found.append(self._of_source(run.file, source, run.start + low, run.start + high))
+        return np.concatenate(found)
+
+    def _of_source(self, file: int, source: h5py.Dataset, first: int, last: int) -> Raw:
+        try:
+            return rows_of(source, first, last, self._target.like.item_bytes)
+        except _LIBRARY_ERRORS as error:
+            text = f"dataset {self._target.path!r}: rows {first:,} to {last:,} cannot be read: {reason_of(error)}"
+            raise Refusal("corrupt", self._files.path(file), text) from error
+
+    def _equal(self, ours: Raw, theirs: Raw) -> bool:
+        return ours.tobytes() == theirs.tobytes() or self._values(ours) == self._values(theirs)
+
+    def _values(self, rows: Raw) -> str:
+        """What lies between fields, or behind a long float, is anything where a fill value is shown."""
+        return repr(np.frombuffer(rows.tobytes(), h5py.h5t.decode(self._target.like.type).dtype).tolist())
+
+    def _wrong(self, text: str) -> Refusal:
+        return Refusal("write", self._path, f"dataset {self._target.path!r} {text}; nothing was kept")
 
 
 def _same_objects(path: str, file: h5py.File, plan: Plan, files: Files, alive: Alive) -> None:

@@ -14,12 +14,12 @@ import h5py
 import numpy as np
 
 from ...._native import codec
+from ..filters import GZIP, SHUFFLE
 from ..walk import reason_of
 from .facts import NO_CRC, Dataset, Raw, Refusal, Source
 
 _OPEN_FILES, _FEW_DESCRIPTORS = 16, 256
 _RUN_BYTES = 1 << 20
-_GZIP, _SHUFFLE = 1, 2
 _AHEAD = 4
 
 
@@ -135,7 +135,7 @@ class Rows:
         assert dataset.chunks is not None
         try:
             for code, _, _ in reversed(dataset.filters):
-                data = zlib.decompress(data) if code == _GZIP else unshuffle(data, dataset.item_bytes)
+                data = zlib.decompress(data) if code == GZIP else unshuffle(data, dataset.item_bytes)
             if len(data) != dataset.chunk_bytes:
                 raise ValueError(f"wanted {dataset.chunk_bytes:,} bytes, got {len(data):,}")
         except (zlib.error, ValueError) as error:
@@ -154,19 +154,12 @@ class Rows:
             yield rows
 
     def _through_library(self, dataset: Dataset, start: int, stop: int) -> Iterator[Raw]:
-        """By the library's own call and in the file's own type: nothing is converted."""
         step = max(1, _RUN_BYTES // max(dataset.row_bytes, 1)) if dataset.chunks is None else dataset.chunks[0]
         try:
-            there = self._files.hdf5(dataset.file)[dataset.path].id
-            kind = there.get_type()
+            there = self._files.hdf5(dataset.file)[dataset.path]
             for at in range(start, stop, step):
-                n = min(step, stop - at)
-                self._check(dataset, at, at + n)
-                rows = np.empty((n, *dataset.row_shape), f"V{dataset.item_bytes}")
-                space = there.get_space()
-                space.select_hyperslab((at, *[0] * len(dataset.row_shape)), rows.shape)
-                there.read(h5py.h5s.create_simple(rows.shape), space, rows, kind)
-                yield rows
+                self._check(dataset, at, min(at + step, stop))
+                yield rows_of(there, at, min(at + step, stop), dataset.item_bytes)
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             text = f"dataset {dataset.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
             raise Refusal("corrupt", self._files.path(dataset.file), text) from error
@@ -181,13 +174,22 @@ class Rows:
             self._load(dataset, row)
 
 
+def rows_of(dataset: h5py.Dataset, start: int, stop: int, item_bytes: int) -> Raw:
+    """Reads rows [start, stop) by the library's own call and in the file's own type: nothing is converted."""
+    rows = np.empty((stop - start, *dataset.shape[1:]), f"V{item_bytes}")
+    space = dataset.id.get_space()
+    space.select_hyperslab((start, *[0] * (len(dataset.shape) - 1)), rows.shape)
+    dataset.id.read(h5py.h5s.create_simple(rows.shape), space, rows, dataset.id.get_type())
+    return rows
+
+
 def _is_simple(dataset: Dataset) -> bool:
     """Whether a chunk is whole rows, packed in a way that needs no library."""
     codes = [code for code, _, _ in dataset.filters]
     return (
         dataset.chunks is not None
         and dataset.chunks[1:] == dataset.row_shape
-        and codes in ([], [_GZIP], [_SHUFFLE, _GZIP])
+        and codes in ([], [GZIP], [SHUFFLE, GZIP])
     )
 
 

@@ -16,8 +16,9 @@ import h5py
 import numpy as np
 
 from ...._base.placed import write_all
+from ..filters import verbatim_parameters
 from .agree import Agreement
-from .encode import fill_of, plist_of
+from .encode import create_like, fill_of, plist_of
 from .facts import Attribute, Dataset, Ints, Refusal, Target
 from .plan import MASK, NUMBER, SIZE, Plan
 from .rows import Files
@@ -99,15 +100,19 @@ def make_skeleton(
         for path, node in made.datatypes:
             _parent(file, path)
             h5py.h5t.decode(node.type).commit(file.id, _raw(path))
-        for plan, listed in zip(plans, jobs, strict=True):
-            _parent(file, plan.target.path)
-            if virtual and not plan.target.ends and not plan.target.kept:
-                _make_virtual(file, plan.target, files)
+        shown = [virtual and not plan.target.ends and not plan.target.kept for plan in plans]
+        codes = {code for plan in plans for code, _, _ in plan.target.like.filters}
+        with verbatim_parameters(codes):
+            for plan, is_view in zip(plans, shown, strict=True):
+                _parent(file, plan.target.path)
+                _make_virtual(file, plan.target, files) if is_view else _make_dataset(file, plan.target)
+        for plan, listed, is_view in zip(plans, jobs, shown, strict=True):
+            if is_view or (plan.flat and plan.method != "objects"):
                 continue
-            dataset = _make_dataset(file, plan.target)
+            dataset = h5py.h5d.open(file.id, _raw(plan.target.path))
             if plan.method == "objects":
                 _copy_objects(dataset, plan.target, files, alive)
-            elif not plan.flat:
+            else:
                 _leave_room(paper, dataset, plan.target, listed, alive)
         for path in made.single:
             _parent(file, path)
@@ -131,7 +136,7 @@ def _parent(file: h5py.File, path: str) -> None:
     file.require_group(path.rpartition("/")[0] or "/")
 
 
-def _make_dataset(file: h5py.File, target: Target) -> Any:
+def _make_dataset(file: h5py.File, target: Target) -> None:
     like, plist = target.like, plist_of(target.like)
     growing = like.chunks is not None and any(one.maxshape[0] is None for one in target.sources)
     most = (None if growing else max(target.rows, like.chunks[0] if like.chunks else 0), *like.maxshape[1:])
@@ -147,7 +152,7 @@ def _make_dataset(file: h5py.File, target: Target) -> Any:
         h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(most, target.shape, strict=True)
     )
     space = h5py.h5s.create_simple(target.shape, unlimited)
-    return h5py.h5d.create(file.id, _raw(target.path), h5py.h5t.decode(like.type), space, plist)
+    create_like(file, _raw(target.path), like, space, plist)
 
 
 def _leave_room(paper: Paper, dataset: Any, target: Target, jobs: Ints, alive: Alive) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
-from ..filters import PACKAGE, lacking_filter
+from ..filters import PACKAGE, filters_of, lacking_filter
 from ..layout import marked_column
 from ..record import find_record
 from ..rescue import _fill as fill_of
-from ..rescue import _filter as filter_facts
 from ..types import describe
 from ..walk import Thing, reason_of, walk
 from .facts import NO_CRC, Attribute, Dataset, Ints, Node, Refusal, Source
@@ -120,7 +118,7 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
         words=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
         has_objects=dataset.dtype.hasobject,
         chunks=dataset.chunks,
-        filters=tuple((c, f, tuple(v)) for c, f, v in _filters(plist)),
+        filters=filters_of(plist),
         fill=fill_of(dataset, plist),
         offset=_offset(dataset, plist),
         scales=_scales(source, thing),
@@ -143,11 +141,6 @@ def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
         return None
     there = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
     return dataset.id.get_offset() if there else None
-
-
-def _filters(plist: Any) -> Iterator[list[Any]]:
-    for number in range(plist.get_nfilters()):
-        yield filter_facts(plist.get_filter(number))
 
 
 def _refuse_strange(source: Source, path: str, dataset: h5py.Dataset, kind: Any) -> None:

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from ...._native import codec
+from ..filters import has_checksum, is_packed
 from ..walk import reason_of
 from .agree import agree
 from .build import Builder, Ends, Spool, pack_all
@@ -24,8 +25,8 @@ from .failpoints import failpoint
 from .fill import Fill, States
 from .kept import check_kept
 from .order import give_runs
-from .plan import BUILT, CRC, FILE, SIZE, Plan, make_plan, with_packed
-from .prove import file_crc, find_places, prove
+from .plan import BUILT, CRC, FILE, SIZE, Plan, make_plan, with_lossless_filters, with_packed
+from .prove import file_crc, find_places, of_unknown_sum, prove
 from .rows import Files, Rows
 from .skeleton import make_skeleton
 from .survey import survey
@@ -82,13 +83,15 @@ class _Merge:
         """What there is, and what is to be done with it."""
         job = self._job
         self._sources += [survey(number, path, self._voice) for number, path in enumerate(job["files"])]
-        self._made = agree(self._sources)
+        self._made = agree(self._sources, job["attributes"])
         check_kept(self._made, self._rows)
         wanted = None if job["runs"] is None else [Run(*run) for run in job["runs"]]
         give_runs(self._made, job["order"], wanted, self._ends.at)
-        self._plans = [make_plan(target) for target in self._made.targets.values()]
+        plans = [make_plan(target) for target in self._made.targets.values()]
         if job["virtual"]:
-            self._plans = [_shown(plan) for plan in self._plans]
+            self._plans = [_shown(plan) for plan in plans]
+        else:
+            self._plans = [with_lossless_filters(plan, self._made.notes) for plan in plans]
         failpoint("merge-surveyed", kill_parent=True)
 
     def _told(self, n: int) -> None:
@@ -122,7 +125,7 @@ class _Merge:
             failpoint("merge-filled", kill_parent=True)
             os.fsync(fd)
             with self._in_place() as path:
-                prove(str(path), self._made, self._plans, jobs, places, self._files, self._alive)
+                prove(str(path), self._made, self._plans, jobs, places, self._files, self._builder, self._alive)
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
             failpoint("merge-proven", kill_parent=True)
@@ -133,7 +136,21 @@ class _Merge:
                 "checked": int((all_jobs[all_jobs[:, FILE] >= 0, CRC] != NO_CRC).sum()),
                 "kept": fill.kept,
                 "unrecorded": sum(not source.recorded for source in self._sources),
+                **self._proofs(jobs),
             }
+
+    def _proofs(self, jobs: list[Ints]) -> dict[str, Any]:
+        """How the chunks were compared with their sources (prove.py), and what nothing has a checksum of."""
+        compared = unpacked = 0
+        unchecked: list[str] = []
+        for plan, listed in zip(self._plans, jobs, strict=True):
+            compared += int((listed[:, FILE] < 0).sum())
+            unknown = int(of_unknown_sum(listed).sum())
+            filters = plan.target.like.filters
+            unpacked += unknown if is_packed(filters) else 0
+            if unknown and not has_checksum(filters):
+                unchecked.append(plan.target.path)
+        return {"compared": compared, "unpacked": unpacked, "unchecked": unchecked}
 
     def _pack(self) -> list[Ints]:
         if not any(plan.packs for plan in self._plans):
@@ -198,6 +215,7 @@ class _Merge:
             "rows": lengths.pop() if len(lengths) == 1 else None,
             "datasets": [_dataset_facts(plan, listed) for plan, listed in zip(plans, jobs, strict=True)],
             "notes": self._made.notes,
+            "attributes": self._made.differing,
         }
 
     def begin_anew(self) -> None:
