@@ -15,6 +15,9 @@ from write_rows import FEW_ROUNDS, PRODUCERS, Peer, Result, Sizes, Speed, Task
 
 Job = dict[str, Any]
 
+_OF_PARTS = ("consolidate", "merge")
+_LESS_TO_BUILD = 8  # packing with gzip takes many times as long as copying
+
 
 @dataclass(slots=True)
 class Bench:
@@ -57,11 +60,12 @@ def _prepare(bench: Bench, task: Task, home: Path) -> Job:
     """What all sides are told."""
     sizes = bench.sizes
     job: Job = {"codec": task.codec, "least_s": sizes.turn_s}
-    if task.ours.operation == "consolidate":
-        job |= {"folder": str(home / "parts.hold"), "parts": sizes.parts, "blocks": sizes.part_blocks}
-        bench.say(f"making {sizes.parts} {task.codec} parts of {sizes.part_blocks * BLOCK_BYTES / 1e6:,.0f} MB")
+    if task.ours.operation in _OF_PARTS:
+        blocks = max(2, sizes.part_blocks // _LESS_TO_BUILD) if task.short_rows else sizes.part_blocks
+        job |= {"folder": str(home / "parts.hold"), "parts": sizes.parts, "blocks": blocks, "short": task.short_rows}
+        bench.say(f"making {sizes.parts} {task.codec} parts of {blocks * BLOCK_BYTES / 1e6:,.0f} MB")
         job |= bench.sides.get("write_holdfast").call("make_parts", **job)
-        job["records"] = sizes.parts * sizes.part_blocks * BLOCK_ROWS
+        job["records"] = sizes.parts * (blocks * BLOCK_ROWS - task.short_rows)
     else:
         blocks = sizes.disk_blocks if task.place == "disk" else sizes.central_blocks[task.codec]
         job |= {"producers": PRODUCERS, "blocks": blocks, "bytes": PRODUCERS * blocks * BLOCK_BYTES}
@@ -97,9 +101,9 @@ def _measure(bench: Bench, task: Task, job: Job, home: Path, results: list[Resul
 def _start(bench: Bench, task: Task, job: Job, home: Path, seconds: float) -> dict[str, Any]:
     """What our side takes with next to nothing to write: of consolidate, mostly to start a process that loads HDF5."""
     tiny = _told(task.ours, job, home) | {"blocks": 1, "least_s": 0.0}
-    if task.ours.operation == "consolidate":
+    if task.ours.operation in _OF_PARTS:
         tiny["folder"] = str(home / "tiny.hold")
-        bench.sides.get(task.ours.side).call("make_parts", **tiny)
+        tiny |= bench.sides.get(task.ours.side).call("make_parts", **tiny)
     start_s = min(_turn(bench, task.ours, tiny)["seconds"] for _ in range(bench.rounds))
     return {"start_s": round(start_s, 6), "note": f"{start_s:.2f} of {seconds:.2f} s to begin and to end"}
 

@@ -75,6 +75,7 @@ class Task:
     ours: Peer
     peers: tuple[Peer, ...]
     by_time: bool = False  # `wanted` is the most times the peer's time that ours may take
+    short_rows: int = 0  # that the first block of every part lacks: no later chunk is one of the result
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ class Result:
 
 
 CONSOLIDATE = Peer("write_holdfast", "consolidate", "holdfast")
+MERGE = Peer("write_holdfast", "merge", "holdfast")
 CENTRAL = Peer("write_holdfast", "central", "holdfast")
 
 
@@ -149,6 +151,25 @@ TASKS = (
         (*_against_cat(0.6), _slabs(25)),
     ),
     Task("1", "consolidate-lzf", "the same: lzf", "lzf", "tmpfs", CONSOLIDATE, _against_cat(0.45)),
+    Task(
+        "1",
+        "merge-gzip",
+        "merge the same files without their records, every chunk unpacked: gzip",
+        "gzip",
+        "tmpfs",
+        MERGE,
+        (*_against_cat(None), _slabs()),
+    ),
+    Task(
+        "1",
+        "merge-built",
+        "merge files that end within a chunk, every value compared: gzip",
+        "gzip",
+        "tmpfs",
+        MERGE,
+        (_slabs(),),
+        short_rows=1,
+    ),
     Task("1", "consolidate-disk", "the same: plain, on a disk", "plain", "disk", CONSOLIDATE, _against_cat(None)),
     Task(
         "2",

@@ -23,6 +23,8 @@ PEERS = {
     "consolidate-plain": (*CATS, "h5py, numpy slabs"),
     "consolidate-gzip": (*CATS, "h5py, numpy slabs"),
     "consolidate-lzf": CATS,
+    "merge-gzip": (*CATS, "h5py, numpy slabs"),
+    "merge-built": ("h5py, numpy slabs",),
     "consolidate-disk": CATS,
     "central-plain": WRITERS,
     "central-gzip": WRITERS,

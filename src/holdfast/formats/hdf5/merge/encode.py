@@ -20,7 +20,7 @@ from ..filters import (
     verbatim_parameters,
 )
 from .facts import Dataset, Raw, Refusal
-from .rows import shuffle
+from .rows import is_gzip, shuffle
 
 _LEVEL = 4
 
@@ -53,10 +53,9 @@ class Encoder:
 
     def __init__(self, like: Dataset) -> None:
         self._like = like
-        codes = [code for code, _, _ in like.filters]
-        self.threads = codes in ([GZIP], [SHUFFLE, GZIP])
+        self.threads = is_gzip(like)
         self._level = next((values[0] for code, _, values in like.filters if code == GZIP and values), _LEVEL)
-        self._shuffled = codes[:1] == [SHUFFLE]
+        self._shuffled = any(code == SHUFFLE for code, _, _ in like.filters)
         # Made before anything is read: it cannot be made while a dataset with the same filters is open.
         self._scratch = b"" if self.threads else _scratch_image(like)
 

@@ -185,12 +185,12 @@ def rows_of(dataset: h5py.Dataset, start: int, stop: int, item_bytes: int) -> Ra
 
 def _is_simple(dataset: Dataset) -> bool:
     """Whether a chunk is whole rows, packed in a way that needs no library."""
-    codes = [code for code, _, _ in dataset.filters]
-    return (
-        dataset.chunks is not None
-        and dataset.chunks[1:] == dataset.row_shape
-        and codes in ([], [GZIP], [SHUFFLE, GZIP])
-    )
+    whole_rows = dataset.chunks is not None and dataset.chunks[1:] == dataset.row_shape
+    return whole_rows and (not dataset.filters or is_gzip(dataset))
+
+
+def is_gzip(dataset: Dataset) -> bool:
+    return [code for code, _, _ in dataset.filters] in ([GZIP], [SHUFFLE, GZIP])
 
 
 def unshuffle(data: Any, item_bytes: int) -> Any:

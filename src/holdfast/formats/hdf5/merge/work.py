@@ -125,7 +125,17 @@ class _Merge:
             failpoint("merge-filled", kill_parent=True)
             os.fsync(fd)
             with self._in_place() as path:
-                prove(str(path), self._made, self._plans, jobs, places, self._files, self._builder, self._alive)
+                prove(
+                    str(path),
+                    self._made,
+                    self._plans,
+                    jobs,
+                    places,
+                    self._files,
+                    self._builder,
+                    self._pool,
+                    self._alive,
+                )
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
             failpoint("merge-proven", kill_parent=True)
