@@ -15,7 +15,8 @@ from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, ma
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
 from holdfast.formats.hdf5.rebuild import LOST_ROWS
-from holdfast.formats.hdf5.salvage import SalvagedHDF5, joined, salvage_hdf5
+from holdfast.formats.hdf5.pieces import joined, without
+from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 CHECKED = ("/train/x", "/train/y")  # gzip and fletcher32: what is read of them is what was written
@@ -163,18 +164,36 @@ def test_nothing_is_written_where_nothing_can_be_kept(tmp_path: Path, data: byte
     assert len(found.problems) == 1
 
 
-def test_references_and_views_are_told_of(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
+def test_references_lead_to_the_new_objects(tmp_path: Path) -> None:
+    """Also those to objects that come later, in lists and compounds, and of dimension scales. Views stay views."""
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(10)
-        file.create_dataset("refs", data=[file["x"].ref], dtype=h5py.ref_dtype)
-        file["x"].attrs["ref"] = file["x"].ref
-        layout = h5py.VirtualLayout((10,), "i8")
-        layout[:] = h5py.VirtualSource("other.h5", "x", (10,))
+        file["a_first"] = np.arange(3)
+        file["a_first"].attrs["one"] = file["x"].ref
+        file.create_dataset("refs", data=[file["x"].ref, file["a_first"].ref], dtype=h5py.ref_dtype)
+        file.create_dataset("regions", data=[file["x"].regionref[2:5]], dtype=h5py.regionref_dtype)
+        pairs = file.create_dataset("pairs", (2,), [("to", h5py.ref_dtype), ("n", "i4")])
+        pairs[0] = (file.ref, 7)
+        file["scale"] = np.arange(10.0)
+        file["scale"].make_scale("s")
+        file["x"].dims[0].attach_scale(file["scale"])
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource(".", "a_first", (3,))
         file.create_virtual_dataset("view", layout)
-    found, got = salvaged(path)
-    assert list(got) == ["/x"]
-    assert sorted(flaw.dataset or "" for flaw in found.problems) == ["/refs", "/view", "/x"]
+        del file["a_first"].attrs["one"]
+        file["a_first"].attrs["one"] = file["x"].ref
+    found = salvage_hdf5(path, out)
+    assert found.problems == []
+    with h5py.File(out) as new:
+        assert new[new["a_first"].attrs["one"]] == new["x"]
+        assert [new[one].name for one in new["refs"][:]] == ["/x", "/a_first"]
+        region = new["regions"][0]
+        assert new[region][region].tolist() == [2, 3, 4]
+        assert new[new["pairs"][0]["to"]].name == "/"
+        assert not new["pairs"][1]["to"]
+        assert new["x"].dims[0]["s"] == new["scale"]
+        assert new["view"][:].tolist() == [0, 1, 2]
 
 
 # ---- objects without a group
@@ -297,3 +316,4 @@ def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]
 
 def test_ranges_are_joined() -> None:
     assert joined([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
+    assert without([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]
