@@ -18,7 +18,7 @@ from .pieces import Piece, decode_piece, guessed_chunks, joined, listed_chunks, 
 from .sources import check_external_storage
 from .superblock import find_superblock
 from .tree import Tree, read_tree
-from .values import UnknownTypeError, chunk_options, has_references, is_plain, read_attribute, read_fill, read_values
+from .values import UnknownTypeError, chunk_options, comment_of, has_references, is_plain, read_attribute, read_fill, read_values
 from .walk import Thing, open_file, reason_of, walk, walk_orphans
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class _Sender:
             dataset.send_pieces(first)
 
     def _make(self, what: str, thing: Thing, facts: dict[str, Any], body: bytes = b"") -> None:
-        comment = h5py.h5o.get_comment(thing.thing.id, b".") or b""
+        comment = comment_of(thing.thing.id)
         head = {"make": what, "path": thing.path, "address": thing.address, "comment": _hex(comment), **facts}
         self.voice.say(head, body)
 
@@ -221,7 +221,7 @@ class _Dataset:
             return []
         if dataset.chunks is not None:
             return self._chunks()
-        if dataset.id.get_offset() is None and not dataset.external and dataset.id.get_storage_size() == 0:
+        if self._offset() < 0 and not dataset.external and dataset.id.get_storage_size() == 0:
             return []  # nothing was ever written
         return list(self._before_cut())
 
@@ -360,8 +360,8 @@ class _Dataset:
             there = 0 if check_external_storage(dataset, self.path, self.sender.path, self.voice) else None
         else:
             there = dataset.id.get_storage_size()
-            offset = dataset.id.get_offset()
-            if offset is not None:
+            offset = self._offset()
+            if offset >= 0:
                 there = min(there, max(0, self.sender.file_bytes - offset))
         if not shape or there is None:
             yield from runs(dataset, self.item_bytes)
@@ -379,9 +379,14 @@ class _Dataset:
             yield piece
         if rows < shape[0]:
             self._lost(rows, shape[0])
-            start, offset = (rows, *[0] * (len(shape) - 1)), dataset.id.get_offset()
-            offset = -1 if offset is None else offset + rows * row_bytes
-            self.voice.wrong(self.path, "cut here: the file has no bytes of the rows from here on", start=start, offset=offset)
+            reason = "cut here: the file has no bytes of the rows from here on"
+            start, offset = (rows, *[0] * (len(shape) - 1)), self._offset()
+            self.voice.wrong(self.path, reason, start=start, offset=-1 if offset < 0 else offset + rows * row_bytes)
+
+    def _offset(self) -> int:
+        """-1: nowhere. Behind a user block the library says the last address of all, plus its length."""
+        offset = self.dataset.id.get_offset()
+        return -1 if offset is None or offset == self.sender.base - 1 else offset
 
     def _send_run(self, piece: Piece) -> None:
         told = False

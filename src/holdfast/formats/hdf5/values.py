@@ -31,7 +31,7 @@ Target = tuple[int, bytes | None]
 
 def _call(name: str, *kinds: Any) -> Callable[..., int]:
     function = getattr(_HDF5, name)
-    function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _GIVE_IDS else ctypes.c_int
+    function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _LONG else ctypes.c_int
 
     def call(*values: Any) -> int:
         result: int = function(*values)
@@ -68,7 +68,7 @@ def _innermost_error() -> str:
     return found[0] if found else ""
 
 
-_GIVE_IDS = ("H5Rdereference2", "H5Rget_region")
+_LONG = ("H5Rdereference2", "H5Rget_region", "H5Oget_comment")
 _read_dataset = _call("H5Dread", _ID, _ID, _ID, _ID, _ID, _POINTER)
 _write_dataset = _call("H5Dwrite", _ID, _ID, _ID, _ID, _ID, _POINTER)
 _read_attribute = _call("H5Aread", _ID, _ID, _POINTER)
@@ -77,6 +77,7 @@ _get_fill = _call("H5Pget_fill_value", _ID, _ID, _POINTER)
 _set_fill = _call("H5Pset_fill_value", _ID, _ID, _POINTER)
 _get_chunk_options = _call("H5Pget_chunk_opts", _ID, ctypes.POINTER(ctypes.c_uint))
 _set_chunk_options = _call("H5Pset_chunk_opts", _ID, ctypes.c_uint)
+_get_comment = _call("H5Oget_comment", _ID, _POINTER, ctypes.c_size_t)
 _reclaim = _call("H5Dvlen_reclaim", _ID, _ID, _ID, _POINTER)
 _dereference = _call("H5Rdereference2", _ID, _ID, ctypes.c_int, _POINTER)
 _get_region = _call("H5Rget_region", _ID, ctypes.c_int, _POINTER)
@@ -150,6 +151,14 @@ def read_fill(plist: Any, kind: Kind) -> bytes:
     data = ctypes.create_string_buffer(kind.get_size())
     _get_fill(plist.id, kind.id, data)
     return _packed(plist.id, kind, h5py.h5s.create_simple((1,)), data, 1)
+
+
+def comment_of(thing: Any) -> bytes:
+    """What somebody wrote beside an object. h5py's call for it gives bytes that are not the comment's."""
+    size = _get_comment(thing.id, None, 0)
+    data = ctypes.create_string_buffer(size + 1)
+    _get_comment(thing.id, data, size + 1)
+    return data.value
 
 
 def chunk_options(plist: Any) -> int:
