@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -51,11 +50,15 @@ def listed_chunks(dataset: h5py.Dataset) -> list[Piece]:
 def guessed_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[Piece]:
     """The places that the shape has for chunks: the first ones, as many as a file of that size can have chunks."""
     shape, chunks = dataset.shape, dataset.chunks
-    grids = [range(0, n, c) for n, c in zip(shape, chunks, strict=True)]
-    starts = itertools.islice(itertools.product(*grids), file_bytes // _LEAST_BYTES)
-    return [
-        Piece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))) for start in starts
-    ]
+    counts = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+    found: list[Piece] = []
+    for number in range(min(math.prod(counts), file_bytes // _LEAST_BYTES)):
+        start: tuple[int, ...] = ()
+        for count, step in zip(reversed(counts), reversed(chunks), strict=True):
+            number, place = divmod(number, count)
+            start = (place * step, *start)
+        found.append(Piece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))))
+    return found
 
 
 def runs(dataset: h5py.Dataset, item_bytes: int | None = None) -> Iterator[Piece]:

@@ -29,21 +29,22 @@ _LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless the file h
 _SCALEOFFSET_VALUES = 10
 _TYPES = "/.holdfast-type-"  # of types whose own place in the file is not known yet
 # Codecs that give back what they were given: values that cannot be copied as chunks are packed with them again.
-_LOSSLESS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, 32000, 32015}
+_LOSSLESS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, 307, 32000, 32004, 32015}
 
 
 def build_file(job: dict[str, Any], voice: Voice) -> None:
     """Frames until `finish`. What the disk refuses ends this process at once: the library cannot be left then."""
     try:
-        build = _Build(job)
-        while (frame := read_frame(voice.stdin)) is not None:
-            if "finish" in frame.head:
-                build.finish()
-                for path, reason in build.wrong:  # only now: nobody reads while frames are sent
-                    voice.wrong(path, reason)
-                voice.say({"end": True})
-                return
-            build.take(frame)
+        with tempfile.TemporaryFile(dir=os.path.dirname(job["out"])) as later:
+            build = _Build(job, later)
+            while (frame := read_frame(voice.stdin)) is not None:
+                if "finish" in frame.head:
+                    build.finish()
+                    for path, reason in build.wrong:  # only now: nobody reads while frames are sent
+                        voice.wrong(path, reason)
+                    voice.say({"end": True})
+                    return
+                build.take(frame)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else reason_of(error)
         voice.say({"failed": why})
@@ -63,16 +64,15 @@ def _open(path: str, identity: tuple[int, int], **options: Any) -> h5py.File:
 
 
 class _Build:
-    """`made`: what is in the new file, by its address in the old one."""
+    """`made`: what is in the new file, by its address in the old one. `later`: a file for frames that wait."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        self._job = job
+    def __init__(self, job: dict[str, Any], later: Any) -> None:
+        self._job, self._later = job, later
         self.file: h5py.File = None
         self.wrong: dict[tuple[str, str], None] = {}
         self.made: dict[int, str] = {}
         self._kinds: dict[str, Any] = {}
         self._stubs = _Stubs()
-        self._later = tempfile.TemporaryFile(dir=os.path.dirname(job["out"]))
         self._refer: set[str] = set()  # datasets whose values wait
 
     def _start(self, head: dict[str, Any]) -> None:
@@ -102,7 +102,6 @@ class _Build:
                 path = str(frame.head.get("path") or frame.head.get("values"))
                 name = f"attribute {frame.head['attribute']!r}: " if "attribute" in frame.head else ""
                 self.wrong[path, f"{name}{unmet:,} references lead to what is not kept: they are empty"] = None
-        self._later.close()
         for name in [name for name in self.file if f"/{name}".startswith(_TYPES)]:
             del self.file[name]  # datasets keep their types without a name
         self.file.close()
@@ -187,7 +186,9 @@ class _Build:
             known = [has_filter(f[0]) and f[0] in _LOSSLESS and f[0] not in self._stubs.kept for f in filters]
             if not head["plain"] and not all(known):
                 filters = [[h5py.h5z.FILTER_DEFLATE, h5py.h5z.FLAG_OPTIONAL, [4], ""]]
-                self.wrong[path, "its strings, lists or references are packed with gzip: not with its own filters"] = None
+                self.wrong[path, "its strings, lists or references are packed with gzip: not with its own filters"] = (
+                    None
+                )
             self._create(path, kind, space, head, filters, fill)
             if head["references"]:
                 self._refer.add(path)
@@ -197,8 +198,9 @@ class _Build:
     def _create(self, path: str, kind: Any, space: Any, head: dict[str, Any], filters: list[Any], fill: bytes) -> None:
         """With exactly these filters. Some work out their parameters anew from the parameters they are given, and some
         are not installed: in their place stands one that does nothing, under whose number chunks can be copied."""
-        for ready in (lambda: None, lambda: self._stubs.put(filters)):
-            ready()
+        for stubs in (False, True):
+            if stubs:
+                self._stubs.put(filters)
             try:
                 made = h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
             except (ValueError, RuntimeError):

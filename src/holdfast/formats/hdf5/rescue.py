@@ -12,13 +12,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import numpy as np
 
 from .filters import PACKAGE, lacking_filter
 from .pieces import Piece, decode_piece, guessed_chunks, joined, listed_chunks, runs
 from .sources import check_external_storage
 from .superblock import find_superblock
 from .tree import Tree, read_tree
-from .values import UnknownTypeError, chunk_options, comment_of, has_references, is_plain, read_attribute, read_fill, read_values
+from .values import (
+    UnknownTypeError,
+    chunk_options,
+    comment_of,
+    has_references,
+    is_plain,
+    read_attribute,
+    read_fill,
+    read_values,
+)
 from .walk import Thing, open_file, reason_of, walk, walk_orphans
 
 if TYPE_CHECKING:
@@ -30,6 +40,7 @@ _SAME_SIZE = (_SHUFFLE, _FLETCHER32)
 # Codecs that never make zeros alone: gzip, bzip2, lzf, blosc, lz4, bitshuffle, zstd, blosc2.
 _NEVER_ZEROS = (_DEFLATE, 307, 32000, 32001, 32004, 32008, 32015, 32026)
 _PLACES_A_SIGN = 1000
+_CHUNK_BYTES = 1 << 20
 _SMALLEST_READ = 4096  # a disk gives no less: rows that cannot be read are not looked for in smaller pieces
 _VIRTUAL = h5py.h5d.VIRTUAL
 
@@ -130,11 +141,32 @@ def _type_facts(kind: Any) -> dict[str, Any]:
     return {"type": _hex(kind.copy().encode()), "type_at": at, "references": has_references(kind)}
 
 
+def _chunks_for(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    """Of about a megabyte, from the last axis on."""
+    room = max(1, _CHUNK_BYTES // item_bytes)
+    found: list[int] = []
+    for n in reversed(shape):
+        found.insert(0, max(1, min(n, room)))
+        room = max(1, room // max(1, n))
+    return tuple(found)
+
+
 def _hex(data: bytes) -> str:
     return data.hex()
 
 
 # ---- datasets
+
+
+def _filter(found: tuple[Any, ...]) -> list[Any]:
+    code, flags, values = found[:3]
+    return [int(code), int(flags), [int(value) for value in values]]
+
+
+def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.hasobject:
+        return None
+    return np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
 
 
 class _Dataset:
@@ -149,20 +181,22 @@ class _Dataset:
         self.lacking: str | None = None
         self.virtual = self.plist.get_layout() == _VIRTUAL
         self.options = chunk_options(self.plist) if self.dataset.chunks else 0
+        self.flawed = False  # whether its index does not fit together
         self.blind = False  # whether there are values that no checksum speaks for
 
     def send_head(self) -> None:
         dataset, plist = self.dataset, self.plist
+        space, layout, chunks, alloc_time = self._modest()
         head = {
             **_type_facts(self.kind),
-            "space": _hex(dataset.id.get_space().encode()),
+            "space": _hex(space.encode()),
             "shape": dataset.shape,
-            "chunks": dataset.chunks,
+            "chunks": chunks,
             "options": self.options,
-            "layout": plist.get_layout(),
-            "filters": [[int(code), int(flags), list(map(int, values)), _hex(name)] for code, flags, values, name in self.filters],
+            "layout": layout,
+            "filters": [[*_filter(one), _hex(one[3])] for one in self.filters],
             "plain": self.plain,
-            "alloc_time": plist.get_alloc_time(),
+            "alloc_time": alloc_time,
             "fill_time": plist.get_fill_time(),
             "attribute_order": plist.get_attr_creation_order(),
             "times": plist.get_obj_track_times(),
@@ -173,8 +207,29 @@ class _Dataset:
             fill = read_fill(plist, self.kind)
         self.sender._make("dataset", self.thing, head, fill)
 
+    def _modest(self) -> tuple[Any, int, tuple[int, ...] | None, int]:
+        """Dataspace, layout, chunks and time of allocation: as they are, unless the shape speaks of more than the file
+        has, as a damaged one does. Then they are such that no room is taken for what is not there."""
+        dataset = self.dataset
+        space, layout, chunks = dataset.id.get_space(), self.plist.get_layout(), dataset.chunks
+        alloc_time, shape, file_bytes = self.plist.get_alloc_time(), dataset.shape, self.sender.file_bytes
+        if not shape or self.virtual or dataset.external or math.prod(shape) * self.item_bytes <= file_bytes:
+            return space, layout, chunks, alloc_time
+        if chunks is None:
+            if dataset.id.get_storage_size():
+                chunks, layout = _chunks_for(shape, self.item_bytes), h5py.h5d.CHUNKED
+            return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT
+        places = math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
+        if places > file_bytes and dataset.maxshape[0] is not None:
+            most = (h5py.h5s.UNLIMITED, *(h5py.h5s.UNLIMITED if n is None else n for n in dataset.maxshape[1:]))
+            space = h5py.h5s.create_simple(shape, most)  # its index grows with what is in it
+        if alloc_time == h5py.h5d.ALLOC_TIME_EARLY:
+            alloc_time = h5py.h5d.ALLOC_TIME_INCR
+        return space, layout, chunks, alloc_time
+
     def _sources(self) -> list[list[str]]:
-        plist, found = self.plist, []
+        plist = self.plist
+        found: list[list[str]] = []
         for i in range(plist.get_virtual_count()):
             there, source = plist.get_virtual_vspace(i), plist.get_virtual_srcspace(i)
             if source.get_select_type() == h5py.h5s.SEL_ALL:  # the shape it had is not kept
@@ -230,7 +285,7 @@ class _Dataset:
     def _chunks(self) -> list[Piece]:
         dataset = self.dataset
         self.lacking = lacking_filter(dataset)
-        tree = read_tree(self.sender.fd, self.sender.base, self.address, dataset.chunks)
+        tree = read_tree(self.sender.fd, self.sender.base, self.address, dataset.shape, dataset.chunks)
         try:
             pieces = [piece for piece in listed_chunks(dataset) if all(piece.sizes)]
         except Exception as error:
@@ -268,8 +323,8 @@ class _Dataset:
                 unknown.append(piece)
                 continue
             if info.byte_offset is not None:
-                place = {"offset": int(info.byte_offset), "stored": int(info.size)}
-                pieces.append(piece._replace(**place, filter_mask=int(info.filter_mask)))
+                facts = int(info.byte_offset), int(info.size), int(info.filter_mask)
+                pieces.append(Piece(piece.start, piece.sizes, *facts))
         self._lose_all(unknown)
         self._lose_behind(places)
         return pieces
@@ -281,14 +336,21 @@ class _Dataset:
         if len(places) < all_of_them:
             low = places[-1].start[0] if places else 0
             self._lost(low, shape[0])
-            self.voice.wrong(self.path, f"its shape {shape} has more chunks than the file can hold: not read behind row {low:,}")
+            self.voice.wrong(
+                self.path, f"its shape {shape} has more chunks than the file can hold: not read behind row {low:,}"
+            )
 
     def _agreed(self, pieces: list[Piece], tree: Tree) -> list[Piece]:
         """Without those that the library sees in a damaged index, and the index does not have."""
         if tree.flaw is not None:
+            self.flawed = True
             offset, reason = tree.flaw
-            self.voice.wrong(self.path, f"its index has no checksums and does not fit together: {reason}", offset=offset)
-        sure = {(e.start, e.offset, e.stored, e.filter_mask): e.sound for e in tree.entries}
+            self.voice.wrong(
+                self.path, f"its index has no checksums and does not fit together: {reason}", offset=offset
+            )
+        known = {entry.start for entry in tree.entries if entry.sound}
+        entries = [entry for entry in tree.entries if entry.sound or entry.start not in known]
+        sure = {(e.start, e.offset, e.stored, e.filter_mask): e.sound for e in entries}
         found = [piece for piece in pieces if (piece.start, piece.offset, piece.stored, piece.filter_mask) in sure]
         if tree.flaw is None and len(found) == len(pieces):
             return pieces
@@ -297,14 +359,19 @@ class _Dataset:
         # Never written, or not in the index any more: nobody knows.
         self._lose_all([piece for piece in places if piece.start not in there])
         self._lose_behind(places)
-        for piece in found:
-            if not sure[piece.start, piece.offset, piece.stored, piece.filter_mask]:
-                self._doubt(piece, "the part of the index that lists it is damaged")
+        unsure = [piece for piece in found if not sure[piece.start, piece.offset, piece.stored, piece.filter_mask]]
+        for low, high in joined([piece.rows for piece in unsure]):
+            self.voice.say({"doubt": self.path, "rows": [low, high]})
+        if unsure:
+            reason = f"the part of the index that lists {len(unsure):,} of its chunks is damaged"
+            self.voice.wrong(self.path, f"kept, but in doubt: {reason}")
         return found
 
     def _send_chunk(self, piece: Piece) -> None:
         try:
             mask, data = self.dataset.id.read_direct_chunk(piece.start)
+            if self.flawed and self.dataset.id.get_chunk_info_by_coord(piece.start).byte_offset != piece.offset:
+                raise ValueError("it is looked up in its index at another place than where it is listed")
             applied = self._applied(piece, mask)
             wrong = self._misfit(applied, data)
             if wrong:
@@ -335,7 +402,9 @@ class _Dataset:
         """Why these bytes cannot be those of the chunk; "": they can. The library does not look."""
         if all(code in _SAME_SIZE for code in applied) and self.plain:
             want = math.prod(self.dataset.chunks) * self.item_bytes + _CHECKSUM_BYTES * applied.count(_FLETCHER32)
-            return "" if len(data) == want else f"expected {want:,} bytes of a chunk that is not packed, got {len(data):,}"
+            return (
+                "" if len(data) == want else f"expected {want:,} bytes of a chunk that is not packed, got {len(data):,}"
+            )
         if any(code in _NEVER_ZEROS for code in applied) and not any(data):
             return "all its bytes are zero, which its codec never writes"
         return ""

@@ -44,7 +44,7 @@ class Rescued(NamedTuple):
     path: str
     rows: int
     lost: list[tuple[int, int]]
-    doubtful: list[tuple[int, int]] = []
+    doubtful: list[tuple[int, int]]
 
     @property
     def rows_lost(self) -> int:
@@ -71,7 +71,7 @@ class SalvagedHDF5(NamedTuple):
     objects_kept: int
     datasets: list[Rescued]
     problems: list[Flaw]
-    notes: list[str] = []
+    notes: list[str]
 
     @property
     def rows_lost(self) -> int:
@@ -104,10 +104,10 @@ def salvage_hdf5(
 
     live   also while another process has `damaged` open for writing; what it changes meanwhile may be missed
 
-    The work is bounded by the size of the file, whatever a damage says of shapes: every chunk that its index has is read
-    and decoded once for each time that the file is gone through (three at most); where an index cannot be listed, one
-    place of a chunk is looked at for each 16 bytes of the file; the reading process is started again 8 times, and once
-    more for each 100 kB, 200 times at most.
+    The work is bounded by the size of the file, whatever a damage says of shapes: each chunk that an index has is read
+    and decoded once; where an index cannot be listed, one place of a chunk is looked at for each 16 bytes of the file;
+    a reading process that crashes or hangs is started again 8 times, and once more for each 100 kB, 200 times at most;
+    it hangs when it works 3 s at one thing, and one more for each MB, 20 s at most.
     """
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = look_at(source)
@@ -119,7 +119,7 @@ def salvage_hdf5(
     partial = PartialFile(target, overwrite=overwrite)
     try:
         if not state.size:
-            return SalvagedHDF5(0, [], flaws)
+            return SalvagedHDF5(0, [], flaws, [])
         made = os.fstat(partial.fd)
         job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
         user_block = 0 if state.block is None else state.block.at
@@ -328,12 +328,12 @@ class _Rescue:
             raise WriteError(f"cannot write {self.target}: {self.writer.fate}")
 
     def _doubt_shared(self) -> None:
-        """Chunks that have bytes in common: at most one of them is right. Not those of an object that was found again."""
+        """Chunks that have bytes in common: at most one of them is right."""
         everything = [(*row, path) for path, table in self._chunks.items() for row in _rows_of(table)]
         end, last = -1, None
         for one in sorted(everything):
-            offset, stop, *_, path = one
-            if last is not None and offset < end and one[:4] != last[:4]:
+            offset, stop = one[:2]
+            if last is not None and offset < end and one != last:
                 for begin, _, low, high, name in (last, one):
                     self._doubt(name, low, high, begin, "its bytes are another chunk's, too")
             if stop > end:
@@ -349,9 +349,11 @@ class _Rescue:
             return
         first = min(damaged)
         for path, table in self._chunks.items():
-            for offset, _, low, high in _rows_of(table):
-                if offset > first:
-                    self._doubt(path, low, high, offset, "the file is longer or shorter than it says, and damaged before it")
+            behind = [(low, high) for offset, _, low, high in _rows_of(table) if offset > first]
+            if behind:
+                self._doubtful.setdefault(path, []).extend(behind)
+                reason = f"the file is longer or shorter than it says, and {len(behind):,} chunks lie behind a damage"
+                self._tell(Flaw(path, None, first, f"kept, but in doubt: {reason}"))
 
     def _doubt(self, path: str, low: int, high: int, offset: int, reason: str) -> None:
         self._doubtful.setdefault(path, []).append((low, high))

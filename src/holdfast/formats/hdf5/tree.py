@@ -2,7 +2,8 @@
 
 It has no checksums. The library follows what it finds: a key that was zeroed hides a chunk, which then reads as fill
 values, and a wrong address gives another chunk's rows. But a tree that was written properly repeats itself: its keys
-ascend, a node's last key is the first one of the node behind it, chunks lie on a grid, and what a node does not use is zero.
+ascend, a node's last key is the first one of the node behind it, the last key of all is no chunk's place, and all other
+keys lie on the grid of chunks.
 
     https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1, IV.A.2.i
 """
@@ -23,7 +24,7 @@ _MOST_BLOCKS = 1000
 
 
 class Entry(NamedTuple):
-    """A chunk as its index has it. `sound`: so is the node that lists it."""
+    """A chunk as its index has it. `sound`: so is the node that lists it, or at least it follows a neighbour."""
 
     start: tuple[int, ...]
     offset: int
@@ -39,8 +40,8 @@ class Tree(NamedTuple):
     flaw: tuple[int, str] | None
 
 
-def read_tree(fd: int, base: int, header: int, chunks: tuple[int, ...]) -> Tree | None:
-    """The index of the dataset whose header is at that address. None: it has another index, which has checksums, or none.
+def read_tree(fd: int, base: int, header: int, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Tree | None:
+    """The index of the dataset whose header is at that address. None: it has none of this kind; others have checksums.
 
     Reads no more than the file holds: a node is visited once.
     """
@@ -51,12 +52,14 @@ def read_tree(fd: int, base: int, header: int, chunks: tuple[int, ...]) -> Tree 
     (item_bytes,) = struct.unpack_from("<I", found, 11 + 4 * len(chunks))
     if root == _UNDEFINED:
         return Tree([], None)
-    return _Reading(fd, base, (*chunks, item_bytes)).tree(root)
+    return _Reading(fd, base, (*shape, 1), (*chunks, item_bytes)).tree(root)
 
 
 class _Reading:
-    def __init__(self, fd: int, base: int, steps: tuple[int, ...]) -> None:
-        self.fd, self.base, self.steps = fd, base, steps
+    """`ends` and `steps` are the shape and the chunks' shape, with one axis more: that of the bytes of an item."""
+
+    def __init__(self, fd: int, base: int, ends: tuple[int, ...], steps: tuple[int, ...]) -> None:
+        self.fd, self.base, self.ends, self.steps = fd, base, ends, steps
         self.size = os.fstat(fd).st_size
         self.key = struct.Struct(f"<II{len(steps)}Q")
         self.seen: set[int] = set()
@@ -103,15 +106,27 @@ class _Reading:
                 ends = (places[i], places[i + 1]) if sound else (None, None)
                 self._node(child, own_level - 1, *ends)
             return sound
-        for key, child in zip(keys, children, strict=False):
+        numbers = [self._number(key) for key in keys]
+        for i, (key, child) in enumerate(zip(keys, children, strict=False)):
             if self._on_grid(key) and key[0] and child + self.base + key[0] <= self.size:
-                self.entries.append(Entry(key[2:-1], child + self.base, key[0], key[1], sound))
+                follows = numbers[i] - numbers[i - 1] == 1 if i else False
+                sure = sound or follows or numbers[i + 1] - numbers[i] == 1
+                self.entries.append(Entry(key[2:-1], child + self.base, key[0], key[1], sure))
             elif sound:
                 self._wrong(at, "its index has a chunk where none can be")
         return sound
 
     def _on_grid(self, key: tuple[int, ...]) -> bool:
-        return not key[-1] and not any(place % step for place, step in zip(key[2:], self.steps, strict=True))
+        """Chunks that a dataset shrinks out of are taken away."""
+        places = zip(key[2:], self.ends, self.steps, strict=True)
+        return all(place < end and not place % step for place, end, step in places)
+
+    def _number(self, key: tuple[int, ...]) -> int:
+        """Of a chunk, in the order of rows; a key off the grid has one that no neighbour follows."""
+        number = 0
+        for place, end, step in zip(key[2:-1], self.ends, self.steps, strict=False):
+            number = number * -(-end // step) + place // step
+        return number if self._on_grid(key) else -9
 
 
 # ---- where the tree begins

@@ -1,6 +1,6 @@
 """In the children of salvage: values of any HDF5 type as bytes that another process can write into another file.
 
-Values are read and written in the type that the file has, so no number is converted. A value of fixed size is its bytes.
+Values are read and written in the type that the file has, so no number is converted. One of fixed size is its bytes.
 Strings and sequences of variable length are pointers, and references are places in the old file: these are sent beside
 the bytes, and put in again by who writes. h5py converts both to Python objects, which not all types survive; so the
 library is called directly.
@@ -123,9 +123,7 @@ def _spots(kind: Kind, at: int = 0) -> list[_Spot]:
             return [spot._replace(offset=at + i * size + spot.offset) for i in range(count) for spot in each]
         case h5py.h5t.COMPOUND:
             members = range(kind.get_nmembers())
-            return [
-                spot for i in members for spot in _spots(kind.get_member_type(i), at + kind.get_member_offset(i))
-            ]
+            return [spot for i in members for spot in _spots(kind.get_member_type(i), at + kind.get_member_offset(i))]
     return []
 
 
@@ -185,7 +183,8 @@ def _packed(owner: int, kind: Kind, memory: Any, data: Any, count: int) -> bytes
 
 def _beside(owner: int, kind: Kind, start: int, count: int) -> list[Any]:
     """What the pointers and references lead to, in their order."""
-    size, found = kind.get_size(), []
+    size = kind.get_size()
+    found: list[Any] = []
     for spot in _spots(kind):
         offset, what, inner = spot
         for at in range(start + offset, start + offset + count * size, size):
@@ -211,7 +210,7 @@ def _target(owner: int, what: str, at: int) -> Target | None:
         thing = h5py.h5i.wrap_identifier(_dereference(owner, 0, _REGION, at))
         space = h5py.h5s.SpaceID(_get_region(owner, _REGION, at))
         return int(h5py.h5o.get_info(thing).addr), space.encode()
-    except Exception:
+    except (ValueError, RuntimeError, KeyError, OSError):
         return -1, None
 
 

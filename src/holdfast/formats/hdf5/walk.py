@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -49,9 +50,7 @@ def _empty_file() -> bytes:
     return image
 
 
-def walk(
-    file: h5py.File, voice: Voice, avoid: Collection[str] = (), *, by_creation: bool = False
-) -> Iterator[Thing]:
+def walk(file: h5py.File, voice: Voice, avoid: Collection[str] = (), *, by_creation: bool = False) -> Iterator[Thing]:
     """Parents before children, in the order of names. Paths in `avoid` are not opened.
 
     by_creation   in the order in which they were made, where a group knows it
@@ -129,26 +128,26 @@ def _kind(thing: Any) -> str:
     return "group" if isinstance(thing, h5py.Group) else "datatype"
 
 
-def _links(
-    group: h5py.Group, path: str, voice: Voice, by_creation: bool
-) -> list[tuple[Thing, Callable[[], Any]]]:
+def _links(group: h5py.Group, path: str, voice: Voice, by_creation: bool) -> list[tuple[Thing, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
         group.id.links.iterate(names.append)  # the names up to a damage are kept
     except Exception as error:
         voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
-    links = [(_link(group, path, name, voice), partial(group.__getitem__, name)) for name in _ordered(group, names, by_creation)]
+    links = [
+        (_link(group, path, name, voice), partial(group.__getitem__, name))
+        for name in _ordered(group, names, by_creation)
+    ]
     return [(link, opener) for link, opener in links if link is not None]
 
 
 def _ordered(group: h5py.Group, names: list[bytes], by_creation: bool) -> list[bytes]:
     known = sorted(set(names))
-    if by_creation:
-        try:
-            made = {name: group.id.links.get_info(name) for name in known}
-            known.sort(key=lambda name: made[name].corder if made[name].corder_valid else 0)
-        except Exception:  # a link that cannot be read is told of when its turn comes
-            pass
+    if not by_creation:
+        return known
+    with contextlib.suppress(Exception):  # a link that cannot be read is told of when its turn comes
+        made = {name: group.id.links.get_info(name) for name in known}
+        known.sort(key=lambda name: made[name].corder if made[name].corder_valid else 0)
     return known
 
 

@@ -14,8 +14,8 @@ import pytest
 from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full, values_of
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
-from holdfast.formats.hdf5.rebuild import LOST_ROWS
 from holdfast.formats.hdf5.pieces import joined, without
+from holdfast.formats.hdf5.rebuild import LOST_ROWS
 from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.verify import verify_hdf5
 
