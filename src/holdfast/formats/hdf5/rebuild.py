@@ -17,6 +17,7 @@ import numpy as np
 
 from .filters import has_filter
 from .frames import Frame, pack_frame, read_frame
+from .pieces import joined
 from .values import Unpacker, set_chunk_options
 from .walk import reason_of
 
@@ -42,6 +43,9 @@ def build_file(job: dict[str, Any], voice: Voice) -> None:
                     build.finish()
                     for path, reason in build.wrong:  # only now: nobody reads while frames are sent
                         voice.wrong(path, reason)
+                    for path, ranges in build.lost.items():
+                        for low, high in joined(ranges):
+                            voice.say({"lost": path, "rows": [low, high]})
                     voice.say({"end": True})
                     return
                 build.take(frame)
@@ -70,6 +74,7 @@ class _Build:
         self._job, self._later = job, later
         self.file: h5py.File = None
         self.wrong: dict[tuple[str, str], None] = {}
+        self.lost: dict[str, list[tuple[int, int]]] = {}  # rows that could not be written
         self.made: dict[int, str] = {}
         self._kinds: dict[str, Any] = {}
         self._stubs = _Stubs()
@@ -102,6 +107,10 @@ class _Build:
                 path = str(frame.head.get("path") or frame.head.get("values"))
                 name = f"attribute {frame.head['attribute']!r}: " if "attribute" in frame.head else ""
                 self.wrong[path, f"{name}{unmet:,} references lead to what is not kept: they are empty"] = None
+        for path, ranges in self.lost.items():
+            if path in self.file and self.file[path].shape:
+                known = self.file[path].attrs.get(LOST_ROWS, np.zeros((0, 2), np.int64)).tolist()
+                self.file[path].attrs[LOST_ROWS] = np.array(joined(ranges + [tuple(one) for one in known]), np.int64)
         for name in [name for name in self.file if f"/{name}".startswith(_TYPES)]:
             del self.file[name]  # datasets keep their types without a name
         self.file.close()
@@ -126,11 +135,13 @@ class _Build:
                     self._link(kind, head)
                 case {"mark": path, "name": name}:
                     self.file[path].attrs[name] = np.array(head["rows"], np.int64)
-        except OSError:
-            raise
         except Exception as error:  # one object that cannot be made again must not lose the others
+            if isinstance(error, OSError) and error.errno:  # the disk's; h5py raises OSError for other things as well
+                raise
             path = next(str(head[key]) for key in ("path", "chunk", "values", "mark") if key in head)
             self.wrong[path, f"cannot be written again: {reason_of(error)}"] = None
+            if "chunk" in head or "values" in head or head.get("make") == "dataset":
+                self.lost.setdefault(path, []).append(_rows_of(head))
 
     def _where(self, address: int) -> str | None:
         return self.made.get(address)
@@ -270,6 +281,15 @@ def _meaning(found: Any) -> tuple[int, int, tuple[int, ...]]:
     be: it has places for a fill value of any size behind the first eight."""
     code, flags, values, _ = found
     return code, flags, tuple(values[: _SCALEOFFSET_VALUES if code == h5py.h5z.FILTER_SCALEOFFSET else None])
+
+
+def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
+    """Those of a frame that could not be written."""
+    if "make" in head:
+        return 0, head["shape"][0] if head["shape"] else 1
+    start, sizes = head["start"], head.get("sizes")
+    low, high = head["rows"] if sizes is None else (start[0], start[0] + sizes[0]) if start else (0, 1)
+    return low, high
 
 
 def _name(path: str) -> bytes:

@@ -322,6 +322,8 @@ class _Rescue:
                     raise WriteError(f"cannot write {self.target}: {why}")
                 case {"wrong": [path, _, _, reason]}:
                     self._tell(Flaw(path, None, None, reason))
+                case {"lost": path, "rows": [low, high]}:
+                    self._lose(path, low, high)
                 case {"end": _}:
                     ended = True
         if not ended:

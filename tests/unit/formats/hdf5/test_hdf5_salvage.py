@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full, values_of
+from hdf5_making import (
+    V110,
+    chunk_places,
+    flip,
+    killed_writer,
+    live_writer,
+    make_full,
+    make_odd,
+    odd_types,
+    values_of,
+)
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
 from holdfast.formats.hdf5.pieces import joined, without
@@ -194,6 +205,78 @@ def test_references_lead_to_the_new_objects(tmp_path: Path) -> None:
         assert not new["pairs"][1]["to"]
         assert new["x"].dims[0]["s"] == new["scale"]
         assert new["view"][:].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"userblock_size": 1024}, {"libver": V110}])
+def test_nothing_of_a_clean_file_is_lost(tmp_path: Path, options: dict[str, Any]) -> None:
+    path, out = make_odd(tmp_path / "a.h5", **options), tmp_path / "out.h5"
+    if "userblock_size" in options:
+        path.write_bytes(b"mine" * 256 + path.read_bytes()[1024:])
+    assert salvage_hdf5(path, out).problems == []
+    with h5py.File(path) as old, h5py.File(out) as new:
+        assert list(new) == list(old)
+        kinds = {name: (old[name].id.get_type(), new[name].id.get_type()) for name in old if is_dataset(old, name)}
+        assert [name for name, (a, b) in kinds.items() if not a.equal(b)] == []
+        assert [name for name in kinds if raw_values(old[name].id) != raw_values(new[name].id)] == []
+        assert list(new["thing"].attrs) == list(old["thing"].attrs)
+        attributes = {name: (old["thing"].attrs.get_id(name), new["thing"].attrs.get_id(name)) for name in odd_types()}
+        assert [name for name, (a, b) in attributes.items() if not a.get_type().equal(b.get_type())] == []
+        assert [name for name, (a, b) in attributes.items() if raw_values(a) != raw_values(b)] == []
+        assert new["a_of_it"].id.get_type().committed()
+        assert new["made"].attrs["note"] == "a type of its own"
+        assert list(new["ordered"]) == ["z", "a", "y"]
+        assert new.get("outside", getlink=True).filename == "other.h5"
+        assert new.get("nowhere", getlink=True).path == "/not/there"
+        assert new["default"].asstr()[:].tolist() == ["none"] * 4
+        assert new.userblock_size == old.userblock_size
+    assert out.read_bytes()[: options.get("userblock_size", 0)] == b"mine" * (options.get("userblock_size", 0) // 4)
+
+
+def is_dataset(file: h5py.File, name: str) -> bool:
+    return isinstance(file.get(name), h5py.Dataset)
+
+
+def raw_values(thing: Any) -> Any:
+    """In the type that the file has, as bytes; lists and strings as h5py has them."""
+    kind = thing.get_type()
+    if kind.detect_class(h5py.h5t.VLEN) or (kind.detect_class(h5py.h5t.STRING) and kind.dtype.hasobject):
+        return [str(one) for one in h5py.Dataset(thing)[()]]
+    values = np.empty(thing.shape, f"V{kind.get_size()}")
+    if isinstance(thing, h5py.h5d.DatasetID):
+        thing.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=kind)
+    else:
+        thing.read(values, mtype=kind)
+    return values.tobytes()
+
+
+def test_chunks_are_copied_as_they_are(tmp_path: Path) -> None:
+    """Whatever their filter, also where it rounds, or makes its parameters anew from those it is given."""
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
+    filters = {
+        "zfp": hdf5plugin.Zfp(accuracy=0.01),
+        "sz": hdf5plugin.SZ(absolute=0.01),
+        "sz3": hdf5plugin.SZ3(absolute=0.01),
+        "sperr": hdf5plugin.Sperr(rate=8),
+        "bitshuffle": hdf5plugin.Bitshuffle(),
+        "blosc": hdf5plugin.Blosc(),
+        "scaleoffset": {"scaleoffset": 3},
+    }
+    values = np.random.default_rng(0).random((70, 64), "f4") * 99
+    with h5py.File(path, "w") as file:
+        for name, options in filters.items():
+            file.create_dataset(name, data=values, chunks=(16, 64), **options)
+    offset, size = chunk_places(path, "zfp")[1]
+    data = path.read_bytes()
+    path.write_bytes(data[:offset] + bytes(size) + data[offset + size :])
+    found = salvage_hdf5(path, out)
+    assert {d.path: d.lost + d.doubtful for d in found.datasets if d.lost + d.doubtful} == {"/zfp": [(16, 32)]}
+    with h5py.File(path) as old, h5py.File(out) as new:
+        for name in filters:
+            before, after = old[name], new[name]
+            kept = np.arange(70) if name != "zfp" else np.r_[0:16, 32:70]
+            assert np.array_equal(after[kept], before[kept]), name
+            plists = before.id.get_create_plist(), after.id.get_create_plist()
+            assert plists[0].get_filter(0)[2][:10] == plists[1].get_filter(0)[2][:10], name
 
 
 # ---- objects without a group
