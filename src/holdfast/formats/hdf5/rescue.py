@@ -41,6 +41,7 @@ _SAME_SIZE = (_SHUFFLE, _FLETCHER32)
 _NEVER_ZEROS = (_DEFLATE, 307, 32000, 32001, 32004, 32008, 32015, 32026)
 _PLACES_A_SIGN = 1000
 _CHUNK_BYTES = 1 << 20
+_MOST_PLACES = 1 << 24
 _SMALLEST_READ = 4096  # a disk gives no less: rows that cannot be read are not looked for in smaller pieces
 _VIRTUAL = h5py.h5d.VIRTUAL
 
@@ -213,17 +214,20 @@ class _Dataset:
         dataset = self.dataset
         space, layout, chunks = dataset.id.get_space(), self.plist.get_layout(), dataset.chunks
         alloc_time, shape, file_bytes = self.plist.get_alloc_time(), dataset.shape, self.sender.file_bytes
-        if not shape or self.virtual or dataset.external or math.prod(shape) * self.item_bytes <= file_bytes:
+        if not shape or self.virtual or dataset.external:
             return space, layout, chunks, alloc_time
+        too_large = math.prod(shape) * self.item_bytes > file_bytes
         if chunks is None:
-            if dataset.id.get_storage_size():
+            if too_large and dataset.id.get_storage_size():
                 chunks, layout = _chunks_for(shape, self.item_bytes), h5py.h5d.CHUNKED
-            return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT
-        places = math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-        if places > file_bytes and dataset.maxshape[0] is not None:
-            most = (h5py.h5s.UNLIMITED, *(h5py.h5s.UNLIMITED if n is None else n for n in dataset.maxshape[1:]))
-            space = h5py.h5s.create_simple(shape, most)  # its index grows with what is in it
-        if alloc_time == h5py.h5d.ALLOC_TIME_EARLY:
+            return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT if too_large else alloc_time
+        # The index of a dataset with an end to every axis takes room for all chunks that it may ever have.
+        most = [n if end is None else end for n, end in zip(shape, dataset.maxshape, strict=True)]
+        places = math.prod(-(-n // c) for n, c in zip(most, chunks, strict=True))
+        if places > max(file_bytes, _MOST_PLACES) and None not in dataset.maxshape:
+            space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *dataset.maxshape[1:]))
+            self.voice.wrong(self.path, f"its largest shape {dataset.maxshape} is not kept: it may grow without end")
+        if too_large and alloc_time == h5py.h5d.ALLOC_TIME_EARLY:
             alloc_time = h5py.h5d.ALLOC_TIME_INCR
         return space, layout, chunks, alloc_time
 
@@ -370,8 +374,8 @@ class _Dataset:
     def _send_chunk(self, piece: Piece) -> None:
         try:
             mask, data = self.dataset.id.read_direct_chunk(piece.start)
-            if self.flawed and self.dataset.id.get_chunk_info_by_coord(piece.start).byte_offset != piece.offset:
-                raise ValueError("it is looked up in its index at another place than where it is listed")
+            if self.flawed and bytes(data) != os.pread(self.sender.fd, piece.stored, piece.offset):
+                raise ValueError("its index leads to another place than where it lists it")
             applied = self._applied(piece, mask)
             wrong = self._misfit(applied, data)
             if wrong:
