@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,7 @@ class _Dataset:
         self.virtual = self.plist.get_layout() == _VIRTUAL
         self.options = chunk_options(self.plist) if self.dataset.chunks else 0
         self.flawed = False  # whether its index does not fit together
+        self.doubts: Counter[str] = Counter()
         self.blind = False  # whether there are values that no checksum speaks for
 
     def send_head(self) -> None:
@@ -257,6 +259,7 @@ class _Dataset:
                 self.blind = True
                 self._send_run(piece)
             self.voice.done_piece(piece.stored)
+        self._say_doubts()
         if self.blind:
             self.voice.say({"blind": self.path})
 
@@ -270,9 +273,15 @@ class _Dataset:
     def _wrong(self, piece: Piece, reason: str) -> None:
         self.voice.wrong(self.path, reason, start=piece.start, offset=piece.offset)
 
-    def _doubt(self, piece: Piece, reason: str) -> None:
-        self.voice.say({"doubt": self.path, "rows": list(piece.rows)})
-        self._wrong(piece, f"kept, but in doubt: {reason}")
+    def _doubt(self, pieces: list[Piece], reason: str) -> None:
+        for low, high in joined([piece.rows for piece in pieces]):
+            self.voice.say({"doubt": self.path, "rows": [low, high]})
+        self.doubts[reason] += len(pieces)
+
+    def _say_doubts(self) -> None:
+        """Once for each reason: a dataset may be full of zeros."""
+        for reason, chunks in self.doubts.items():
+            self.voice.wrong(self.path, f"kept, but in doubt: {chunks:,} chunk{'s' * (chunks != 1)}: {reason}")
 
     def _pieces(self) -> list[Piece]:
         dataset = self.dataset
@@ -364,11 +373,8 @@ class _Dataset:
         self._lose_all([piece for piece in places if piece.start not in there])
         self._lose_behind(places)
         unsure = [piece for piece in found if not sure[piece.start, piece.offset, piece.stored, piece.filter_mask]]
-        for low, high in joined([piece.rows for piece in unsure]):
-            self.voice.say({"doubt": self.path, "rows": [low, high]})
         if unsure:
-            reason = f"the part of the index that lists {len(unsure):,} of its chunks is damaged"
-            self.voice.wrong(self.path, f"kept, but in doubt: {reason}")
+            self._doubt(unsure, "the part of the index that lists it is damaged")
         return found
 
     def _send_chunk(self, piece: Piece) -> None:
@@ -391,7 +397,7 @@ class _Dataset:
         self.blind |= not {_DEFLATE, _FLETCHER32} & set(applied)
         doubt = self._doubtful(piece, mask, data)
         if doubt:
-            self._doubt(piece, doubt)
+            self._doubt([piece], doubt)
         place = {"offset": piece.offset, "stored": len(data), "rows": list(piece.rows)}
         head = {"chunk": self.path, "start": piece.start, "mask": mask, **place}
         self.voice.say(head, bytes(data) if self.plain else b"")

@@ -66,7 +66,7 @@ def unreported(found: list[Rescued], out: Path, want: dict[str, Any]) -> list[tu
     return wrong
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_rows_with_checksums_are_right_or_reported(tmp_path: Path, seed: int) -> None:
     rng, path, out = random.Random(seed), tmp_path / "a.h5", tmp_path / "out.h5"
     want = make(path, rng)
