@@ -168,8 +168,8 @@ def test_salvage_says_what_was_lost(file: Path, tmp_path: Path) -> None:
     assert lines[-1] == f"kept 2 datasets in {out}; 100 rows lost"
     said = document("salvage", file, out, "--force")
     assert said["datasets"] == [
-        {"dataset": "/emb", "rows": 1000, "rows_lost": 100, "lost": [[300, 400]]},
-        {"dataset": "/label", "rows": 1000, "rows_lost": 0, "lost": []},
+        {"dataset": "/emb", "rows": 1000, "rows_lost": 100, "lost": [[300, 400]], "rows_doubtful": 0, "doubtful": []},
+        {"dataset": "/label", "rows": 1000, "rows_lost": 0, "lost": [], "rows_doubtful": 0, "doubtful": []},
     ]
     with h5py.File(out) as rescued:
         assert rescued["label"][:].tolist() == list(range(1000))

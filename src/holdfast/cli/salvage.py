@@ -8,12 +8,15 @@ TFRecord: OUT is packed if its name ends in .gz or .zlib.
 
 HDF5: all groups, datasets, attributes and links that can be read. IN is read
 as if its writer had closed it, and in processes of their own: an object that
-crashes the HDF5 library is left out, the others are not. A dataset keeps its
-shape; a chunk that cannot be read is left unwritten, and the dataset gets an
-attribute holdfast_lost_rows with the ranges of rows that have lost values.
-Objects whose group cannot be read are looked for in the bytes of the file and
-go to the group lost+found. References and virtual datasets are not kept.
-While another process writes IN, it is refused.
+crashes the HDF5 library is left out, the others are not. Chunks are decoded
+to see that they are whole, and copied as they are: no value changes, whatever
+the filters. A dataset keeps its shape; a chunk that cannot be read is left
+unwritten, and the dataset gets an attribute holdfast_lost_rows with the ranges
+of rows that have lost values. Rows that a damage may have changed in a way
+that cannot be seen are kept, and stand in holdfast_doubtful_rows. References
+lead to the objects in OUT. Objects whose group cannot be read are looked for
+in the bytes of the file and go to the group lost+found. While another process
+writes IN, it is refused.
 
 Examples:
 
@@ -31,10 +34,13 @@ lost is a lower bound. A record whose length alone was damaged is kept.
 Of HDF5:
 
   {"format": "hdf5", "objects_kept": 7, "datasets": [{"dataset": "/x",
-   "rows": 1000, "rows_lost": 100, "lost": [[200, 300]]}], "problems":
-   [{"dataset": "/x", "chunk": [200, 0], "offset": 71234, "reason": "…"}]}
+   "rows": 1000, "rows_lost": 100, "lost": [[200, 300]], "rows_doubtful": 0,
+   "doubtful": []}], "problems": [{"dataset": "/x", "chunk": [200, 0],
+   "offset": 71234, "reason": "…"}], "notes": []}
 
   lost      ranges of rows [from, to) that have lost values
+  doubtful  ranges of rows that are kept, but may be wrong
+  notes     what cannot be known: data and structure without checksums
 
 Exit codes: 0 OUT is written, also where something had to be left out; 1
 nothing could be kept, and OUT is not written; 3 IN cannot be read, OUT cannot
@@ -106,19 +112,23 @@ def _salvage_hdf5(screen: Screen, damaged: str, out: str, force: bool, live: boo
     if found.problems:
         show_flaws(screen, found.problems)
     _show_losses(screen, found)
+    if found.problems:
+        for note in found.notes:
+            screen.print(printable(note))
     screen.print(_hdf5_summary(found, printable(out)))
     return FINE if found.objects_kept else FOUND
 
 
 def _show_losses(screen: Screen, found: SalvagedHDF5) -> None:
-    rows = [
-        (dataset.path, f"{dataset.rows_lost:,} of {dataset.rows:,}", _ranges(dataset.lost))
-        for dataset in found.datasets
-        if dataset.lost
-    ]
-    if rows:
-        screen.table(["dataset", ">rows lost", "which"], rows, indent=2)
-        screen.print()
+    for what in ("lost", "doubtful"):
+        rows = [
+            (dataset.path, f"{getattr(dataset, f'rows_{what}'):,} of {dataset.rows:,}", _ranges(ranges))
+            for dataset in found.datasets
+            if (ranges := getattr(dataset, what))
+        ]
+        if rows:
+            screen.table(["dataset", f">rows {what}", "which"], rows, indent=2)
+            screen.print()
 
 
 def _ranges(lost: list[tuple[int, int]]) -> str:
@@ -134,5 +144,6 @@ def _hdf5_summary(found: SalvagedHDF5, out: str) -> str:
     kept = f"{counted(len(found.datasets), 'dataset')} in {out}"
     if not found.problems:
         return f"nothing was damaged: kept all {kept}"
-    lost = counted(found.rows_lost, "row")
-    return f"kept {kept}" + (f"; {lost} lost" if found.rows_lost else "; no rows of theirs are lost")
+    lost = f"; {counted(found.rows_lost, 'row')} lost" if found.rows_lost else "; no rows of theirs are lost"
+    doubtful = f", {counted(found.rows_doubtful, 'row')} in doubt" if found.rows_doubtful else ""
+    return f"kept {kept}{lost}{doubtful}"

@@ -102,7 +102,7 @@ class _Check:
             pieces = listed_chunks(dataset)
         except Exception as error:
             self.voice.wrong(path, f"its chunks cannot be listed: {reason_of(error)}")
-            return guessed_chunks(dataset)
+            return guessed_chunks(dataset, self.size)
         self._places(path, dataset, pieces)
         return [piece for piece in pieces if all(piece.sizes)]
 

@@ -18,6 +18,7 @@ FOLDER = "/lost+found"
 _ENTRY_BYTES = 40
 _MOST_ENTRIES = 1024
 _MOST_NAME = 255
+_MOST_TRIES = 1_000_000
 
 
 def find_orphans(path: str, base: int) -> dict[int, str]:
@@ -28,7 +29,10 @@ def find_orphans(path: str, base: int) -> dict[int, str]:
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
             found = {at - base: "" for at in _places(data, b"OHDR\x02")}
             heaps = [heap for at in _places(data, b"HEAP\0\0\0\0") if (heap := _heap(data, at, base)) is not None]
-            for at in _places(data, b"SNOD\x01\0"):
+            nodes = list(_places(data, b"SNOD\x01\0"))
+            if len(nodes) * len(heaps) > _MOST_TRIES:
+                heaps = []  # each is tried for each node: names are not worth hours
+            for at in nodes:
                 found |= _node(data, at, base, heaps)
     return dict(sorted(found.items()))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import h5py
+import numpy as np
 import numpy.typing as npt
 
 RUN_BYTES = 4 << 20
-_MOST_GUESSED = 1_000_000  # pieces of a dataset whose chunks cannot be listed
+_LEAST_BYTES = 16  # of a chunk: its address and size in the index, and some bytes of its own
 
 
 class Piece(NamedTuple):
@@ -47,17 +47,21 @@ def listed_chunks(dataset: h5py.Dataset) -> list[Piece]:
     return found
 
 
-def guessed_chunks(dataset: h5py.Dataset) -> list[Piece]:
-    """Every chunk that the shape has room for."""
+def guessed_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[Piece]:
+    """The places that the shape has for chunks: the first ones, as many as a file of that size can have chunks."""
     shape, chunks = dataset.shape, dataset.chunks
-    grids = [range(0, n, c) for n, c in zip(shape, chunks, strict=True)]
-    starts = itertools.islice(itertools.product(*grids), _MOST_GUESSED)
-    return [
-        Piece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))) for start in starts
-    ]
+    counts = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+    found: list[Piece] = []
+    for number in range(min(math.prod(counts), file_bytes // _LEAST_BYTES)):
+        start: tuple[int, ...] = ()
+        for count, step in zip(reversed(counts), reversed(chunks), strict=True):
+            number, place = divmod(number, count)
+            start = (place * step, *start)
+        found.append(Piece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))))
+    return found
 
 
-def runs(dataset: h5py.Dataset) -> Iterator[Piece]:
+def runs(dataset: h5py.Dataset, item_bytes: int | None = None) -> Iterator[Piece]:
     """Runs of rows, about as long as a buffer; a dataset of one value is one piece."""
     shape = dataset.shape
     if not shape:
@@ -65,7 +69,7 @@ def runs(dataset: h5py.Dataset) -> Iterator[Piece]:
         return
     if not math.prod(shape):
         return
-    row_bytes = math.prod(shape[1:]) * dataset.dtype.itemsize
+    row_bytes = math.prod(shape[1:]) * (dataset.dtype.itemsize if item_bytes is None else item_bytes)
     rows = max(1, RUN_BYTES // max(row_bytes, 1))
     base = dataset.id.get_offset()
     for at in range(0, shape[0], rows):
@@ -77,3 +81,37 @@ def runs(dataset: h5py.Dataset) -> Iterator[Piece]:
 def read_piece(dataset: h5py.Dataset, piece: Piece) -> npt.NDArray[Any] | Any:
     """Read and decoded, as every other reader would."""
     return dataset[piece.slices] if piece.start else dataset[()]
+
+
+def decode_piece(dataset: h5py.Dataset, piece: Piece, kind: Any) -> None:
+    """Read and decoded in the type that the file has, which need not be one of numpy's. For types of fixed size."""
+    space = dataset.id.get_space()
+    space.select_hyperslab(piece.start, piece.sizes)
+    into = np.empty(piece.sizes, f"V{kind.get_size()}")
+    dataset.id.read(h5py.h5s.create_simple(piece.sizes), space, into, mtype=kind)
+
+
+def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorted, and those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        elif low < high:
+            found.append((low, high))
+    return found
+
+
+def without(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is in none of the others. Both are sorted, and of ranges that do not touch."""
+    found: list[tuple[int, int]] = []
+    for low, high in ranges:
+        for other_low, other_high in others:
+            if other_high <= low or other_low >= high:
+                continue
+            if low < other_low:
+                found.append((low, other_low))
+            low = other_high
+        if low < high:
+            found.append((low, high))
+    return found

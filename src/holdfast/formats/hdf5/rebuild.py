@@ -1,137 +1,267 @@
-"""In a child of its own: writes a new file from what a reader of the damaged one sent. A full disk ends only it."""
+"""In a child of its own: writes a new file from what a reader of the damaged one sent. A full disk ends only it.
+
+Datasets get the filters they had, with the same parameters, and their chunks as they were. What refers to other objects
+waits until all of them are there.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-import pickle
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
 from .filters import has_filter
-from .frames import Frame, read_frame
+from .frames import Frame, pack_frame, read_frame
+from .pieces import joined
+from .values import Unpacker, set_chunk_options
 from .walk import reason_of
 
 if TYPE_CHECKING:
     from .child import Voice
 
 LOST_ROWS = "holdfast_lost_rows"
-# Their values are made anew from the type when a dataset is created, and not all of them can be given again.
-_NOT_GIVEN_AGAIN = {h5py.h5z.FILTER_SZIP, h5py.h5z.FILTER_NBIT, h5py.h5z.FILTER_SCALEOFFSET}
+DOUBTFUL_ROWS = "holdfast_doubtful_rows"
+_LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless the file has a type that is newer
+_SCALEOFFSET_VALUES = 10
+_TYPES = "/.holdfast-type-"  # of types whose own place in the file is not known yet
+# Codecs that give back what they were given: values that cannot be copied as chunks are packed with them again.
+_LOSSLESS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, 307, 32000, 32004, 32015}
 
 
 def build_file(job: dict[str, Any], voice: Voice) -> None:
     """Frames until `finish`. What the disk refuses ends this process at once: the library cannot be left then."""
     try:
-        file = _open(job["out"], tuple(job["identity"]))
-        build = _Build(file)
-        while (frame := read_frame(voice.stdin)) is not None:
-            if "finish" in frame.head:
-                file.close()
-                for path, reason in build.wrong:  # only now: nobody reads while frames are sent
-                    voice.wrong(path, reason)
-                voice.say({"end": True})
-                return
-            build.take(frame)
+        with tempfile.TemporaryFile(dir=os.path.dirname(job["out"])) as later:
+            build = _Build(job, later)
+            while (frame := read_frame(voice.stdin)) is not None:
+                if "finish" in frame.head:
+                    build.finish()
+                    for path, reason in build.wrong:  # only now: nobody reads while frames are sent
+                        voice.wrong(path, reason)
+                    for path, ranges in build.lost.items():
+                        for low, high in joined(ranges):
+                            voice.say({"lost": path, "rows": [low, high]})
+                    voice.say({"end": True})
+                    return
+                build.take(frame)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else reason_of(error)
         voice.say({"failed": why})
     os._exit(1)
 
 
-def _open(path: str, identity: tuple[int, int]) -> h5py.File:
+def _open(path: str, identity: tuple[int, int], **options: Any) -> h5py.File:
     """The empty file that the parent made and holds, and no other that may have its name by now: `w` truncates."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)
         if (info.st_dev, info.st_ino) != identity or info.st_size:
             raise OSError(errno.ESTALE, "another file has its name by now")
-        return h5py.File(f"/proc/self/fd/{fd}", "w", libver=("v110", "v110"))
+        return h5py.File(f"/proc/self/fd/{fd}", "w", libver=_LIBVER, **options)
     finally:
         os.close(fd)
 
 
 class _Build:
-    def __init__(self, file: h5py.File) -> None:
-        self.file = file
+    """`made`: what is in the new file, by its address in the old one. `later`: a file for frames that wait."""
+
+    def __init__(self, job: dict[str, Any], later: Any) -> None:
+        self._job, self._later = job, later
+        self.file: h5py.File = None
         self.wrong: dict[tuple[str, str], None] = {}
+        self.lost: dict[str, list[tuple[int, int]]] = {}  # rows that could not be written
+        self.made: dict[int, str] = {}
+        self._kinds: dict[str, Any] = {}
+        self._stubs = _Stubs()
+        self._refer: set[str] = set()  # datasets whose values wait
+
+    def _start(self, head: dict[str, Any]) -> None:
+        """The first thing that is said is of the root group: whether it keeps an order decides how the file is made."""
+        options: dict[str, Any] = {"track_order": bool(head.get("link_order"))}
+        if self._job.get("user_block"):
+            options["userblock_size"] = self._job["user_block"]
+        self.file = _open(self._job["out"], tuple(self._job["identity"]), **options)
+        self._unpacker = Unpacker(self.file, self._where)
 
     def take(self, frame: Frame) -> None:
         head, body = frame
+        if self.file is None:
+            self._start(head)
+        waits = head.get("references") if "attribute" in head else head.get("values") in self._refer
+        if waits:
+            self._later.write(pack_frame(head, body))
+        else:
+            self._take(head, body)
+
+    def finish(self) -> None:
+        self._later.seek(0)
+        while (frame := read_frame(self._later)) is not None:
+            before = self._unpacker.unmet
+            self._take(*frame)
+            if (unmet := self._unpacker.unmet - before) > 0:
+                path = str(frame.head.get("path") or frame.head.get("values"))
+                name = f"attribute {frame.head['attribute']!r}: " if "attribute" in frame.head else ""
+                self.wrong[path, f"{name}{unmet:,} references lead to what is not kept: they are empty"] = None
+        for path, ranges in self.lost.items():
+            if path in self.file and self.file[path].shape:
+                known = self.file[path].attrs.get(LOST_ROWS, np.zeros((0, 2), np.int64)).tolist()
+                self.file[path].attrs[LOST_ROWS] = np.array(joined(ranges + [tuple(one) for one in known]), np.int64)
+        for name in [name for name in self.file if f"/{name}".startswith(_TYPES)]:
+            del self.file[name]  # datasets keep their types without a name
+        self.file.close()
+
+    def _take(self, head: dict[str, Any], body: bytes) -> None:
         try:
             match head:
                 case {"make": "group"}:
-                    self.file.require_group(head["path"])
+                    self._group(head)
                 case {"make": "datatype"}:
-                    self._datatype(head["path"], body)
+                    self._datatype(head)
                 case {"make": "dataset"}:
                     self._dataset(head, body)
                 case {"attribute": name}:
-                    self._attribute(head["path"], name, body)
-                case {"piece": path}:
-                    self._piece(path, head, body)
+                    self._attribute(head["path"], name, head, body)
+                case {"chunk": path}:
+                    if body:
+                        self.file[path].id.write_direct_chunk(tuple(head["start"]), body, head["mask"])
+                case {"values": path}:
+                    self._values(path, head, body)
                 case {"link": kind}:
                     self._link(kind, head)
-                case {"mark": path}:
-                    self.file[path].attrs[LOST_ROWS] = np.array(head["rows"], np.int64)
-        except OSError:
-            raise
+                case {"mark": path, "name": name}:
+                    self.file[path].attrs[name] = np.array(head["rows"], np.int64)
         except Exception as error:  # one object that cannot be made again must not lose the others
-            path = str(head.get("path") or head.get("piece") or head.get("mark"))
+            if isinstance(error, OSError) and error.errno:  # the disk's; h5py raises OSError for other things as well
+                raise
+            path = next(str(head[key]) for key in ("path", "chunk", "values", "mark") if key in head)
             self.wrong[path, f"cannot be written again: {reason_of(error)}"] = None
+            if "chunk" in head or "values" in head or head.get("make") == "dataset":
+                self.lost.setdefault(path, []).append(_rows_of(head))
 
-    def _datatype(self, path: str, body: bytes) -> None:
+    def _where(self, address: int) -> str | None:
+        return self.made.get(address)
+
+    def _note(self, head: dict[str, Any]) -> None:
+        """What was just made."""
+        self.made[head.get("address", -1)] = head["path"]
+        if head.get("comment"):
+            h5py.h5o.set_comment(self.file[head["path"]].id, bytes.fromhex(head["comment"]))
+
+    def _group(self, head: dict[str, Any]) -> None:
+        path = head["path"]
         if path not in self.file:
             self._parent(path)
-            h5py.h5t.decode(body).commit(self.file.id, path.encode("utf-8", "surrogateescape"))
+            plist = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+            plist.set_link_creation_order(head.get("link_order", 0))
+            plist.set_attr_creation_order(head.get("attribute_order", 0))
+            h5py.h5g.create(self.file.id, _name(path), gcpl=plist)
+        self._note(head)
 
     def _parent(self, path: str) -> None:
         self.file.require_group(path.rpartition("/")[0] or "/")
 
-    def _dataset(self, head: dict[str, Any], body: bytes) -> None:
+    def _datatype(self, head: dict[str, Any]) -> None:
         path = head["path"]
-        if path in self.file:
-            return
-        self._parent(path)
-        encoded, fill = pickle.loads(body)
-        kind = h5py.h5t.decode(encoded)
-        space = _space(head)
-        name = path.encode("utf-8", "surrogateescape")
-        filters = [f for f in head["filters"] if f[0] not in _NOT_GIVEN_AGAIN and has_filter(f[0])]
-        try:
-            h5py.h5d.create(self.file.id, name, kind, space, _plist(head, filters, fill, kind))
-        except (ValueError, RuntimeError):  # a filter that can read but not write
-            h5py.h5d.create(self.file.id, name, kind, space, _plist(head, [], fill, kind))
+        if path not in self.file:
+            self._parent(path)
+            waiting = f"{_TYPES}{head['address']}"
+            if waiting in self.file:
+                self.file.move(waiting, path)
+            else:
+                h5py.h5t.decode(bytes.fromhex(head["type"])).commit(self.file.id, _name(path))
+        self._note(head)
 
-    def _attribute(self, path: str, name: str, body: bytes) -> None:
-        encoded, value = pickle.loads(body)
-        dtype = h5py.h5t.decode(encoded).dtype
-        attributes = self.file[path].attrs
-        if name in attributes:
-            return
-        if value is None:
-            attributes[name] = h5py.Empty(dtype)
-        elif h5py.check_string_dtype(dtype) is not None:
-            attributes.create(name, value, dtype=dtype)
-        else:
-            attributes.create(name, np.asarray(value, dtype if not dtype.subdtype else None), dtype=dtype)
+    def _kind(self, head: dict[str, Any]) -> Any:
+        """A type, as an object of the new file if it was one in the old file."""
+        kind, at = h5py.h5t.decode(bytes.fromhex(head["type"])), head["type_at"]
+        if at is None:
+            return kind
+        path = self.made.get(at, f"{_TYPES}{at}")
+        if path not in self.file:
+            kind.commit(self.file.id, _name(path))
+        return self.file[path].id
 
-    def _piece(self, path: str, head: dict[str, Any], body: bytes) -> None:
-        """By the library's own call: h5py's assignment guesses shapes, and guesses wrong where all lists are empty."""
+    # ---- datasets
+
+    def _dataset(self, head: dict[str, Any], fill: bytes) -> None:
+        path = head["path"]
+        if path not in self.file:
+            self._parent(path)
+            kind, space = self._kind(head), h5py.h5s.decode(bytes.fromhex(head["space"]))
+            filters = head["filters"]
+            known = [has_filter(f[0]) and f[0] in _LOSSLESS and f[0] not in self._stubs.kept for f in filters]
+            if not head["plain"] and not all(known):
+                filters = [[h5py.h5z.FILTER_DEFLATE, h5py.h5z.FLAG_OPTIONAL, [4], ""]]
+                self.wrong[path, "its strings, lists or references are packed with gzip: not with its own filters"] = (
+                    None
+                )
+            self._create(path, kind, space, head, filters, fill)
+            if head["references"]:
+                self._refer.add(path)
+        self._kinds[path] = self.file[path].id.get_type()
+        self._note(head)
+
+    def _create(self, path: str, kind: Any, space: Any, head: dict[str, Any], filters: list[Any], fill: bytes) -> None:
+        """With exactly these filters. Some work out their parameters anew from the parameters they are given, and some
+        are not installed: in their place stands one that does nothing, under whose number chunks can be copied."""
+        for stubs in (False, True):
+            if stubs:
+                self._stubs.put(filters)
+            try:
+                made = h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
+            except (ValueError, RuntimeError):
+                continue
+            plist = made.get_create_plist()
+            got = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+            if [_meaning(one) for one in got] == [_meaning(one) for one in filters]:
+                return
+            del made, self.file[path]
+        h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
+        raise ValueError(f"its filters {filters} cannot be given again")
+
+    def _plist(self, head: dict[str, Any], filters: list[Any], fill: bytes, kind: Any) -> Any:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_attr_creation_order(head["attribute_order"])
+        if fill:
+            self._unpacker.set_fill(plist, kind, fill)
+        plist.set_fill_time(head["fill_time"])
+        plist.set_obj_track_times(head["times"])
+        if head["virtual"]:
+            for there, file, name, space in head["virtual"]:
+                ends = h5py.h5s.decode(bytes.fromhex(there)), h5py.h5s.decode(bytes.fromhex(space))
+                plist.set_virtual(ends[0], _name(file), _name(name), ends[1])
+            return plist
+        plist.set_alloc_time(head["alloc_time"])
+        if head["chunks"]:
+            plist.set_chunk(tuple(head["chunks"]))
+            if head["options"]:
+                set_chunk_options(plist, head["options"])
+            for code, flags, values, _ in filters:
+                plist.set_filter(code, flags, tuple(values))
+        elif head["layout"] == h5py.h5d.COMPACT:
+            plist.set_layout(h5py.h5d.COMPACT)
+        return plist
+
+    def _attribute(self, path: str, name: str, head: dict[str, Any], body: bytes) -> None:
+        thing, raw = self.file[path], _name(name)
+        if h5py.h5a.exists(thing.id, raw):
+            return
+        kind = self._kind(head)
+        made = h5py.h5a.create(thing.id, raw, kind, h5py.h5s.decode(bytes.fromhex(head["space"])))
+        if body:
+            self._unpacker.write_attribute(made, made.get_type(), body)
+
+    def _values(self, path: str, head: dict[str, Any], body: bytes) -> None:
         dataset = self.file[path]
-        start, sizes = tuple(head["start"]), tuple(head["sizes"])
-        values = np.empty(sizes, dataset.dtype)
-        if head["raw"]:
-            values = np.frombuffer(body, dataset.dtype).reshape(sizes).copy()
-        else:
-            values.reshape(-1)[:] = _listed(pickle.loads(body))
         inside = dataset.id.get_space()
-        if start:
-            inside.select_hyperslab(start, sizes)
-        memory = h5py.h5s.create_simple(sizes) if start else h5py.h5s.create(h5py.h5s.SCALAR)
-        dataset.id.write(memory, inside, values)
+        if head["start"]:
+            inside.select_hyperslab(tuple(head["start"]), tuple(head["sizes"]))
+        self._unpacker.write_values(dataset.id, self._kinds[path], inside, body)
 
     def _link(self, kind: str, head: dict[str, Any]) -> None:
         path = head["path"]
@@ -146,30 +276,56 @@ class _Build:
             self.file[path] = self.file[head["target"]]
 
 
-def _listed(value: Any) -> Any:
-    """One after the other, whatever each of them is."""
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return value.reshape(-1)
-    only = np.empty(1, object)
-    only[0] = value
-    return only
+def _meaning(found: Any) -> tuple[int, int, tuple[int, ...]]:
+    """A filter's parameters. The library leaves those of its scaleoffset filter that it does not use as they happen to
+    be: it has places for a fill value of any size behind the first eight."""
+    code, flags, values, _ = found
+    return code, flags, tuple(values[: _SCALEOFFSET_VALUES if code == h5py.h5z.FILTER_SCALEOFFSET else None])
 
 
-def _space(head: dict[str, Any]) -> Any:
-    if head["shape"] is None:
-        return h5py.h5s.create(h5py.h5s.NULL)
-    if not head["shape"]:
-        return h5py.h5s.create(h5py.h5s.SCALAR)
-    most = tuple(h5py.h5s.UNLIMITED if n is None else n for n in head["maxshape"])
-    return h5py.h5s.create_simple(tuple(head["shape"]), most)
+def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
+    """Those of a frame that could not be written."""
+    if "make" in head:
+        return 0, head["shape"][0] if head["shape"] else 1
+    start, sizes = head["start"], head.get("sizes")
+    low, high = head["rows"] if sizes is None else (start[0], start[0] + sizes[0]) if start else (0, 1)
+    return low, high
 
 
-def _plist(head: dict[str, Any], filters: list[Any], fill: bytes | None, kind: Any) -> Any:
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    if head["chunks"]:
-        plist.set_chunk(tuple(head["chunks"]))
-        for code, flags, values in filters:
-            plist.set_filter(code, flags, tuple(values))
-    if fill is not None:
-        plist.set_fill_value(np.frombuffer(fill, kind.dtype).reshape(()))
-    return plist
+def _name(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+# ---- filters that stand for others
+
+
+class _FilterClass(ctypes.Structure):
+    """The library's H5Z_class2_t."""
+
+    _fields_ = [
+        ("version", ctypes.c_int),
+        ("id", ctypes.c_int),
+        ("encoder_present", ctypes.c_uint),
+        ("decoder_present", ctypes.c_uint),
+        ("name", ctypes.c_char_p),
+        ("can_apply", ctypes.c_void_p),
+        ("set_local", ctypes.c_void_p),
+        ("filter", ctypes.c_void_p),
+    ]
+
+
+class _Stubs:
+    """Filters by the numbers and names of others, which refuse to pack and to unpack."""
+
+    def __init__(self) -> None:
+        self._refuse = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 0)
+        self.kept: dict[int, _FilterClass] = {}  # the library keeps pointers to them
+
+    def put(self, filters: list[Any]) -> None:
+        for code, _, _, name in filters:
+            if code < h5py.h5z.FILTER_RESERVED or code in self.kept:
+                continue  # the library's own cannot be replaced, and give the same parameters again
+            refuse = ctypes.cast(self._refuse, ctypes.c_void_p)
+            made = _FilterClass(1, code, 1, 1, bytes.fromhex(name), None, None, refuse)
+            h5py.h5z.register_filter(ctypes.addressof(made))
+            self.kept[code] = made

@@ -7,55 +7,87 @@ damaged file is only read, through a mended superblock (overlay.py), never copie
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..._base.atomic import PartialFile
+from ..._base.placed import write_all
 from ...errors import InputError, WriteError
-from .apart import CRASHED, HANGS, Apart
+from .apart import CRASHED, HANGS, SPIN_S, Apart
 from .frames import Frame
+from .pieces import joined, without
 from .place import Place
-from .state import look_at, troubles
+from .rebuild import DOUBTFUL_ROWS, LOST_ROWS
+from .state import State, look_at, troubles
 from .verify import HANGS_OF_ONE, MOST_HANGS, Flaw
 from .walk import NOT_LISTED, NOT_OPENED
 
 _MOST_CRASHES = 200
+_CRASHES = 8  # of any file, and one more for each _BYTES_A_CRASH of it: each costs the start of a process
+_BYTES_A_CRASH = 100_000
+_SPIN_S = 3.0  # of any file, and a second more for each _BYTES_A_SECOND of it: then the library hangs
+_BYTES_A_SECOND = 1_000_000
 _LISTED = 1000
+_CHECKED_VERSION = 2  # of a superblock: from here on its own structure has checksums
 
 Progress = Callable[[int], None]
 
 
 class Rescued(NamedTuple):
-    """One dataset: how many rows it has, and which of them are lost, as ranges [from, to)."""
+    """One dataset: how many rows it has, and which of them are lost, as ranges [from, to).
+
+    doubtful   rows that are kept, and may be wrong all the same: what was damaged would look as they do
+    """
 
     path: str
     rows: int
     lost: list[tuple[int, int]]
+    doubtful: list[tuple[int, int]]
 
     @property
     def rows_lost(self) -> int:
         return sum(high - low for low, high in self.lost)
 
+    @property
+    def rows_doubtful(self) -> int:
+        return sum(high - low for low, high in self.doubtful)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "dataset": self.path,
+            "rows": self.rows,
+            "rows_lost": self.rows_lost,
+            "lost": [list(one) for one in self.lost],
+            "rows_doubtful": self.rows_doubtful,
+            "doubtful": [list(one) for one in self.doubtful],
+        }
+
 
 class SalvagedHDF5(NamedTuple):
+    """`notes`: what cannot be known of this file, damaged or not."""
+
     objects_kept: int
     datasets: list[Rescued]
     problems: list[Flaw]
+    notes: list[str]
 
     @property
     def rows_lost(self) -> int:
         return sum(dataset.rows_lost for dataset in self.datasets)
 
+    @property
+    def rows_doubtful(self) -> int:
+        return sum(dataset.rows_doubtful for dataset in self.datasets)
+
     def as_dict(self) -> dict[str, object]:
         return {
             "format": "hdf5",
             "objects_kept": self.objects_kept,
-            "datasets": [
-                {"dataset": d.path, "rows": d.rows, "rows_lost": d.rows_lost, "lost": [list(r) for r in d.lost]}
-                for d in self.datasets
-            ],
+            "datasets": [dataset.as_dict() for dataset in self.datasets],
             "problems": [flaw.as_dict() for flaw in self.problems],
+            "notes": self.notes,
         }
 
 
@@ -71,6 +103,11 @@ def salvage_hdf5(
     """Writes what can be read of `damaged` to `out`, which appears whole or, where nothing can be kept, not at all.
 
     live   also while another process has `damaged` open for writing; what it changes meanwhile may be missed
+
+    The work is bounded by the size of the file, whatever a damage says of shapes: each chunk that an index has is read
+    and decoded once; where an index cannot be listed, one place of a chunk is looked at for each 16 bytes of the file;
+    a reading process that crashes or hangs is started again 8 times, and once more for each 100 kB, 200 times at most;
+    it hangs when it works 3 s at one thing, and one more for each MB, 20 s at most.
     """
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = look_at(source)
@@ -82,11 +119,12 @@ def salvage_hdf5(
     partial = PartialFile(target, overwrite=overwrite)
     try:
         if not state.size:
-            return SalvagedHDF5(0, [], flaws)
+            return SalvagedHDF5(0, [], flaws, [])
         made = os.fstat(partial.fd)
         job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
-        with Apart(job) as writer:
-            rescue = _Rescue(source, state.mend or not state.is_hdf5, writer, progress, spin_s, target)
+        user_block = 0 if state.block is None else state.block.at
+        with Apart({**job, "user_block": user_block}) as writer:
+            rescue = _Rescue(state, writer, progress, spin_s, target)
             if state.block is not None:
                 rescue.read()
                 if state.block.end > state.size:
@@ -97,23 +135,40 @@ def salvage_hdf5(
             if kept:
                 rescue.finish()
         if kept:
+            _copy_user_block(source, partial.fd, user_block)
             partial.commit()
-        return SalvagedHDF5(kept, rescue.rescued(), flaws + list(dict.fromkeys(rescue.flaws)))
+        return SalvagedHDF5(kept, rescue.rescued(), flaws + list(dict.fromkeys(rescue.flaws)), rescue.notes())
     finally:
         partial.discard()
+
+
+def _copy_user_block(source: str, fd: int, size: int) -> None:
+    """What is before the file proper is not HDF5's."""
+    with open(source, "rb") as file:
+        at = 0
+        while at < size and (data := file.read(min(size - at, 1 << 20))):
+            write_all(fd, data, at)
+            at += len(data)
 
 
 class _Rescue:
     """Readers one after the other, until one comes to the end; what they send goes on to the writer."""
 
     def __init__(
-        self, path: str, mend: bool, writer: Apart, progress: Progress | None, spin_s: float | None, target: str
+        self, state: State, writer: Apart, progress: Progress | None, spin_s: float | None, target: str
     ) -> None:
-        self.path, self.mend, self.writer, self.progress, self.spin_s = path, mend, writer, progress, spin_s
-        self.target = target
+        self.path, self.state = state.path, state
+        self.mend = state.mend or not state.is_hdf5
+        self.writer, self.progress, self.target = writer, progress, target
+        self.spin_s = min(SPIN_S, _SPIN_S + state.size / _BYTES_A_SECOND) if spin_s is None else spin_s
+        self.most_crashes = min(_MOST_CRASHES, _CRASHES + state.size // _BYTES_A_CRASH)
         self.flaws: list[Flaw] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}
+        self._doubtful: dict[str, list[tuple[int, int]]] = {}
+        self._chunks: dict[str, array[int]] = {}  # offset, end, first row, last row + 1; and so on
+        self._blind: list[str] = []
+        self._behind: dict[str, int] = {}  # the row from which on nothing was read yet
         self._things: set[str] = set()
         self._done: list[str] = []
         self._avoid: list[str] = []
@@ -130,10 +185,11 @@ class _Rescue:
         return len(self._things)
 
     def read(self) -> None:
-        for _ in range(_MOST_CRASHES):
+        while self.most_crashes > 0:
             if self._once():
                 return
-        self._tell(Flaw(None, None, None, f"the HDF5 library crashed {_MOST_CRASHES} times; not read on"))
+            self.most_crashes -= 1
+        self._tell(Flaw(None, None, None, "the HDF5 library crashed too often; not read on"))
 
     def read_cut(self) -> None:
         """Once more, for what can be opened only as if the file were not cut."""
@@ -214,6 +270,17 @@ class _Rescue:
             case {"lost": path, "rows": [low, high]}:
                 self._lose(path, low, high)
                 return
+            case {"doubt": path, "rows": [low, high]}:
+                self._doubtful.setdefault(path, []).append((low, high))
+                return
+            case {"blind": path}:
+                self._blind.append(path)
+                return
+            case {"chunk": path, "offset": offset, "stored": stored, "rows": [low, high]}:
+                self._chunks.setdefault(path, array("q")).extend((offset, offset + stored, low, high))
+                self._behind[path] = low
+            case {"values": path, "start": [low, *_]}:
+                self._behind[path] = low
             case {"make": "dataset", "path": path}:
                 self._heads[path] = head
         if "end" in head:
@@ -239,9 +306,14 @@ class _Rescue:
         raise WriteError(f"cannot write {self.target}: {why[0] if why else self.writer.fate}")
 
     def finish(self) -> None:
-        for path, ranges in self._lost.items():
-            if path in self._heads and self._heads[path]["shape"]:
-                self._send({"mark": path, "rows": joined(ranges)})
+        for path in self._heads.keys() - set(self._done):  # not read to its end
+            self._lose(path, self._behind.get(path, 0), _rows(self._heads[path]))
+        self._doubt_shared()
+        self._doubt_moved()
+        for dataset in self.rescued():
+            for name, ranges in ((LOST_ROWS, dataset.lost), (DOUBTFUL_ROWS, dataset.doubtful)):
+                if ranges and self._heads[dataset.path]["shape"]:
+                    self._send({"mark": dataset.path, "name": name, "rows": ranges})
         self._send({"finish": True})
         ended = False
         for frame in self.writer.frames():
@@ -250,15 +322,64 @@ class _Rescue:
                     raise WriteError(f"cannot write {self.target}: {why}")
                 case {"wrong": [path, _, _, reason]}:
                     self._tell(Flaw(path, None, None, reason))
+                case {"lost": path, "rows": [low, high]}:
+                    self._lose(path, low, high)
                 case {"end": _}:
                     ended = True
         if not ended:
             raise WriteError(f"cannot write {self.target}: {self.writer.fate}")
 
+    def _doubt_shared(self) -> None:
+        """Chunks that have bytes in common: at most one of them is right."""
+        everything = [(*row, path) for path, table in self._chunks.items() for row in _rows_of(table)]
+        end, last = -1, None
+        for one in sorted(everything):
+            offset, stop = one[:2]
+            if last is not None and offset < end and one != last:
+                for begin, _, low, high, name in (last, one):
+                    self._doubt(name, low, high, begin, "its bytes are another chunk's, too")
+            if stop > end:
+                end, last = stop, one
+
+    def _doubt_moved(self) -> None:
+        """Bytes that were put in or taken out move all that is behind them, and a chunk that is where another one
+        should be is a whole chunk. The file's length tells that this may be so; what was found damaged tells from where
+        on."""
+        block = self.state.block
+        damaged = [flaw.offset for flaw in self.flaws if flaw.chunk is not None and flaw.offset is not None]
+        if block is None or block.end == self.state.size or not damaged:
+            return
+        first = min(damaged)
+        for path, table in self._chunks.items():
+            behind = [(low, high) for offset, _, low, high in _rows_of(table) if offset > first]
+            if behind:
+                self._doubtful.setdefault(path, []).extend(behind)
+                reason = f"the file is longer or shorter than it says, and {len(behind):,} chunks lie behind a damage"
+                self._tell(Flaw(path, None, first, f"kept, but in doubt: {reason}"))
+
+    def _doubt(self, path: str, low: int, high: int, offset: int, reason: str) -> None:
+        self._doubtful.setdefault(path, []).append((low, high))
+        chunk = (low, *[0] * (len(self._heads[path]["shape"]) - 1))
+        self._tell(Flaw(path, chunk, offset, f"kept, but in doubt: {reason}"))
+
     def rescued(self) -> list[Rescued]:
-        return [
-            Rescued(path, _rows(head), joined(self._lost.get(path, []))) for path, head in sorted(self._heads.items())
-        ]
+        found = []
+        for path, head in sorted(self._heads.items()):
+            lost = joined(self._lost.get(path, []))
+            doubtful = without(joined(self._doubtful.get(path, [])), lost)
+            found.append(Rescued(path, _rows(head), lost, doubtful))
+        return found
+
+    def notes(self) -> list[str]:
+        """What cannot be known."""
+        found = []
+        blind = sorted(set(self._blind))
+        if blind:
+            names = ", ".join(blind[:4]) + (" …" if len(blind) > 4 else "")
+            found.append(f"no checksums in {names}: whether values there were changed cannot be seen")
+        if self.state.block is not None and self.state.block.version < _CHECKED_VERSION:
+            found.append("no checksums in the structure of this file: names, types and shapes are taken as they are")
+        return found
 
     def _tick(self, place: Place) -> None:
         if self.progress is not None:
@@ -266,17 +387,10 @@ class _Rescue:
             self._told = max(self._told, place.done_bytes)
 
 
+def _rows_of(table: array[int]) -> Iterator[tuple[int, int, int, int]]:
+    return zip(table[0::4], table[1::4], table[2::4], table[3::4], strict=True)
+
+
 def _rows(head: dict[str, Any]) -> int:
     shape = head["shape"]
     return 0 if shape is None else shape[0] if shape else 1
-
-
-def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted, and those that touch as one."""
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        elif low < high:
-            found.append((low, high))
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -49,9 +50,12 @@ def _empty_file() -> bytes:
     return image
 
 
-def walk(file: h5py.File, voice: Voice, avoid: Collection[str] = ()) -> Iterator[Thing]:
-    """Parents before children, in the order of names. Paths in `avoid` are not opened."""
-    return _walk([(Thing("/", "group"), partial(file.__getitem__, "/"))], voice, avoid, {})
+def walk(file: h5py.File, voice: Voice, avoid: Collection[str] = (), *, by_creation: bool = False) -> Iterator[Thing]:
+    """Parents before children, in the order of names. Paths in `avoid` are not opened.
+
+    by_creation   in the order in which they were made, where a group knows it
+    """
+    return _walk([(Thing("/", "group"), partial(file.__getitem__, "/"))], voice, avoid, {}, by_creation)
 
 
 def walk_orphans(file: h5py.File, path: str, voice: Voice, avoid: Collection[str], known: set[int]) -> Iterator[Thing]:
@@ -73,7 +77,7 @@ def walk_orphans(file: h5py.File, path: str, voice: Voice, avoid: Collection[str
         (groups if isinstance(thing, h5py.Group) else others).append(found)
     for there, thing, identity in groups + others:
         if identity not in seen:
-            yield from _walk([(Thing(there, "group"), partial(_itself, thing))], voice, avoid, seen)
+            yield from _walk([(Thing(there, "group"), partial(_itself, thing))], voice, avoid, seen, True)
 
 
 def _itself(thing: Any) -> Any:
@@ -85,6 +89,7 @@ def _walk(
     voice: Voice,
     avoid: Collection[str],
     seen: dict[tuple[Any, ...], str],
+    by_creation: bool,
 ) -> Iterator[Thing]:
     for _ in range(_MOST_OBJECTS):
         if not waiting:
@@ -108,7 +113,7 @@ def _walk(
         seen[identity] = link.path
         yield Thing(link.path, _kind(thing), thing, address=identity[1])
         if isinstance(thing, h5py.Group):
-            waiting += reversed(_links(thing, link.path, voice))
+            waiting += reversed(_links(thing, link.path, voice, by_creation))
     voice.wrong("/", f"more than {_MOST_OBJECTS:,} objects; not gone through to the end")
 
 
@@ -123,14 +128,27 @@ def _kind(thing: Any) -> str:
     return "group" if isinstance(thing, h5py.Group) else "datatype"
 
 
-def _links(group: h5py.Group, path: str, voice: Voice) -> list[tuple[Thing, Callable[[], Any]]]:
+def _links(group: h5py.Group, path: str, voice: Voice, by_creation: bool) -> list[tuple[Thing, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
         group.id.links.iterate(names.append)  # the names up to a damage are kept
     except Exception as error:
         voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
-    links = [(_link(group, path, name, voice), partial(group.__getitem__, name)) for name in sorted(set(names))]
+    links = [
+        (_link(group, path, name, voice), partial(group.__getitem__, name))
+        for name in _ordered(group, names, by_creation)
+    ]
     return [(link, opener) for link, opener in links if link is not None]
+
+
+def _ordered(group: h5py.Group, names: list[bytes], by_creation: bool) -> list[bytes]:
+    known = sorted(set(names))
+    if not by_creation:
+        return known
+    with contextlib.suppress(Exception):  # a link that cannot be read is told of when its turn comes
+        made = {name: group.id.links.get_info(name) for name in known}
+        known.sort(key=lambda name: made[name].corder if made[name].corder_valid else 0)
+    return known
 
 
 def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | None:

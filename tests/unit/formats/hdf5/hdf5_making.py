@@ -65,6 +65,78 @@ def make_full(path: Path, **options: Any) -> Path:
     return path
 
 
+def odd_types() -> dict[str, Any]:
+    """Types of fixed size that numpy does not have, or not in this form."""
+    from h5py import h5t
+
+    narrow, tiny = h5t.NATIVE_INT32.copy(), h5t.IEEE_F32LE.copy()
+    narrow.set_precision(17)
+    narrow.set_offset(3)
+    tiny.set_fields(30, 23, 7, 0, 23)
+    tiny.set_precision(31)
+    tiny.set_ebias(63)
+    tagged = h5t.create(h5t.OPAQUE, 7)
+    tagged.set_tag(b"a tag")
+    named = h5t.enum_create(h5t.STD_I16BE)
+    named.enum_insert(b"A", 1)
+    padded = h5t.create(h5t.COMPOUND, 24)
+    padded.insert(b"x", 3, h5t.STD_I32BE)
+    padded.insert(b"y", 11, h5t.IEEE_F64LE)
+    text = h5t.C_S1.copy()
+    text.set_size(9)
+    text.set_strpad(h5t.STR_SPACEPAD)
+    array = h5t.array_create(h5t.STD_I32LE, (4,))
+    nested = h5t.create(h5t.COMPOUND, 80)
+    nested.insert(b"in", 0, padded)
+    nested.insert(b"array", 32, h5t.array_create(padded, (2,)))
+    return {
+        "narrow": narrow,
+        "tiny": tiny,
+        "tagged": tagged,
+        "named": named,
+        "padded": padded,
+        "text": text,
+        "array": array,
+        "nested": nested,
+        "bits": h5t.STD_B16BE.copy(),
+        "time": h5t.UNIX_D32LE.copy(),
+    }
+
+
+def make_odd(path: Path, **options: Any) -> Path:
+    """One dataset in chunks, one without, and an attribute of each odd type; types and groups of their own."""
+    from h5py import h5a, h5d, h5p, h5s
+
+    random = np.random.default_rng(0)
+    with h5py.File(path, "w", **options) as file:
+        file["thing"] = np.arange(3)
+        for name, kind in odd_types().items():
+            values = np.frombuffer(random.bytes(6 * kind.get_size()), f"V{kind.get_size()}").reshape(2, 3).copy()
+            space, plist = h5s.create_simple((2, 3)), h5p.create(h5p.DATASET_CREATE)
+            for chunks in (False, True):
+                if chunks:
+                    plist.set_chunk((1, 3))
+                    plist.set_deflate(1)
+                made = h5d.create(file.id, f"{name}{'_chunks' * chunks}".encode(), kind, space, plist)
+                made.write(h5s.ALL, h5s.ALL, values, mtype=kind)
+            h5a.create(file["thing"].id, name.encode(), kind, space).write(values, mtype=kind)
+        record = np.dtype([("s", h5py.string_dtype()), ("n", "i4", (2,)), ("v", h5py.vlen_dtype("f4"))])
+        lists = file.create_dataset("record", (4,), record, chunks=(2,))
+        for i in range(4):
+            lists[i] = (f"text {i}" * i, [i, -i], np.arange(i, dtype="f4"))
+        file["made"] = np.dtype([("a", "i4"), ("b", "f8")])
+        file["made"].attrs["note"] = "a type of its own"
+        file.create_dataset("a_of_it", (5,), file["made"])
+        ordered = file.create_group("ordered", track_order=True)
+        for name in "zay":
+            ordered[name] = 1
+        file["outside"] = h5py.ExternalLink("other.h5", "/x")
+        file["nowhere"] = h5py.SoftLink("/not/there")
+        h5py.h5o.set_comment(file["thing"].id, b"a comment")
+        file.create_dataset("default", (4,), h5py.string_dtype(), fillvalue="none", chunks=(2,))
+    return path
+
+
 def killed_writer(path: Path, low: str, flush: str, swmr: str) -> Path:
     """What a writer of 1,000 rows leaves when it is killed before it can close its file."""
     done = subprocess.run([sys.executable, "-c", _KILLED, path, low, flush, swmr], check=False)

@@ -9,13 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full, values_of
+from hdf5_making import (
+    V110,
+    chunk_places,
+    flip,
+    killed_writer,
+    live_writer,
+    make_full,
+    make_odd,
+    odd_types,
+    values_of,
+)
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
+from holdfast.formats.hdf5.pieces import joined, without
 from holdfast.formats.hdf5.rebuild import LOST_ROWS
-from holdfast.formats.hdf5.salvage import SalvagedHDF5, joined, salvage_hdf5
+from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 CHECKED = ("/train/x", "/train/y")  # gzip and fletcher32: what is read of them is what was written
@@ -163,18 +175,108 @@ def test_nothing_is_written_where_nothing_can_be_kept(tmp_path: Path, data: byte
     assert len(found.problems) == 1
 
 
-def test_references_and_views_are_told_of(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
+def test_references_lead_to_the_new_objects(tmp_path: Path) -> None:
+    """Also those to objects that come later, in lists and compounds, and of dimension scales. Views stay views."""
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(10)
-        file.create_dataset("refs", data=[file["x"].ref], dtype=h5py.ref_dtype)
-        file["x"].attrs["ref"] = file["x"].ref
-        layout = h5py.VirtualLayout((10,), "i8")
-        layout[:] = h5py.VirtualSource("other.h5", "x", (10,))
+        file["a_first"] = np.arange(3)
+        file["a_first"].attrs["one"] = file["x"].ref
+        file.create_dataset("refs", data=[file["x"].ref, file["a_first"].ref], dtype=h5py.ref_dtype)
+        file.create_dataset("regions", data=[file["x"].regionref[2:5]], dtype=h5py.regionref_dtype)
+        pairs = file.create_dataset("pairs", (2,), [("to", h5py.ref_dtype), ("n", "i4")])
+        pairs[0] = (file.ref, 7)
+        file["scale"] = np.arange(10.0)
+        file["scale"].make_scale("s")
+        file["x"].dims[0].attach_scale(file["scale"])
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource(".", "a_first", (3,))
         file.create_virtual_dataset("view", layout)
-    found, got = salvaged(path)
-    assert list(got) == ["/x"]
-    assert sorted(flaw.dataset or "" for flaw in found.problems) == ["/refs", "/view", "/x"]
+        del file["a_first"].attrs["one"]
+        file["a_first"].attrs["one"] = file["x"].ref
+    found = salvage_hdf5(path, out)
+    assert found.problems == []
+    with h5py.File(out) as new:
+        assert new[new["a_first"].attrs["one"]] == new["x"]
+        assert [new[one].name for one in new["refs"][:]] == ["/x", "/a_first"]
+        region = new["regions"][0]
+        assert new[region][region].tolist() == [2, 3, 4]
+        assert new[new["pairs"][0]["to"]].name == "/"
+        assert not new["pairs"][1]["to"]
+        assert new["x"].dims[0]["s"] == new["scale"]
+        assert new["view"][:].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"userblock_size": 1024}, {"libver": V110}])
+def test_nothing_of_a_clean_file_is_lost(tmp_path: Path, options: dict[str, Any]) -> None:
+    path, out = make_odd(tmp_path / "a.h5", **options), tmp_path / "out.h5"
+    if "userblock_size" in options:
+        path.write_bytes(b"mine" * 256 + path.read_bytes()[1024:])
+    assert salvage_hdf5(path, out).problems == []
+    with h5py.File(path) as old, h5py.File(out) as new:
+        assert list(new) == list(old)
+        kinds = {name: (old[name].id.get_type(), new[name].id.get_type()) for name in old if is_dataset(old, name)}
+        assert [name for name, (a, b) in kinds.items() if not a.equal(b)] == []
+        assert [name for name in kinds if raw_values(old[name].id) != raw_values(new[name].id)] == []
+        assert list(new["thing"].attrs) == list(old["thing"].attrs)
+        attributes = {name: (old["thing"].attrs.get_id(name), new["thing"].attrs.get_id(name)) for name in odd_types()}
+        assert [name for name, (a, b) in attributes.items() if not a.get_type().equal(b.get_type())] == []
+        assert [name for name, (a, b) in attributes.items() if raw_values(a) != raw_values(b)] == []
+        assert new["a_of_it"].id.get_type().committed()
+        assert new["made"].attrs["note"] == "a type of its own"
+        assert list(new["ordered"]) == ["z", "a", "y"]
+        assert new.get("outside", getlink=True).filename == "other.h5"
+        assert new.get("nowhere", getlink=True).path == "/not/there"
+        assert new["default"].asstr()[:].tolist() == ["none"] * 4
+        assert new.userblock_size == old.userblock_size
+    assert out.read_bytes()[: options.get("userblock_size", 0)] == b"mine" * (options.get("userblock_size", 0) // 4)
+
+
+def is_dataset(file: h5py.File, name: str) -> bool:
+    return isinstance(file.get(name), h5py.Dataset)
+
+
+def raw_values(thing: Any) -> Any:
+    """In the type that the file has, as bytes; lists and strings as h5py has them."""
+    kind = thing.get_type()
+    if kind.detect_class(h5py.h5t.VLEN) or (kind.detect_class(h5py.h5t.STRING) and kind.dtype.hasobject):
+        return [str(one) for one in h5py.Dataset(thing)[()]]
+    values = np.empty(thing.shape, f"V{kind.get_size()}")
+    if isinstance(thing, h5py.h5d.DatasetID):
+        thing.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=kind)
+    else:
+        thing.read(values, mtype=kind)
+    return values.tobytes()
+
+
+def test_chunks_are_copied_as_they_are(tmp_path: Path) -> None:
+    """Whatever their filter, also where it rounds, or makes its parameters anew from those it is given."""
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
+    filters = {
+        "zfp": hdf5plugin.Zfp(accuracy=0.01),
+        "sz": hdf5plugin.SZ(absolute=0.01),
+        "sz3": hdf5plugin.SZ3(absolute=0.01),
+        "sperr": hdf5plugin.Sperr(rate=8),
+        "bitshuffle": hdf5plugin.Bitshuffle(),
+        "blosc": hdf5plugin.Blosc(),
+        "scaleoffset": {"scaleoffset": 3},
+    }
+    values = np.random.default_rng(0).random((70, 64), "f4") * 99
+    with h5py.File(path, "w") as file:
+        for name, options in filters.items():
+            file.create_dataset(name, data=values, chunks=(16, 64), **options)
+    offset, size = chunk_places(path, "zfp")[1]
+    data = path.read_bytes()
+    path.write_bytes(data[:offset] + bytes(size) + data[offset + size :])
+    found = salvage_hdf5(path, out)
+    assert {d.path: d.lost + d.doubtful for d in found.datasets if d.lost + d.doubtful} == {"/zfp": [(16, 32)]}
+    with h5py.File(path) as old, h5py.File(out) as new:
+        for name in filters:
+            before, after = old[name], new[name]
+            kept = np.arange(70) if name != "zfp" else np.r_[0:16, 32:70]
+            assert np.array_equal(after[kept], before[kept]), name
+            plists = before.id.get_create_plist(), after.id.get_create_plist()
+            assert plists[0].get_filter(0)[2][:10] == plists[1].get_filter(0)[2][:10], name
 
 
 # ---- objects without a group
@@ -297,3 +399,4 @@ def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]
 
 def test_ranges_are_joined() -> None:
     assert joined([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
+    assert without([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]
