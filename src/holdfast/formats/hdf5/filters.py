@@ -7,7 +7,6 @@ import h5py
 ZSTD = 32015
 PACKAGE = "hdf5plugin"
 
-_OWN = range(256)  # HDF5's own numbers; h5py brings lzf, 32000, with it
 _NAMES = {307: "bzip2", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", ZSTD: "zstd", 32026: "blosc2"}
 
 
@@ -26,7 +25,7 @@ def lacking_filter(dataset: h5py.Dataset) -> str | None:
     plist = dataset.id.get_create_plist()
     numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
     for number in numbers:
-        if number not in _OWN and not has_filter(number):
+        if not has_filter(number):
             name = _NAMES.get(number, "unknown here")
             return f"is packed with filter {number} ({name}), which needs the Python package {PACKAGE}"
     return None

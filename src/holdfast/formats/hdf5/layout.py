@@ -73,10 +73,10 @@ def marked_schema(file: h5py.File) -> dict[str, Column] | None:
 
 
 def _mark(thing: Any) -> dict[str, Any] | None:
-    text = thing.attrs.get(MARK)
+    text = thing.attrs[MARK] if MARK in thing.attrs else None  # get() takes one that cannot be read for none
     try:
         content = json.loads(text) if isinstance(text, (str, bytes)) else None
-    except ValueError:
+    except (ValueError, RecursionError):  # somebody else's attribute may hold brackets within brackets
         return None
     return content if isinstance(content, dict) else None
 

@@ -151,6 +151,9 @@ def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | Non
 
 def reason_of(error: BaseException) -> str:
     """`Unable to synchronously open object (bad object header)` -> `bad object header`."""
-    text = " ".join(str(error.args[0] if error.args else error).split())
+    if isinstance(error, UnicodeDecodeError):
+        return f"a name or text in it is not UTF-8: {bytes(error.object)[:40]!r}"
+    said = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
+    text = " ".join(str(said).split())
     inner = text.partition("(")[2].removesuffix(")")
-    return inner or text or type(error).__name__
+    return (inner if inner[:1].isalpha() else text) or type(error).__name__
