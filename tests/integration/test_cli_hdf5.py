@@ -95,6 +95,7 @@ def test_json_of_a_damaged_file(file: Path) -> None:
         "chunks": 20,
         "bytes": file.stat().st_size,
         "notes": [],
+        "unchecked": [],
     }
     assert (problem["dataset"], problem["chunk"], problem["offset"]) == ("/emb", [300, 0], offset)
     assert problem["reason"].startswith("cannot be read: ")

@@ -73,7 +73,9 @@ def marked_schema(file: h5py.File) -> dict[str, Column] | None:
 
 
 def _mark(thing: Any) -> dict[str, Any] | None:
-    text = thing.attrs[MARK] if MARK in thing.attrs else None  # get() takes one that cannot be read for none
+    if MARK not in thing.attrs:  # get() would take one that cannot be read for none
+        return None
+    text = thing.attrs[MARK]
     try:
         content = json.loads(text) if isinstance(text, (str, bytes)) else None
     except (ValueError, RecursionError):  # somebody else's attribute may hold brackets within brackets

@@ -65,7 +65,7 @@ def runs(dataset: h5py.Dataset) -> Iterator[Piece]:
         return
     if not math.prod(shape):
         return
-    row_bytes = math.prod(shape[1:]) * dataset.dtype.itemsize
+    row_bytes = math.prod(shape[1:]) * dataset.id.get_type().get_size()  # numpy may not have the type
     rows = max(1, RUN_BYTES // max(row_bytes, 1))
     base = dataset.id.get_offset()
     for at in range(0, shape[0], rows):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..._base.dropped import close_dropped
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
-from ...schema import Bytes, Column, Ragged, check_schema
+from ...schema import Bytes, Column, Ragged, Value, check_schema
 from ..columns import Batch, ColumnData
 from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
@@ -25,7 +25,7 @@ from .layout import key_of as _key
 from .layout import marked_column, marked_schema
 from .packed import PackedColumn
 from .types import Damaged, Unfit, as_column, check_fit, column_of
-from .walk import reason_of
+from .walk import raw_of, reason_of, text_of
 
 _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
 _PLAUSIBLE_BYTES = 1 << 30  # a dataset up to this size is believed, and so is one that packs its values 64 to 1
@@ -68,7 +68,7 @@ class HDF5Shard:
 
     @contextmanager
     def _opening(self, what: str) -> Iterator[None]:
-        """Makes a CorruptError of what h5py raises inside: for damaged metadata that may be an exception of any type."""
+        """Makes a CorruptError of what h5py raises inside: for damaged metadata that may be any exception."""
         self._file()  # that it was closed is no damage
         try:
             yield
@@ -79,7 +79,7 @@ class HDF5Shard:
 
     def _has(self, key: str) -> bool:
         with self._opening(f"whether there is a dataset {key!r}"):
-            return _raw(key) in self._file()
+            return raw_of(key) in self._file()
 
     def _find(self) -> list[str]:
         """The datasets that are columns."""
@@ -102,11 +102,11 @@ class HDF5Shard:
         seen: list[str] = []
         with self._opening("the list of its objects"):
             # Names first, objects by their names then: an error while the library visits them would name none.
-            self._file().visit(lambda name: seen.append(_text(name)))
+            self._file().visit(lambda name: seen.append(text_of(name)))
         packed: list[str] = []
         for name in seen:
             with self._opening(f"object {name!r}"):
-                thing = self._file()[_raw(name)]
+                thing = self._file()[raw_of(name)]
                 if marked_column(thing) is not None:
                     packed.append(f"{name}/")
                     names.append(name)
@@ -117,7 +117,7 @@ class HDF5Shard:
     def _dataset(self, key: str) -> h5py.Dataset | PackedColumn:
         with self._opening(f"dataset {key!r}"):
             try:
-                found = self._file()[_raw(key)]
+                found = self._file()[raw_of(key)]
             except KeyError:
                 if self._has(key):
                     raise
@@ -130,8 +130,9 @@ class HDF5Shard:
                 raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
             if found.is_virtual:
                 sources = sorted({source.file_name for source in found.virtual_sources()})
-                reason = f"dataset {key!r} is virtual: a source that cannot be opened would read as fill values, silently"
-                raise FormatError(self.path, None, None, reason, f"Read its sources: {', '.join(sources[:4])}")
+                reason = "is virtual: a source that cannot be opened would read as fill values, silently"
+                hint = f"Read its sources: {', '.join(sources[:4])}"
+                raise FormatError(self.path, None, None, f"dataset {key!r} {reason}", hint)
             return found
 
     def _check_type(self, key: str, dataset: h5py.Dataset) -> None:
@@ -152,8 +153,9 @@ class HDF5Shard:
         else:
             held = dataset.id.get_storage_size()
         if said > _LEAST_WRITTEN * held:
-            reason = f"dataset {key!r} has the shape {dataset.shape}: {said:,} bytes, of which {held:,} were ever written"
-            raise FormatError(self.path, None, None, f"{reason}: it is damaged, or was made to be filled later", _LEAVE_OUT)
+            shape = f"the shape {dataset.shape}, which is {said:,} bytes, of which at most {held:,} were ever written"
+            reason = f"dataset {key!r} has {shape}: it is damaged, or was made to be filled later"
+            raise FormatError(self.path, None, None, reason, _LEAVE_OUT)
 
     def _those_there(self) -> str:
         names: list[str] = []
@@ -191,7 +193,7 @@ class HDF5Shard:
 
     def _check_filters(self, name: str) -> None:
         """A filter that is not installed is not damage: no row of the file may be taken for lost."""
-        thing = self._file()[_raw(name)]
+        thing = self._file()[raw_of(name)]
         inside: list[h5py.Dataset] = [thing]
         if isinstance(thing, h5py.Group):
             inside.clear()
@@ -239,7 +241,7 @@ class HDF5Shard:
 
     def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
         key = _key(name, column)
-        if not _is_needed(column) and not self._has(key):
+        if isinstance(column, Value) and not _is_needed(column) and not self._has(key):
             return fill(name, column, len(rows))
         dataset = self._dataset(key)
         if len(dataset) != len(self):
@@ -281,15 +283,6 @@ class HDF5Shard:
                 warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
             finally:
                 close_dropped(self.close)
-
-
-def _raw(key: str) -> bytes:
-    """A name as it is in the file: HDF5 has names that are not UTF-8, h5py takes them as bytes alone."""
-    return key.encode("utf-8", "surrogateescape")
-
-
-def _text(name: str | bytes) -> str:
-    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
 
 
 def _is_needed(column: Column) -> bool:

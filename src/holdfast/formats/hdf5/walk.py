@@ -133,8 +133,18 @@ def _links(group: h5py.Group, path: str, voice: Voice) -> list[tuple[Thing, Call
     return [(link, opener) for link, opener in links if link is not None]
 
 
+def text_of(name: str | bytes) -> str:
+    """A name as text: HDF5 has names that are not UTF-8, and h5py gives those as bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def raw_of(name: str) -> bytes:
+    """The name that text_of() made the text of, which is what h5py wants to be asked for."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | None:
-    name = raw.decode("utf-8", "surrogateescape")
+    name = text_of(raw)
     full = f"{path.rstrip('/')}/{name}"
     try:
         kind = group.id.links.get_info(raw).type
