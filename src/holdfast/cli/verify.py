@@ -7,10 +7,12 @@ checksums. Plain, GZIP and ZLIB files are told apart by their content.
 HDF5: every object is opened and every chunk read and decoded, in a process of
 its own: where a damaged file makes the HDF5 library crash or hang, that is a
 finding. Also checked: whether its writer closed it, or is still at work, or
-died; whether it is cut; files it needs (virtual datasets, external links);
+died; whether it is cut; files it needs (virtual datasets, external storage);
 the checksum of each chunk, where FILE.json beside FILE.h5 has them. HDF5 has
-no checksums of its own in plain and lzf data: where flips cannot be seen,
-verify says so.
+no checksums of its own in plain and lzf data, in strings and lists of any
+length, nor in the metadata of the classic format: verify names what it could
+not check, and then does not call the file whole. Links that lead nowhere,
+which HDF5 allows, are notes.
 
 Tar: every header is checked, and that samples are whole. What members hold
 has no checksums.
@@ -38,14 +40,16 @@ With --json:
    {"path": "run.h5", "ok": false, "format": "hdf5", "datasets": 3,
    "chunks": 40, "bytes": 812345, "problems": [{"dataset": "/train/x",
    "chunk": [200, 0], "offset": 71234, "reason": "cannot be read: …"}],
-   "notes": []}]}
+   "notes": [], "unchecked": []}]}
 
   records   how many are intact
   offset    in bytes of the file, or of what it unpacks to
   record    its number from 0, null where the problem is the whole file's
   dataset   the path of an object in the file, null: the file as a whole
   chunk     where in the dataset the chunk begins, null: not one chunk's
-  notes     what could not be checked
+  notes     what is no damage but should be known: what could not be checked,
+            links that lead nowhere, types that h5py cannot convert
+  unchecked those of the notes that say what could not be checked
 
 Of a tar and of a run:
 
@@ -56,13 +60,13 @@ Of a tar and of a run:
    "reason": "the checksum of the chunk is wrong", "dataset": "emb",
    "chunk": 7, "offset": 71234}], "leftovers": [], "at_work": []}
 
-Exit codes: 0 all files are whole; 1 some are damaged, unfinished, not what
+Exit codes: 0 no damage was found; 1 some are damaged, unfinished, not what
 the manifest says, or could not be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -87,6 +91,7 @@ if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     AnyReport = FileReport | HDF5Report | TarReport
 
 _SHOWN_FILES = 20
+_SHOWN_NOTES = 20
 
 
 @command(__doc__)
@@ -109,8 +114,7 @@ def verify(screen: Screen, files: tuple[str, ...], jobs: int) -> int:
             show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
-    for note in dict.fromkeys(note for report in reports for note in _notes(report)):
-        screen.print(f"{printable(note)}.")
+    _show_notes(screen, reports)
     for run in runs:
         screen.print(sum_up(run))
     if reports:
@@ -143,8 +147,25 @@ def _show(screen: Screen, report: AnyReport) -> None:
         show_flaws(screen, report.problems)
 
 
+def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
+    """Each once, with the files that it is of, unless that is all of them."""
+    files: dict[str, list[str]] = {}
+    for report in reports:
+        for note in _notes(report):
+            files.setdefault(note, []).append(report.path)
+    for note, paths in list(files.items())[:_SHOWN_NOTES]:
+        whose = paths[0] if len(paths) == 1 else counted(len(paths), "file")
+        screen.print(f"{printable(f'{whose}: ' if len(paths) < len(reports) else '')}{printable(note)}.")
+    if len(files) > _SHOWN_NOTES:
+        screen.print(f"… and {counted(len(files) - _SHOWN_NOTES, 'more note')} (--json lists all).")
+
+
 def _notes(report: AnyReport) -> list[str]:
     return [] if isinstance(report, FileReport) else report.notes
+
+
+def _unchecked(report: AnyReport) -> Sequence[str]:
+    return _notes(report) if isinstance(report, (FileReport, TarReport)) else report.unchecked
 
 
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
@@ -155,7 +176,10 @@ def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
         size = format_bytes(sum(report.bytes for report in reports))
         kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
         held = [counted(sum(counts), what) for counts, what in kinds if counts]
-        return f"{counted(len(reports), 'file')}, {', '.join(held)}, {size}: all whole"
+        blind = sum(bool(_unchecked(report)) for report in reports)
+        what = "it" if blind == len(reports) else counted(blind, "file")
+        verdict = f"no damage found, but not all of {what} could be checked" if blind else "all whole"
+        return f"{counted(len(reports), 'file')}, {', '.join(held)}, {size}: {verdict}"
     unread = sum(not report.readable for report in bad)
     parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} damaged"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []

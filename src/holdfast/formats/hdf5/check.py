@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, chdir
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import numpy as np
 
 from .filters import PACKAGE, lacking_filter
 from .pieces import Piece, guessed_chunks, listed_chunks, read_piece, runs
-from .sources import check_external_link, check_external_storage, check_virtual
-from .walk import Thing, open_file, reason_of, walk
+from .sources import check_external_storage, check_virtual, folder_of_values
+from .walk import Thing, open_file, raw_of, reason_of, walk
 
 if TYPE_CHECKING:
     from .child import Voice
@@ -37,27 +39,28 @@ def check_file(job: dict[str, Any], voice: Voice) -> None:
 
 class _Check:
     def __init__(self, job: dict[str, Any], voice: Voice, file: h5py.File) -> None:
-        self.path, self.voice, self.file = job["path"], voice, file
+        self.path, self.voice, self.file = os.path.abspath(job["path"]), voice, file
         self.size = os.path.getsize(self.path)
         self.done = set(job["done"])
         self.resume: dict[str, int] = job["resume"]
+        self._not_numpys: set[str] = set()
 
     def thing(self, thing: Thing) -> None:
-        if thing.kind == "soft":
-            self._soft(thing)
-        elif thing.kind == "external":
-            check_external_link(thing, self.path, self.voice)
+        if thing.kind in ("soft", "external"):
+            self._link(thing)
         elif thing.kind in ("group", "dataset"):
             if thing.path not in self.resume:
                 self._attributes(thing)
             if thing.kind == "dataset":
                 self._dataset(thing)
 
-    def _soft(self, thing: Thing) -> None:
+    def _link(self, thing: Thing) -> None:
+        """HDF5 lets a link lead nowhere: the target may be made later, or elsewhere. That is no damage."""
         try:
-            self.file[thing.path]
-        except Exception:
-            self.voice.wrong(thing.path, f"links to {thing.target!r}, which is not there")
+            h5py.h5o.open(self.file.id, raw_of(thing.path))
+        except Exception as error:
+            target = f"{thing.target!r} in {thing.target_file!r}" if thing.target_file else repr(thing.target)
+            self.voice.note(thing.path, f"links to {target}, which HDF5 allows not to be there: {reason_of(error)}")
 
     def _attributes(self, thing: Thing) -> None:
         try:
@@ -69,7 +72,12 @@ class _Check:
             try:
                 thing.thing.attrs[name]
             except Exception as error:
-                self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
+                try:
+                    _read_attribute_unconverted(thing.thing, name)
+                except Exception:
+                    self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
+                else:
+                    self._told_type(thing.path, error)
 
     def _dataset(self, thing: Thing) -> None:
         dataset, path = thing.thing, thing.path
@@ -79,10 +87,13 @@ class _Check:
             self.voice.wrong(path, f"cannot be read: {reason_of(error)}")
             return
         first = self.resume.get(path, 0)
-        if not first:
-            self._count(path, dataset, pieces)
-        for number, piece in enumerate(pieces[first:], start=first):
-            self._piece(path, dataset, number, piece)
+        with ExitStack() as stack:
+            if dataset.external:
+                stack.enter_context(chdir(folder_of_values(dataset, self.path)))
+            if not first:
+                self._count(path, dataset, pieces)
+            for number, piece in enumerate(pieces[first:], start=first):
+                self._piece(path, dataset, number, piece)
 
     def _pieces(self, dataset: h5py.Dataset, path: str) -> list[Piece]:
         if dataset.shape is None:
@@ -95,8 +106,15 @@ class _Check:
             self.voice.wrong(path, f"cannot be read here: it {lacking}: pip install {PACKAGE}")
             return []
         if dataset.chunks is None:
+            stored = int(dataset.id.get_storage_size())
             if dataset.external:
-                return [] if check_external_storage(dataset, path, self.path, self.voice) else list(runs(dataset))
+                if check_external_storage(dataset, path, self.path, self.voice):
+                    return []
+            elif not stored:
+                return []  # nothing was ever written: all values are the fill value
+            elif stored > self.size:
+                self.voice.wrong(path, f"cannot be read: it should have {stored:,} bytes, the file has {self.size:,}")
+                return []
             return list(runs(dataset))
         try:
             pieces = listed_chunks(dataset)
@@ -128,10 +146,17 @@ class _Check:
     def _wrong(self, path: str, piece: Piece, reason: str) -> None:
         self.voice.wrong(path, reason, start=piece.start, offset=piece.offset)
 
+    def _told_type(self, path: str, error: Exception) -> None:
+        if path not in self._not_numpys:
+            self._not_numpys.add(path)
+            self.voice.note(path, f"read but not converted, as h5py cannot: {reason_of(error)}")
+
     def _count(self, path: str, dataset: h5py.Dataset, pieces: list[Piece]) -> None:
         plist = dataset.id.get_create_plist()
         filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
         checks = {i for i, code in enumerate(filters) if code in _SELF_CHECKING}
+        if _is_in_heap(dataset):
+            checks = set()
         blind = sum(p.stored for p in pieces if not any(not p.filter_mask >> i & 1 for i in checks))
         self.voice.say({"dataset": path, "pieces": len(pieces), "blind_bytes": blind})
 
@@ -140,10 +165,50 @@ class _Check:
             return  # told of already
         self.voice.at_piece(number, piece.start, piece.offset)
         try:
-            read_piece(dataset, piece)
-        except TypeError as error:
-            if number == 0:
-                self.voice.say({"note": f"{path}: not read, {reason_of(error)}"})
+            if path in self._not_numpys:
+                _read_unconverted(dataset, piece)
+            else:
+                read_piece(dataset, piece)
         except Exception as error:
-            self._wrong(path, piece, f"cannot be read: {reason_of(error)}")
+            self._second_try(path, dataset, piece, error)
         self.voice.done_piece(piece.stored)
+
+    def _second_try(self, path: str, dataset: h5py.Dataset, piece: Piece, error: Exception) -> None:
+        """What h5py cannot convert may be whole all the same: types that numpy has not, opaque ones with a tag."""
+        try:
+            _read_unconverted(dataset, piece)
+        except Exception:
+            self._wrong(path, piece, f"cannot be read: {reason_of(error)}")
+        else:
+            self._told_type(path, error)
+
+
+def _is_in_heap(dataset: h5py.Dataset) -> bool:
+    """Whether chunks hold no values but where in a heap they are: lists, strings of any length, regions."""
+    kind = dataset.id.get_type()
+    return bool(kind.detect_class(h5py.h5t.VLEN) or _has_any_string(kind) or kind.equal(h5py.h5t.STD_REF_DSETREG))
+
+
+def _has_any_string(kind: h5py.h5t.TypeID) -> bool:
+    if isinstance(kind, h5py.h5t.TypeStringID):
+        return bool(kind.is_variable_str())
+    if isinstance(kind, h5py.h5t.TypeCompoundID):
+        return any(_has_any_string(kind.get_member_type(i)) for i in range(kind.get_nmembers()))
+    return isinstance(kind, h5py.h5t.TypeArrayID) and _has_any_string(kind.get_super())
+
+
+def _read_unconverted(dataset: h5py.Dataset, piece: Piece) -> None:
+    """Read and unpacked, as the type that the file has."""
+    kind, there = dataset.id.get_type(), dataset.id.get_space()
+    here = h5py.h5s.create(h5py.h5s.SCALAR)
+    if piece.start:
+        there.select_hyperslab(piece.start, piece.sizes)
+        here = h5py.h5s.create_simple(piece.sizes)
+    dataset.id.read(here, there, np.empty(piece.sizes, f"V{kind.get_size()}"), mtype=kind)
+
+
+def _read_attribute_unconverted(thing: Any, name: str | bytes) -> None:
+    attribute = h5py.h5a.open(thing.id, name if isinstance(name, bytes) else raw_of(name))
+    kind, space = attribute.get_type(), attribute.get_space()
+    if space.get_simple_extent_type() != h5py.h5s.NULL:
+        attribute.read(np.empty(space.get_simple_extent_dims(), f"V{kind.get_size()}"), mtype=kind)

@@ -46,6 +46,10 @@ class Voice:
         chunk = None if start is None else list(start)
         self.say({"wrong": [path, chunk, offset if offset >= 0 else None, reason]})
 
+    def note(self, path: str, text: str) -> None:
+        """What is no damage, but should be known."""
+        self.say({"note": f"{path}: {text}"})
+
 
 def main() -> int:
     out = os.dup(1)

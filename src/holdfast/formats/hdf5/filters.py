@@ -65,7 +65,7 @@ def has_filter(number: int) -> bool:
 def lacking_filter(dataset: h5py.Dataset) -> str | None:
     """What must be installed before the dataset can be read; None: nothing."""
     for number, _, _ in filters_of(dataset.id.get_create_plist()):
-        if number not in _OWN and not has_filter(number):
+        if not has_filter(number):
             name = NAMES.get(number, "unknown here")
             return f"is packed with filter {number} ({name}), which needs the Python package {PACKAGE}"
     return None
@@ -155,6 +155,14 @@ class _FilterClass(ctypes.Structure):
 _PACKS_NOTHING = _FILTER_FUNCTION(lambda *_: 0)
 
 
+def register_stand_in(code: int, name: bytes = b"stand-in") -> Any:
+    """Puts a filter that refuses to pack and to unpack in the place of another, which may not be installed: datasets
+    are then created with any parameters, and chunks are copied. The library uses what is returned: keep it."""
+    made = _FilterClass(1, code, 1, 1, name, None, None, _PACKS_NOTHING)
+    h5py.h5z.register_filter(ctypes.addressof(made))
+    return made
+
+
 @contextmanager
 def verbatim_parameters(codes: Iterable[int]) -> Iterator[None]:
     """Within the block, datasets are created with the parameters of these filters exactly as given.
@@ -165,9 +173,7 @@ def verbatim_parameters(codes: Iterable[int]) -> Iterator[None]:
     written, and whatever dataset is created must be closed again before the block ends.
     """
     foreign = sorted({code for code in codes if code not in _OWN})
-    stand_ins = [_FilterClass(1, code, 1, 1, b"stand-in", None, None, _PACKS_NOTHING) for code in foreign]
-    for stand_in in stand_ins:
-        h5py.h5z.register_filter(ctypes.addressof(stand_in))
+    stand_ins = [register_stand_in(code) for code in foreign]
     try:
         yield
     finally:
@@ -177,3 +183,4 @@ def verbatim_parameters(codes: Iterable[int]) -> Iterator[None]:
         lacking = tuple(code for code in foreign if not h5py.h5z.filter_avail(code))
         if plugin is not None and lacking:
             plugin.register(lacking, force=True)
+        del stand_ins

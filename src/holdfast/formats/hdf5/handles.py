@@ -76,7 +76,9 @@ class Handles:
         tell_after_fork(self)  # here, because whoever was told is forgotten: a child's own children count, too
         try:
             return h5py.File(path, "r")
-        except OSError as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             raise error_for(path, error) from error
 
     def _drop_inherited(self) -> None:

@@ -13,13 +13,13 @@ from ...schema import Bytes, Column, Ragged, Value
 from ..columns import BytesColumn, ColumnData, RaggedColumn
 from ..gather import gather_rows
 from .layout import DTYPES, marked_column, values_per_row
-from .types import Unfit
+from .types import Damaged, Unfit
 
 _NEAR_ROWS = 256  # rows this near to each other are one read
 
 
 class PackedColumn:
-    """One such group. Unfit: its datasets are not what its mark says."""
+    """One such group. Damaged: its datasets are not what its mark says."""
 
     def __init__(self, group: h5py.Group) -> None:
         column = marked_column(group)
@@ -29,7 +29,7 @@ class PackedColumn:
         self._per_row = values_per_row(column)
         self._ends = _dataset(group, "row_splits" if isinstance(column, Ragged) else "offsets")
         if not len(self._ends) or (len(self._ends) - 1) % self._per_row or self._ends.dtype != np.int64:
-            raise Unfit(f"has {len(self._ends):,} ends of {self._ends.dtype}, which cannot be those of {column!r}")
+            raise Damaged(f"has {len(self._ends):,} ends of {self._ends.dtype}, which cannot be those of {column!r}")
 
     def __len__(self) -> int:
         return (len(self._ends) - 1) // self._per_row
@@ -69,6 +69,8 @@ def _read_values(group: h5py.Group, have: Column, want: Column, ends: npt.NDArra
     first, last = int(ends[0]), int(ends[-1])
     if isinstance(have, Bytes):
         values = _items(_dataset(group, "values"), first, last)
+        if values.dtype != np.uint8 or values.ndim != 1:
+            raise Damaged(f"has values of {values.dtype} in {group.name!r}, expected bytes: the file is damaged")
         return BytesColumn(values, ends - first, want.count if isinstance(want, Value) and want.shape else 0)
     assert isinstance(have, Ragged)
     assert isinstance(want, Ragged)
@@ -86,23 +88,23 @@ def _read_values(group: h5py.Group, have: Column, want: Column, ends: npt.NDArra
 def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
     found = group.get(name)
     if not isinstance(found, h5py.Dataset) or not found.shape:
-        raise Unfit(f"has no dataset {name!r}, which its mark speaks of")
+        raise Damaged(f"has no dataset {name!r}, which its mark speaks of")
     return found
 
 
 def _ends_of(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[np.int64]:
     """Nothing else in the file says whether they are right: what follows them must not lead anywhere."""
     if stop >= len(dataset):
-        raise Unfit(f"has {len(dataset):,} ends in {dataset.name!r}, wanted more than {stop:,}")
+        raise Damaged(f"has {len(dataset):,} ends in {dataset.name!r}, wanted more than {stop:,}")
     ends = np.asarray(dataset[start : stop + 1], np.int64)
     if ends[0] < 0 or (np.diff(ends) < 0).any():
-        raise Unfit(f"has ends in {dataset.name!r} that go backwards: the file is damaged")
+        raise Damaged(f"has ends in {dataset.name!r} that go backwards: the file is damaged")
     return ends
 
 
 def _items(dataset: h5py.Dataset, first: int, last: int) -> Any:
     if last > len(dataset):
-        raise Unfit(f"has ends up to {last:,} of {len(dataset):,} in {dataset.name!r}: the file is damaged")
+        raise Damaged(f"has ends up to {last:,} of {len(dataset):,} in {dataset.name!r}: the file is damaged")
     return np.asarray(dataset[first:last])
 
 

@@ -61,7 +61,7 @@ def guessed_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[Piece]:
     return found
 
 
-def runs(dataset: h5py.Dataset, item_bytes: int | None = None) -> Iterator[Piece]:
+def runs(dataset: h5py.Dataset) -> Iterator[Piece]:
     """Runs of rows, about as long as a buffer; a dataset of one value is one piece."""
     shape = dataset.shape
     if not shape:
@@ -69,7 +69,7 @@ def runs(dataset: h5py.Dataset, item_bytes: int | None = None) -> Iterator[Piece
         return
     if not math.prod(shape):
         return
-    row_bytes = math.prod(shape[1:]) * (dataset.dtype.itemsize if item_bytes is None else item_bytes)
+    row_bytes = math.prod(shape[1:]) * dataset.id.get_type().get_size()  # numpy may not have the type
     rows = max(1, RUN_BYTES // max(row_bytes, 1))
     base = dataset.id.get_offset()
     for at in range(0, shape[0], rows):

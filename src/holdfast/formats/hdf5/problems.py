@@ -7,16 +7,18 @@ import os
 
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError
 from ...proc.holders import writers_of
+from .walk import reason_of
 
 _FLAGS = "already open for write"  # a mark in the file: left by a writer that is at work, or that died
 
 
-def error_for(path: str, error: OSError) -> DataError | InputError:
-    """The error for what h5py raised at opening."""
+def error_for(path: str, error: Exception) -> DataError | InputError:
+    """The error for what h5py raised at opening: of a damaged file that need not be an OSError."""
     text = str(error)
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
-        return InputError(f"{path}: cannot open: {os.strerror(error.errno)}")
-    if error.errno == errno.EAGAIN or "unable to lock file" in text:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
+        return InputError(f"{path}: cannot open: {os.strerror(number)}")
+    if number == errno.EAGAIN or "unable to lock file" in text:
         return UnfinishedError(path, None, None, f"it is locked{_by(path)}", "Wait for its writer to close it")
     if "signature not found" in text:
         if not os.path.getsize(path):
@@ -29,8 +31,8 @@ def error_for(path: str, error: OSError) -> DataError | InputError:
         hint = "If nobody writes it any more, `holdfast salvage FILE OUT` gets its rows into a new file"
         return UnfinishedError(path, None, None, "its writer marked it as open and has not closed it", hint)
     if "truncated file" in text:
-        return CorruptError(path, None, os.path.getsize(path), f"the file is cut: {_reason(text)}", "Write it again")
-    return CorruptError(path, None, None, f"it cannot be opened: {_reason(text)}", "Write it again")
+        return CorruptError(path, None, os.path.getsize(path), f"the file is cut: {reason_of(error)}", "Write it again")
+    return CorruptError(path, None, None, f"it cannot be opened: {reason_of(error)}", "Write it again")
 
 
 def _by(path: str) -> str:
@@ -39,8 +41,3 @@ def _by(path: str) -> str:
         return ""
     who = writers[0]
     return " by this process itself" if who.pid == os.getpid() else f" by process {who.pid} ({who.command})"
-
-
-def _reason(text: str) -> str:
-    """`Unable to synchronously open file (truncated file: eof = 9, …)` -> `truncated file: eof = 9, …`."""
-    return text.partition("(")[2].removesuffix(")") or text

@@ -6,7 +6,6 @@ waits until all of them are there.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import tempfile
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from .filters import has_filter
+from .filters import filters_of, has_filter, is_own, register_stand_in, same_filters
 from .frames import Frame, pack_frame, read_frame
 from .pieces import joined
 from .values import Unpacker, set_chunk_options
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 LOST_ROWS = "holdfast_lost_rows"
 DOUBTFUL_ROWS = "holdfast_doubtful_rows"
 _LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless the file has a type that is newer
-_SCALEOFFSET_VALUES = 10
 _TYPES = "/.holdfast-type-"  # of types whose own place in the file is not known yet
 # Codecs that give back what they were given: values that cannot be copied as chunks are packed with them again.
 _LOSSLESS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, 307, 32000, 32004, 32015}
@@ -77,7 +75,7 @@ class _Build:
         self.lost: dict[str, list[tuple[int, int]]] = {}  # rows that could not be written
         self.made: dict[int, str] = {}
         self._kinds: dict[str, Any] = {}
-        self._stubs = _Stubs()
+        self._stand_ins: dict[int, Any] = {}
         self._refer: set[str] = set()  # datasets whose values wait
 
     def _start(self, head: dict[str, Any]) -> None:
@@ -194,7 +192,7 @@ class _Build:
             self._parent(path)
             kind, space = self._kind(head), h5py.h5s.decode(bytes.fromhex(head["space"]))
             filters = head["filters"]
-            known = [has_filter(f[0]) and f[0] in _LOSSLESS and f[0] not in self._stubs.kept for f in filters]
+            known = [has_filter(f[0]) and f[0] in _LOSSLESS and f[0] not in self._stand_ins for f in filters]
             if not head["plain"] and not all(known):
                 filters = [[h5py.h5z.FILTER_DEFLATE, h5py.h5z.FLAG_OPTIONAL, [4], ""]]
                 self.wrong[path, "its strings, lists or references are packed with gzip: not with its own filters"] = (
@@ -211,18 +209,22 @@ class _Build:
         are not installed: in their place stands one that does nothing, under whose number chunks can be copied."""
         for stubs in (False, True):
             if stubs:
-                self._stubs.put(filters)
+                self._stand_in(filters)
             try:
                 made = h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
             except (ValueError, RuntimeError):
                 continue
-            plist = made.get_create_plist()
-            got = [plist.get_filter(i) for i in range(plist.get_nfilters())]
-            if [_meaning(one) for one in got] == [_meaning(one) for one in filters]:
+            given = [(code, flags, tuple(values)) for code, flags, values, _ in filters]
+            if same_filters(filters_of(made.get_create_plist()), given):
                 return
             del made, self.file[path]
         h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
         raise ValueError(f"its filters {filters} cannot be given again")
+
+    def _stand_in(self, filters: list[Any]) -> None:
+        for code, _, _, name in filters:
+            if not is_own(code) and code not in self._stand_ins:
+                self._stand_ins[code] = register_stand_in(code, bytes.fromhex(name))
 
     def _plist(self, head: dict[str, Any], filters: list[Any], fill: bytes, kind: Any) -> Any:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -276,13 +278,6 @@ class _Build:
             self.file[path] = self.file[head["target"]]
 
 
-def _meaning(found: Any) -> tuple[int, int, tuple[int, ...]]:
-    """A filter's parameters. The library leaves those of its scaleoffset filter that it does not use as they happen to
-    be: it has places for a fill value of any size behind the first eight."""
-    code, flags, values, _ = found
-    return code, flags, tuple(values[: _SCALEOFFSET_VALUES if code == h5py.h5z.FILTER_SCALEOFFSET else None])
-
-
 def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
     """Those of a frame that could not be written."""
     if "make" in head:
@@ -294,38 +289,3 @@ def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
 
 def _name(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
-
-
-# ---- filters that stand for others
-
-
-class _FilterClass(ctypes.Structure):
-    """The library's H5Z_class2_t."""
-
-    _fields_ = [
-        ("version", ctypes.c_int),
-        ("id", ctypes.c_int),
-        ("encoder_present", ctypes.c_uint),
-        ("decoder_present", ctypes.c_uint),
-        ("name", ctypes.c_char_p),
-        ("can_apply", ctypes.c_void_p),
-        ("set_local", ctypes.c_void_p),
-        ("filter", ctypes.c_void_p),
-    ]
-
-
-class _Stubs:
-    """Filters by the numbers and names of others, which refuse to pack and to unpack."""
-
-    def __init__(self) -> None:
-        self._refuse = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 0)
-        self.kept: dict[int, _FilterClass] = {}  # the library keeps pointers to them
-
-    def put(self, filters: list[Any]) -> None:
-        for code, _, _, name in filters:
-            if code < h5py.h5z.FILTER_RESERVED or code in self.kept:
-                continue  # the library's own cannot be replaced, and give the same parameters again
-            refuse = ctypes.cast(self._refuse, ctypes.c_void_p)
-            made = _FilterClass(1, code, 1, 1, bytes.fromhex(name), None, None, refuse)
-            h5py.h5z.register_filter(ctypes.addressof(made))
-            self.kept[code] = made

@@ -443,13 +443,13 @@ class _Dataset:
             if offset >= 0:
                 there = min(there, max(0, self.sender.file_bytes - offset))
         if not shape or there is None:
-            yield from runs(dataset, self.item_bytes)
+            yield from runs(dataset)
             return
         row_bytes = max(1, math.prod(shape[1:]) * self.item_bytes)
         if not self.plain:  # which are of another size in memory
             row_bytes = max(1, dataset.id.get_storage_size() // max(1, shape[0]))
         rows = min(shape[0], there // row_bytes)
-        for piece in runs(dataset, self.item_bytes):
+        for piece in runs(dataset):
             if piece.rows[1] > rows:
                 if piece.rows[0] < rows:
                     n = rows - piece.rows[0]

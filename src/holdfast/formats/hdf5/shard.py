@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import h5py
@@ -12,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._base.dropped import close_dropped
-from ...errors import CorruptError, DecodeError, FormatError
-from ...schema import Bytes, Column, Ragged, check_schema
+from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
+from ...schema import Bytes, Column, Ragged, Value, check_schema
 from ..columns import Batch, ColumnData
 from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
@@ -22,9 +24,14 @@ from .handles import HANDLES
 from .layout import key_of as _key
 from .layout import marked_column, marked_schema
 from .packed import PackedColumn
-from .types import Unfit, as_column, check_fit, column_of
+from .types import Damaged, Unfit, as_column, check_fit, column_of
+from .walk import raw_of, reason_of, text_of
 
 _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
+_PLAUSIBLE_BYTES = 1 << 30  # a dataset up to this size is believed, and so is one that packs its values 64 to 1
+_PLAUSIBLE_RATIO = 64
+_LEAST_WRITTEN = 1024  # of a larger one, at least one value in this many must have been written
+_LEAVE_OUT = "Leave it out: name the columns you want in a schema"
 
 
 class HDF5Shard:
@@ -41,6 +48,7 @@ class HDF5Shard:
         self.path = os.fsdecode(path)
         self._given = None if schema is None else check_schema(schema)
         self._schema: dict[str, Column] | None = None
+        self._marked = False  # the schema is the file's own word: what does not fit it is damaged
         self._closed = True  # for __del__ when what follows raises
         self._identity = HANDLES.take(self.path)
         self._closed = False
@@ -58,15 +66,31 @@ class HDF5Shard:
             raise ValueError(f"{self.path}: it was closed")
         return HANDLES.file(self._identity)
 
+    @contextmanager
+    def _opening(self, what: str) -> Iterator[None]:
+        """Makes a CorruptError of what h5py raises inside: for damaged metadata that may be any exception."""
+        self._file()  # that it was closed is no damage
+        try:
+            yield
+        except (HoldfastError, MemoryError):
+            raise
+        except Exception as error:
+            raise CorruptError(self.path, None, None, f"{what} cannot be read: {reason_of(error)}") from error
+
+    def _has(self, key: str) -> bool:
+        with self._opening(f"whether there is a dataset {key!r}"):
+            return raw_of(key) in self._file()
+
     def _find(self) -> list[str]:
         """The datasets that are columns."""
         names: list[str] = []
         if self._given is not None:
             keys = [(_key(name, column), column) for name, column in self._given.items()]
-            file = self._file()
-            names = [key for key, column in keys if key in file or isinstance(column, Ragged) or column.default is None]
+            names = [key for key, column in keys if _is_needed(column) or self._has(key)]
         else:
-            self._schema = marked_schema(self._file())
+            with self._opening("its attribute 'holdfast'"):
+                self._schema = marked_schema(self._file())
+            self._marked = self._schema is not None
             names = [_key(name, column) for name, column in (self._schema or {}).items()]
             if not names:
                 self._walk(names)
@@ -75,43 +99,64 @@ class HDF5Shard:
         return names
 
     def _walk(self, names: list[str]) -> None:
+        seen: list[bytes] = []
+        with self._opening("the list of its objects"):
+            # Names first, objects by their names then: an error while the library visits them would name none. In the
+            # order they are found in, because HDF5 1.14 crashes when it fails to sort the links of a damaged group.
+            h5py.h5o.visit(self._file().id, seen.append, order=h5py.h5.ITER_NATIVE)
         packed: list[str] = []
-
-        def see(name: str, thing: Any) -> None:
-            if marked_column(thing) is not None:
-                packed.append(f"{name}/")
-                names.append(name)
-            elif isinstance(thing, h5py.Dataset) and thing.shape:
-                names.append(name)
-
-        try:
-            self._file().visititems(see)
-        except (OSError, RuntimeError, KeyError) as error:
-            raise CorruptError(self.path, None, None, f"its datasets cannot be listed: {error}") from error
+        for name in map(text_of, sorted(seen, key=lambda one: one.split(b"/"))):
+            with self._opening(f"object {name!r}"):
+                thing = self._file()[raw_of(name)]
+                if marked_column(thing) is not None:
+                    packed.append(f"{name}/")
+                    names.append(name)
+                elif isinstance(thing, h5py.Dataset) and thing.shape:
+                    names.append(name)
         names[:] = [name for name in names if not name.startswith(tuple(packed))]
 
     def _dataset(self, key: str) -> h5py.Dataset | PackedColumn:
-        try:
-            found = self._file()[key]
-        except KeyError as error:
-            if key not in self._file():
-                raise DecodeError(self.path, None, None, f"dataset {key!r} is missing", self._those_there()) from None
-            raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
-        except (OSError, RuntimeError) as error:
-            raise CorruptError(self.path, None, None, f"dataset {key!r} cannot be opened: {error}") from error
-        if marked_column(found) is not None:
+        with self._opening(f"dataset {key!r}"):
             try:
+                found = self._file()[raw_of(key)]
+            except KeyError:
+                if self._has(key):
+                    raise
+                missing = CorruptError if self._marked else DecodeError
+                raise missing(self.path, None, None, f"dataset {key!r} is missing", self._those_there()) from None
+            if marked_column(found) is not None:
                 return PackedColumn(found)
-            except (Unfit, OSError, RuntimeError, KeyError) as error:
-                raise CorruptError(self.path, None, None, f"{key!r} {error}") from None
-        if not isinstance(found, h5py.Dataset) or not found.shape:
-            what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
-            raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
-        if found.is_virtual:
-            sources = sorted({source.file_name for source in found.virtual_sources()})
-            reason = f"dataset {key!r} is virtual: a source that cannot be opened would read as fill values, silently"
-            raise FormatError(self.path, None, None, reason, f"Read its sources: {', '.join(sources[:4])}")
-        return found
+            if not isinstance(found, h5py.Dataset) or not found.shape:
+                what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
+                raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
+            if found.is_virtual:
+                sources = sorted({source.file_name for source in found.virtual_sources()})
+                reason = "is virtual: a source that cannot be opened would read as fill values, silently"
+                hint = f"Read its sources: {', '.join(sources[:4])}"
+                raise FormatError(self.path, None, None, f"dataset {key!r} {reason}", hint)
+            return found
+
+    def _check_type(self, key: str, dataset: h5py.Dataset) -> None:
+        """Not all types of HDF5 are numpy's: times, integers of three bytes, floats of odd widths are not."""
+        try:
+            _ = dataset.dtype
+        except Exception as error:
+            reason = f"dataset {key!r} has a type that numpy has not: {reason_of(error)}"
+            raise FormatError(self.path, None, None, reason, _LEAVE_OUT) from error
+
+    def _check_size(self, key: str, dataset: h5py.Dataset) -> None:
+        """A damaged shape, or a dataset that was made and never written, must not be taken for that many values."""
+        said = math.prod(dataset.shape) * dataset.dtype.itemsize
+        if said <= max(_PLAUSIBLE_BYTES, _PLAUSIBLE_RATIO * os.path.getsize(self.path)):
+            return
+        if dataset.chunks:
+            held = dataset.id.get_num_chunks() * math.prod(dataset.chunks) * dataset.dtype.itemsize
+        else:
+            held = dataset.id.get_storage_size()
+        if said > _LEAST_WRITTEN * held:
+            shape = f"the shape {dataset.shape}, which is {said:,} bytes, of which at most {held:,} were ever written"
+            reason = f"dataset {key!r} has {shape}: it is damaged, or was made to be filled later"
+            raise FormatError(self.path, None, None, reason, _LEAVE_OUT)
 
     def _those_there(self) -> str:
         names: list[str] = []
@@ -123,7 +168,11 @@ class HDF5Shard:
         first, rows, chunk, row_bytes = self._names[0], -1, 1, 0
         for name in self._names:
             dataset = self._dataset(name)
-            self._check_filters(name)
+            with self._opening(f"dataset {name!r}"):
+                self._check_filters(name)
+                if isinstance(dataset, h5py.Dataset):
+                    self._check_type(name, dataset)
+                    self._check_size(name, dataset)
             if rows < 0:
                 rows = len(dataset)
             if len(dataset) != rows:
@@ -137,14 +186,15 @@ class HDF5Shard:
             if isinstance(dataset, PackedColumn):
                 chunk = max(chunk, dataset.rows_per_chunk)
                 continue
-            chunk = max(chunk, dataset.chunks[0] if dataset.chunks else 1)
-            row_bytes += _row_bytes(dataset)
+            with self._opening(f"dataset {name!r}"):
+                chunk = max(chunk, dataset.chunks[0] if dataset.chunks else 1)
+                row_bytes += _row_bytes(dataset)
         # Variable-length values are elsewhere in the file: what it has more than its rows account for is theirs.
         return rows, min(chunk, max(rows, 1)), max(row_bytes, os.path.getsize(self.path) // max(rows, 1))
 
     def _check_filters(self, name: str) -> None:
         """A filter that is not installed is not damage: no row of the file may be taken for lost."""
-        thing = self._file()[name]
+        thing = self._file()[raw_of(name)]
         inside: list[h5py.Dataset] = [thing]
         if isinstance(thing, h5py.Group):
             inside.clear()
@@ -169,8 +219,7 @@ class HDF5Shard:
         try:
             return column_of(dataset.dtype, dataset.shape[1:])
         except Unfit as error:
-            hint = "Leave it out: name the columns you want in a schema"
-            raise FormatError(self.path, None, None, f"dataset {name!r} {error}", hint) from None
+            raise FormatError(self.path, None, None, f"dataset {name!r} {error}", _LEAVE_OUT) from None
 
     def __len__(self) -> int:
         return self._rows
@@ -193,7 +242,7 @@ class HDF5Shard:
 
     def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
         key = _key(name, column)
-        if not isinstance(column, Ragged) and column.default is not None and key not in self._file():
+        if isinstance(column, Value) and not _is_needed(column) and not self._has(key):
             return fill(name, column, len(rows))
         dataset = self._dataset(key)
         if len(dataset) != len(self):
@@ -206,9 +255,14 @@ class HDF5Shard:
             raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
             return as_column(raw, column)
         except Unfit as error:
-            raise DecodeError(self.path, rows[0] if rows else None, None, f"dataset {key!r} {error}") from None
-        except (OSError, RuntimeError, KeyError) as error:
-            reason = f"dataset {key!r}: rows {min(rows):,} to {max(rows):,} cannot be read: {error}"
+            damaged = isinstance(error, Damaged) or (self._marked and self.schema.get(name) == column)
+            kind = CorruptError if damaged else DecodeError
+            raise kind(self.path, rows[0] if rows else None, None, f"dataset {key!r} {error}") from None
+        except MemoryError:
+            raise
+        except Exception as error:
+            which = f"rows {min(rows):,} to {max(rows):,}" if rows else "no rows"
+            reason = f"dataset {key!r}: {which} cannot be read: {reason_of(error)}"
             raise CorruptError(self.path, None, None, reason) from error
 
     # ---- ending
@@ -230,6 +284,11 @@ class HDF5Shard:
                 warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
             finally:
                 close_dropped(self.close)
+
+
+def _is_needed(column: Column) -> bool:
+    """Whether a file without its dataset cannot be read."""
+    return isinstance(column, Ragged) or column.default is None
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 
-from .walk import Thing, reason_of
+from .walk import reason_of
 
 if TYPE_CHECKING:
     from .child import Voice
@@ -18,24 +18,18 @@ def beside(path: str, name: str) -> str:
     return name if os.path.isabs(name) else os.path.join(os.path.dirname(os.path.abspath(path)), name)
 
 
-def check_external_link(thing: Thing, path: str, voice: Voice) -> None:
-    file = beside(path, thing.target_file)
-    if not os.path.exists(file):
-        voice.wrong(thing.path, f"links into {thing.target_file!r}, which is not there")
-        return
-    try:
-        with h5py.File(file, "r") as other:
-            if thing.target not in other:
-                voice.wrong(thing.path, f"links to {thing.target!r} in {thing.target_file!r}, which has no such object")
-    except Exception as error:
-        voice.wrong(thing.path, f"links into {thing.target_file!r}, which cannot be opened: {reason_of(error)}")
+def folder_of_values(dataset: h5py.Dataset, file: str) -> str:
+    """The folder from which the library finds them: unlike links, it takes names of external storage as the working
+    folder has them. Where they are not there, they may be beside the file."""
+    names = [name for name, _, _ in dataset.external]
+    return "." if all(map(os.path.exists, names)) else os.path.dirname(file)
 
 
 def check_external_storage(dataset: h5py.Dataset, path: str, file: str, voice: Voice) -> bool:
     """Whether something was wrong."""
-    missing = False
+    missing, folder = False, folder_of_values(dataset, file)
     for name, start, size in dataset.external:
-        there = beside(file, name)
+        there = os.path.join(folder, name)
         if not os.path.exists(there):
             voice.wrong(path, f"its values are in {name!r}, which is not there")
             missing = True
@@ -48,7 +42,12 @@ def check_external_storage(dataset: h5py.Dataset, path: str, file: str, voice: V
 
 def check_virtual(dataset: h5py.Dataset, path: str, file: str, own: h5py.File, voice: Voice) -> None:
     """Each source is there, can be opened and has the shape the view was made for. Sources are not read."""
-    for source in dataset.virtual_sources():
+    try:
+        sources = dataset.virtual_sources()
+    except UnicodeDecodeError as error:
+        voice.note(path, f"its sources were not looked for, as h5py cannot list them: {reason_of(error)}")
+        return
+    for source in sources:
         if "%" in source.file_name.replace("%%", "") or "%" in source.dset_name.replace("%%", ""):
             continue  # a pattern: any number of files
         wrong = _source_problem(source, dataset, file, own)
@@ -59,7 +58,7 @@ def check_virtual(dataset: h5py.Dataset, path: str, file: str, own: h5py.File, v
 def _source_problem(source: Any, dataset: h5py.Dataset, file: str, own: h5py.File) -> str:
     if source.file_name == ".":
         return _compare(own, source, dataset)
-    there = beside(file, source.file_name)
+    there = beside(file, source.file_name.replace("%%", "%"))
     if not os.path.exists(there):
         return f"its source {source.file_name!r} is not there: it reads as fill values"
     try:

@@ -15,7 +15,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _OPEN_FOR_WRITE = 0x01
 _SWMR = 0x04
 _LONGEST = 128
-_NOWHERE = 0xFFFFFFFFFFFFFFFF
+_ADDRESS_SIZES = (2, 4, 8)
 
 
 class Superblock(NamedTuple):
@@ -25,6 +25,7 @@ class Superblock(NamedTuple):
     flags: int
     whole: bool  # its checksum is right; versions 0 and 1 have none
     raw: bytes
+    address_bytes: int = 8  # how long an address is
 
     @property
     def open_for_write(self) -> bool:
@@ -51,42 +52,41 @@ def find_superblock(path: str) -> Superblock | None:
 
 
 def parse_superblock(head: bytes, at: int = 0) -> Superblock | None:
-    """Of the bytes from its signature on. Only addresses of eight bytes, which all files have in practice."""
+    """Of the bytes from its signature on."""
     version = head[8] if len(head) > 8 else -1
-    if version in (0, 1):
-        place = 24 + 4 * version  # of the base address, the first of four
-        if len(head) < place + 32 or head[13] != 8:
-            return None
-        return Superblock(at, version, _number(head, place + 16), 0, True, head[: place + 32])
-    if version in (2, 3):
-        if len(head) < 48 or head[9] != 8:
-            return None
-        whole = lookup3(head[:44]) == int.from_bytes(head[44:48], "little")
-        return Superblock(at, version, _number(head, 28), head[11], whole, head[:48])
-    return None
+    if version not in (0, 1, 2, 3) or len(head) < 14:
+        return None
+    place = _first_address(version)
+    size = head[13 if version < 2 else 9]
+    end = place + 4 * size  # of four addresses; the third is where the file ends
+    if size not in _ADDRESS_SIZES or len(head) < end + (0 if version < 2 else 4):
+        return None
+    file_end = int.from_bytes(head[place + 2 * size : place + 3 * size], "little")
+    if version < 2:
+        return Superblock(at, version, file_end, 0, True, head[:end], size)
+    whole = lookup3(head[:end]) == int.from_bytes(head[end : end + 4], "little")
+    return Superblock(at, version, file_end, head[11], whole, head[: end + 4], size)
+
+
+def _first_address(version: int) -> int:
+    return 24 + 4 * version if version < 2 else 12
 
 
 def mended(block: Superblock, size: int) -> bytes:
     """The same superblock as its writer would have left it: closed, and ending where the file ends."""
-    raw = bytearray(block.raw)
+    raw, n, place = bytearray(block.raw), block.address_bytes, _first_address(block.version)
+    raw[place + 2 * n : place + 3 * n] = min(size, (1 << 8 * n) - 1).to_bytes(n, "little")
     if block.version < 2:
-        place = 24 + 4 * block.version
-        raw[place + 16 : place + 24] = size.to_bytes(8, "little")
-        raw[place + 24 : place + 32] = _NOWHERE.to_bytes(8, "little")  # of a driver's own block; there is none
+        raw[place + 3 * n : place + 4 * n] = b"\xff" * n  # of a driver's own block; there is none
         return bytes(raw)
     raw[11] = 0
-    raw[28:36] = size.to_bytes(8, "little")
-    raw[44:48] = lookup3(bytes(raw[:44])).to_bytes(4, "little")
+    raw[-4:] = lookup3(bytes(raw[:-4])).to_bytes(4, "little")
     return bytes(raw)
 
 
 def with_root(block: Superblock, *, root: int, end: int) -> bytes:
-    """One of version 2 or 3 that leads to another root group."""
+    """One of version 2 or 3, with addresses of eight bytes, that leads to another root group."""
     raw = bytearray(block.raw)
     raw[28:36], raw[36:44] = end.to_bytes(8, "little"), root.to_bytes(8, "little")
     raw[44:48] = lookup3(bytes(raw[:44])).to_bytes(4, "little")
     return bytes(raw)
-
-
-def _number(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 8], "little")

@@ -12,7 +12,7 @@ from ...errors import HoldfastError
 from ...schema import as_code
 from .shard import HDF5Shard
 from .types import describe
-from .walk import Thing, open_file, reason_of, walk
+from .walk import Thing, open_file, reason_of, text_of, walk
 
 if TYPE_CHECKING:
     from .child import Voice
@@ -30,6 +30,16 @@ _FILTERS = {
     32008: "bitshuffle",
     32015: "zstd",
     32026: "blosc2",
+}
+_CLASSES = {
+    h5py.h5t.INTEGER: "integer",
+    h5py.h5t.FLOAT: "float",
+    h5py.h5t.TIME: "time",
+    h5py.h5t.OPAQUE: "opaque",
+    h5py.h5t.COMPOUND: "compound",
+    h5py.h5t.ENUM: "enum",
+    h5py.h5t.VLEN: "list",
+    h5py.h5t.ARRAY: "array",
 }
 _VALUES = 16
 _TEXT = 200
@@ -71,7 +81,7 @@ def _facts(thing: Thing, voice: Voice) -> dict[str, Any]:
         if thing.kind == "dataset":
             facts |= _dataset(thing.thing)
         if thing.kind in ("dataset", "group"):
-            facts["attributes"] = {name: _attribute(thing.thing, name) for name in thing.thing.attrs}
+            facts["attributes"] = {text_of(name): _attribute(thing.thing, name) for name in thing.thing.attrs}
     except Exception as error:
         voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
     return facts
@@ -80,18 +90,27 @@ def _facts(thing: Thing, voice: Voice) -> dict[str, Any]:
 def _dataset(dataset: h5py.Dataset) -> dict[str, Any]:
     plist = dataset.id.get_create_plist()
     shape = dataset.shape
+    kind = dataset.id.get_type()
     stored = int(dataset.id.get_storage_size())
     virtual = shape is not None and bool(dataset.is_virtual)
     return {
         "shape": shape,
         "maxshape": dataset.maxshape,
-        "type": describe(dataset.dtype),
-        "bytes": 0 if shape is None else math.prod(shape) * dataset.dtype.itemsize,
+        "type": _type(dataset, kind),
+        "bytes": 0 if shape is None else math.prod(shape) * kind.get_size(),
         "stored_bytes": stored,
         "chunks": dataset.chunks,
         "filters": [_filter(plist.get_filter(i)) for i in range(plist.get_nfilters())],
-        "sources": len(dataset.virtual_sources()) if virtual else None,
+        "sources": plist.get_virtual_count() if virtual else None,
     }
+
+
+def _type(dataset: h5py.Dataset, kind: h5py.h5t.TypeID) -> str:
+    try:
+        return describe(dataset.dtype)
+    except Exception:  # numpy has no such type
+        name = _CLASSES.get(kind.get_class(), "type")
+        return f"{name} of {kind.get_size()} bytes"
 
 
 def _filter(found: tuple[Any, ...]) -> str:
@@ -100,7 +119,7 @@ def _filter(found: tuple[Any, ...]) -> str:
     return f"{name} {values[0]}" if code == h5py.h5z.FILTER_DEFLATE and values else name
 
 
-def _attribute(thing: Any, name: str) -> Any:
+def _attribute(thing: Any, name: str | bytes) -> Any:
     """One value, a list, or `{"length": …, "values": […]}`."""
     try:
         value = thing.attrs[name]

@@ -21,6 +21,10 @@ class Unfit(ValueError):
     """A dataset's type or values are not what a column can hold."""
 
 
+class Damaged(Unfit):
+    """Parts of a file contradict each other, so that no column could hold what it says."""
+
+
 def column_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
     """The column a dataset of this type, and of this shape behind the first axis, is read as."""
     inner = _listed(dtype)

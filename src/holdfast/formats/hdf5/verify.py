@@ -22,6 +22,13 @@ BLIND = (
     "no checksums in this file: flips in plain data cannot be seen; write with hold.write or fletcher32 to have them"
 )
 _HALF_BLIND = "no checksums in {}: flips in its data cannot be seen"
+_UNSEEN = "damage that leaves it readable cannot be seen"
+_TO_HAVE_THEM = "write with hold.write or h5py's libver='v110' to have them"
+CLASSIC = {  # by the version of the superblock; into a file of version 3 the library writes no older structures
+    0: f"no checksums in the metadata of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
+    1: f"no checksums in the metadata of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
+    2: f"no checksums in the index of chunks of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
+}
 
 Progress = Callable[[int], None]
 
@@ -46,9 +53,10 @@ class HDF5Report(NamedTuple):
     chunks: int
     bytes: int
     problems: list[Flaw]
-    notes: list[str]
+    notes: list[str]  # what is no damage but should be known, and what could not be checked
     hint: str = ""
     readable: bool = True  # False: it could not be looked at, so nothing is known of it
+    unchecked: tuple[str, ...] = ()  # those of the notes that say what could not be checked
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -60,6 +68,7 @@ class HDF5Report(NamedTuple):
             "bytes": self.bytes,
             "problems": [flaw.as_dict() for flaw in self.problems],
             "notes": self.notes,
+            "unchecked": list(self.unchecked),
         }
 
 
@@ -96,22 +105,27 @@ def _against(record: Record, path: str, progress: Progress | None) -> list[Flaw]
 
 
 def _report(state: State, flaws: list[Flaw], seen: _Seen | None, record: Record | None, hint: str) -> HDF5Report:
-    notes = [] if seen is None else [*seen.notes, *_blind(seen, record)]
+    unchecked = [] if seen is None else _unchecked(seen, record)
+    notes = [] if seen is None else [*seen.notes, *unchecked]
     datasets, chunks = (0, 0) if seen is None else (len(seen.pieces), sum(seen.pieces.values()))
-    return HDF5Report(state.path, not flaws, datasets, chunks, state.size, flaws, notes, hint if flaws else "")
+    facts = state.path, not flaws, datasets, chunks, state.size, flaws, notes, hint if flaws else ""
+    return HDF5Report(*facts, unchecked=tuple(unchecked))
 
 
-def _blind(seen: _Seen, record: Record | None) -> list[str]:
+def _unchecked(seen: _Seen, record: Record | None) -> list[str]:
     """What cannot be known: said, so that nobody takes it for checked."""
     if record is not None and record.crc32c is not None:
         return []
     covered = set() if record is None else record.datasets
     blind = [path for path, size in seen.blind.items() if size and path not in covered]
-    if not blind:
-        return []
-    if len(blind) == len(seen.blind):
-        return [BLIND]
-    return [_HALF_BLIND.format(", ".join(blind[:4]) + (" …" if len(blind) > 4 else ""))]
+    said = []
+    if blind:
+        few = ", ".join(blind[:4]) + (" …" if len(blind) > 4 else "")
+        said.append(BLIND if len(blind) == len(seen.blind) else _HALF_BLIND.format(few))
+    block = seen.state.block
+    if block is not None and block.version in CLASSIC:
+        said.append(CLASSIC[block.version])
+    return said
 
 
 class _Seen:
@@ -180,7 +194,7 @@ class _Seen:
                 self.pieces[path], self.blind[path] = pieces, blind
             case {"done": path}:
                 self._done.append(path)
-            case {"note": text}:
+            case {"note": text} if len(self.notes) < _LISTED and text not in self.notes:
                 self.notes.append(text)
 
     def _tick(self, place: Place) -> None:

@@ -131,7 +131,8 @@ def _kind(thing: Any) -> str:
 def _links(group: h5py.Group, path: str, voice: Voice, by_creation: bool) -> list[tuple[Thing, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
-        group.id.links.iterate(names.append)  # the names up to a damage are kept
+        # The names up to a damage are kept; HDF5 1.14 crashes when it fails to sort the links of a damaged group.
+        group.id.links.iterate(names.append, order=h5py.h5.ITER_NATIVE)
     except Exception as error:
         voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
     links = [
@@ -151,8 +152,18 @@ def _ordered(group: h5py.Group, names: list[bytes], by_creation: bool) -> list[b
     return known
 
 
+def text_of(name: str | bytes) -> str:
+    """A name as text: HDF5 has names that are not UTF-8, and h5py gives those as bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def raw_of(name: str) -> bytes:
+    """The name that text_of() made the text of, which is what h5py wants to be asked for."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | None:
-    name = raw.decode("utf-8", "surrogateescape")
+    name = text_of(raw)
     full = f"{path.rstrip('/')}/{name}"
     try:
         kind = group.id.links.get_info(raw).type
@@ -169,6 +180,9 @@ def _link(group: h5py.Group, path: str, raw: bytes, voice: Voice) -> Thing | Non
 
 def reason_of(error: BaseException) -> str:
     """`Unable to synchronously open object (bad object header)` -> `bad object header`."""
-    text = " ".join(str(error.args[0] if error.args else error).split())
+    if isinstance(error, UnicodeDecodeError):
+        return f"a name or text in it is not UTF-8: {bytes(error.object)[:40]!r}"
+    said = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
+    text = " ".join(str(said).split())
     inner = text.partition("(")[2].removesuffix(")")
-    return inner or text or type(error).__name__
+    return (inner if inner[:1].isalpha() else text) or type(error).__name__

@@ -15,7 +15,7 @@ from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, ma
 
 from holdfast._native import codec
 from holdfast.formats.hdf5.record import check_record, find_record
-from holdfast.formats.hdf5.verify import BLIND, HDF5Report, verify_hdf5
+from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5
 
 
 def reasons(report: HDF5Report) -> str:
@@ -120,6 +120,18 @@ def test_what_cannot_be_seen_is_said(tmp_path: Path, options: dict[str, object])
     assert report.notes == [BLIND]
 
 
+def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
+    """Classic metadata, and values in heaps, whatever packs the chunks that lead to them."""
+    with h5py.File(tmp_path / "classic.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
+    with h5py.File(tmp_path / "heap.h5", "w", libver=V110) as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
+        file.create_dataset("s", data=["text"] * 100, chunks=(10,), compression="gzip")
+    classic, heap = verify_hdf5(tmp_path / "classic.h5"), verify_hdf5(tmp_path / "heap.h5")
+    assert (classic.ok, classic.unchecked) == (True, (CLASSIC[0],))
+    assert (heap.ok, heap.unchecked) == (True, ("no checksums in /s: flips in its data cannot be seen",))
+
+
 def test_a_record_shows_every_flip(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.h5")
     data = path.read_bytes()
@@ -219,11 +231,24 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
         file["no_object"] = h5py.ExternalLink("other.h5", "/nix")
         file["no_file"] = h5py.ExternalLink("nix.h5", "/there")
         file["soft"] = h5py.SoftLink("/nix")
+        file["circle"] = h5py.SoftLink("/circle")
+    report = verify_hdf5(path)
+    assert report.ok
+    links = [note for note in report.notes if "links to" in note]
+    assert [note.partition(":")[0] for note in links] == ["/circle", "/no_file", "/no_object", "/soft"]
+    assert links[1].startswith("/no_file: links to '/there' in 'nix.h5', which HDF5 allows not to be there: ")
+    assert not set(links) & set(report.unchecked)
+
+
+def test_values_in_other_files(tmp_path: Path) -> None:
+    """The library finds them from the working folder; where they lie beside the file, that is good, too."""
+    path = tmp_path / "a.h5"
+    (tmp_path / "there.bin").write_bytes(bytes(80))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("there", (10,), "i8", external=[("there.bin", 0, 80)])
         file.create_dataset("outside", (10,), "i8", external=[("raw.bin", 0, 80)])
-    found = {flaw.dataset: flaw.reason for flaw in verify_hdf5(path).problems}
-    assert sorted(found) == ["/no_file", "/no_object", "/outside", "/soft"]
-    assert found["/no_file"] == "links into 'nix.h5', which is not there"
-    assert found["/outside"] == "its values are in 'raw.bin', which is not there"
+    [flaw] = verify_hdf5(path).problems
+    assert (flaw.dataset, flaw.reason) == ("/outside", "its values are in 'raw.bin', which is not there")
 
 
 # ---- a library that crashes or hangs
