@@ -615,3 +615,69 @@ def flips(path: Path, n: int, seed: int) -> Iterator[tuple[int, int, bytes]]:
         changed = bytearray(data)
         changed[at] ^= 1 << bit
         yield at, bit, bytes(changed)
+
+
+def _whole(path: Path, **options: Any) -> Path:
+    """A plain dataset file. No values of variable length: a damaged heap of them can hang the library."""
+    with h5py.File(path, "w", **options) as file:
+        file.create_dataset("x", data=np.arange(240, dtype="f4").reshape(60, 4), chunks=(10, 4), compression="gzip")
+        file.create_dataset("y", data=np.arange(60))
+        inner = file.create_group("inner")
+        inner.create_dataset("z", data=np.arange(60, dtype="u1"), chunks=(7,), maxshape=(None,), fletcher32=True)
+        inner.attrs["unit"] = np.bytes_("m")
+    return path
+
+
+def _part(folder: Path, codec: Any) -> Path:
+    """What hold.write makes."""
+    import holdfast as hold
+
+    schema = {
+        "a": hold.Float32(4, codec=codec),
+        "b": hold.Bytes(codec=codec),
+        "deep/r": hold.Ragged(hold.Int64()),
+        "rr": hold.Ragged(hold.Ragged(hold.Bytes())),
+    }
+    out = hold.write(folder / f"{codec}.hold", schema)
+    with out.part("t") as part:
+        for i in range(60):
+            part.append(**{"a": [i] * 4, "b": b"x" * (i % 7), "deep/r": [i] * (i % 3), "rr": [[b"q"] * (i % 2)] * 2})
+    [path] = (folder / f"{codec}.hold").rglob("*.h5")
+    return path
+
+
+def _read(paths: list[Path], on_corrupt: Any) -> tuple[str, str]:
+    import holdfast as hold
+
+    try:
+        for _ in hold.read(paths, on_corrupt=on_corrupt).batch(16):
+            pass
+    except Exception as error:  # noqa: BLE001 - what it is, is the question
+        return type(error).__name__, str(error)
+    return "samples", ""
+
+
+def main() -> None:
+    """FOLDER N SEED: reads `n` damaged copies of each of four files, with and without skipping, and says what came."""
+    import json
+    import resource
+    import sys
+
+    folder, n, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
+    whole = [_whole(folder / "classic.h5"), _whole(folder / "latest.h5", libver="latest")]
+    whole += [_part(folder, codec) for codec in ("none", "gzip")]
+    for good in whole:
+        for number, (at, bit, data) in enumerate(flips(good, n, seed)):
+            path = folder / f"{good.stem} {number}.h5"  # a new name: the library knows files by their inodes
+            path.write_bytes(data)
+            for on_corrupt in ("raise", "skip"):
+                kind, text = _read([path] if on_corrupt == "raise" else [good, path], on_corrupt)
+                said = {"file": good.name, "at": at, "bit": bit, "kind": kind, "text": text, "path": str(path)}
+                print(json.dumps(said))
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,12 +16,14 @@ import json
 from typing import Any
 
 import h5py
+import numpy as np
 
 from ...errors import SchemaError
 from ...schema import Bytes, Column, Ragged, Schema, Value
-from ..schema_json import column_from_json, schema_from_json, schema_to_json
+from ..schema_json import column_from_json, column_to_json, schema_from_json, schema_to_json
 
 MARK = "holdfast"
+_LARGEST_ATTRIBUTE = 60_000
 DTYPES = {"Int64": "<i8", "Float32": "<f4", "Bytes": "u1"}
 
 
@@ -58,9 +60,21 @@ def marked_column(thing: Any) -> Column | None:
         return None
 
 
-def schema_mark(schema: Schema) -> str:
+def schema_mark(schema: Schema) -> str | np.bytes_:
     """What a file says of the schema it was written with."""
-    return json.dumps({"version": 1, "schema": schema_to_json(schema)})
+    return _as_attribute({"version": 1, "schema": schema_to_json(schema)})
+
+
+def column_mark(column: Column) -> str | np.bytes_:
+    """What a group says of the column that it holds."""
+    return _as_attribute({"version": 1, "column": column_to_json(column)})
+
+
+def _as_attribute(content: dict[str, Any]) -> str | np.bytes_:
+    """A string of fixed length lies in its object's header, under the header's checksum; one of any length in a heap
+    without, which the library can go round in for ever when it is damaged. A header has room for 64 kB."""
+    text = json.dumps(content)
+    return np.bytes_(text.encode()) if len(text) < _LARGEST_ATTRIBUTE else text
 
 
 def marked_schema(file: h5py.File) -> dict[str, Column] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,10 +14,9 @@ import numpy as np
 from ..._native import codec as native
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..schema_json import column_to_json
 from .filters import PACKAGE, ZSTD, has_filter
 from .joined_crc import join
-from .layout import DTYPES, MARK, check_keys, is_packed, key_of, schema_mark
+from .layout import DTYPES, MARK, check_keys, column_mark, is_packed, key_of, schema_mark
 from .sink import ChunkSink, Codec, check_codec
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
@@ -183,7 +181,7 @@ class _ColumnSinks:
             self._values(group, name, column, self._chunk_rows if outer else None)
             return
         inside = group.create_group(name)
-        inside.attrs[MARK] = json.dumps({"version": 1, "column": column_to_json(column)})
+        inside.attrs[MARK] = column_mark(column)
         if isinstance(column, Ragged):
             level = 3 if outer else 2
             self._ends(inside, "row_splits", level)

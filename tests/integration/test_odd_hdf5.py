@@ -1,0 +1,156 @@
+"""Odd HDF5 files: no command takes what it finds in one for a bug of its own, and hold.read has one kind of error."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import odd_hdf5
+import pytest
+from cli_process import holdfast
+
+import holdfast as hold
+from holdfast.cli import main
+from holdfast.errors import DataError, HoldfastError
+from holdfast.formats.hdf5 import child, inspect, verify
+from holdfast.formats.hdf5.frames import Frame
+from holdfast.formats.hdf5.place import Place, SharedPlace
+
+LIBVERS = ("earliest", "latest")
+NO_BUG = {0, 1, 2, 3}
+
+
+class _Voice(child.Voice):
+    def __init__(self, shared: SharedPlace) -> None:
+        super().__init__(-1, shared, io.BytesIO())
+        self.said: list[Frame] = []
+
+    def say(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self.said.append(Frame(json.loads(json.dumps(head)), body))
+
+
+class Here:
+    """The work of apart.Apart in this process: one for every file and command would take minutes."""
+
+    fate, hung, place = "", False, Place()
+
+    def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
+        self._job = job
+
+    def no_more(self) -> None: ...
+
+    def frames(self, tick: Any = None) -> Iterator[Frame]:
+        shared = SharedPlace()
+        voice = _Voice(shared)
+        try:
+            child._work(self._job["work"])(self._job, voice)
+        finally:
+            shared.close()
+        yield from voice.said
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Every feature by itself, all of them together, and what needs a file of its own."""
+    folder = tmp_path_factory.mktemp("odd")
+    made = odd_hdf5.make_files(folder)
+    for libver in LIBVERS:
+        made.append(odd_hdf5.make_all(folder / f"all {libver}.h5", libver=(libver, "latest")))
+        for name in odd_hdf5.FEATURES:
+            path = folder / f"{name} {libver}.h5"
+            made.append(odd_hdf5.make_feature(name, path, libver=(libver, "latest")))
+    return made
+
+
+@pytest.fixture
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (inspect, verify):
+        monkeypatch.setattr(module, "Apart", Here)
+
+
+@pytest.mark.usefixtures("_in_this_process")
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--schema"], ["verify"]], ids=" ".join)
+def test_no_file_is_a_bug_of_a_command(
+    files: list[Path], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bugs = {}
+    for path in files:
+        code = main([*command, str(path)])
+        said = capsys.readouterr()
+        if code not in NO_BUG or not said.out:
+            bugs[path.name] = code, said.err
+    assert bugs == {}
+
+
+@pytest.mark.usefixtures("_in_this_process")
+def test_verify_takes_no_feature_for_damage(files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of valid files, only values that are not there are a problem."""
+    valid = [path for path in files if not path.name.startswith(("bad_", "family", "split", "filter"))]
+    main(["verify", "--json", *map(str, valid)])
+    for report in json.loads(capsys.readouterr().out)["files"]:
+        for problem in report["problems"]:
+            assert any(word in problem["reason"] for word in ("its values are in", "its source", "unused bits")), report
+
+
+def test_real_processes(files: list[Path]) -> None:
+    some = [path for path in files if path.name.startswith(("all ", "bad_swmr", "addresses", "user"))]
+    for command in (["inspect", "--json"], ["verify", "--json"]):
+        done = holdfast(*command, *some)
+        assert done.returncode in NO_BUG, done
+        assert len(json.loads(done.stdout)["files"]) == len(some)
+
+
+def test_hold_read_of_every_file(files: list[Path]) -> None:
+    for path in files:
+        try:
+            for _ in hold.read(path).batch(8).take(3):
+                pass
+        except DataError as error:
+            assert str(path) in str(error)
+
+
+def test_hold_read_of_every_dataset(files: list[Path]) -> None:
+    """Also of those that say they have more rows, or longer ones, than memory holds."""
+    seen: Counter[str] = Counter()
+    for path in [path for path in files if path.name.startswith("all ")]:
+        names: list[str] = []
+        with h5py.File(path) as file:
+            file.visititems(lambda name, thing: names.append(name) if isinstance(thing, h5py.Dataset) else None)
+        for name in [name for name in names if isinstance(name, str)]:
+            for column in (hold.Int64(key=name), hold.Bytes(key=name)):
+                try:
+                    next(iter(hold.read(path, {"v": column}).batch(2)))
+                    seen["samples"] += 1
+                except DataError as error:
+                    assert str(path) in str(error)
+                    seen[type(error).__name__] += 1
+                except HoldfastError as error:
+                    assert "no" in str(error)
+    assert {"samples", "FormatError", "DecodeError"} <= set(seen)
+
+
+def test_flips_of_metadata_are_one_kind_of_error(tmp_path: Path) -> None:
+    """In a process of its own: what the library does with a damaged file is not ours to promise."""
+    command = [sys.executable, odd_hdf5.__file__, str(tmp_path), "70", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(outcomes) == 70 * 4 * 2
+    kinds = Counter(outcome["kind"] for outcome in outcomes)
+    assert set(kinds) <= {"samples", "CorruptError", "FormatError", "DecodeError", "SchemaError", "InputError"}, outcomes
+    assert kinds["CorruptError"] > 100
+    assert kinds["samples"] > 100
+    for outcome in outcomes:
+        assert outcome["kind"] == "samples" or outcome["path"] in outcome["text"], outcome
