@@ -116,7 +116,22 @@ def test_plain_data_are_said_to_be_unchecked(tmp_path: Path) -> None:
         made["x"] = np.arange(100)
     done = holdfast("verify", tmp_path / "a.h5")
     assert done.returncode == 0
-    assert done.stdout.startswith("no checksums in this file: flips in plain data cannot be seen; ")
+    plain, classic, summary = done.stdout.splitlines()
+    assert plain.startswith("no checksums in this file: flips in plain data cannot be seen; ")
+    assert classic.startswith("no checksums in the metadata of this file: ")
+    assert summary.endswith(": no damage found, but not all of it could be checked")
+
+
+def test_a_link_that_leads_nowhere_is_a_note(file: Path) -> None:
+    with h5py.File(file, "a", libver=("v110", "v110")) as made:
+        made["gone"] = h5py.SoftLink("/not/there")
+    done = holdfast("verify", file)
+    assert done.returncode == 0
+    note, summary = done.stdout.splitlines()
+    assert note.startswith("/gone: links to '/not/there', which HDF5 allows not to be there: ")
+    assert summary.endswith(" kB: all whole")
+    [report] = document("verify", file)["files"]
+    assert (report["ok"], report["problems"], report["unchecked"], len(report["notes"])) == (True, [], [], 1)
 
 
 def test_a_file_is_known_by_its_content(file: Path) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import odd_hdf5
 import pytest
 from cli_process import holdfast
 
 import holdfast as hold
+import odd_hdf5
 from holdfast.cli import main
-from holdfast.errors import DataError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.formats.hdf5 import child, inspect, verify
 from holdfast.formats.hdf5.frames import Frame
 from holdfast.formats.hdf5.place import Place, SharedPlace
@@ -81,10 +81,8 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_this_process")
-@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--schema"], ["verify"]], ids=" ".join)
-def test_no_file_is_a_bug_of_a_command(
-    files: list[Path], command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--schema"]], ids=" ".join)
+def test_no_file_is_a_bug_of_inspect(files: list[Path], command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     bugs = {}
     for path in files:
         code = main([*command, str(path)])
@@ -97,60 +95,67 @@ def test_no_file_is_a_bug_of_a_command(
 @pytest.mark.usefixtures("_in_this_process")
 def test_verify_takes_no_feature_for_damage(files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Of valid files, only values that are not there are a problem."""
-    valid = [path for path in files if not path.name.startswith(("bad_", "family", "split", "filter"))]
-    main(["verify", "--json", *map(str, valid)])
+    assert main(["verify", "--json", *map(str, files)]) == 1
     for report in json.loads(capsys.readouterr().out)["files"]:
-        for problem in report["problems"]:
-            assert any(word in problem["reason"] for word in ("its values are in", "its source", "unused bits")), report
+        valid = not Path(report["path"]).name.startswith(("bad_", "family", "split", "filter "))
+        reasons = [problem["reason"] for problem in report["problems"]]
+        for reason in reasons if valid else []:
+            assert any(word in reason for word in ("its values are in", "its source", "unused bits")), report
+        assert reasons or not Path(report["path"]).name.startswith("bad_"), report
 
 
 def test_real_processes(files: list[Path]) -> None:
-    some = [path for path in files if path.name.startswith(("all ", "bad_swmr", "addresses", "user"))]
+    some = [path for path in files if path.name.startswith("all ")]
     for command in (["inspect", "--json"], ["verify", "--json"]):
         done = holdfast(*command, *some)
         assert done.returncode in NO_BUG, done
         assert len(json.loads(done.stdout)["files"]) == len(some)
 
 
+def outcome(path: Path, schema: dict[str, Any] | None = None) -> tuple[str, str]:
+    """What reading a few samples gave: `samples`, or the type and text of an error of holdfast's."""
+    try:
+        for _ in hold.read(path, schema).batch(8).take(3):
+            pass
+    except HoldfastError as error:
+        return type(error).__name__, str(error)
+    return "samples", str(path)
+
+
 def test_hold_read_of_every_file(files: list[Path]) -> None:
     for path in files:
-        try:
-            for _ in hold.read(path).batch(8).take(3):
-                pass
-        except DataError as error:
-            assert str(path) in str(error)
+        kind, text = outcome(path)
+        assert kind in ("samples", "CorruptError", "FormatError", "DecodeError"), (path, kind, text)
+        assert str(path) in text
 
 
 def test_hold_read_of_every_dataset(files: list[Path]) -> None:
     """Also of those that say they have more rows, or longer ones, than memory holds."""
     seen: Counter[str] = Counter()
     for path in [path for path in files if path.name.startswith("all ")]:
-        names: list[str] = []
+        names: list[str | bytes] = []
         with h5py.File(path) as file:
-            file.visititems(lambda name, thing: names.append(name) if isinstance(thing, h5py.Dataset) else None)
-        for name in [name for name in names if isinstance(name, str)]:
+            file.visit(names.append)
+        for name in [name if isinstance(name, str) else name.decode("utf-8", "surrogateescape") for name in names]:
             for column in (hold.Int64(key=name), hold.Bytes(key=name)):
-                try:
-                    next(iter(hold.read(path, {"v": column}).batch(2)))
-                    seen["samples"] += 1
-                except DataError as error:
-                    assert str(path) in str(error)
-                    seen[type(error).__name__] += 1
-                except HoldfastError as error:
-                    assert "no" in str(error)
-    assert {"samples", "FormatError", "DecodeError"} <= set(seen)
+                kind, text = outcome(path, {"v": column})
+                assert str(path) in text
+                seen[kind] += 1
+    assert set(seen) >= {"samples", "FormatError", "DecodeError"}
 
 
 def test_flips_of_metadata_are_one_kind_of_error(tmp_path: Path) -> None:
     """In a process of its own: what the library does with a damaged file is not ours to promise."""
-    command = [sys.executable, odd_hdf5.__file__, str(tmp_path), "70", "5"]
+    command = [sys.executable, odd_hdf5.__file__, str(tmp_path), "25", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(outcomes) == 70 * 4 * 2
+    assert len(outcomes) == 25 * 4
     kinds = Counter(outcome["kind"] for outcome in outcomes)
-    assert set(kinds) <= {"samples", "CorruptError", "FormatError", "DecodeError", "SchemaError", "InputError"}, outcomes
-    assert kinds["CorruptError"] > 100
-    assert kinds["samples"] > 100
+    assert set(kinds) <= {"samples", "CorruptError", "FormatError", "DecodeError", "SchemaError", "InputError"}, (
+        outcomes
+    )
+    assert kinds["CorruptError"] > 20
+    assert kinds["samples"] > 20
     for outcome in outcomes:
         assert outcome["kind"] == "samples" or outcome["path"] in outcome["text"], outcome

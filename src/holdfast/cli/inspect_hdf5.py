@@ -119,8 +119,12 @@ def _value(value: Any) -> str:
     if isinstance(value, dict):
         return f"{as_text(value['values'])[:-1]}, …] ({value['length']:,} values)"
     if isinstance(value, list):
-        return as_text([one.encode() if isinstance(one, str) else one for one in value]) if value else "[]"
+        return as_text([_bytes(one) if isinstance(one, str) else one for one in value]) if value else "[]"
     return "empty" if value is None else repr(value) if isinstance(value, str) else str(value)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _show_schema(screen: Screen, survey: HDF5Survey) -> None:

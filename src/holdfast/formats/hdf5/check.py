@@ -33,16 +33,8 @@ def check_file(job: dict[str, Any], voice: Voice) -> None:
         for thing in walk(file, voice, set(job["avoid"])):
             if thing.path not in check.done:
                 check.thing(thing)
-                voice.say({"done": thing.path, "classic": _is_classic(thing)})
+                voice.say({"done": thing.path})
     voice.say({"end": True})
-
-
-def _is_classic(thing: Thing) -> bool:
-    """Whether the object's own metadata have no checksum: they have one from version 2 of the header on."""
-    try:
-        return thing.thing is not None and bool(h5py.h5o.get_info(thing.thing.id).hdr.version < 2)
-    except Exception:
-        return False  # what is wrong with it was told of
 
 
 class _Check:

@@ -24,12 +24,11 @@ BLIND = (
 _HALF_BLIND = "no checksums in {}: flips in its data cannot be seen"
 _UNSEEN = "damage that leaves it readable cannot be seen"
 _TO_HAVE_THEM = "write with hold.write or h5py's libver='v110' to have them"
-CLASSIC = {  # by the version of the superblock
+CLASSIC = {  # by the version of the superblock; into a file of version 3 the library writes no older structures
     0: f"no checksums in the metadata of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
     1: f"no checksums in the metadata of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
     2: f"no checksums in the index of chunks of this file: {_UNSEEN}; {_TO_HAVE_THEM}",
 }
-_HALF_CLASSIC = "no checksums in the metadata of {}: " + _UNSEEN
 
 Progress = Callable[[int], None]
 
@@ -121,17 +120,12 @@ def _unchecked(seen: _Seen, record: Record | None) -> list[str]:
     blind = [path for path, size in seen.blind.items() if size and path not in covered]
     said = []
     if blind:
-        said.append(BLIND if len(blind) == len(seen.blind) else _HALF_BLIND.format(_few(blind)))
+        few = ", ".join(blind[:4]) + (" …" if len(blind) > 4 else "")
+        said.append(BLIND if len(blind) == len(seen.blind) else _HALF_BLIND.format(few))
     block = seen.state.block
     if block is not None and block.version in CLASSIC:
         said.append(CLASSIC[block.version])
-    elif seen.classic:
-        said.append(_HALF_CLASSIC.format(_few(seen.classic)))
     return said
-
-
-def _few(paths: list[str]) -> str:
-    return ", ".join(paths[:4]) + (" …" if len(paths) > 4 else "")
 
 
 class _Seen:
@@ -141,7 +135,6 @@ class _Seen:
         self.state, self.progress, self.spin_s = state, progress, spin_s
         self.flaws: list[Flaw] = []
         self.notes: list[str] = []
-        self.classic: list[str] = []
         self.pieces: dict[str, int] = {}
         self.blind: dict[str, int] = {}
         self._done: list[str] = []
@@ -199,9 +192,8 @@ class _Seen:
                 self.flaws.append(Flaw(path, None if chunk is None else tuple(chunk), offset, reason))
             case {"dataset": path, "pieces": pieces, "blind_bytes": blind}:
                 self.pieces[path], self.blind[path] = pieces, blind
-            case {"done": path, "classic": classic}:
+            case {"done": path}:
                 self._done.append(path)
-                self.classic += [path] if classic else []
             case {"note": text} if len(self.notes) < _LISTED and text not in self.notes:
                 self.notes.append(text)
 

@@ -15,7 +15,7 @@ from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, ma
 
 from holdfast._native import codec
 from holdfast.formats.hdf5.record import check_record, find_record
-from holdfast.formats.hdf5.verify import BLIND, HDF5Report, verify_hdf5
+from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5
 
 
 def reasons(report: HDF5Report) -> str:
@@ -118,6 +118,18 @@ def test_what_cannot_be_seen_is_said(tmp_path: Path, options: dict[str, object])
     report = verify_hdf5(packed(tmp_path / "a.h5", **options))
     assert report.ok
     assert report.notes == [BLIND]
+
+
+def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
+    """Classic metadata, and values in heaps, whatever packs the chunks that lead to them."""
+    with h5py.File(tmp_path / "classic.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
+    with h5py.File(tmp_path / "heap.h5", "w", libver=V110) as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
+        file.create_dataset("s", data=["text"] * 100, chunks=(10,), compression="gzip")
+    classic, heap = verify_hdf5(tmp_path / "classic.h5"), verify_hdf5(tmp_path / "heap.h5")
+    assert (classic.ok, classic.unchecked) == (True, (CLASSIC[0],))
+    assert (heap.ok, heap.unchecked) == (True, ("no checksums in /s: flips in its data cannot be seen",))
 
 
 def test_a_record_shows_every_flip(tmp_path: Path) -> None:
