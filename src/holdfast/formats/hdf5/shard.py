@@ -99,12 +99,13 @@ class HDF5Shard:
         return names
 
     def _walk(self, names: list[str]) -> None:
-        seen: list[str] = []
+        seen: list[bytes] = []
         with self._opening("the list of its objects"):
-            # Names first, objects by their names then: an error while the library visits them would name none.
-            self._file().visit(lambda name: seen.append(text_of(name)))
+            # Names first, objects by their names then: an error while the library visits them would name none. In the
+            # order they are found in, because HDF5 1.14 crashes when it fails to sort the links of a damaged group.
+            h5py.h5o.visit(self._file().id, seen.append, order=h5py.h5.ITER_NATIVE)
         packed: list[str] = []
-        for name in seen:
+        for name in map(text_of, sorted(seen, key=lambda one: one.split(b"/"))):
             with self._opening(f"object {name!r}"):
                 thing = self._file()[raw_of(name)]
                 if marked_column(thing) is not None:

@@ -126,7 +126,8 @@ def _kind(thing: Any) -> str:
 def _links(group: h5py.Group, path: str, voice: Voice) -> list[tuple[Thing, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
-        group.id.links.iterate(names.append)  # the names up to a damage are kept
+        # The names up to a damage are kept; HDF5 1.14 crashes when it fails to sort the links of a damaged group.
+        group.id.links.iterate(names.append, order=h5py.h5.ITER_NATIVE)
     except Exception as error:
         voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
     links = [(_link(group, path, name, voice), partial(group.__getitem__, name)) for name in sorted(set(names))]
