@@ -248,7 +248,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         if not self._crew.closed:
             return  # a forked child's copy
         self._closer.detach()
-        self._index_queues, self._workers, self._inbox = [], [], None
+        self._index_queues, self._inbox = [], None  # _workers stay: they say how they ended
         self._worker_result_queue = self._data_queue = self._workers_done_event = None
         self._asked = {}
         if self._ended_by is not None:
