@@ -1,17 +1,11 @@
 """Private copies of the storages in a message, read from the shared memory that a worker put them into.
 
-Shared memory is read here as a file, never mapped by torch. A storage that torch maps keeps a descriptor as long as it
-lives (sharing strategy file_descriptor), or it connects this process for good to the worker's torch_shm_manager, and
-aborts the process if its file, or the manager, is gone by the time it is dropped (file_system).
+Shared memory is read here as a file and never mapped: a storage that torch maps keeps a descriptor as long as it lives.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import mmap
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -20,9 +14,6 @@ import torch.multiprocessing.reductions
 
 _reductions: Any = torch.multiprocessing.reductions  # untyped, as all of this is inside torch
 _storage: Any = torch.storage
-_libc = ctypes.CDLL(None, use_errno=True)
-_HEADER_BYTES = 64  # of a file shared by name: the number of references to it, a C int, then the data
-_COUNT_BYTES = 4
 _READ_AT_ONCE_BYTES = 1 << 20
 
 
@@ -34,10 +25,9 @@ class Copies:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Any, _Shared] = {}  # by the identity of its file
+        self._found: dict[tuple[int, int], _Shared] = {}  # by the identity of its file
         self._by_storage: dict[int, _Shared] = {}
         self._unread: list[weakref.ref[Any]] = []
-        self._references: list[str] = []
 
     def rebuild_storage_fd(self, cls: Any, descriptor: Any, nbytes: int) -> Any:
         fd = descriptor.detach()
@@ -45,18 +35,9 @@ class Copies:
         if key in self._found:
             os.close(fd)
             return self._found[key].storage
-        return self._added(key, _SharedByDescriptor(fd, nbytes))
-
-    def rebuild_storage_filename(self, cls: Any, manager: bytes, handle: bytes, nbytes: int) -> Any:
-        path = f"/dev/shm{handle.decode()}"
-        self._references.append(path)
-        if path in self._found:
-            return self._found[path].storage
-        return self._added(path, _SharedByName(path, nbytes))
-
-    def _added(self, key: Any, shared: _Shared) -> Any:
-        self._found[key] = self._by_storage[shared.storage._cdata] = shared
-        if shared.nbytes <= _READ_AT_ONCE_BYTES:
+        shared = self._found[key] = _Shared(fd, nbytes)
+        self._by_storage[shared.storage._cdata] = shared
+        if nbytes <= _READ_AT_ONCE_BYTES:
             shared.read_whole()
         return shared.storage
 
@@ -75,7 +56,7 @@ class Copies:
             shared = self._by_storage.get(storage._untyped_storage._cdata)
         if shared is not None:
             item_bytes = storage.dtype.itemsize
-            first, past = _span(offset, size, stride)
+            first, past = span(offset, size, stride)
             if 2 * (past - first) * item_bytes < shared.nbytes:
                 part = shared.read_part(first * item_bytes, past * item_bytes)
                 storage = _reductions.rebuild_typed_storage(part, storage.dtype)
@@ -84,8 +65,7 @@ class Copies:
 
     def finish(self) -> None:
         """Reads what is in the batch as it is: storages that no tensor was made of."""
-        for ref in self._unread:
-            unread = ref()
+        for unread in [ref() for ref in self._unread]:
             if unread is not None:
                 _ = unread._untyped_storage
         waiting = [(_reductions.StorageWeakRef(one.storage), one) for one in self._found.values() if not one.is_read]
@@ -97,28 +77,24 @@ class Copies:
                 shared.read_whole()
 
     def close(self) -> None:
-        """Gives back what the message held: descriptors, and a reference to each file shared by name."""
         for shared in self._found.values():
             shared.close()
-        for path in self._references:
-            with contextlib.suppress(OSError):  # the loader's end looks for what is left
-                _drop_reference(path)
-        self._references.clear()
 
 
 class _Shared:
     """A storage in shared memory. `storage` is the private one in its place: empty until it is read."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._fd = fd
         self.nbytes = nbytes
         self.storage: Any = torch.UntypedStorage(0)
-        self.is_read = nbytes == 0
+        self.is_read = False
 
     def read_whole(self) -> Any:
         if not self.is_read:
             if self.storage.nbytes() != self.nbytes:
                 self.storage.resize_(self.nbytes)
-            self._read_into(self.storage, 0)
+            read_storage(self._fd, self.storage, 0)
             self.is_read = True
             self.close()
         return self.storage
@@ -127,46 +103,12 @@ class _Shared:
         if self.is_read:
             return self.storage[first:past].clone()
         part = torch.UntypedStorage(past - first)
-        self._read_into(part, first)
+        read_storage(self._fd, part, first)
         return part
-
-    def _read_into(self, storage: Any, at: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
-
-
-class _SharedByDescriptor(_Shared):
-    def __init__(self, fd: int, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self._fd = fd
-
-    def _read_into(self, storage: Any, at: int) -> None:
-        _read(self._fd, storage, at)
 
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.close(fd)
-
-
-class _SharedByName(_Shared):
-    """Opened for each read: a batch of more tensors than this process may have descriptors arrives, too."""
-
-    def __init__(self, path: str, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self._path = path
-
-    def _read_into(self, storage: Any, at: int) -> None:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            header_bytes = os.fstat(fd).st_size - self.nbytes
-            if header_bytes != _HEADER_BYTES:
-                text = f"{self._path}: expected a header of {_HEADER_BYTES} bytes before the data, got {header_bytes}"
-                raise RuntimeError(f"{text}: use the sharing strategy file_descriptor with this version of torch")
-            _read(fd, storage, _HEADER_BYTES + at)
-        finally:
             os.close(fd)
 
 
@@ -190,35 +132,21 @@ class _UnreadStorage(_storage.TypedStorage):  # type: ignore[misc]
         return self._untyped_storage
 
 
-def _read(fd: int, storage: Any, at: int) -> None:
-    if storage.nbytes() == 0:
-        return
-    place = memoryview(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
-    while place:
-        n = os.preadv(fd, [place], at)
+def read_storage(fd: int, storage: Any, at: int) -> None:
+    """Fills a storage with what is in a file from `at` on."""
+    left = view(storage) if storage.nbytes() else memoryview(b"")
+    while left:
+        n = os.preadv(fd, [left], at)
         if n == 0:
-            raise EOFError(f"expected {len(place):,} more bytes of shared memory, got its end")
-        place, at = place[n:], at + n
+            raise EOFError(f"expected {len(left):,} more bytes of shared memory, got its end")
+        left, at = left[n:], at + n
 
 
-def _drop_reference(path: str) -> None:
-    """Drops the reference that the sender of a message took. The last one to drop its reference removes the file."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        with mmap.mmap(fd, _HEADER_BYTES) as header:
-            is_last = int.from_bytes(header[:_COUNT_BYTES], sys.byteorder) == 1
-            # The sender may drop its own at this moment, and the count is torch's: std::atomic<int>. Python has no
-            # atomic decrement; libc has one. If both were the last, the file stays until the loader ends.
-            count = ctypes.c_char.from_buffer(header)
-            _libc.sem_trywait(ctypes.byref(count))
-            del count
-    finally:
-        os.close(fd)
-    if is_last:
-        os.unlink(path)
+def view(storage: Any) -> memoryview:
+    return memoryview(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
 
 
-def _span(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:
+def span(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:
     """The items of its storage that a tensor touches: the first one, and the one behind the last."""
     if 0 in size:
         return offset, offset

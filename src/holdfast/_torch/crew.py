@@ -23,6 +23,7 @@ from holdfast._base.strays import all_opened, end_strays, note_opened
 from holdfast.proc.procfs import REAL, list_pids, read_or_none
 
 from .feed import Feed
+from .parcels import send_parcels
 from .problems import is_stopped
 
 GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
@@ -34,10 +35,10 @@ _FEEDER_S = 1.0
 class Crew:
     """Stands in for the multiprocessing context that torch's iterator makes its queues and workers with."""
 
-    def __init__(self, context: Any, feed: Feed | None, *, sweep: bool) -> None:
+    def __init__(self, context: Any, feed: Feed | None, *, copies: bool) -> None:
         self._context = context
         self._feed = feed
-        self._sweep = sweep
+        self._copies = copies
         self.pid = os.getpid()
         self._trainer = mark_this_process()
         self._queues: list[Any] = []
@@ -68,7 +69,8 @@ class Crew:
         if self._folder is None:
             with contextlib.suppress(OSError):  # then each makes its own, or says why it cannot
                 self._folder = tempfile.mkdtemp(prefix="pymp-")
-        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, target, *args))
+        results = self._queues[0] if self._copies else None
+        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, results, target, *args))
         self._workers.append(worker)
         return worker
 
@@ -90,7 +92,7 @@ class Crew:
             _wait_for(workers, grace_s)
         finally:
             _kill(workers)
-            if self._sweep:
+            if self._copies:
                 _sweep_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
             if self._feed is not None:
                 self._feed.close()
@@ -111,14 +113,17 @@ class Crew:
                 queue.put(None)
 
 
-def _work_for(trainer: Mark, folder: str | None, target: Callable[..., None], *args: Any) -> None:
+def _work_for(trainer: Mark, folder: str | None, results: Any, target: Callable[..., None], *args: Any) -> None:
     """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives.
 
     `folder` is for the sockets that batches are fetched through. One of the worker's own would stay if it were killed.
+    `results` is the queue that batches are sent through, if they are copied in the trainer.
     """
     end_with_marked(trainer)
     if folder is not None:
         process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+    if results is not None:
+        send_parcels(results)
     target(*args)
 
 

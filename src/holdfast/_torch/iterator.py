@@ -64,7 +64,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         self._ended_by: str | None = None
         # Batches that were not copied may be in use under their file names, here or where they were sent on to.
         self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
-        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, sweep=keep_safe)
+        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, copies=keep_safe)
         self._crew.iterator = weakref.ref(self)
         self._closer = close_when_dropped(self, self._crew.close)
         self._closer.atexit = False  # crew.py has its own

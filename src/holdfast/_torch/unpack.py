@@ -19,18 +19,23 @@ from typing import Any
 
 from .copies import Copies
 from .inbox import Patience
+from .parcels import open_parcel, read_storages, take_storage
 
 _DUP_FD = ("multiprocessing.resource_sharer", "DupFd")
-_COPIED = ("rebuild_storage_fd", "rebuild_storage_filename", "rebuild_typed_storage", "rebuild_tensor")
+_COPIED = ("rebuild_storage_fd", "rebuild_typed_storage", "rebuild_tensor")
+_OPEN_PARCEL = (open_parcel.__module__, open_parcel.__name__)
+_TAKE_STORAGE = (take_storage.__module__, take_storage.__name__)
+_Meanings = dict[tuple[str, str], Any]
 _now = threading.local()  # `patience`, of the message that this thread is at
 
 
 def unpack(message: bytes, patience: Patience, *, keep_safe: bool) -> Any:
     _now.patience = patience
-    meanings: dict[tuple[str, str], Any] = {_DUP_FD: _FetchedDescriptor}
+    meanings: _Meanings = {_DUP_FD: _FetchedDescriptor}
     if not keep_safe:
         return _Unpickler(message, meanings).load()
     copies = Copies()
+    meanings[_OPEN_PARCEL] = _opened
     meanings |= {("torch.multiprocessing.reductions", name): getattr(copies, name) for name in _COPIED}
     try:
         batch = _Unpickler(message, meanings).load()
@@ -40,8 +45,13 @@ def unpack(message: bytes, patience: Patience, *, keep_safe: bool) -> Any:
     return batch
 
 
+def _opened(message: bytes, sizes: list[int], data: Any) -> Any:
+    meanings = {_DUP_FD: _FetchedDescriptor, _TAKE_STORAGE: read_storages(sizes, data).__getitem__}
+    return _Unpickler(message, meanings).load()
+
+
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, message: bytes, meanings: dict[tuple[str, str], Any]) -> None:
+    def __init__(self, message: bytes, meanings: _Meanings) -> None:
         super().__init__(io.BytesIO(message))
         self._meanings = meanings
 
