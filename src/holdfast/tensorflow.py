@@ -236,7 +236,9 @@ def _first_rows(dataset: Dataset) -> Any:
 
 def _has_free_shape(column: Column | None, settings: Settings) -> bool:
     """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
-    return not isinstance(column, Value) if settings.how == "pad" else not settings.batched and isinstance(column, Ragged)
+    if settings.how == "pad":
+        return not isinstance(column, Value)
+    return not settings.batched and isinstance(column, Ragged)
 
 
 def _seen_column(name: str, column: Any, rows: int | None, free: bool) -> Any:

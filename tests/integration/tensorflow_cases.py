@@ -173,7 +173,7 @@ def every_column(ask: dict[str, Any]) -> Any:
     made = ds.tf()
     got = [{name: as_lists(value) for name, value in rows.items()} for rows in made]
     if ask["how"] != "samples":  # natively, a batch without samples may be without columns
-        want = [rows if rows.get("id") else dict.fromkeys(EVERY, []) for rows in want]
+        want = [rows if rows.get("id") else {name: [] for name in EVERY} for rows in want]
     return {"rows": len(got), "same": got == want}
 
 
@@ -235,7 +235,7 @@ def padded_and_filtered(ask: dict[str, Any]) -> Any:
     ds = hold.read(ask["folder"], SCHEMA).take(12)
     found = []
     for most in (3, 0):
-        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).batch(4, how="pad").tf()
+        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, how="pad").tf()
         found.append([int(batch["tags"].shape[0]) for batch in made])
     return found
 

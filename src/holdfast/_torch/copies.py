@@ -73,7 +73,7 @@ class Copies:
         for ref, shared in waiting:
             del shared.storage
             if not ref.expired():
-                shared.storage = torch.UntypedStorage._new_with_weak_ptr(ref.cdata)  # type: ignore[attr-defined]
+                shared.storage = torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
                 shared.read_whole()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class _Shared:
     def __init__(self, fd: int, nbytes: int) -> None:
         self._fd = fd
         self.nbytes = nbytes
-        self.storage: Any = torch.UntypedStorage(0)
+        self.storage = new_storage(0)
         self.is_read = False
 
     def read_whole(self) -> Any:
@@ -102,7 +102,7 @@ class _Shared:
     def read_part(self, first: int, past: int) -> Any:
         if self.is_read:
             return self.storage[first:past].clone()
-        part = torch.UntypedStorage(past - first)
+        part = new_storage(past - first)
         read_storage(self._fd, part, first)
         return part
 
@@ -142,8 +142,15 @@ def read_storage(fd: int, storage: Any, at: int) -> None:
         left, at = left[n:], at + n
 
 
+def new_storage(nbytes: int) -> Any:
+    kind: Any = torch.UntypedStorage
+    return kind(nbytes)
+
+
 def view(storage: Any) -> memoryview:
-    return memoryview(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+    """The bytes of a storage, which must have some."""
+    array: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return memoryview(array)
 
 
 def span(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:

@@ -33,7 +33,7 @@ _SHOWN_SAMPLES = 8
 _SHOWN_BATCHES = 4
 _TOO_MANY = (
     "Too many open files: wanted one more descriptor, to fetch a batch from a worker, got none. `holdfast doctor` says "
-    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') does without"
+    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') takes one for a batch, not one a tensor"
 )
 
 

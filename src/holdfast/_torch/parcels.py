@@ -1,4 +1,4 @@
-"""Batches in one piece, for the sharing strategy file_system: one descriptor for each batch on its way, and no file name.
+"""Batches in one piece, for the sharing strategy file_system: a descriptor for each batch on its way, and no file name.
 
 torch's own way gives each tensor a file in /dev/shm, counted by a torch_shm_manager that every worker starts and that
 the trainer stays connected to as long as it lives. A tensor whose file or manager is gone when it is dropped aborts the
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.multiprocessing.reductions
 
-from .copies import read_storage, span, view
+from .copies import new_storage, read_storage, span, view
 
 _reductions: Any = torch.multiprocessing.reductions  # untyped, as all of this is inside torch
 _INLINE_BYTES = 1 << 15
@@ -26,7 +26,7 @@ def send_parcels(queue: Any) -> None:
 
     The strategy inherited from the trainer is set back, so that collating a batch needs no torch_shm_manager either.
     """
-    sharing = torch.multiprocessing
+    sharing: Any = torch.multiprocessing
     always = sharing.get_sharing_strategy() == "file_system"
     if always:
         sharing.set_sharing_strategy("file_descriptor")
@@ -108,7 +108,7 @@ def take_storage(number: int) -> Any:
 
 
 def read_storages(sizes: list[int], data: Any) -> list[Any]:
-    storages: list[Any] = [torch.UntypedStorage(nbytes) for nbytes in sizes]
+    storages = [new_storage(nbytes) for nbytes in sizes]
     if isinstance(data, bytes):
         at = 0
         for storage, nbytes in zip(storages, sizes, strict=True):
