@@ -14,7 +14,8 @@ _TESTS = str(Path(__file__).parent)
 
 class TorchChild(LineChild):
     def __init__(self, program: Path, said: Path) -> None:
-        super().__init__([sys.executable, str(program)], said, env=os.environ | {"PYTHONPATH": _TESTS})
+        path = os.pathsep.join([_TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
+        super().__init__([sys.executable, str(program)], said, env=os.environ | {"PYTHONPATH": path})
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ Columns of fixed shape are dense tensors, strings tf.string, lists of any length
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,12 +19,12 @@ import tensorflow as tf
 
 from holdfast._tensorflow.callback import LogCallback
 from holdfast._tensorflow.hook import LogHook
-from holdfast.errors import SchemaError
+from holdfast.errors import MapError, SchemaError
 from holdfast.formats.columns import BytesColumn, RaggedColumn
 from holdfast.read.after import state_after
 from holdfast.read.dataset import Dataset
 from holdfast.read.iteration import Iteration, cut_of
-from holdfast.read.settings import whole
+from holdfast.read.settings import Settings, whole
 from holdfast.schema import Bytes, Column, Float32, Ragged, Value
 
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
@@ -41,7 +42,8 @@ class Passes:
 
     epoch, state: where the first pass begins: an epoch, or a state of `state_after`
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
-           Without it the functions are run on the first batch, to see what they make.
+           Without it the functions are run on the first batch that is not filtered out whole, to see what they make;
+           if there is none, on samples that the filters do not take.
 
     Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
     """
@@ -60,12 +62,13 @@ class Passes:
         self._lock = threading.Lock()
         self._convert = _batch_to_tf if dataset._settings.batched else _sample_to_tf
         self._begin().close()  # says what is wrong with the state
-        self.dataset: Any = self._made(_element_spec(dataset, dict(spec or {})))
+        self._spec = _element_spec(dataset, dict(spec or {}))
+        self.dataset: Any = self._made()
 
-    def _made(self, spec: dict[str, Any]) -> Any:
+    def _made(self) -> Any:
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return tf.data.Dataset.from_generator(self._run, output_signature=spec).with_options(options)
+        return tf.data.Dataset.from_generator(self._run, output_signature=self._spec).with_options(options)
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where the state it was made with says.
@@ -95,7 +98,10 @@ class Passes:
         # TensorFlow drops this generator with its iterator: that ends the iteration.
         with begun:
             for rows in begun:
-                yield {name: self._convert(value) for name, value in rows.items()}
+                if self._read._settings.batched and not _has_rows(rows):
+                    yield {name: _no_rows(spec) for name, spec in self._spec.items()}
+                else:
+                    yield {name: self._convert(value) for name, value in rows.items()}
         with self._lock:
             if epoch == self._epoch:  # nobody else has moved it
                 self._epoch, self._resumes = begun.epoch + 1, False
@@ -120,13 +126,24 @@ def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _sample_to_tf(value: Any) -> Any:
-    if isinstance(value, memoryview):
-        return bytes(value)
-    if isinstance(value, BytesColumn):
-        return _strings(value.tolist(), (len(value),))
-    if isinstance(value, RaggedColumn):
-        return _batch_to_tf(value)
-    return value
+    return bytes(value) if isinstance(value, memoryview) else _batch_to_tf(value)
+
+
+def _has_rows(batch: Mapping[str, Any]) -> bool:
+    """False: all samples of the batch were filtered out. Such a batch may be without columns."""
+    return any(len(column) for column in batch.values())
+
+
+def _no_rows(spec: Any) -> Any:
+    """A batch of no samples in the form that the others have."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        values = tf.zeros([0, *_known(spec.shape[spec.ragged_rank + 1 :])], spec.dtype)
+        return tf.RaggedTensor.from_nested_row_splits(values, [np.zeros(1, np.int64)] * spec.ragged_rank)
+    return tf.zeros([0, *_known(spec.shape[1:])], spec.dtype)
+
+
+def _known(shape: Any) -> list[int]:
+    return [size or 0 for size in shape]
 
 
 # ---- what they look like
@@ -136,7 +153,8 @@ def _element_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
     settings = dataset._settings
     made_by_functions = any(function.kind == "map" for function in settings.functions)
     padded = settings.batched and settings.how == "pad"
-    if not made_by_functions and not padded:
+    collated = settings.batched and settings.how == "ragged" and settings.functions  # fixed shapes, too, are lists then
+    if not (made_by_functions or padded or collated):
         spec_of = _batch_spec if settings.batched else _sample_spec
         rows = _fixed_rows(dataset)
         found = {name: spec_of(column, rows) for name, column in dataset.schema.items()}
@@ -188,24 +206,39 @@ def _dtype(column: Value) -> Any:
 
 
 def _seen_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
-    """From the first batch, which is read once more when the pass begins: an order is the same every time."""
+    """From the first batch with rows, which is read once more when the pass begins: an order is the same every time."""
     settings = dataset._settings
-    here = tuple(replace(function, where="inline", workers=0) for function in settings.functions)
-    one = dataset._with(functions=here, cache=None, prefetch_bytes=0, repeat=1).take(1)
-    with one.iterate() as begun:
-        rows = next(begun, None)
+    rows = _first_rows(dataset)
     if rows is None:
+        unfiltered = tuple(function for function in settings.functions if function.kind != "filter")
+        with contextlib.suppress(MapError):  # the filters may be there to keep such samples from the functions
+            rows = _first_rows(dataset._with(functions=unfiltered, shard=(0, 1)))
+    if rows is None:
+        if given:
+            return given
         raise SchemaError("there is no sample that would show what the functions make of it: say tf(spec=…)")
     if not isinstance(rows, Mapping):
         raise SchemaError(f"wanted dicts from the functions, got {type(rows).__name__}")
     see: Callable[..., Any] = _seen_column if settings.batched else _seen_value
     fixed = _fixed_rows(dataset)
-    free = {name for name in rows if settings.how == "pad" and not _has_fixed_shape(dataset.schema.get(name))}
+    free = {name for name in rows if _has_free_shape(dataset.schema.get(name), settings)}
     return {name: given.get(name) or see(name, value, fixed, name in free) for name, value in rows.items()}
 
 
-def _has_fixed_shape(column: Column | None) -> bool:
-    return isinstance(column, Value)
+def _first_rows(dataset: Dataset) -> Any:
+    here = tuple(replace(function, where="inline", workers=0) for function in dataset._settings.functions)
+    with dataset._with(functions=here, cache=None, prefetch_bytes=0, repeat=1).iterate() as begun:
+        for rows in begun:
+            if not dataset._settings.batched or not isinstance(rows, Mapping) or _has_rows(rows):
+                return rows
+    return None
+
+
+def _has_free_shape(column: Column | None, settings: Settings) -> bool:
+    """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
+    if settings.how == "pad":
+        return not isinstance(column, Value)
+    return not settings.batched and isinstance(column, Ragged)
 
 
 def _seen_column(name: str, column: Any, rows: int | None, free: bool) -> Any:
@@ -230,7 +263,7 @@ def _seen_value(name: str, value: Any, _: int | None, free: bool) -> Any:
     if isinstance(value, (memoryview, bytes, bytearray, str)):
         return tf.TensorSpec([], tf.string)
     if isinstance(value, BytesColumn):
-        return tf.TensorSpec([None], tf.string)
+        return tf.TensorSpec([None, value.per_item] if value.per_item else [None], tf.string)
     if isinstance(value, RaggedColumn):
         return _seen_column(name, value, None, free)
     try:

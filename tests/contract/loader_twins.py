@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import hashlib
 import inspect
 import pickle
 import random
@@ -90,6 +91,61 @@ class Odd(Numbers):
         return odd[index % len(odd)]
 
 
+class Marked(torch.Tensor):
+    """A tensor subclass, as torchvision has them for images and boxes."""
+
+
+class Kinds(Numbers):
+    """Every kind of tensor and storage that torch can send, small and over a megabyte, whole, empty and in part."""
+
+    def __init__(self) -> None:
+        self.kinds = [kind for items in (12, 300_000) for kind in self.of(torch.arange(float(items)).reshape(3, -1))]
+        super().__init__(len(self.kinds))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.kinds[index]
+
+    @staticmethod
+    def of(dense: torch.Tensor) -> list[Any]:
+        table = torch.arange(4.0 * dense.numel()).reshape(-1, dense.shape[1])
+        with_attribute = dense[:1].clone()
+        with_attribute.more = [dense, table[3]]  # type: ignore[attr-defined]
+        return [
+            dense,
+            torch.zeros(0, 4),
+            dense[:0],
+            [torch.zeros(0), dense, torch.zeros(0, dtype=torch.int64)],
+            dense.as_subclass(Marked),
+            [table[4].as_subclass(Marked), dense[:0].as_subclass(Marked), table[5]],
+            torch.nn.Parameter(dense),
+            torch.nn.Parameter(torch.zeros(0)),
+            torch.zeros(3, requires_grad=True),
+            dense.to_sparse(),
+            torch.zeros(3, 4).to_sparse(),
+            dense.to_sparse_csr(),
+            torch.zeros(3, 4).to_sparse_csr(),
+            torch.nested.nested_tensor([dense, dense[:1]]),
+            torch.nested.nested_tensor([dense, dense[:1]], layout=torch.jagged),
+            torch.complex(dense, dense).conj(),
+            torch.complex(dense, dense).conj().imag,
+            torch.ones(1).expand(100),
+            torch.ones(1).expand(0),
+            [dense, dense, dense[1], dense.t(), dense[:, 1], dense[:0]],
+            [table[1], table[2], table],
+            dense.untyped_storage(),
+            [dense, dense.untyped_storage(), table.untyped_storage(), table[1]],
+            dense.storage(),
+            [dense.storage(), dense],
+            torch.FloatStorage([1.0, 2.0]),
+            torch.UntypedStorage(0),
+            dense.numpy().copy(),
+            with_attribute,
+            Card(dense, 3),
+            dense.to(torch.float8_e4m3fn),
+            dense.to(torch.uint16),
+        ]
+
+
 class Large(Numbers):
     """200 MB a sample."""
 
@@ -151,7 +207,7 @@ def failing_init(worker_id: int) -> None:
 
 
 DATA: dict[str, Callable[[], Any]] = {
-    kind.__name__: kind for kind in (Numbers, Random, Batched, Shapes, Odd, Rows, Broken, Stream, Short)
+    kind.__name__: kind for kind in (Numbers, Random, Batched, Shapes, Odd, Kinds, Rows, Broken, Stream, Short)
 }
 NAMED: dict[str, Callable[[], Any]] = {
     "evens": Evens,
@@ -198,19 +254,31 @@ def _batches(iterator: Any) -> Iterator[Any]:
 
 
 def plain(batch: Any) -> Any:
+    if isinstance(batch, torch.TypedStorage):
+        return [type(batch).__name__, str(batch.dtype), plain(batch.untyped())]
+    if isinstance(batch, torch.UntypedStorage):
+        return [type(batch).__name__, plain(torch.empty(0, dtype=torch.uint8).set_(batch))]
+    if isinstance(batch, torch.Tensor) and batch.is_nested:
+        return [str(batch.layout), [plain(one) for one in batch.unbind()]]
     if isinstance(batch, torch.Tensor) and batch.layout != torch.strided:
         return [str(batch.layout), plain(batch.to_dense())]
     if isinstance(batch, torch.Tensor):
-        return [str(batch.dtype), list(batch.shape), list(batch.stride()), str(batch.tolist())]
+        told = [type(batch).__name__, str(batch.dtype), list(batch.shape), list(batch.stride()), batch.requires_grad]
+        return [*told, str(batch.tolist()) if batch.numel() < 1000 else _digest(batch), plain(vars(batch))]
     if dataclasses.is_dataclass(batch):
         return [type(batch).__name__, plain(vars(batch))]
     if isinstance(batch, np.ndarray):
-        return [str(batch.dtype), batch.tolist(), batch.flags.writeable]
+        return [str(batch.dtype), plain(torch.from_numpy(batch)), batch.flags.writeable]
     if isinstance(batch, dict):
         return {key: plain(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
         return [type(batch).__name__, [plain(value) for value in batch]]
     return repr(batch)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor).flatten()
+    return hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()
 
 
 def refusal(loader: str, **options: Any) -> list[str]:
@@ -250,6 +318,24 @@ def left_and_resumed(loader: str) -> list[Any]:
         break
     got.extend(plain(batch) for batch in iterator)
     return [got, next(iterator, "no more"), iter(iterator) is iterator, len(iterator)]
+
+
+def workers_asked(loader: str) -> list[Any]:
+    """What the processes of iterators answer that have come to their end, however that was."""
+    told = []
+    for data in (Numbers(), Stream()):
+        iterator = iter(LOADERS[loader](data, num_workers=2, batch_size=4))
+        workers = list(iterator._workers)
+        list(iterator)
+        told.append([workers == iterator._workers, *(_answers(worker) for worker in workers)])
+    return told
+
+
+def _answers(worker: Any) -> list[Any]:
+    worker.join(10)
+    again = worker.terminate(), worker.kill(), worker.join()  # of no account any more
+    pid = isinstance(worker.pid, int) and worker.pid == worker.ident
+    return [pid, worker.is_alive(), worker.exitcode, again, re.sub(r"\d+", "N", repr(worker))]
 
 
 def copied(loader: str) -> list[Any]:
@@ -327,6 +413,7 @@ if __name__ == "__main__":
             late,
             two_at_once,
             left_and_resumed,
+            workers_asked,
             copied,
             unordered,
             distributed,

@@ -73,6 +73,13 @@ def test_datasets(twins: TorchChild, data: str, sharing: str, batch_size: int | 
     assert twins.play("epochs", loader="holdfast", sharing=sharing, **options) == expected
 
 
+@pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
+def test_every_kind_of_tensor(twins: TorchChild, sharing: str) -> None:
+    options = {"data": "Kinds", "batch_size": None, "num_workers": 1}
+    expected = twins.play("epochs", loader="torch", **options)
+    assert twins.play("epochs", loader="holdfast", sharing=sharing, **options) == expected
+
+
 def test_uncopied_batches(twins: TorchChild) -> None:
     expected = twins.play("epochs", loader="torch", data="Shapes", batch_size=3, **TWO)
     assert twins.play("epochs", loader="holdfast", data="Shapes", batch_size=3, keep_safe=False, **TWO) == expected
@@ -140,6 +147,7 @@ def test_warns_the_same(twins: TorchChild, options: dict[str, Any]) -> None:
         "late",
         "two_at_once",
         "left_and_resumed",
+        "workers_asked",
         "copied",
         "unordered",
         "distributed",

@@ -72,6 +72,44 @@ class Endless(Numbers):
         return super().__getitem__(index)
 
 
+class Marked(torch.Tensor):
+    """A tensor subclass."""
+
+
+class Mixed(Numbers):
+    """Samples as a detector has them: without boxes now and then, in subclasses, with a part of something large."""
+
+    def __init__(self) -> None:
+        self.table = torch.arange(600_000.0).reshape(6, -1)
+
+    def __getitem__(self, index: int) -> Any:
+        dense = torch.full((3, 4), float(index))
+        return [
+            torch.zeros(0, 4),
+            dense[:0].as_subclass(Marked),
+            [dense.clone().as_subclass(Marked) for _ in range(3)],
+            self.table.clone().as_subclass(Marked),
+            self.table[index % 6],
+            torch.nn.Parameter(torch.zeros(0)),
+            torch.zeros(3, 4).to_sparse(),
+            dense.untyped_storage(),
+            self.table.untyped_storage(),
+        ]
+
+
+class Sending(Numbers):
+    """Sends a tensor of its own to the trainer, by file name, past the loader."""
+
+    def __init__(self) -> None:
+        self.queue = torch.multiprocessing.get_context("fork").Queue()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 0:
+            torch.multiprocessing.set_sharing_strategy("file_system")
+            self.queue.put(torch.full((1000,), 7.0))
+        return super().__getitem__(index)
+
+
 class Holder:
     iterator: Any
     itself: Any
@@ -566,6 +604,36 @@ def shared(keep_safe: bool) -> dict[str, Any]:
     return {"shared": sum(batch.is_shared() for batch in batches), "held": held}
 
 
+def _leaves(batch: Any) -> Iterator[Any]:
+    for one in batch if isinstance(batch, list | tuple) else [batch]:
+        yield from _leaves(one) if isinstance(one, list | tuple) else [one]
+
+
+def mixed(sharing: str, **options: Any) -> dict[str, Any]:
+    """Batches of all kinds are kept, and dropped when their loader has ended."""
+    torch.multiprocessing.set_sharing_strategy(sharing)
+    before = leftovers.take()
+    batches = list(loader(Mixed(), batch_size=None, **options))
+    left = _added(before)
+    shared = sum(one.layout == torch.strided and one.is_shared() for one in _leaves(batches) if hasattr(one, "layout"))
+    del batches
+    gc.collect()
+    return {"left": left, "shared": shared}
+
+
+def sent_past_the_loader() -> dict[str, Any]:
+    """A worker's tensor is still in use here when the loader ends: its file is torch's to remove."""
+    data = Sending()
+    iterator = iter(loader(data, num_workers=1))
+    next(iterator)
+    tensor = data.queue.get()
+    iterator.close()
+    value = float(tensor.sum())
+    del tensor
+    data.queue.close()
+    return {"value": value}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     multiprocessing.current_process()._config["semprefix"] = f"/{SEMAPHORES}"  # type: ignore[attr-defined]
@@ -585,6 +653,8 @@ if __name__ == "__main__":
             cycles_alive,
             own_errors_kept,
             shared,
+            mixed,
+            sent_past_the_loader,
         )
     }
     line_server.serve(lambda request: cases[request.pop("case")](**request))

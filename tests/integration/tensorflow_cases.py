@@ -121,6 +121,72 @@ def rich(ask: dict[str, Any]) -> Any:
     }
 
 
+EVERY = {
+    "id": hold.Int64(),
+    "grid": hold.Float32(2, 2),
+    "word": hold.Bytes(),
+    "words": hold.Bytes(2),
+    "given": hold.Float32(default=1.5),
+    "numbers": hold.Ragged(hold.Int64()),
+    "boxes": hold.Ragged(hold.Float32(4)),
+    "parts": hold.Ragged(hold.Bytes()),
+    "pairs": hold.Ragged(hold.Bytes(2)),
+    "lists": hold.Ragged(hold.Ragged(hold.Int64())),
+    "lists_of_pairs": hold.Ragged(hold.Ragged(hold.Bytes(2))),
+}
+FILTERS: dict[str, Callable[[Any], bool] | None] = {
+    "none": None,
+    "all": lambda sample: False,
+    "but the last": lambda sample: int(sample["id"]) == 8,
+}
+
+
+def every_column(ask: dict[str, Any]) -> Any:
+    """What differs between holdfast's own rows and TensorFlow's, over the ways to read one file."""
+    path = Path(ask["folder"]).parent / "every.tfrecord"
+    if not path.exists():
+        with hold.TFRecordWriter(path, EVERY, sequence=True) as writer:
+            for i in range(9):
+                n, pair = i % 3, [b"a\0", b"%d" % i]
+                writer.append(
+                    id=i,
+                    grid=[[i, 1], [2, 3]],
+                    word=b"w" * i,
+                    words=pair,
+                    given=i,
+                    numbers=[i] * n,
+                    boxes=[[i] * 4] * n,
+                    parts=[b"p\0"] * n,
+                    pairs=[pair] * n,
+                    lists=[[1] * k for k in range(n)],
+                    lists_of_pairs=[[pair] * k for k in range(n)],
+                )
+    ds = hold.read(path, EVERY)
+    if (keep := FILTERS[ask["filtered"]]) is not None:
+        ds = ds.filter(keep)
+    if ask["mapped"]:
+        ds = ds.map(dict)
+    if ask["how"] != "samples":
+        ds = ds.batch(4, how=ask["how"])
+    with ds.iterate() as it:
+        want = [{name: as_lists(value) for name, value in rows.items()} for rows in it]
+    made = ds.tf()
+    got = [{name: as_lists(value) for name, value in rows.items()} for rows in made]
+    if ask["how"] != "samples":  # natively, a batch without samples may be without columns
+        want = [rows if rows.get("id") else {name: [] for name in EVERY} for rows in want]
+    return {"rows": len(got), "same": got == want}
+
+
+def as_lists(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if isinstance(value, tf.Tensor):
+        value = value.numpy()
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def nested(ask: dict[str, Any]) -> Any:
     def lists(sample: dict[str, Any]) -> dict[str, Any]:
         return {"id": sample["id"], "two": np.full((int(sample["id"]) % 3, 2), 7.0, np.float32)}
@@ -162,6 +228,16 @@ def told_spec(ask: dict[str, Any]) -> Any:
         "single": [len(one["x"]) for one in single.take(3)],
         "wrong": wrong,
     }
+
+
+def padded_and_filtered(ask: dict[str, Any]) -> Any:
+    """How many rows batches have of which the filter takes three samples, and none."""
+    ds = hold.read(ask["folder"], SCHEMA).take(12)
+    found = []
+    for most in (3, 0):
+        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, how="pad").tf()
+        found.append([int(batch["tags"].shape[0]) for batch in made])
+    return found
 
 
 def failing(ask: dict[str, Any]) -> Any:
@@ -262,6 +338,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
     one.__name__: one
     for one in (
         dropped,
+        every_column,
         failing,
         fit,
         make,
@@ -269,6 +346,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         mirrored,
         nested,
         order,
+        padded_and_filtered,
         passes,
         read,
         resumed,

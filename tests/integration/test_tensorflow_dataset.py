@@ -42,7 +42,8 @@ class Player:
 def play(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
     folder.mkdir()
     program = [sys.executable, str(Path(__file__).with_name("tensorflow_cases.py"))]
-    env = os.environ | QUIET | {"PYTHONPATH": str(TESTS)}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = os.environ | QUIET | {"PYTHONPATH": path}
     with LineChild(program, tmp_path_factory.mktemp("tensorflow") / "stderr.txt", env=env) as child:
         player = Player(child, folder)
         player("make", counts=COUNTS)
@@ -97,6 +98,18 @@ def test_shapes_strings_and_lists(play: Player) -> None:
     assert told["boxes"] == [[2, 2, 2, 2]] * 2
     assert told["parts"] == [[], ["p0"], ["p0", "p1"], []]
     assert told["single"]["parts"] == "TensorSpec (None,) string"
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("filtered", ["none", "all", "but the last"])
+@pytest.mark.parametrize("how", ["samples", None, "ragged"])
+def test_every_column_filtered_or_not(play: Player, how: str | None, filtered: str, mapped: bool) -> None:
+    rows = {"none": 9, "all": 0, "but the last": 1}[filtered] if how == "samples" else 3
+    assert play("every_column", how=how, filtered=filtered, mapped=mapped) == {"rows": rows, "same": True}
+
+
+def test_padded_batches_filtered_whole(play: Player) -> None:
+    assert play("padded_and_filtered") == [[3, 0, 0], [0, 0, 0]]
 
 
 def test_lists_that_a_function_made(play: Player) -> None:

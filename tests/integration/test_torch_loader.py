@@ -83,6 +83,15 @@ def test_kept_batches_are_private_unless_asked(torch_child: TorchChild) -> None:
     assert torch_child.play("shared", keep_safe=False) == {"shared": 12, "held": 12}
 
 
+@pytest.mark.parametrize("sharing", SHARING)
+def test_kept_batches_of_any_kind_hold_nothing(torch_child: TorchChild, sharing: str) -> None:
+    assert torch_child.play("mixed", sharing=sharing) == {"left": {}, "shared": 0}
+
+
+def test_a_file_that_is_mapped_is_not_removed(torch_child: TorchChild) -> None:
+    assert torch_child.play("sent_past_the_loader") == {"value": 7000.0}
+
+
 def test_a_closed_loader_starts_anew(torch_child: TorchChild) -> None:
     assert torch_child.play("closed_and_used_again") == {"error": "ClosedLoaderError", "again": 12}
 

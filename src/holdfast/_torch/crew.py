@@ -20,8 +20,10 @@ from typing import Any
 from holdfast._base.dropped import finish_dropped
 from holdfast._base.parent import Mark, end_with_marked, mark_this_process
 from holdfast._base.strays import all_opened, end_strays, note_opened
+from holdfast.proc.procfs import REAL, list_pids, read_or_none
 
 from .feed import Feed
+from .parcels import send_parcels
 from .problems import is_stopped
 
 GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
@@ -33,10 +35,10 @@ _FEEDER_S = 1.0
 class Crew:
     """Stands in for the multiprocessing context that torch's iterator makes its queues and workers with."""
 
-    def __init__(self, context: Any, feed: Feed | None, *, sweep: bool) -> None:
+    def __init__(self, context: Any, feed: Feed | None, *, copies: bool) -> None:
         self._context = context
         self._feed = feed
-        self._sweep = sweep
+        self._copies = copies
         self.pid = os.getpid()
         self._trainer = mark_this_process()
         self._queues: list[Any] = []
@@ -67,7 +69,8 @@ class Crew:
         if self._folder is None:
             with contextlib.suppress(OSError):  # then each makes its own, or says why it cannot
                 self._folder = tempfile.mkdtemp(prefix="pymp-")
-        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, target, *args))
+        results = self._queues[0] if self._copies else None
+        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, results, target, *args))
         self._workers.append(worker)
         return worker
 
@@ -89,15 +92,14 @@ class Crew:
             _wait_for(workers, grace_s)
         finally:
             _kill(workers)
-            if self._sweep:
+            if self._copies:
                 _sweep_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
             if self._feed is not None:
                 self._feed.close()
             for queue in self._queues:
                 _close_queue(queue)
-            for worker in self._workers:
-                with contextlib.suppress(ValueError):  # it lives: a kill waits for a disk that does not answer
-                    worker.close()
+            for worker in workers:
+                _close_worker(worker)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             # Under spawn and forkserver a semaphore's file in /dev/shm goes with its object.
@@ -111,14 +113,17 @@ class Crew:
                 queue.put(None)
 
 
-def _work_for(trainer: Mark, folder: str | None, target: Callable[..., None], *args: Any) -> None:
+def _work_for(trainer: Mark, folder: str | None, results: Any, target: Callable[..., None], *args: Any) -> None:
     """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives.
 
     `folder` is for the sockets that batches are fetched through. One of the worker's own would stay if it were killed.
+    `results` is the queue that batches are sent through, if they are copied in the trainer.
     """
     end_with_marked(trainer)
     if folder is not None:
         process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+    if results is not None:
+        send_parcels(results)
     target(*args)
 
 
@@ -143,14 +148,40 @@ def _kill(workers: list[Any]) -> None:
         worker.join(timeout=_KILLED_S)
 
 
+def _close_worker(worker: Any) -> None:
+    """Gives back the descriptors of a process that has ended.
+
+    Process.close() would also forget how it ended, which those who keep the process may still ask, as with torch's.
+    """
+    if worker.exitcode is not None:  # else a kill waits for a disk that does not answer
+        worker._popen.close()
+        worker._sentinel = -1  # the number will be that of another file
+
+
 def _sweep_shared_memory(pids: set[int]) -> None:
-    """Batches shared by file name and never fetched: nobody else removes them while this process lives."""
+    """Removes batches shared by file name and never fetched: torch_shm_manager does so later, if at all.
+
+    A file that a process has mapped is left to it: torch removes it when the last tensor in it is dropped, and aborts
+    the process if it is gone by then. Workers may have sent such tensors on their own, here or elsewhere.
+    """
     with contextlib.suppress(OSError):
-        for entry in os.scandir("/dev/shm"):
-            parts = entry.name.split("_")  # torch_PID_RANDOM_NUMBER
-            if parts[0] == "torch" and parts[1].isdigit() and int(parts[1]) in pids:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
+        left = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if _torch_pid(name) in pids}
+        if left:
+            left -= _mapped_files()
+        for path in left:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _torch_pid(name: str) -> int | None:
+    parts = name.split("_")  # torch_PID_RANDOM_NUMBER
+    return int(parts[1]) if parts[0] == "torch" and len(parts) > 1 and parts[1].isdigit() else None
+
+
+def _mapped_files() -> set[str]:
+    """Of all processes that may have mapped files of this user, which are those whose maps this user may read."""
+    maps = (read_or_none(REAL, f"/proc/{pid}/maps") or "" for pid in list_pids(REAL))
+    return {line.split(maxsplit=5)[-1] for text in maps for line in text.splitlines() if "/dev/shm/torch_" in line}
 
 
 def _close_queue(queue: Any) -> None:

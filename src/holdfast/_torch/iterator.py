@@ -33,7 +33,7 @@ _SHOWN_SAMPLES = 8
 _SHOWN_BATCHES = 4
 _TOO_MANY = (
     "Too many open files: wanted one more descriptor, to fetch a batch from a worker, got none. `holdfast doctor` says "
-    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') does without"
+    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') takes one for a batch, not one a tensor"
 )
 
 
@@ -64,7 +64,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         self._ended_by: str | None = None
         # Batches that were not copied may be in use under their file names, here or where they were sent on to.
         self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
-        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, sweep=keep_safe)
+        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, copies=keep_safe)
         self._crew.iterator = weakref.ref(self)
         self._closer = close_when_dropped(self, self._crew.close)
         self._closer.atexit = False  # crew.py has its own
@@ -248,7 +248,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         if not self._crew.closed:
             return  # a forked child's copy
         self._closer.detach()
-        self._index_queues, self._workers, self._inbox = [], [], None
+        self._index_queues, self._inbox = [], None  # _workers stay: they say how they ended
         self._worker_result_queue = self._data_queue = self._workers_done_event = None
         self._asked = {}
         if self._ended_by is not None:

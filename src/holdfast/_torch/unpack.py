@@ -1,6 +1,6 @@
 """From a message to a batch: descriptors fetched in bounded time, tensors copied out of shared memory.
 
-A message names what the pickle is to be rebuilt with. Two of these names get another meaning here, so nothing of torch
+A message names what the pickle is to be rebuilt with. Some of these names get another meaning here, so nothing of torch
 or multiprocessing is patched, and a batch may be of any shape.
 """
 
@@ -13,34 +13,47 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from multiprocessing import process, reduction
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-import torch
-import torch.multiprocessing.reductions
-
+from .copies import Copies
 from .inbox import Patience
+from .parcels import open_parcel, read_storages, take_storage
 
-_reductions: Any = torch.multiprocessing.reductions  # untyped, as all of this is inside torch
-_storage: Any = torch.storage
 _DUP_FD = ("multiprocessing.resource_sharer", "DupFd")
-_REBUILD_TENSOR = ("torch.multiprocessing.reductions", "rebuild_tensor")
+_COPIED = ("rebuild_storage_fd", "rebuild_typed_storage", "rebuild_tensor")
+_OPEN_PARCEL = (open_parcel.__module__, open_parcel.__name__)
+_TAKE_STORAGE = (take_storage.__module__, take_storage.__name__)
+_Meanings = dict[tuple[str, str], Any]
 _now = threading.local()  # `patience`, of the message that this thread is at
 
 
 def unpack(message: bytes, patience: Patience, *, keep_safe: bool) -> Any:
     _now.patience = patience
-    return _Unpickler(message, keep_safe).load()
+    meanings: _Meanings = {_DUP_FD: _FetchedDescriptor}
+    if not keep_safe:
+        return _Unpickler(message, meanings).load()
+    copies = Copies()
+    meanings[_OPEN_PARCEL] = _opened
+    meanings |= {("torch.multiprocessing.reductions", name): getattr(copies, name) for name in _COPIED}
+    try:
+        batch = _Unpickler(message, meanings).load()
+        copies.finish()  # when the unpickler is gone, whose memo holds every storage
+    finally:
+        copies.close()
+    return batch
+
+
+def _opened(message: bytes, sizes: list[int], data: Any) -> Any:
+    meanings = {_DUP_FD: _FetchedDescriptor, _TAKE_STORAGE: read_storages(sizes, data).__getitem__}
+    return _Unpickler(message, meanings).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, message: bytes, keep_safe: bool) -> None:
+    def __init__(self, message: bytes, meanings: _Meanings) -> None:
         super().__init__(io.BytesIO(message))
-        self._meanings: dict[tuple[str, str], Any] = {_DUP_FD: _FetchedDescriptor}
-        if keep_safe:
-            self._meanings[_REBUILD_TENSOR] = _copying_rebuild()
+        self._meanings = meanings
 
     def find_class(self, module: str, name: str) -> Any:
         meaning = self._meanings.get((module, name))
@@ -76,40 +89,3 @@ def _connect(address: str, patience: Patience) -> Connection:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         sock.connect(address)
         return Connection(sock.detach())
-
-
-def _copying_rebuild() -> Callable[[Any, Any, Any], torch.Tensor]:
-    """torch's `rebuild_tensor` on private memory. Tensors of one message that share memory still do."""
-    copies: dict[int, Any] = {}
-
-    def rebuild(cls: Any, storage: Any, metadata: Any) -> torch.Tensor:
-        offset, size, stride, requires_grad = metadata
-        shared = storage._untyped_storage
-        if shared.device.type != "cpu" or not shared.nbytes():
-            return _rebuilt(cls, storage, metadata)
-        item_bytes = storage.dtype.itemsize
-        first, past = _span(offset, size, stride)
-        if 2 * (past - first) * item_bytes >= shared.nbytes():
-            at = shared.data_ptr()
-            if at not in copies:
-                # The original is kept as well: its address must not be given to another one of this message.
-                copies[at] = (shared.clone(), shared)
-            private, moved = copies[at][0], offset
-        else:  # a small view of something large: one row of a dataset that lives in shared memory
-            private, moved = shared[first * item_bytes : past * item_bytes].clone(), offset - first
-        typed = _storage.TypedStorage(wrap_storage=private, dtype=storage.dtype, _internal=True)
-        return _rebuilt(cls, typed, (moved, size, stride, requires_grad))
-
-    return rebuild
-
-
-def _rebuilt(cls: Any, storage: Any, metadata: Any) -> torch.Tensor:
-    tensor: torch.Tensor = _reductions.rebuild_tensor(cls, storage, metadata)
-    return tensor
-
-
-def _span(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:
-    """The items of its storage that a tensor touches: the first one, and the one behind the last."""
-    if 0 in size:
-        return offset, offset
-    return offset, offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
