@@ -28,6 +28,15 @@ def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
     return None
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Makes what was written to a file survive a power cut, also what was written through other descriptors."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Makes the names in a folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
