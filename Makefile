@@ -40,8 +40,14 @@ demo: $(DONE)/core ## install, then show the main job on data it makes, in under
 .PHONY: test
 test: $(DONE)/test ## install with everything the tests need, then run them: all, and the formats again in pure Python
 	@tools/system-packages.sh
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
-	HOLDFAST_NATIVE=0 $(BIN)/python -m pytest -m formats $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
+	$(RUN_TESTS) $(PYTEST_ARGS)
+	HOLDFAST_NATIVE=0 $(RUN_TESTS) -m formats $(or $(PYTEST_ARGS),$(FORMATS_FILES))$(NOTHING_SELECTED_IS_FINE)
+
+# Finding the tests of all files takes longer than finding them in those that have the mark.
+FORMATS_FILES = $$(grep -rl 'mark[.]formats' tests --include='test_*.py')
+
+# All of them in two processes. Arguments that pick some are for one.
+RUN_TESTS = $(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest,tools/run-tests.sh $(BIN)/python)
 
 # Arguments that pick some tests may pick none of the formats': pytest's code for that is 5.
 NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])

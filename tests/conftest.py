@@ -28,6 +28,10 @@ KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 _call_failed = pytest.StashKey[bool]()
 
 
+SHARED = os.environ.get("HOLDFAST_TESTS_SHARED")  # two runs share the tests: a folder of claims, one for each file
+BACKWARDS = os.environ.get("HOLDFAST_TESTS_FROM") == "end"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing of the user's settings reaches the tests, nothing of the tests reaches the user's cache."""
     for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT]:
@@ -35,6 +39,46 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")
     config.add_cleanup(cache.cleanup)
     os.environ["XDG_CACHE_HOME"] = cache.name
+    if SHARED:
+        leftovers.beside = True
+        leftovers.note_shm("")  # what is there before is nobody's of ours
+
+
+# ---- two runs that share the tests -------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """The same as pytest's own, with those files alone that the other run has not begun (see tools/run-tests.sh)."""
+    if not SHARED or session.config.option.collectonly or session.testsfailed:
+        return None
+    items = _claimed(session.items)
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    for name, test in leftovers.shm_at_the_end().items():
+        session.config.get_terminal_writer().line(f"\nleft behind by {test}, or while it ran: /dev/shm/{name}")
+        session.testsfailed += 1
+    return True
+
+
+def _claimed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """One run takes the files from the first on, the other from the last: they meet somewhere."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    for path in reversed(files) if BACKWARDS else files:
+        try:
+            Path(str(SHARED), str(path.relative_to(TOP)).replace("/", "!")).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield from files[path]
 
 
 # ---- nothing left behind -----------------------------------------------------------------------------------
@@ -49,6 +93,8 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(_call_failed, False):
         return  # the failure's traceback keeps everything of its frames alive
     left = leftovers.wait_until_clean(before)
+    if SHARED:
+        leftovers.note_shm(request.node.nodeid)
     if left.keys() - allowed:
         pytest.fail(leftovers.describe({kind: left[kind] for kind in left.keys() - allowed}), pytrace=False)
 

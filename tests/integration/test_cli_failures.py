@@ -259,6 +259,28 @@ def test_a_command_that_is_ended_leaves_nothing(
     assert list(everything_in(tmp_path)) == []
 
 
+# Ctrl-C while a class is made: Python wraps what comes out of a __set_name__ into a RuntimeError. Another as it ends.
+_INTERRUPTING = """
+import atexit, functools, os, signal
+
+def interrupt(self, owner, name, whole=functools.cached_property.__set_name__):
+    if owner.__name__ == os.environ["INTERRUPTED_CLASS"]:
+        atexit.register(signal.raise_signal, signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    return whole(self, owner, name)
+
+functools.cached_property.__set_name__ = interrupt
+"""
+
+
+@pytest.mark.parametrize("made", ["platform.uname_result", "numpy.finfo"])
+def test_ctrl_c_while_modules_are_loaded(shards: list[Path], tmp_path: Path, made: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTING)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = holdfast("inspect", *shards, PYTHONPATH=path, INTERRUPTED_CLASS=made.rpartition(".")[2])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "holdfast: interrupted\n")
+
+
 def _has_begun(folder: Path) -> bool:
     return any(path.stat().st_size > 0 for path in folder.rglob(".*.partial"))
 

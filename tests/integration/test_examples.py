@@ -58,26 +58,40 @@ def seen(folder: Path) -> str:
 # ---- the examples ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ranks", "step", "save_every"), [(2, 7, 4), (1, 12, 4), (1, 23, 1)])
+# In the middle of an epoch, at its very end, and before its last step.
+KILLS = ((7, 4), (12, 4), (23, 1))  # the step, and how often it saves
+pytestmark = pytest.mark.timeout(4 * TIMEOUT_S + 100)  # four runs each
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs the Python package torch")
-def test_torch_ddp_goes_on_after_a_kill(images: Path, tmp_path: Path, ranks: int, step: int, save_every: int) -> None:
-    """In the middle of an epoch, at its very end, and before its last step; on two ranks first."""
+def test_torch_ddp_goes_on_after_kills(images: Path, tmp_path: Path) -> None:
+    """From the second one on with one rank, and not with two."""
     folder = tmp_path / "run"
-    more = [images, folder, "--save-every", save_every]
-    run_and_kill([*torchrun(2), *more, "--stand-still-at", step], standing=2)
-    run(*torchrun(ranks), *more)
-    saved = step // save_every * save_every
-    assert len(list(folder.glob(f"seen-from-{saved}-rank-*.jsonl"))) == ranks
+    for kill, (step, save_every) in enumerate(KILLS):
+        ranks = 2 if kill < 2 else 1
+        command = [*torchrun(ranks), images, folder, "--save-every", save_every]
+        run_and_kill([*command, "--stand-still-at", step], standing=ranks)
+    run(*torchrun(1), images, folder)
+    assert sorted(path.name for path in folder.glob("seen-from-*")) == [
+        "seen-from-0-rank-0.jsonl",
+        "seen-from-0-rank-1.jsonl",
+        "seen-from-12-rank-0.jsonl",
+        "seen-from-23-rank-0.jsonl",
+        "seen-from-4-rank-0.jsonl",
+        "seen-from-4-rank-1.jsonl",
+    ]
     assert seen(folder) == ONCE
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the Python package tensorflow-cpu")
-@pytest.mark.parametrize(("step", "save_every"), [(7, 4), (12, 4), (23, 1)])
-def test_keras_mirrored_goes_on_after_a_kill(images: Path, tmp_path: Path, step: int, save_every: int) -> None:
-    """The same. One step that is left is as many as Keras looks at before it trains."""
+def test_keras_mirrored_goes_on_after_kills(images: Path, tmp_path: Path) -> None:
+    """One step that is left is as many as Keras looks at before it trains."""
     folder = tmp_path / "run"
-    command = [EXAMPLES / "keras_mirrored.py", images, folder, "--save-every", save_every]
-    run_and_kill([*command, "--stand-still-at", step], standing=1)
+    command = [EXAMPLES / "keras_mirrored.py", images, folder]
+    for step, save_every in KILLS:
+        run_and_kill([*command, "--save-every", save_every, "--stand-still-at", step], standing=1)
     run(*command)
-    assert (folder / f"seen-from-{step // save_every * save_every}-rank-0.jsonl").exists()
+    assert {path.name for path in folder.glob("seen-from-*")} == {
+        f"seen-from-{saved}-rank-0.jsonl" for saved in (0, 4, 12, 23)
+    }
     assert seen(folder) == ONCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
@@ -137,14 +138,20 @@ def test_one_in_use_whose_frames_another_thread_clears() -> None:
         return thing is not None and is_lost(thing)
 
     before = sys.getswitchinterval()
+    # A look goes through all objects that the collector knows. Of the whole suite's these are millions; with none it is
+    # over before the other thread can come between its steps.
+    gc.freeze()
+    known: list[Any] = [[] for _ in range(50_000)]
     sys.setswitchinterval(1e-5)
     thread = threading.Thread(target=use)
     thread.start()
     try:
         while not ways:
             pass
-        assert not any(look() for _ in range(500))
+        assert not any(look() for _ in range(4000))
     finally:
         is_over.set()
         thread.join()
         sys.setswitchinterval(before)
+        known.clear()
+        gc.unfreeze()

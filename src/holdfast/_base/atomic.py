@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import TargetExistsError, WriteError, WriterBusyError
@@ -27,6 +28,15 @@ def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
     return None
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Makes what was written to a file survive a power cut, also what was written through other descriptors."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Makes the names in a folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -34,6 +44,22 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_name(target: Path) -> None:
+    """Makes a name that was just given survive a power cut. WriteError: the file is there, but may be gone then."""
+    try:
+        sync_folder(target.parent)
+    except OSError as error:
+        raise WriteError(f"{target} is there, but may not be on disk for good: {error.strerror}") from error
+
+
+def close_synced(fd: int) -> None:
+    """Closes a descriptor, if it is one, whose file is synced by now or given up: an error of close changes neither.
+    Linux closes it all the same, and a second close could be of another file with the same number."""
+    if fd >= 0:
+        with suppress(OSError):
+            os.close(fd)
 
 
 class PartialFile:
@@ -149,10 +175,9 @@ class PartialFile:
         self._close()
 
     def _close(self) -> None:
-        for fd in (self.fd, self._folder):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self._folder = -1
+        fds, self.fd, self._folder = (self.fd, self._folder), -1, -1
+        for fd in fds:
+            close_synced(fd)
 
 
 def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:

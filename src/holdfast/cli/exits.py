@@ -27,6 +27,7 @@ import click
 
 from ..errors import DataError, HoldfastError, SchemaError
 from ..report.words import printable
+from . import first_cause
 from .overview import holdfast
 from .streams import forget_stdout, prepare_streams
 
@@ -63,6 +64,7 @@ def run(arguments: list[str]) -> int:
 
 def describe(error: BaseException) -> tuple[str, int]:
     """What to say, and the exit code. Nothing to say: "--help" was shown, or nobody reads on."""
+    error = first_cause(error, KeyboardInterrupt, SignalledError)
     match error:
         case click.exceptions.Exit():
             return "", error.exit_code

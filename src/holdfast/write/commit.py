@@ -71,8 +71,9 @@ class Commit:
             if error.errno in _NO_LINKS:
                 text = f"{self._parts}: wanted a filesystem with hard links: {error.strerror}"
                 raise WriteError(text) from error
-            where = error.filename2 or error.filename
-            raise WriteError(f"cannot commit task {self._task!r}: {error.strerror}: {where}") from error
+            name = error.filename2 or error.filename
+            where = "" if name is None else f": {name}"
+            raise WriteError(f"cannot commit task {self._task!r}: {error.strerror}{where}") from error
         except BaseException:
             if not self._is_claimed():
                 self._take_back()

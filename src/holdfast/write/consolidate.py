@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .._base.atomic import sync_folder
+from .._base.atomic import sync_folder, sync_name
 from .._native import codec
 from ..errors import CorruptError, DataError, HoldfastError, InputError, SchemaError, TargetExistsError, WriteError
 from ..formats.hdf5.merge.merge import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
@@ -219,7 +220,8 @@ class _Work:
             self._note(entry.records, entry.bytes, entry.crc32c)
             _give_name(hidden, target, self._overwrite)
         finally:
-            hidden.unlink(missing_ok=True)
+            with suppress(OSError):  # one that stays is written over by the next call
+                hidden.unlink(missing_ok=True)
         return self._made(entry.bytes, entry.crc32c)
 
     def _whole_parts(self) -> list[int]:
@@ -272,8 +274,8 @@ def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
             os.replace(hidden, target)
         else:
             os.link(hidden, target)
-        sync_folder(target.parent)
     except FileExistsError:
         raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
+    sync_name(target)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from .._base.atomic import sync_file
 from ..formats.hdf5.writer import HDF5Writer, Settled
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..schema import Column, Ragged
@@ -81,7 +81,7 @@ def synced_beside(path: Path) -> Iterator[None]:
 
     def sync() -> None:
         try:
-            _sync_file(path)
+            sync_file(path)
         except OSError as error:
             failed.append(error)
 
@@ -97,11 +97,3 @@ def synced_beside(path: Path) -> Iterator[None]:
             thread.join()
     if failed:
         raise failed[0]
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .._base.atomic import close_synced
 from ..errors import WriteError
 from .failpoints import failpoint
 
@@ -61,8 +62,7 @@ class Workspace:
 
     def abandon(self) -> None:
         fd, self.fd = self.fd, -1  # in this order: a Ctrl-C between the two must not have another's number closed later
-        if fd >= 0:
-            os.close(fd)
+        close_synced(fd)
 
     def close(self) -> None:
         """Safe to call twice, and where the folder is gone or read-only by now: what is left is swept by the next."""

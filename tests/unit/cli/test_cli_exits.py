@@ -13,6 +13,12 @@ from holdfast import errors
 from holdfast.cli import main
 from holdfast.cli.exits import SignalledError, describe
 
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
 CASES: list[tuple[BaseException, str, int]] = [
     (click.exceptions.Exit(7), "", 7),
     (SystemExit(5), "", 5),
@@ -32,6 +38,8 @@ CASES: list[tuple[BaseException, str, int]] = [
     (MemoryError(), "out of memory", 3),
     (BrokenExecutor(), "a worker process died (out of memory?); try again with --jobs 1", 3),
     (ImportError("no numpy"), "no numpy; is the installation complete?", 3),
+    (caused(ImportError("numpy"), caused(RuntimeError("__set_name__"), KeyboardInterrupt())), "interrupted", 130),
+    (caused(RuntimeError("__set_name__"), SignalledError(signal.SIGTERM)), "ended by SIGTERM", 143),
     (KeyError("x"), "a bug in holdfast: KeyError: 'x'. With --debug it says where; please report it", 70),
 ]
 

@@ -196,19 +196,97 @@ def test_a_copy_cut_short_is_no_copy(unreliable: type[Unreliable], tmp_path: Pat
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("other", [b"CONTENT", b"", b"CONTENT and more"])
 def test_one_replaced_while_it_is_brought(
-    unreliable: type[Unreliable], memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unreliable: type[Unreliable],
+    memory: fsspec.AbstractFileSystem,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    other: bytes,
 ) -> None:
     whole = MemoryFileSystem.get_file
 
     def replace_and_get(self: Any, rpath: str, lpath: str, **kwargs: Any) -> None:
-        memory.pipe("/a.tar", b"CONTENT")
+        memory.pipe("/a.tar", other)
         whole(self, rpath, lpath, **kwargs)
 
     monkeypatch.setattr(MemoryFileSystem, "get_file", replace_and_get)
     with pytest.raises(InputError, match="replaced in its store while it was brought here"):
         RemoteCache(tmp_path).fetch("unreliable:///a.tar")
+    assert (unreliable.asked, names(tmp_path)) == (1, [])
+
+
+def test_a_package_that_writes_by_another_name(
+    unreliable: type[Unreliable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes what a failed try has left, and gives the name to another file at the end."""
+    whole = Unreliable.get_file
+
+    def get_beside(self: Any, rpath: str, lpath: str, **kwargs: Any) -> None:
+        Path(lpath).unlink(missing_ok=True)
+        whole(self, rpath, f"{lpath}.tmp", **kwargs)
+        os.replace(f"{lpath}.tmp", lpath)
+
+    monkeypatch.setattr(Unreliable, "get_file", get_beside)
+    unreliable.failures = 99
+    with pytest.raises(InputError, match="the line went dead"):
+        RemoteCache(tmp_path).fetch("unreliable:///a.tar")
     assert names(tmp_path) == []
+    unreliable.failures = 2
+    assert Path(RemoteCache(tmp_path).fetch("unreliable:///a.tar")).read_bytes() == b"content"
+    assert names(tmp_path) == ["a.tar"]
+
+
+# Its GET is answered when Ctrl-C has ended the copy: the store's package asks from a thread of its own, and goes on.
+_INTERRUPTED = """
+import asyncio, os, signal, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from fsspec.asyn import get_loop
+from holdfast.read.sources.remote import RemoteCache
+
+is_out, content = threading.Event(), b"content"
+
+class Handler(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+
+    def do_GET(self):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        is_out.wait()
+        self.do_HEAD()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+try:
+    RemoteCache(sys.argv[1]).fetch(f"http://127.0.0.1:{server.server_port}/a.tar")
+except KeyboardInterrupt:
+    print("interrupted", os.listdir(sys.argv[1]))
+is_out.set()
+
+async def all_others():
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+asyncio.run_coroutine_threadsafe(all_others(), get_loop()).result()
+print("then", os.listdir(sys.argv[1]))
+"""
+
+
+def test_ctrl_c_while_a_thread_of_the_store_brings_it(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, tmp_path / "cache"],
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=True,
+    )
+    assert done.stdout == "interrupted []\nthen []\n"
 
 
 # ---- several at once
@@ -249,11 +327,12 @@ def test_a_killed_one_is_taken_over(tmp_path: Path) -> None:
         try:
             assert first.stdout is not None
             assert first.stdout.readline() == b"half\n"
-            (partial,) = cache.iterdir()
+            left = sorted(cache.iterdir())
+            assert len(left) == 2, "its lock, and a folder that the copy is made in"
             # A waiting one gets it as soon as the first is dead.
             with subprocess.Popen([sys.executable, "-c", _FETCH, cache, url], stdout=subprocess.PIPE) as second:
                 other = RemoteCache(cache).fetch(f"file://{tmp_path}/b.tar")
-                assert partial.exists(), "it is still being written"
+                assert all(path.exists() for path in left), "it is still being written"
                 first.send_signal(signal.SIGKILL)
                 path = second.communicate(timeout=BOUND_S)[0].decode().strip()
         finally:
@@ -263,13 +342,19 @@ def test_a_killed_one_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_one_left_is_removed(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    (tmp_path / ".dead-x.tar.partial").write_bytes(b"half")
-    alive = tmp_path / ".alive-y.tar.partial"
+    """Also by one that finds all its copies there."""
     memory.pipe("/a.tar", b"x")
+    alive = tmp_path / ".alive-y.tar.partial"
     with alive.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        RemoteCache(tmp_path).fetch("memory:///a.tar")
-        assert names(tmp_path) == ["a.tar", "y.tar.partial"]
+        alive.with_name(f"{alive.name}.ab").mkdir()
+        for _ in range(2):
+            (tmp_path / ".dead-x.tar.partial").touch()
+            for name in (".dead-x.tar.partial.ab", ".dead-z.tar.partial.cd"):
+                (tmp_path / name).mkdir()
+                (tmp_path / name / "copy").write_bytes(b"half")
+            RemoteCache(tmp_path).fetch("memory:///a.tar")
+            assert names(tmp_path) == ["a.tar", "y.tar.partial", "y.tar.partial.ab"]
 
 
 # ---- read as shards

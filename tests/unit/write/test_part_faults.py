@@ -84,7 +84,7 @@ def test_a_sync_that_fails_commits_nothing(out: Out, monkeypatch: pytest.MonkeyP
     def no(path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(files, "_sync_file", no)
+    monkeypatch.setattr(files, "sync_file", no)
     with pytest.raises(WriteError, match="cannot commit task 't': Input/output error"):
         put(out)
     assert nothing_is_left(out)

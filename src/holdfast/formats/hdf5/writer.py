@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from ..._base.atomic import close_synced
 from ..._native import codec as native
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
@@ -134,9 +135,8 @@ class HDF5Writer:
 
     def abandon(self) -> None:
         """Cuts libhdf5 off from the file. System calls only, so that a forked child can be rid of it at once."""
-        if self.fd >= 0:
-            os.close(self.fd)  # first: one descriptor must be free
-            self.fd = -1
+        fd, self.fd = self.fd, -1
+        close_synced(fd)  # first: one descriptor must be free
         if self._file is not None and self._hdf5_fd >= 0 and _cut_off(self._hdf5_fd):
             self._hdf5_fd = -1  # once: closed behind our back, the number may be anybody's next time
 

@@ -11,20 +11,23 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..._base.atomic import PartialFile, partial_path, target_of_partial
+from ..._base.atomic import PartialFile, partial_path, sync_file, sync_folder
 from ..._base.stores import ask, open_store
 from ...errors import InputError, WriteError, WriterBusyError
 from .handles import OpenFile
 
 MOST_BYTES = 20_000_000_000
+
+_PARTIAL = ".partial"
 
 # What stores tell of an object that changes with it.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino")
@@ -62,6 +65,7 @@ class RemoteCache:
         self.folder = str(default_folder() if folder is None else Path(folder).absolute())
         self.most_bytes = most_bytes
         self._options = dict(options or {})
+        self._swept = False
 
     def fetch(self, url: str) -> str:
         """The path of the copy, brought here if it is not here yet."""
@@ -72,6 +76,9 @@ class RemoteCache:
                 f"{url}: {there.size_bytes:,} bytes do not fit the cache of {self.most_bytes:,} in {self.folder}"
             )
         target = self._target(url, there)
+        if not self._swept:  # what is here already is not brought, and would leave what the dead left where it is
+            self._sweep()
+            self._swept = True
         while not self._has(target, there):
             try:
                 self._bring(url, fs, path, there, target)
@@ -111,24 +118,31 @@ class RemoteCache:
 
     def _bring(self, url: str, fs: Any, path: str, there: _Object, target: str) -> None:
         os.makedirs(self.folder, exist_ok=True)
-        partial = PartialFile(target, overwrite=True)
+        lock = PartialFile(target, overwrite=True)
         try:
             if self._has(target, there):  # somebody was quicker
                 return
-            self._sweep(partial.path.name)
+            self._sweep(lock.path.name)
             self._make_room(there.size_bytes, target)
             free_bytes = shutil.disk_usage(self.folder).free
             if there.size_bytes > free_bytes:
                 raise InputError(f"{url}: {there.size_bytes:,} bytes, but {free_bytes:,} are free in {self.folder}")
-            ask(url, lambda: _download(fs, path, partial, there.size_bytes))
-            if _look_at(url, fs, path) != there:
-                raise InputError(f"{url}: it was replaced in its store while it was brought here")
-            if there.modified_s is not None:
-                os.utime(partial.fd, (time.time(), there.modified_s))
-            partial.commit()
+            # Packages of stores write by name; one that was interrupted may do so later, from a thread of its own. In a
+            # folder that nobody else has, and that is gone by then, this hurts nobody.
+            folder = tempfile.mkdtemp(prefix=f"{lock.path.name}.", dir=self.folder)
+            try:
+                copy = os.path.join(folder, "copy")
+                ask(url, lambda: _download(url, fs, path, copy, there))
+                if there.modified_s is not None:
+                    os.utime(copy, (time.time(), there.modified_s))
+                sync_file(copy)
+                os.replace(copy, target)
+                sync_folder(self.folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
             self._make_room(0, target)  # others may have done the same meanwhile
         finally:
-            partial.discard()
+            lock.discard()
 
     def _make_room(self, needed_bytes: int, keep: str) -> None:
         """Removes what was used longest ago until so many bytes more are within the bound."""
@@ -149,18 +163,32 @@ class RemoteCache:
                 Path(path).unlink(missing_ok=True)
                 total -= size
 
-    def _sweep(self, mine: str) -> None:
-        """Removes what killed processes have left unfinished: nobody holds its lock."""
-        for name in os.listdir(self.folder):
-            if name == mine or target_of_partial(name) is None:
+    def _sweep(self, mine: str = "") -> None:
+        """Removes what killed processes have left unfinished: nobody holds its lock but, of `mine`, this one."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return  # no copy is here yet, or none can be made: whoever brings one is told
+        for name in names:
+            head, partial, tail = name.rpartition(_PARTIAL)
+            if not partial or not head.startswith(".") or name == mine:
                 continue
-            path = os.path.join(self.folder, name)
-            try:
-                with closing(OpenFile(path)) as file:
-                    fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(path)
-            except OSError:
-                pass  # at work, or gone by now
+            with suppress(OSError):  # at work, or gone by now
+                with _locked(os.path.join(self.folder, head + partial), mine):
+                    path = os.path.join(self.folder, name)
+                    shutil.rmtree(path) if tail else os.unlink(path)
+
+
+@contextmanager
+def _locked(path: str, mine: str) -> Iterator[None]:
+    """OSError: somebody else has the lock. Whoever lets go of one removes its folder before: without a lock, a folder
+    is a dead one's."""
+    if os.path.basename(path) == mine or not os.path.lexists(path):
+        yield
+        return
+    with closing(OpenFile(path)) as file:
+        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def _look_at(url: str, fs: Any, path: str) -> _Object:
@@ -187,14 +215,13 @@ def _seconds(info: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _download(fs: Any, path: str, partial: PartialFile, size_bytes: int) -> None:
-    # The store's package writes by name, into the file that is locked here; the name is checked on commit.
-    try:
-        fs.get_file(path, os.path.abspath(partial.path))
-    finally:
-        got = os.fstat(partial.fd).st_size
-    if got != size_bytes:
-        raise ConnectionError(f"wanted {size_bytes:,} bytes, got {got:,}")
+def _download(url: str, fs: Any, path: str, copy: str, there: _Object) -> None:
+    fs.get_file(path, copy)
+    if _look_at(url, fs, path) != there:
+        raise InputError(f"{url}: it was replaced in its store while it was brought here")
+    got = os.path.getsize(copy) if os.path.exists(copy) else 0
+    if got != there.size_bytes:
+        raise ConnectionError(f"wanted {there.size_bytes:,} bytes, got {got:,}")
 
 
 def _wait_for_other(target: str) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ...._base.atomic import PartialFile, sync_folder
+from ...._base.atomic import PartialFile, sync_name
 from ....errors import TargetExistsError, WriteError
 from .failpoints import failpoint
 
@@ -70,9 +70,9 @@ class WorkFolder:
                 os.replace(self.data, self.target)
             else:
                 self._link()
-            sync_folder(self.target.parent)
         except OSError as error:
             raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
+        sync_name(self.target)
         failpoint("merge-linked")
 
     def _link(self) -> None:
