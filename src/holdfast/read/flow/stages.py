@@ -45,10 +45,15 @@ def _inline(items: Items, work: Work, finish: Finish, meter: Meter) -> Items:
     # Closed by hand, here and below: who keeps an error keeps this frame, and with it what is before it.
     with closing(items):
         for item in items:
-            start = perf_counter()
-            outcome = work(given_of(item), _no_tell)
-            meter.add(work.name, perf_counter() - start)
-            yield finish(item, work, outcome)
+            yield finish(item, work, _timed(item, work, meter))
+
+
+def _timed(item: Item, work: Work, meter: Meter) -> Outcome:
+    """A function of its own: the generator must not keep the rows while the next ones are made."""
+    start = perf_counter()
+    outcome = work(given_of(item), _no_tell)
+    meter.add(work.name, perf_counter() - start)
+    return outcome
 
 
 # ---- threads
@@ -62,6 +67,7 @@ class _Job:
     def __init__(self, item: Item, work: Work) -> None:
         self.item, self._work = item, work
         self._given: Given | None = given_of(item)
+        item.rows = {}  # they are let go of with the work, not with what comes of it
         self._doing: Doing | None = None
         self._at_it = 0
         self._is_cancelled = False
@@ -154,6 +160,12 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
         for job in list(waiting):
             job.cancel()
 
+    def settled() -> Item:
+        job = waiting[0]
+        item = finish(job.item, work, job.wait())
+        waiting.popleft()
+        return item
+
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
     halt.on(end)
@@ -168,11 +180,9 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
                 for _ in range(together):
                     jobs.put(waiting[-1])
                 if len(waiting) > workers:
-                    yield finish(waiting[0].item, work, waiting[0].wait())
-                    waiting.popleft()
+                    yield settled()
             while waiting:
-                yield finish(waiting[0].item, work, waiting[0].wait())
-                waiting.popleft()
+                yield settled()
         finally:
             end()
             for thread in threads:
@@ -208,13 +218,16 @@ def _processes(
             waiting.append(item)
             yield Task(given, _Label(item))
 
+    def settled(result: tuple[Outcome, float]) -> Item:
+        outcome, seconds = result
+        meter.add(work.name, seconds, place.workers)
+        return finish(waiting.popleft(), work, outcome)
+
     with closing(items), _pool(work, place, memory_bytes) as pool:
         halt.on(pool.close)
         results: Any = pool.run(tasks())
         try:
-            for outcome, seconds in results:
-                meter.add(work.name, seconds, place.workers)
-                yield finish(waiting.popleft(), work, outcome)
+            yield from map(settled, results)
         finally:
             results.close()
 
