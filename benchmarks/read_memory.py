@@ -1,13 +1,14 @@
 """How far limits(memory=…) holds in RSS: one epoch in a fresh process for every case, over what it began with.
 
 The growth of a case is the highest RSS during the epoch less the RSS right before it, with everything imported: one
-sample was read the same way before. Of worker processes it is the PSS of all processes, less what they take while that
-one sample is read.
+sample was read the same way before. Where functions run in processes it is the PSS of the reading process and of what
+it shares with the workers; `workers` is what these have of their own, less what they have while that sample is read.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -16,46 +17,69 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import holdfast as hold
-from grid import text_grid
+from grid import markdown_grid, text_grid
+from machine import load_average, machine_facts, machine_lines
+from sides import HERE
 from workload import small_columns
 
 ALLOWED = 1.25
 SAMPLE_S = 0.002
 SLOW_S = 0.004
+WORKERS = 2
 PIXELS = 320  # of a side of what the function makes of an image
-HEADS = ("data", "shuffle", "prefetch", "functions", "consumer", "memory=", "growth of RSS", "of the bound", "met")
+HEADS = (
+    "data",
+    "shuffle",
+    "prefetch",
+    "functions",
+    "consumer",
+    "memory=",
+    "before",
+    "growth",
+    "workers",
+    "of the bound",
+    "met",
+)
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """`rows` samples in `shards` files; a batch of `batch` of them; read within `memory_mb`."""
+    """`rows` samples in `shards` files; a batch of `batch` of them; read within `memory_mb`.
+
+    window:  how far they are shuffled, if they are
+    decoded: functions make three times as many bytes of each image, as decoding does; else they are given batches
+    """
 
     format: str
     rows: int
     shards: int
     batch: int
     memory_mb: int
+    window: str = "256MB"
+    decoded: bool = True
 
 
 DATA = {
-    "examples": Data(format="tfrecord", rows=400_000, shards=8, batch=256, memory_mb=50),
-    "labels": Data(format="tfrecord", rows=1_600_000, shards=8, batch=1024, memory_mb=50),
-    "packed": Data(format="tfrecord.gz", rows=320_000, shards=32, batch=256, memory_mb=50),
-    "images": Data(format="tfrecord", rows=1_600, shards=4, batch=32, memory_mb=60),
-    "hdf5": Data(format="h5", rows=40_000, shards=4, batch=256, memory_mb=60),
-    "tar": Data(format="tar", rows=1_600, shards=4, batch=32, memory_mb=60),
-    "files": Data(format="jpg", rows=1_600, shards=1, batch=32, memory_mb=60),
+    "examples": Data(format="tfrecord", rows=240_000, shards=8, batch=256, memory_mb=50),
+    "labels": Data(format="tfrecord", rows=1_200_000, shards=8, batch=1024, memory_mb=50),
+    "packed": Data(format="tfrecord.gz", rows=160_000, shards=16, batch=256, memory_mb=50, window="8MB"),
+    "images": Data(format="tfrecord", rows=1_024, shards=4, batch=16, memory_mb=60),
+    "albums": Data(format="tfrecord", rows=1_024, shards=4, batch=160, memory_mb=60, decoded=False),
+    "hdf5": Data(format="h5", rows=24_000, shards=4, batch=256, memory_mb=60),
+    "tar": Data(format="tar", rows=1_024, shards=4, batch=16, memory_mb=60),
+    "files": Data(format="jpg", rows=1_024, shards=1, batch=16, memory_mb=60),
 }
-WITH_IMAGES = ("images", "tar", "files")
+WITH_IMAGES = ("images", "albums", "tar", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +103,14 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """Every combination, but that consumers differ only where batches are made while they work."""
+    """Every combination; consumers differ only where batches are made ready for them."""
     return [
         Case(data=data, window=window, prefetch_mb=prefetch, where=where, slow=slow)
         for data in DATA
-        for window in (None, "24MB", "256MB")
+        for window in (None, DATA[data].window)
         for prefetch in (0, 20)
         for where in (None, "inline", "threads", "processes")
-        for slow in ((False, True) if prefetch or where in ("threads", "processes") else (False,))
+        for slow in ((False, True) if prefetch else (False,))
     ]
 
 
@@ -166,10 +190,10 @@ def dataset_of(folder: Path, case: Case, part: str) -> hold.Dataset:
     ds = hold.read(home if data.format == "jpg" else str(home / "*"))
     if case.window:
         ds = ds.shuffle(seed=1, window=case.window)
-    if case.where and case.data in WITH_IMAGES:
-        ds = ds.map(image_of, 2 if case.where != "inline" else 0, case.where).batch(data.batch)
+    if case.where and case.data in WITH_IMAGES and data.decoded:
+        ds = ds.map(image_of, WORKERS if case.where != "inline" else 0, case.where).batch(data.batch)
     elif case.where:
-        ds = ds.batch(data.batch).map(doubled, 2 if case.where != "inline" else 0, case.where)
+        ds = ds.batch(data.batch).map(doubled, WORKERS if case.where != "inline" else 0, case.where)
     else:
         ds = ds.batch(data.batch)
     ds = ds.limits(memory=f"{data.memory_mb}MB")
@@ -182,9 +206,18 @@ def rss_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def pss_bytes() -> int:
-    """Of this process and all below it."""
-    return sum(_pss_of(pid) for pid in _tree(os.getpid()))
+class Pss(NamedTuple):
+    """`own`: of this process, and what all share with it. `workers`: what those below it have of their own."""
+
+    own: int
+    workers: int
+
+
+def pss_bytes() -> Pss:
+    this, *below = [_pss_of(pid) for pid in _tree(os.getpid())]
+    shared = sum(one.get("Pss_Shmem", 0) for one in (this, *below))
+    own, *others = [one.get("Pss_Anon", 0) + one.get("Pss_File", 0) for one in (this, *below)]
+    return Pss(own + shared, sum(others))
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -197,25 +230,25 @@ def _tree(pid: int) -> Iterator[int]:
             continue
 
 
-def _pss_of(pid: int) -> int:
+def _pss_of(pid: int) -> dict[str, int]:
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0
+        lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
+    except OSError:
+        return {}
+    return {name.rstrip(":"): int(value) * 1024 for name, value, *_ in lines}
 
 
 class Peak:
     """The highest PSS, by a thread that looks every few milliseconds."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.highest = Pss(0, 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
     def _look(self) -> None:
         while not self._over.is_set():
-            self.bytes = max(self.bytes, pss_bytes())
+            self.highest = Pss(*map(max, self.highest, pss_bytes()))
             self._over.wait(SAMPLE_S)
 
     def __enter__(self) -> Peak:
@@ -229,23 +262,23 @@ class Peak:
 
 def run_case(folder: Path, case: Case) -> dict[str, Any]:
     many = case.where == "processes"
-    start = 0
+    before = Pss(0, 0)
     with dataset_of(folder, case, "one").iterate() as it:
         for _ in it:
-            start = pss_bytes()
+            before = pss_bytes()
     ds = dataset_of(folder, case, "all").plan()
+    ctypes.CDLL(None).malloc_trim(0)  # what looking at the files left free would hide as much of the growth
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    start = pss_bytes().own if many else rss_bytes("VmRSS")
     samples = 0
-    if not many:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
-        start = rss_bytes("VmRSS")
-    with Peak() if many else threading.Lock() as peak, ds.iterate() as it:
+    with Peak() if many else nullcontext() as peak, ds.iterate() as it:
         for batch in it:
             samples += len(next(iter(batch.values())))
             if case.slow:
                 time.sleep(SLOW_S)
-        told = it.stats().memory_most_bytes
-    growth = (peak.bytes if many else rss_bytes("VmHWM")) - start
-    return {"growth_bytes": growth, "samples": samples, "told_bytes": told}
+    highest = peak.highest.own if peak else rss_bytes("VmHWM")
+    workers = peak.highest.workers - before.workers if peak else 0
+    return {"growth_bytes": highest - start, "workers_bytes": workers, "samples": samples}
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------
@@ -262,7 +295,7 @@ def measure(folder: Path, case: Case, rounds: int) -> dict[str, Any]:
             check=False,
         )
         if child.returncode:
-            return {"error": child.stderr.strip().splitlines()[-1][-160:]}
+            return {"error": child.stderr.strip().splitlines()[-1]}
         found.append(json.loads(child.stdout))
     worst = max(found, key=lambda one: one["growth_bytes"])
     if any(one["samples"] != DATA[case.data].rows for one in found):
@@ -270,20 +303,81 @@ def measure(folder: Path, case: Case, rounds: int) -> dict[str, Any]:
     return worst
 
 
-def cells_of(case: Case, found: dict[str, Any]) -> tuple[str, ...]:
+def cells_of(case: Case, found: dict[str, Any], before: dict[str, Any] | None) -> tuple[str, ...]:
+    cells = (*case.cells, _growth(before), _growth(found))
     if "error" in found:
-        return (*case.cells, found["error"], "", "NO")
-    part = found["growth_bytes"] / (DATA[case.data].memory_mb * 1e6)
-    met = "yes" if part <= ALLOWED else "NO"
-    return (*case.cells, f"{found['growth_bytes'] / 1e6:.1f} MB", f"{part:.2f}", met)
+        return (*cells, "", "", "refused" if "InputError" in found["error"] else found["error"])
+    part = _part(case, found)
+    need = _need_mb(case)
+    if part <= ALLOWED:
+        met = "yes"
+    else:
+        met = "NO" if need <= DATA[case.data].memory_mb else f"no: the batches alone need {need:.0f} MB"
+    workers = f"{found['workers_bytes'] / 1e6:.1f} MB" if found["workers_bytes"] else ""
+    return (*cells, workers, f"{part:.2f}", met)
+
+
+def _need_mb(case: Case) -> float:
+    """What limits() says that batches need: three, and three more for every worker, beside those made ready."""
+    data = DATA[case.data]
+    made = data.decoded and case.where is not None
+    row_bytes = (
+        (3 * PIXELS**2 if made else 100_000) if case.data in WITH_IMAGES else 4096 if data.format == "h5" else 335
+    )
+    workers = {None: 0, "inline": 1}.get(case.where, WORKERS)
+    return case.prefetch_mb + 3 * (1 + workers) * data.batch * row_bytes / 1e6
+
+
+def _growth(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    return "refused" if "error" in found else f"{found['growth_bytes'] / 1e6:.1f} MB"
+
+
+def save_plot(results: dict[Case, dict[str, Any]], before: dict[str, Any], path: Path, caption: str) -> None:
+    from matplotlib.figure import Figure
+
+    from bars import CONTEXT, INK, MET, PALE
+
+    figure = Figure(figsize=(11, 5), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    names = list(DATA)
+    for key, found in before.items():
+        if "error" not in found:
+            case = Case(**json.loads(key))
+            place = names.index(case.data) - 0.15
+            axes.plot(place, _part(case, found), "o", color=CONTEXT, label="before", alpha=0.6)
+    for case, found in results.items():
+        if "error" not in found:
+            place = names.index(case.data) + (0.15 if before else 0)
+            axes.plot(place, _part(case, found), "o", color=MET, label="now", alpha=0.6)
+    axes.axhline(1, color=INK, linewidth=1.4)
+    axes.axhline(ALLOWED, color=INK, linewidth=1, linestyle=":")
+    axes.set_ylim(0)
+    axes.set_xticks(range(len(names)), names, color=INK)
+    axes.set_ylabel("growth of RSS ÷ limits(memory=…)", color=INK)
+    axes.set_title("One epoch: how much memory it takes, of what it may", color=INK, weight="bold", loc="left")
+    axes.grid(axis="y", color="#e3e7eb", linewidth=0.8)
+    handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    axes.legend(named.values(), named.keys(), frameon=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    figure.supxlabel(caption, size=8, color=PALE)
+    figure.savefig(path)
+
+
+def _part(case: Case, found: dict[str, Any]) -> float:
+    return float(found["growth_bytes"] / (DATA[case.data].memory_mb * 1e6))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="the largest growth of so many runs counts (3)")
-    parser.add_argument("--only", metavar="TEXT", help="cases with all these words in their row, joined by commas")
-    parser.add_argument("--data", type=Path, help="where the data (1 GB) are made, once, and stay")
+    parser.add_argument("--only", metavar="WORDS", help="cases with all these words in their row, joined by commas")
+    parser.add_argument("--data", type=Path, help="where the data (0.7 GB) are made, once, and stay")
     parser.add_argument("--out", type=Path, help="where to save; of a whole run benchmarks/results")
+    parser.add_argument("--before", type=Path, help="read_memory.json of another run, to be shown beside this one")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = arguments.data or Path(tempfile.gettempdir()) / f"holdfast-bench-memory-{os.getuid()}"
@@ -295,11 +389,31 @@ def main() -> None:
     cases = [case for case in all_cases() if all(word in case.cells for word in words)]
     for name in dict.fromkeys(case.data for case in cases):
         make_data(folder, name, lambda text: print(text, file=sys.stderr, flush=True))
-    lines = []
+    before = json.loads(arguments.before.read_text())["cases"] if arguments.before else {}
+    results, lines = {}, []
     for case in cases:
-        lines.append(cells_of(case, measure(folder, case, arguments.rounds)))
+        results[case] = measure(folder, case, arguments.rounds)
+        lines.append(cells_of(case, results[case], before.get(json.dumps(asdict(case)))))
         print("  ".join(lines[-1]), file=sys.stderr, flush=True)
     print(text_grid(HEADS, lines))
+    out = arguments.out or (None if words else HERE / "results")
+    if out is not None:
+        report = {
+            "machine": {**machine_facts(folder), "load_average": [load_average()]},
+            "versions": {"holdfast": hold.__version__, "numpy": np.__version__},
+            "quick": False,
+            "cases": {json.dumps(asdict(case)): found for case, found in results.items()},
+        }
+        save(out, report, lines, results, before)
+
+
+def save(out: Path, report: dict[str, Any], lines: list[Any], results: Any, before: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    told = machine_lines(report)[0]
+    (out / "read_memory.json").write_text(json.dumps(report, indent=1) + "\n")
+    head = f"# limits(memory=…) in RSS\n\n{(__doc__ or '').strip()}\n\n{told}\n\n"
+    (out / "read_memory.md").write_text(head + markdown_grid(HEADS, lines) + "\n")
+    save_plot(results, before, out / "read_memory.png", told)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ class Fetcher:
             yield self._item(step)
 
     def _item(self, step: Step) -> Item:
+        self._room.trim()
         places, kept = step.places, self._numbers(len(step))
         held = None if self._cache is None else self._held(self._cache, places, kept)
         if held is not None and held.found:

@@ -69,7 +69,7 @@ class Pipeline:
         self._before, self._behind = plan_stages(settings, schema)
         self.room = Room(settings, [stage.place for stage in (*self._before, *self._behind)])
         self._halt = halt
-        self._losses, self._meter, self._memory_bytes = losses, meter, settings.memory_bytes
+        self._losses, self._meter = losses, meter
         self._form: dict[str, Any] = {}
         self._counts = settings.prefetch_bytes > 0  # only who keeps batches needs to know how large they are
 
@@ -83,7 +83,7 @@ class Pipeline:
         return self._measured(items)
 
     def _stage(self, items: Items, stage: Stage) -> Items:
-        return run_stage(items, stage.work, stage.place, self._finish, self._meter, self._memory_bytes, self._halt)
+        return run_stage(items, stage.work, stage.place, self._finish, self._meter, self.room, self._halt)
 
     def _measured(self, items: Items) -> Items:
         with closing(items):

@@ -165,7 +165,7 @@ class Shelf:
         if block not in self._beforehand and self._held_bytes + self._promised_bytes + about > self.bound_bytes:
             self._unwish()
             if self._held_bytes + about > self.bound_bytes:
-                self._no_room(block, about)
+                self._no_room(block)
                 return
         batch = self._read_block(block)
         slot = self._free.pop() if self._free else len(self._pool)
@@ -176,14 +176,16 @@ class Shelf:
         self._swell = max(self._swell, size / max(1, int(self._blocks.size_bytes[block])))
         self._meter.hold(size)
 
-    def _no_room(self, block: int, about: int) -> None:
+    def _no_room(self, block: int) -> None:
         """Its samples are read one by one then. A packed shard has no such way."""
         shard = int(self._blocks.shard[block])
         if not self._library.seekable(shard):
+            needed = sum(self._about(one) for one in self._users if not self._singly[one])
             raise InputError(
-                f"{self._library.paths[shard]}: it is packed, and takes about {about:,} bytes of memory beside the "
-                f"{self._held_bytes:,} in use, more than the {self.bound_bytes:,} that limits(memory=…) leaves for it: "
-                "raise that, lower shuffle(window=…), or unpack the file"
+                f"{self._library.paths[shard]}: it is packed, so it is held unpacked as long as its window is in use: "
+                f"expected windows of at most {self.bound_bytes:,} bytes, which limits(memory=…) leaves for them, got "
+                f"{needed:,}: raise it by at least {needed - self.bound_bytes:,} bytes, lower shuffle(window=…), or "
+                "unpack the file"
             )
 
     def _drop(self, block: int) -> None:
