@@ -204,6 +204,7 @@ class Fetcher:
         stay = np.flatnonzero(which >= 0)
         if len(stay) == len(places) and len(sources) == 1 and (row == np.arange(len(row))).all():
             return sources[0], None
+        self._room.trim()  # the user has let go of the last batch meanwhile
         with self._meter.timed("gather"):
             rows = self._put_together(sources, which[stay], row[stay])
         return rows, None if len(stay) == len(places) else stay

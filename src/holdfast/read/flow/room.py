@@ -13,7 +13,8 @@ import mmap
 from ..settings import Function, Settings
 
 _LARGE_BYTES = 1 << 20  # smaller steps leave little behind
-_MOST_STEPS = 64  # between two trims that were of no use
+_IN_VAIN = 8  # so many trims in a row that were of no use; those behind them are ever rarer
+_MOST_STEPS = 64
 
 
 class Room:
@@ -26,7 +27,8 @@ class Room:
         self._step_bytes = 0
         self._made_bytes = 0
         self._begun_bytes = _resident_bytes()
-        self._pause = self._left = 0  # steps between two trims, and until the next
+        self._in_vain = 0  # trims that were of no use
+        self._pause = 0  # steps until the next
 
     def step(self, size_bytes: int) -> None:
         """Steps are about so large as they are read."""
@@ -67,19 +69,17 @@ class Room:
         """
         if self._step_bytes < _LARGE_BYTES or _malloc_trim is None:
             return
-        self._left -= 1
-        if self._left > 0:
+        self._pause -= 1
+        if self._pause > 0:
             return
         next_bytes = 2 * self._step_bytes + max(self._step_bytes, self._made_bytes)
         before = _resident_bytes()
         if before - self._begun_bytes + next_bytes <= self.most_bytes:
-            self._pause = self._left = 0
             return
         _malloc_trim(0)
         # Others in this process may take memory, too: trying in vain at every step would only cost time.
-        of_use = before - _resident_bytes() >= self._step_bytes // 2
-        self._pause = 0 if of_use else min(_MOST_STEPS, 2 * self._pause + 1)
-        self._left = self._pause
+        self._in_vain = 0 if before - _resident_bytes() >= self._step_bytes // 2 else self._in_vain + 1
+        self._pause = min(_MOST_STEPS, 1 << max(0, min(self._in_vain, 2 * _IN_VAIN) - _IN_VAIN))
 
 
 def _resident_bytes() -> int:
