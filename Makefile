@@ -107,6 +107,7 @@ bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; print
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/look.py
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/read.py
+	$(BIN)/python benchmarks/read_memory.py
 	$(BIN)/python benchmarks/write.py
 
 .PHONY: docs

@@ -199,11 +199,28 @@ class Dataset:
     # ---- bounds
 
     def prefetch(self, most: str | int = "256MB") -> Dataset:
-        """Batches are made ready by a thread before they are asked for, up to so many bytes. 0: none."""
+        """Batches are made ready by a thread before they are asked for, up to so many bytes, but at least one. 0: none.
+
+        They are part of limits(memory=…).
+        """
         return self._with(prefetch_bytes=0 if most == 0 else parse_bytes(most))._checked()
 
     def limits(self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None) -> Dataset:
-        """The most files open at once ("auto": half of what this process may still open), and bytes held in memory."""
+        """Sets the most files open at once ("auto": half of what this process may still open), and bytes of memory.
+
+        memory: what an iteration adds to this process: blocks that are held or read beforehand, the order of the
+            samples in the window (8 bytes each), batches that are being read or are in functions, those that prefetch()
+            made ready, and the one given last. RSS stays within a quarter above it, as allocators keep some.
+
+        It must be enough for prefetch() and three batches, and three more for every worker (for one, where functions
+        run inline), as they are read or as functions made them, whichever is larger: so many are made however small
+        `memory` is. When blocks do not fit beside them, samples are read one by one: slower, the same order. Packed
+        shards in the window must fit unpacked.
+
+        On top come: the interpreter and what is imported, batches you keep, cache(), what functions keep, the index of
+        files (8 bytes a record of open TFRecords; up to 32 MB stay for the process), and what each worker process has
+        of its own: interpreter, imports, the batch it works at and what it makes of it.
+        """
         changes: dict[str, Any] = {}
         if open_files is not None:
             changes["open_files"] = "auto" if open_files == "auto" else whole("open_files", open_files, 1)

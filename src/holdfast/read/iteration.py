@@ -25,6 +25,7 @@ from .flow.item import Item, Items
 from .flow.keep import SampleCache
 from .flow.losses import Loss, Losses
 from .flow.pipeline import Pipeline
+from .flow.room import Room
 from .flow.samples import split_samples
 from .flow.stats import Meter, Stats
 from .order.shards import Cut, Part, walk
@@ -39,6 +40,7 @@ _ONE_BY_ONE = 256  # samples that are read together when no batch was asked for
 _FEW_LOST = 3  # iterations that the collector has not found yet
 _AT_ONCE_BYTES = 16 << 20
 _AT_ONCE_MOST = 1 << 15
+_AT_ONCE_PART = 16  # of the memory there is
 
 
 class Iteration:
@@ -249,7 +251,16 @@ class _Running:
         try:
             pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
             self._fetched = self._raw(
-                source, settings, of._cut, of._part, of._position, of._stop, of._losses, of._meter, of._cache
+                source,
+                settings,
+                of._cut,
+                of._part,
+                of._position,
+                of._stop,
+                of._losses,
+                of._meter,
+                of._cache,
+                pipeline.room,
             )
             items = pipeline.run(self._fetched, of._cache)
             if settings.prefetch_bytes:
@@ -272,6 +283,7 @@ class _Running:
         losses: Losses,
         meter: Meter,
         cache: SampleCache | None,
+        room: Room,
     ) -> Items:
         """The rows of all steps, epoch after epoch, up to epoch `stop`."""
         epoch, done = position.epoch, position.done
@@ -282,7 +294,7 @@ class _Running:
                 order,
                 source.schema(),
                 epoch=epoch,
-                memory_bytes=settings.memory_bytes - settings.prefetch_bytes,
+                room=room,
                 losses=losses,
                 meter=meter,
                 skip_corrupt=settings.on_corrupt != "raise",
@@ -290,7 +302,7 @@ class _Running:
                 as_samples=bool(settings.functions) and settings.functions[0].each == "sample",
             )
             try:
-                for run in walk(order, cut, part, done, _at_once(order, part)):
+                for run in walk(order, cut, part, done, _at_once(order, settings)):
                     yield from fetcher.steps(run, part.rank, part.world)
             finally:
                 fetcher.close()
@@ -325,23 +337,36 @@ def _give(items: Items, settings: Settings, part: Part, meter: Meter) -> Generat
         for item in items:
             if settings.batched:
                 meter.samples += len(item.kept)
-                yield item.rows, Position(item.epoch, item.done)
+                yield _taken(item), Position(item.epoch, item.done)
             else:
                 yield from _give_each(item, part, meter)
 
 
+def _taken(item: Item) -> Any:
+    """Its rows, which are the user's alone from now on: stages still have the item while they make the next one."""
+    rows, item.rows = item.rows, None
+    return rows
+
+
 def _give_each(item: Item, part: Part, meter: Meter) -> Generator[tuple[Any, Position], None, None]:
-    samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
+    rows = _taken(item)
+    samples = split_samples(rows) if isinstance(rows, dict) else rows
+    del rows
     for place, sample in zip(item.kept.tolist(), samples, strict=True):
         meter.samples += 1
         yield sample, Position(epoch=item.epoch, done=min(item.done, item.start + (place + 1) * part.world))
 
 
-def _at_once(order: Sequenced, part: Part) -> int:
-    """Samples of a rank that are planned together: enough that every lane has some, and few enough to be held."""
+def _at_once(order: Sequenced, settings: Settings) -> int:
+    """Samples of a rank that are planned together: enough that every lane has some, and few enough to be held.
+
+    The windows of all of them are held at once: where memory is short, the next ones shall not begin long before those
+    before them end.
+    """
     blocks = order.blocks
-    each = int(blocks.size_bytes.sum()) // max(1, order.samples) or 1
-    return max(256, min(_AT_ONCE_MOST, _AT_ONCE_BYTES // each))
+    each = int(blocks.size_bytes.sum()) // max(1, blocks.samples) or 1
+    most_bytes = min(_AT_ONCE_BYTES, (settings.memory_bytes - settings.prefetch_bytes) // _AT_ONCE_PART)
+    return max(256, min(_AT_ONCE_MOST, most_bytes // each))
 
 
 def cut_of(settings: Settings, world: int) -> Cut:

@@ -209,6 +209,7 @@ class Records:
             if cache:
                 try:
                     save_index(self.path, self._source, found, "cache", stamp)
+                    _recent.keep(self._source, _Index(found, _sample(self._source, found)))
                 except (OSError, WriteError):
                     pass  # no home, a full disk, another process doing the same: it was only to save time
         return found

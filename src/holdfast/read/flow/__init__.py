@@ -6,6 +6,7 @@ item.py        what goes through: the rows of one step
 fetch.py       rows of data for places of the order
 shelf.py       blocks that are held until their window is passed, within a bound of memory
 beforehand.py  blocks of windows to come, read meanwhile
+room.py        how the memory is shared between blocks and batches
 around.py      samples of a shard in which some are damaged
 work.py        the user's functions on one step, and the batch made of it
 stages.py      where that runs: here, on threads, in processes

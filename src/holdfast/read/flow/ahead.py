@@ -44,17 +44,21 @@ class _Ahead:
         self._thread.start()
 
     def _make(self) -> None:
-        ready = ready_bytes = 0
+        ready = ready_bytes = last_bytes = 0
         try:
-            for item in self._items:
-                while ready and ready_bytes + item.size_bytes > self._most_bytes and not self._stopped:
+            while not self._stopped:
+                # Before it is made, for it takes memory from then on; it will be about as large as the last one.
+                while ready and ready_bytes + last_bytes > self._most_bytes and not self._stopped:
                     taken = self._taken.get()
                     ready, ready_bytes = ready - 1, ready_bytes - (taken or 0)
-                if self._stopped:
+                item = None if self._stopped else next(self._items, None)
+                if item is None or self._stopped:
                     return
-                ready, ready_bytes = ready + 1, ready_bytes + item.size_bytes
-                self._meter.hold(item.size_bytes)
+                last_bytes = item.size_bytes
+                ready, ready_bytes = ready + 1, ready_bytes + last_bytes
+                self._meter.hold(last_bytes)
                 self._ready.put(item)
+                del item  # the user has it, and lets go of it while the next one is made
         except BaseException as error:  # noqa: BLE001 - it is raised where the next item is asked for
             self._error = error
         finally:

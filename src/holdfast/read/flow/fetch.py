@@ -27,6 +27,7 @@ from .around import read_around
 from .item import Item, Sample
 from .keep import Held, SampleCache
 from .losses import Losses
+from .room import Room
 from .samples import rows_of, split_samples
 from .shelf import Shelf
 from .stats import Meter
@@ -45,6 +46,10 @@ class Ordered(Protocol):
     @property
     def samples(self) -> int: ...
 
+    @property
+    def nbytes(self) -> int:
+        """What it keeps in memory by now."""
+
     def windows(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Ints]]: ...
 
 
@@ -58,7 +63,7 @@ class Fetcher:
         schema: Schema,
         *,
         epoch: int,
-        memory_bytes: int,
+        room: Room,
         losses: Losses,
         meter: Meter,
         skip_corrupt: bool = False,
@@ -70,12 +75,13 @@ class Fetcher:
         self._skip, self._cache, self._as_samples = skip_corrupt, cache, as_samples
         self._all_cached = cache is not None and len(cache) >= order.blocks.samples
         self._arange = np.zeros(0, np.int64)
+        self._room = room
+        self._sample_bytes = int(order.blocks.size_bytes.sum()) // max(1, order.blocks.samples) + 1
         self._shelf = Shelf(
             library,
             order.blocks,
             schema,
             self._wanted_singly(order.blocks),
-            memory_bytes,
             meter,
             self._read_around if skip_corrupt else None,
         )
@@ -92,18 +98,18 @@ class Fetcher:
 
     def steps(self, run: Run, rank: int, world: int) -> Iterator[Item]:
         """The rows of these steps. What their windows need and is not held is read first."""
+        together = self._steps_together(run)
+        self._room.step(together * len(run.steps[0]) * self._sample_bytes)
+        self._shelf.bound_bytes = self._room.for_blocks(self._order.nbytes)
         self._shelf.turn(dict(self._order.windows(run.first, run.stop, rank, world)))
         stop = min(run.stop + _RUNS_AHEAD * (run.stop - run.first), self._order.samples)
         self._shelf.expect(dict(self._order.windows(min(run.stop, stop), stop, rank, world)))
-        together = self._steps_together(run)
         for at in range(0, len(run.steps), together):
             yield from self._some(run.steps[at : at + together], run.places, at)
 
     def _steps_together(self, run: Run) -> int:
         """Steps that are picked out and decoded in one go: so many that Python's part of it is small."""
-        blocks = self._order.blocks
-        sample_bytes = int(blocks.size_bytes.sum()) // max(1, blocks.samples) + 1
-        return max(1, _TOGETHER_BYTES // (sample_bytes * max(1, len(run.steps[0]))))
+        return max(1, _TOGETHER_BYTES // (self._sample_bytes * max(1, len(run.steps[0]))))
 
     def _some(self, steps: list[Step], all_places: Places, first: int) -> Iterator[Item]:
         """The same, of a few steps of one length whose rows are all held and whole; else one after the other."""
@@ -121,6 +127,7 @@ class Fetcher:
             yield self._item(step)
 
     def _item(self, step: Step) -> Item:
+        self._room.trim()
         places, kept = step.places, self._numbers(len(step))
         held = None if self._cache is None else self._held(self._cache, places, kept)
         if held is not None and held.found:
@@ -197,6 +204,7 @@ class Fetcher:
         stay = np.flatnonzero(which >= 0)
         if len(stay) == len(places) and len(sources) == 1 and (row == np.arange(len(row))).all():
             return sources[0], None
+        self._room.trim()  # the user has let go of the last batch meanwhile
         with self._meter.timed("gather"):
             rows = self._put_together(sources, which[stay], row[stay])
         return rows, None if len(stay) == len(places) else stay

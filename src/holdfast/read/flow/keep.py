@@ -134,11 +134,14 @@ class SampleCache:
         """Keeps what is new in every item, and puts in what was kept before."""
         with closing(items):
             for item in items:
-                samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
-                own = dict(zip(item.kept.tolist(), samples, strict=True))
-                held, item.held = item.held, None
-                self._keep_new(item, held, own)
-                yield self._whole(item, held, own)
+                yield self._merged(item)
+
+    def _merged(self, item: Item) -> Item:
+        samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
+        own = dict(zip(item.kept.tolist(), samples, strict=True))
+        held, item.held = item.held, None
+        self._keep_new(item, held, own)
+        return self._whole(item, held, own)
 
     def _keep_new(self, item: Item, held: Held, own: dict[int, Sample]) -> None:
         blocks = item.blocks

@@ -18,6 +18,7 @@ from .halt import Halt
 from .item import Item, Items
 from .keep import SampleCache
 from .losses import Losses
+from .room import Room
 from .stages import run_stage
 from .stats import Meter
 from .work import Failure, Outcome, Work
@@ -66,8 +67,9 @@ class Pipeline:
 
     def __init__(self, settings: Settings, schema: Schema, losses: Losses, meter: Meter, halt: Halt) -> None:
         self._before, self._behind = plan_stages(settings, schema)
+        self.room = Room(settings, [stage.place for stage in (*self._before, *self._behind)])
         self._halt = halt
-        self._losses, self._meter, self._memory_bytes = losses, meter, settings.memory_bytes
+        self._losses, self._meter = losses, meter
         self._form: dict[str, Any] = {}
         self._counts = settings.prefetch_bytes > 0  # only who keeps batches needs to know how large they are
 
@@ -81,21 +83,24 @@ class Pipeline:
         return self._measured(items)
 
     def _stage(self, items: Items, stage: Stage) -> Items:
-        return run_stage(items, stage.work, stage.place, self._finish, self._meter, self._memory_bytes, self._halt)
+        return run_stage(items, stage.work, stage.place, self._finish, self._meter, self.room, self._halt)
 
     def _measured(self, items: Items) -> Items:
         with closing(items):
             for item in items:
-                rows = item.rows
-                if isinstance(rows, dict):
-                    if rows and not self._form:
-                        self._form = _form_of(rows)
-                    elif not rows:  # what the functions would have made of no sample is not known: as they did before
-                        item.rows = rows = {name: column[:0] for name, column in self._form.items()}
-                    item.size_bytes = _size(rows) if self._counts else 0
-                elif isinstance(rows, list):
-                    item.size_bytes = sum(map(_size, rows)) if self._counts else 0
+                self._measure(item)
                 yield item
+
+    def _measure(self, item: Item) -> None:
+        """A function of its own: the generator must not keep the rows while the next ones are made."""
+        rows = item.rows
+        if isinstance(rows, dict):
+            if rows and not self._form:
+                self._form = _form_of(rows)
+            elif not rows:  # what the functions would have made of no sample is not known: as they did before
+                item.rows = rows = {name: column[:0] for name, column in self._form.items()}
+        if self._counts:
+            item.size_bytes = sum(map(_size, rows)) if isinstance(rows, list) else _size(rows)
 
     def _finish(self, item: Item, work: Work, outcome: Outcome) -> Item:
         for failure in outcome.failures:
@@ -111,6 +116,7 @@ class Pipeline:
                 self._losses.failed(lost, function.max_errors, function)
                 item.lost.append(int(item.kept[row]))
         item.rows = outcome.rows
+        self.room.made(_about(outcome.rows))
         if outcome.failures and outcome.failures[-1].row < 0:
             item.rows, outcome = {}, outcome._replace(stay=np.zeros(0, np.int64))
         if outcome.stay is not None:
@@ -144,6 +150,13 @@ def _form_of(rows: dict[str, Any]) -> dict[str, Any]:
 
 def _first_place(item: Item) -> tuple[str, int]:
     return item.place_of(0) if len(item.kept) else ("an empty batch", 0)
+
+
+def _about(rows: Any) -> int:
+    """The size of a batch; of samples, what it would be if all were as large as the first."""
+    if isinstance(rows, list):
+        return len(rows) * _size(rows[0]) if rows else 0
+    return _size(rows)
 
 
 def _size(rows: Any) -> int:

@@ -41,12 +41,12 @@ class Shelf:
         blocks: Blocks,
         schema: Schema,
         singly: np.ndarray[tuple[int], np.dtype[np.bool_]],
-        bound_bytes: int,
         meter: Meter,
         read_around: ReadAround | None,
     ) -> None:
         self._library, self._blocks, self._schema, self._meter = library, blocks, schema, meter
-        self._singly, self._bound, self._read_around = singly, bound_bytes, read_around
+        self._singly, self._read_around = singly, read_around
+        self.bound_bytes = 0  # what may be held; its owner says how much that is now
         self.bad: dict[int, Ints] = {}  # rows of a block that are lost
         self._pool = RowPool()
         self._slot = np.full(len(blocks), -1, np.int64)  # of every block that is held
@@ -123,7 +123,10 @@ class Shelf:
                 continue
             about = self._about(block)
             # Half of what is free: what is wanted now must have room, too.
-            if self._held_bytes + 2 * (self._promised_bytes + about) > self._bound or not self._beforehand.has_room:
+            if (
+                self._held_bytes + 2 * (self._promised_bytes + about) > self.bound_bytes
+                or not self._beforehand.has_room
+            ):
                 return
             memory = self._memory(int(self._blocks.size_bytes[block]))
             if memory is None:
@@ -159,10 +162,10 @@ class Shelf:
 
     def _load(self, block: int) -> None:
         about = self._about(block)
-        if block not in self._beforehand and self._held_bytes + self._promised_bytes + about > self._bound:
+        if block not in self._beforehand and self._held_bytes + self._promised_bytes + about > self.bound_bytes:
             self._unwish()
-            if self._held_bytes + about > self._bound:
-                self._no_room(block, about)
+            if self._held_bytes + about > self.bound_bytes:
+                self._no_room(block)
                 return
         batch = self._read_block(block)
         slot = self._free.pop() if self._free else len(self._pool)
@@ -173,14 +176,16 @@ class Shelf:
         self._swell = max(self._swell, size / max(1, int(self._blocks.size_bytes[block])))
         self._meter.hold(size)
 
-    def _no_room(self, block: int, about: int) -> None:
+    def _no_room(self, block: int) -> None:
         """Its samples are read one by one then. A packed shard has no such way."""
         shard = int(self._blocks.shard[block])
         if not self._library.seekable(shard):
+            needed = sum(self._about(one) for one in self._users if not self._singly[one])
             raise InputError(
-                f"{self._library.paths[shard]}: it is packed, and takes about {about:,} bytes of memory beside the "
-                f"{self._held_bytes:,} in use, which is more than the {self._bound:,} that limits(memory=…) leaves: "
-                "raise that, lower shuffle(window=…), or unpack the file"
+                f"{self._library.paths[shard]}: it is packed, so it is held unpacked as long as its window is in use: "
+                f"expected windows of at most {self.bound_bytes:,} bytes, which limits(memory=…) leaves for them, got "
+                f"{needed:,}: raise it by at least {needed - self.bound_bytes:,} bytes, lower shuffle(window=…), or "
+                "unpack the file"
             )
 
     def _drop(self, block: int) -> None:
@@ -250,7 +255,10 @@ class Shelf:
         A slab is so large that the kernel gives it in large pages: small ones cost as much as reading into them.
         """
         if not self._is_piece(size_bytes):
-            if self._held_bytes + self._promised_bytes + size_bytes + len(self._spare) * _PIECE_BYTES > self._bound:
+            if (
+                self._held_bytes + self._promised_bytes + size_bytes + len(self._spare) * _PIECE_BYTES
+                > self.bound_bytes
+            ):
                 self._spare.clear()  # such a block cannot use them: they must not stand beside it
             return None
         if not self._spare:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -19,6 +19,7 @@ from ..settings import Function
 from ..sources.budget import explain_full, is_full
 from .halt import Halt
 from .item import Item, Items
+from .room import Room
 from .stats import Meter
 from .work import Doing, Given, Outcome, Work, given_of
 
@@ -27,14 +28,14 @@ _STOP_S = 5.0  # how long a function of the user's may go on after the end; its 
 
 
 def run_stage(
-    items: Items, work: Work, place: Function | None, finish: Finish, meter: Meter, memory_bytes: int, halt: Halt
+    items: Items, work: Work, place: Function | None, finish: Finish, meter: Meter, room: Room, halt: Halt
 ) -> Items:
     """`place` is the function that says where; None: here."""
     if place is None or place.where == "inline":
         return _inline(items, work, finish, meter)
     if place.where == "threads":
-        return _threads(items, work, place.workers, finish, meter, halt)
-    return _processes(items, work, place, finish, meter, memory_bytes, halt)
+        return _threads(items, work, place, finish, meter, room, halt)
+    return _processes(items, work, place, finish, meter, room, halt)
 
 
 def _no_tell(_: int) -> None:
@@ -45,10 +46,15 @@ def _inline(items: Items, work: Work, finish: Finish, meter: Meter) -> Items:
     # Closed by hand, here and below: who keeps an error keeps this frame, and with it what is before it.
     with closing(items):
         for item in items:
-            start = perf_counter()
-            outcome = work(given_of(item), _no_tell)
-            meter.add(work.name, perf_counter() - start)
-            yield finish(item, work, outcome)
+            yield finish(item, work, _timed(item, work, meter))
+
+
+def _timed(item: Item, work: Work, meter: Meter) -> Outcome:
+    """A function of its own: the generator must not keep the rows while the next ones are made."""
+    start = perf_counter()
+    outcome = work(given_of(item), _no_tell)
+    meter.add(work.name, perf_counter() - start)
+    return outcome
 
 
 # ---- threads
@@ -62,6 +68,7 @@ class _Job:
     def __init__(self, item: Item, work: Work) -> None:
         self.item, self._work = item, work
         self._given: Given | None = given_of(item)
+        item.rows = {}  # they are let go of with the work, not with what comes of it
         self._doing: Doing | None = None
         self._at_it = 0
         self._is_cancelled = False
@@ -131,7 +138,8 @@ class _Job:
         return self.outcome
 
 
-def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Meter, halt: Halt) -> Items:
+def _threads(items: Items, work: Work, place: Function, finish: Finish, meter: Meter, room: Room, halt: Halt) -> Items:
+    workers = place.workers
     jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
     waiting: deque[_Job] = deque()
     # All of them at one batch, if its samples are taken one by one: the first is there sooner, and none waits for the
@@ -154,6 +162,12 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
         for job in list(waiting):
             job.cancel()
 
+    def settled() -> Item:
+        job = waiting[0]
+        item = finish(job.item, work, job.wait())
+        waiting.popleft()
+        return item
+
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
     halt.on(end)
@@ -167,12 +181,10 @@ def _threads(items: Items, work: Work, workers: int, finish: Finish, meter: Mete
                     waiting[-1].cancel()
                 for _ in range(together):
                     jobs.put(waiting[-1])
-                if len(waiting) > workers:
-                    yield finish(waiting[0].item, work, waiting[0].wait())
-                    waiting.popleft()
+                while len(waiting) >= room.under_way(place):
+                    yield settled()
             while waiting:
-                yield finish(waiting[0].item, work, waiting[0].wait())
-                waiting.popleft()
+                yield settled()
         finally:
             end()
             for thread in threads:
@@ -197,24 +209,27 @@ class _Remote:
 
 
 def _processes(
-    items: Items, work: Work, place: Function, finish: Finish, meter: Meter, memory_bytes: int, halt: Halt
+    items: Items, work: Work, place: Function, finish: Finish, meter: Meter, room: Room, halt: Halt
 ) -> Items:
     waiting: deque[Item] = deque()
 
-    def tasks() -> Iterator[Task]:
-        for item in items:
-            given = given_of(item)
-            item.rows = {}
-            waiting.append(item)
-            yield Task(given, _Label(item))
+    def task(item: Item) -> Task:
+        pool.ahead = room.under_way(place)
+        given = given_of(item)
+        item.rows = {}
+        waiting.append(item)
+        return Task(given, _Label(item))
 
-    with closing(items), _pool(work, place, memory_bytes) as pool:
+    def settled(result: tuple[Outcome, float]) -> Item:
+        outcome, seconds = result
+        meter.add(work.name, seconds, place.workers)
+        return finish(waiting.popleft(), work, outcome)
+
+    with closing(items), _pool(work, place, room.most_bytes) as pool:
         halt.on(pool.close)
-        results: Any = pool.run(tasks())
+        results: Any = pool.run(map(task, items))
         try:
-            for outcome, seconds in results:
-                meter.add(work.name, seconds, place.workers)
-                yield finish(waiting.popleft(), work, outcome)
+            yield from map(settled, results)
         finally:
             results.close()
 

@@ -32,15 +32,22 @@ def shuffled(n: int, key: int) -> Ints:
     """0 … n-1 in an order that `key` alone decides."""
     if n < 2:
         return np.arange(n, dtype=np.int64)
-    number = np.arange(n, dtype=np.uint64)
-    draws = _mix((number + np.uint64(1)) * _STEP + np.uint64(key))
+    # In place: a window may have millions of samples, and every array more is eight bytes for each.
+    draws = np.arange(1, n + 1, dtype=np.uint64)
+    draws *= _STEP
+    draws += np.uint64(key)
+    _mix(draws)
     low = np.uint64((1 << (n - 1).bit_length()) - 1)
-    draws = (draws & ~low) | number
+    draws &= ~low
+    draws |= np.arange(n, dtype=np.uint64)
     draws.sort()
-    return (draws & low).astype(np.int64)
+    draws &= low
+    return draws.view(np.int64)
 
 
-def _mix(x: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+def _mix(x: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
+    x ^= x >> np.uint64(30)
+    x *= _MIX_1
+    x ^= x >> np.uint64(27)
+    x *= _MIX_2
+    x ^= x >> np.uint64(31)

@@ -17,6 +17,8 @@ import numpy as np
 from ...formats.columns import Ints
 from .chance import key_of, shuffled
 
+_MOST_INT32 = 2**31 - 1
+
 
 class Places:
     """Row `row[i]` of block `block[i]`, in the order they come. Made for every batch, so it is as plain as can be."""
@@ -79,23 +81,34 @@ class Lane:
         """What must be read for a window."""
         return self._pieces.block[self._first_piece[window] : self._first_piece[window + 1]]
 
+    @property
+    def nbytes(self) -> int:
+        """What the window that is kept takes."""
+        kept = self._kept
+        return 0 if kept is None else kept[1].block.nbytes + kept[1].row.nbytes
+
     def window(self, number: int) -> Places:
         """All places of a window, in their order. The last one asked for is kept."""
         kept = self._kept
         if kept is None or kept[0] != number:
+            self._kept = None  # before the next one is made: they may have millions of places
             kept = self._kept = (number, self._make(number))
         return kept[1]
 
     def _make(self, number: int) -> Places:
         which = slice(self._first_piece[number], self._first_piece[number + 1])
-        first, count = self._pieces.first[which], self._pieces.count[which]
-        place = np.arange(count.sum(), dtype=np.int64)
-        block = np.repeat(self._pieces.block[which], count)
-        row = place + np.repeat(first - (np.cumsum(count) - count), count)
+        block, first, count = self._pieces.block[which], self._pieces.first[which], self._pieces.count[which]
+        n = int(count.sum())
+        # Half as wide as elsewhere: all windows in use are kept, and of small samples they have many.
+        kind = np.int32 if max(n, int((first + count).max()), int(block.max())) <= _MOST_INT32 else np.int64
+        row = np.repeat((first - (np.cumsum(count) - count)).astype(kind), count)
+        row += np.arange(n, dtype=kind)
+        blocks = np.repeat(block.astype(kind), count)
         if self._key is None:
-            return Places(block, row)
-        order = shuffled(len(place), key_of(*self._key, number))
-        return Places(block[order], row[order])
+            return Places(blocks, row)
+        order = shuffled(n, key_of(*self._key, number))
+        row = row[order]
+        return Places(blocks[order], row)
 
     def take(self, start: int, stop: int) -> Places:
         """Places [start, stop) of the lane."""

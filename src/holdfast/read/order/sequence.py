@@ -81,13 +81,23 @@ class Order:
         """How much all windows together hold."""
         return f"{self._window * self.lanes} {'samples' if self._by_samples else 'bytes'}"
 
+    @property
+    def nbytes(self) -> int:
+        """What the windows in use take, and making the next one: the order of their samples, not the samples."""
+        each = [lane.nbytes for lane in list(self._made.values())]
+        return sum(each) + 2 * max(each, default=0)
+
     def lane(self, number: int) -> Lane:
         """Lane `number`; the one after the last is what is left over."""
         if number not in self._made:
             start = number * self.per_lane
             stop = self.samples if number == self.lanes else start + self.per_lane
-            key = (*self._key, number) if self._key else None
-            self._made[number] = Lane(self._cut(start, stop), self._window, self._first_window(number), key)
+            pieces = self._cut(start, stop)
+            if self._key is None:  # a window of every block: what is not shuffled need not be held together
+                self._made[number] = Lane(pieces, 1, 1, None)
+            else:
+                key = (*self._key, number)
+                self._made[number] = Lane(pieces, self._window, self._first_window(number), key)
         return self._made[number]
 
     def _first_window(self, number: int) -> int:

@@ -88,7 +88,7 @@ class SharedMemory:
             raise WorkerError(
                 f"{what} of {format_bytes(n_bytes)} does not fit: {layout.slots} slots share "
                 f"{format_bytes(layout.memory_bytes)}, {format_bytes(layout.slot_bytes)} each; "
-                f"give the pool at least memory_bytes={n_bytes * layout.slots:,} or send less at a time"
+                f"raise limits(memory=…) to at least {n_bytes * layout.slots:,} bytes, or make batches smaller"
             )
 
     def set_run(self, run: int) -> None:

@@ -30,7 +30,7 @@ class ProcessPool:
     context:       "forkserver": forked from a small process of the pool's own. "spawn": each started anew
     memory_bytes:  the most memory shared with the workers. A task's data, or its result, may take an equal share of it
     stall_s:       how long a worker may neither tell nor finish before it is an error; None: for ever
-    ahead:         how many tasks may be under way at once, by default workers + 2
+    ahead:         how many tasks may be under way at once, by default workers + 2; it may be changed to less later
 
     A task that raises leaves the pool as it is. A worker that dies or stalls ends it: the error says which sample it
     was at. A pool may be closed from any thread and is closed when it is dropped, and when this process ends. In a

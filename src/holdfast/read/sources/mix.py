@@ -174,6 +174,10 @@ class MixOrder:
             for order, _, shards in passes
         )
 
+    @property
+    def nbytes(self) -> int:
+        return sum(order.nbytes for passes in self._passes for order, *_ in passes)
+
     def _spans(self, dataset: int, start: int, stop: int) -> Iterator[tuple[int, Sequenced, int, int, int]]:
         """Samples [start, stop) of a dataset that may begin again: the pass, its order, first block, from and to."""
         size = self._sizes[dataset]
