@@ -39,9 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")
     config.add_cleanup(cache.cleanup)
     os.environ["XDG_CACHE_HOME"] = cache.name
-    if SHARED:
-        leftovers.beside = True
-        leftovers.note_shm("")  # what is there before is nobody's of ours
 
 
 # ---- two runs that share the tests -------------------------------------------------------------------------
@@ -62,9 +59,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
         item = following
-    for name, test in leftovers.shm_at_the_end().items():
-        session.config.get_terminal_writer().line(f"\nleft behind by {test}, or while it ran: /dev/shm/{name}")
-        session.testsfailed += 1
     return True
 
 
@@ -93,8 +87,6 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(_call_failed, False):
         return  # the failure's traceback keeps everything of its frames alive
     left = leftovers.wait_until_clean(before)
-    if SHARED:
-        leftovers.note_shm(request.node.nodeid)
     if left.keys() - allowed:
         pytest.fail(leftovers.describe({kind: left[kind] for kind in left.keys() - allowed}), pytrace=False)
 

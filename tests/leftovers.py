@@ -18,7 +18,6 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-beside = False  # whether another run is at work on this machine: its files in /dev/shm come and go all the time
 KINDS = ("fd", "process", "thread", "shm")
 GRACE_S = 2.0
 
@@ -52,31 +51,8 @@ def wait_until_clean(before: Picture, grace_s: float = GRACE_S) -> dict[str, lis
             break
         time.sleep(0.01)
     if "shm" in left:
-        left["shm"] = [name for name in left["shm"] if _is_ours(name)]
+        left["shm"] = [name for name in left["shm"] if not _is_of_strangers(f"{_SHM}/{name}")]
     return {kind: things for kind, things in left.items() if things}
-
-
-def note_shm(test: str) -> None:
-    """Beside another run: remembers with which test a file in /dev/shm came, if it is still there at the end."""
-    here = _listed()
-    for name in here.keys() - _shm_since.keys():
-        _shm_since[name] = test
-    for name in _shm_since.keys() - here.keys():
-        del _shm_since[name]
-
-
-def shm_at_the_end(grace_s: float = 5 * GRACE_S) -> dict[str, str]:
-    """Files in /dev/shm that are nobody's once all tests are done, each with the test that it came with."""
-    deadline = time.monotonic() + grace_s
-    while True:
-        note_shm("no test")
-        left = {name: test for name, test in _shm_since.items() if test and _is_ours(name)}
-        if not left or time.monotonic() >= deadline:
-            return left
-        time.sleep(0.1)
-
-
-_shm_since: dict[str, str] = {}
 
 
 def describe(left: dict[str, list[str]]) -> str:
@@ -177,19 +153,10 @@ def _threads() -> dict[Hashable, str]:
 
 
 def _shm_files() -> dict[Hashable, str]:
-    return {} if beside else _listed()
-
-
-def _listed() -> dict[Hashable, str]:
     try:
         return {name: name for name in os.listdir(_SHM)}
     except OSError:
         return {}
-
-
-def _is_ours(name: str) -> bool:
-    path = f"{_SHM}/{name}"
-    return not _is_of_strangers(path) and os.path.exists(path)
 
 
 def _is_of_strangers(path: str) -> bool:
