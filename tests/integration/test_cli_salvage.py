@@ -24,6 +24,7 @@ def test_json_has_its_keys(file: Path, tmp_path: Path) -> None:
         "records_kept": 19,
         "records_lost_at_least": 1,
         "bytes_lost": starts[8] - starts[7],
+        "records_doubtful": 0,
         "problems": [{"offset": starts[7], "record": 7, "reason": "bad data CRC"}],
     }
     assert records_of(tmp_path / "out.tfrecord") == before[:7] + before[8:]
@@ -43,6 +44,23 @@ def test_a_whole_file_is_copied(file: Path, tmp_path: Path) -> None:
     done = holdfast("salvage", file, tmp_path / "out.tfrecord")
     assert done.stdout == f"nothing was damaged: kept all 20 records in {tmp_path / 'out.tfrecord'}\n"
     assert (tmp_path / "out.tfrecord").read_bytes() == file.read_bytes()
+
+
+def test_records_that_might_be_data_are_counted_and_kept_when_asked_for(file: Path, tmp_path: Path) -> None:
+    before, starts = records_of(file), frame_starts(file)
+    data = bytearray(file.read_bytes())
+    for number in (5, 15):  # nothing tells any more how long these two were
+        data[starts[number] : starts[number] + 30] = bytes(30)
+    file.write_bytes(data)
+    out = tmp_path / "out.tfrecord"
+    done = holdfast("salvage", file, out)
+    assert f"9 records in bytes {starts[6]:,}–{starts[15]:,} might be data of a damaged record: left out" in done.stdout
+    assert "9 records might be data of damaged records: left out" in done.stdout
+    assert "--keep-doubtful" in done.stdout
+    assert records_of(out) == before[:5] + before[16:]
+    said = document("salvage", file, out, "--force", "--keep-doubtful")
+    assert (said["records_kept"], said["records_doubtful"]) == (18, 9)
+    assert records_of(out) == before[:5] + before[6:15] + before[16:]
 
 
 def test_where_nothing_can_be_kept_nothing_is_written(tmp_path: Path) -> None:

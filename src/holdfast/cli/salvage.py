@@ -4,7 +4,11 @@ IN is read behind every damage: flipped bits, zeroed pages, cut ends, bytes
 that do not belong there. What is intact goes to OUT, in its order; nothing is
 invented, and IN is never touched. OUT appears when it is whole, or not at all.
 
-TFRecord: OUT is packed if its name ends in .gz or .zlib.
+TFRecord: OUT is packed if its name ends in .gz or .zlib. A record can hold
+other TFRecords as its data. Behind a record whose length is destroyed, what
+looks like records might be its data. Such records are left out and listed with
+their count and bytes, unless they can be told by what follows them. Where no
+record of IN holds TFRecords, --keep-doubtful gets them too.
 
 HDF5: all groups, datasets, attributes and links that can be read. IN is read
 as if its writer had closed it, and in processes of their own: an object that
@@ -26,6 +30,7 @@ Examples:
 With --json:
 
   {"records_kept": 4710, "records_lost_at_least": 1, "bytes_lost": 1733,
+   "records_doubtful": 0,
    "problems": [{"offset": 1234, "record": 17, "reason": "bad data CRC"}]}
 
 How many records a damaged stretch held can't always be known, so what was
@@ -75,16 +80,23 @@ _SHOWN_RANGES = 6
 @click.argument("damaged", metavar="IN")
 @click.argument("out", metavar="OUT")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that might be data of a damaged one.")
 @click.option("--live", is_flag=True, help="HDF5: also while another process writes IN.")
-def salvage(screen: Screen, damaged: str, out: str, force: bool, live: bool) -> int:
+def salvage(screen: Screen, damaged: str, out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
     if is_hdf5(damaged):
         return _salvage_hdf5(screen, damaged, out, force, live)
     with bar_for(screen, "salvaging", total_bytes([damaged])) as bar:
-        found = salvage_file(damaged, out, overwrite=force, keep_empty=False, progress=bar.advance)
+        found = salvage_file(
+            damaged, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=bar.advance
+        )
     screen.document(found.as_dict())
     if found.problems:
         show_problems(screen, found.problems)
     screen.print(_summary(found, printable(out)))
+    if found.records_doubtful:
+        records = counted(found.records_doubtful, "record")
+        what = "kept" if keep_doubtful else "left out; if no record of this file holds TFRecords, use --keep-doubtful"
+        screen.print(f"{records} might be data of damaged records: {what}")
     return FOUND if found.problems and not found.records_kept else FINE
 
 

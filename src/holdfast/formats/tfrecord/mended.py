@@ -20,7 +20,7 @@ from ...errors import CorruptError, DataError, UnfinishedError
 from ...proc.holders import writers_of
 from ..columns import Ints
 from .problems import Problem, error_for
-from .resync import Walker, _masked, recover
+from .resync import _masked
 from .shard import _Framed
 from .source import InflateSource, Source, open_source, spool
 from .stream import Feed, FrameStream, Verify
@@ -106,19 +106,16 @@ class _Mender(FrameStream):
             self.gaps.append(at)
             self._give_up(reason)
             return
-        if self._walker is None:
-            self._walker = Walker(self.source)
-        found = recover(self._walker, at)
+        found = self._recover()
         if found.repaired is not None and self._keep_repaired:
             self.repaired.append((at, _header(found.repaired[1] - found.repaired[0])))
             self.record += 1
         else:
             self.gaps.append(at)
-            whole = found.repaired is not None
-            reason += "; its data are whole, and on_corrupt='salvage' gets them back" if whole else ""
-            lost = 1 if whole else found.records_lost
-            self.problems.append(Problem(at, self.record, reason, lost, found.resume - at))
-            self.record += lost
+            if found.repaired is not None:
+                reason += "; its data are whole, and on_corrupt='salvage' gets them back"
+                found = found._replace(records_lost=1)
+            self._leave_out(found, reason)
         self.window.jump(found.resume)
 
 

@@ -28,6 +28,7 @@ class Problem(NamedTuple):
     reason: str
     records_lost: int = 0  # at least
     bytes_lost: int = 0
+    records_doubtful: int = 0  # good frames that might be data of the damaged record
 
 
 def describe(status: int, needed: int, left: int) -> str:

@@ -1,16 +1,33 @@
-"""Where a file goes on behind a damage.
+"""Where a file goes on behind a damage, and which of the frames there are records.
 
 Frames are chained by their lengths, so after a damage the place of the next record must be found. A place where both
-CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. But a chain of such inner
-frames breaks off where the record around it ends, while the chain of true ones goes on to the end of the file or to the
-next damage. So: the earliest place whose chain can be trusted. With one damage in a file this is exact, unless the
-damaged record itself holds a TFRecord that is damaged or cut; with several, a chain whose end explains itself in no way
-is left out rather than taken for records.
+CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. A frame is taken for a
+record only where it cannot be data of a damaged one. What can be told:
+
+- *The length of the damaged record.* Its header is good, or one byte of it is wrong and the rest show which; or its
+  data are whole, and their CRC and what is left of the header agree on where they end. What lies before that end is
+  data, whatever it looks like. The end itself is believed if one byte is all that is wrong with the data (a CRC tells
+  that, too), or if the records from there on stand in step up to the end of the file: bytes may have been put into the
+  record or taken out of it, and then its end is not there.
+- *What reaches the end of the file.* Behind the data of a record come four bytes of CRC, so a chain of good frames in
+  there stops short of the next record, or of the end of the file. A chain that reaches it is one of records, and so is
+  one that reaches a record of that chain over a header with one wrong byte.
+
+All else that looks like records might be data. It is left out, and its count and its bytes are told (`Doubt`): that is
+every good frame between a damage after which no length can be told and the last chain. With one damage in a file,
+nothing is left out but what it touched.
+
+Bytes that were taken out can put the frames of a damaged record in step with what follows it, as when the file is cut
+right behind one of them. Such bytes are those of another file with another damage, and are taken for that.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from ..._native import codec
 from .source import Source
@@ -19,62 +36,82 @@ _WINDOW_BYTES = 1 << 20
 _HEADER = codec.HEADER_BYTES
 _FOOTER = codec.FOOTER_BYTES
 _OVERHEAD = codec.OVERHEAD_BYTES
-_SECTOR = 512
 _FIRST_BYTES = 1 << 14
 
-# How far, and over how many runs of good frames, the end of one damaged record is looked for.
+# How far, and over how many runs of good frames, the record before a known boundary is looked for.
+_LENGTH = 8
 _NEAR_BYTES = 64 << 20
 _CHAINS = 16
+
+# A wrong byte is looked for in records up to this length.
+_CORRECTED_BYTES = 1 << 20
 
 # A damaged header that shares this many of its 12 bytes with the right one was that header. The seven high bytes of a
 # length below 256 are zero in any case, so they count for nothing.
 _ALIKE_BYTES = 3
 
 
+class Doubt(NamedTuple):
+    """Good frames that might be data of the damaged record before them."""
+
+    records: int
+    start: int
+    stop: int
+
+    def words(self) -> str:
+        records = "1 record" if self.records == 1 else f"{self.records:,} records"
+        return f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a damaged record"
+
+
 class Recovery(NamedTuple):
     resume: int  # where the next frame begins, or the end of the file
     records_lost: int  # at least
     repaired: tuple[int, int] | None = None  # the damaged record's data, when only its header was damaged
+    doubt: Doubt | None = None  # what lies between here and `resume`, or from there on when it is kept
+    repeated: bool = False  # what lies between here and `resume` are the records before it once more
     gave_up: bool = False  # the search cost too much: made to look like records all over
 
 
-def recover(walker: Walker, at: int) -> Recovery:
-    """How to go on behind the bad frame that begins at byte `at`."""
+def recover(walker: Walker, at: int, keep_doubtful: bool = False) -> Recovery:
+    """Finds how to go on behind the bad frame that begins at byte `at`, which is where a record began."""
     walker.begin()
     try:
-        found = _behind_good_header(walker, at) if walker.length_at(at) is not None else _behind_bad_header(walker, at)
+        found = _recover(walker, at, keep_doubtful)
+        again = 0 if found.repaired else walker.repeated(at, found.resume)
+        return Recovery(found.resume + again, 0, repeated=True) if again else found
     except _TooMuchWorkError:
-        found = Recovery(walker.size, 1, gave_up=True)
-    walker.damages += 1
-    return found
+        return Recovery(walker.size, 1, gave_up=True)
 
 
-def _behind_bad_header(walker: Walker, at: int) -> Recovery:
-    # With one damage all told, the file is whole from some place on. If this record's data run up to there, that is
-    # proof, whatever they look like.
-    whole = walker.next_whole(at + 1)
-    if whole is not None and walker.crc_matches(at + _HEADER, whole - _FOOTER):
-        return Recovery(whole, 0, (at + _HEADER, whole - _FOOTER))
-    resume = walker.next_record(at + 1)
-    repaired = walker.repaired(at, resume)
-    if repaired is not None:
-        return Recovery(repaired[1] + _FOOTER, 0, repaired)
-    return Recovery(resume, 1 if resume - at >= _OVERHEAD else 0)
-
-
-def _behind_good_header(walker: Walker, at: int) -> Recovery:
-    end = at + _OVERHEAD + (walker.length_at(at) or 0)
-    if end > walker.size:
-        # The rest of the file is this record's. Whatever looks like records in there may be its data, and nothing must
-        # be invented. But behind another damage this very header may be data: then what is whole up to the end counts.
-        return Recovery((walker.next_whole(at + 1) or walker.size) if walker.damages else walker.size, 1)
-    if end == walker.size or walker.trusted(end):
-        return Recovery(end, 1)
-    resume = walker.next_record(at + 1, end)
-    whole_behind = end + _OVERHEAD <= resume and walker.length_at(end) is None
-    if whole_behind and walker.crc_matches(end + _HEADER, resume - _FOOTER):
-        return Recovery(end, 1)  # the damage reached into the next header, and that record's data are whole
-    return Recovery(resume, 1)
+def _recover(walker: Walker, at: int, keep_doubtful: bool) -> Recovery:
+    boundary = walker.boundary_after(at)
+    good = walker.length_at(at)
+    length = walker.corrected_length(at) if good is None else good
+    end = None if length is None else at + _OVERHEAD + length
+    if end is not None and boundary < end:
+        boundary = walker.whole_from  # in the extent of this record, nothing less is believed
+    data = walker.data_behind_bad_header(at, length, boundary) if good is None else None
+    if data is not None:
+        return Recovery(data[1] + _FOOTER, 0, data)
+    if length is not None and end is not None and walker.may_end(end, boundary):
+        if good is not None:
+            sure = walker.in_step(end) == walker.size or walker.one_byte_wrong(at, length)
+        else:
+            sure = walker.past_written_length(at, end, walker.one_byte_wrong(at, length))
+        if sure:
+            return Recovery(end, 1)
+    if end is not None and end > walker.size:
+        # The rest of the file is this record's, or bytes are missing from it. Whatever looks like records in there may
+        # be its data.
+        boundary = walker.size
+    lost = 1 if boundary - at >= _OVERHEAD else 0
+    runs = walker.runs(at + 1, boundary)
+    if not runs:
+        return Recovery(boundary, lost)
+    if keep_doubtful:
+        first = next((run for run in runs if run.start == end), runs[0])
+        return Recovery(first.start, lost, doubt=first)
+    return Recovery(boundary, lost, doubt=Doubt(sum(run.records for run in runs), runs[0].start, runs[-1].stop))
 
 
 class _TooMuchWorkError(Exception):
@@ -90,7 +127,10 @@ class Walker:
             raise ValueError("a source of unknown size cannot be searched")
         self.source = source
         self.size = size
-        self.damages = 0  # recovered from so far
+        self.whole_from = size  # from here on, all frames are good
+        self._boundaries: list[int] = []  # behind the first damage: where records are known to begin
+        self._runs: list[Doubt] = []  # all runs of good frames there
+        self._in_step: dict[int, int] = {}
         window = min(_WINDOW_BYTES, max(size, 1))
         self._walk = bytearray(window)
         self._check = memoryview(bytearray(window))
@@ -139,21 +179,24 @@ class Walker:
             at += n
         return self._read(stop, _FOOTER) == _masked(crc)
 
-    def chain_end(self, at: int) -> int:
-        """The end of the run of good frames that begins at `at`; `at` itself when there is none."""
+    def chain(self, at: int) -> tuple[int, int]:
+        """The end of the run of good frames that begins at `at`, and how many they are."""
+        frames = 0
         piece = _FIRST_BYTES  # a chain may end at once: begin with little
         while at < self.size:
             n = self._read_into(at, memoryview(self._walk)[:piece])
-            _, used, status, _ = codec.scan(self._walk, 0, n, True)
+            count, used, status, _ = codec.scan(self._walk, 0, n, True)
             at += used
+            frames += count
             piece = min(4 * piece, len(self._walk))
             if status == codec.OK or used:
                 continue
             end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than what was read
             if end is None:
-                return at
+                break
             at = end
-        return at
+            frames += 1
+        return at, frames
 
     def next_frame(self, at: int) -> int:
         """The first good frame at or behind `at`; the file's size when there is none."""
@@ -168,69 +211,170 @@ class Walker:
             at += max(n - _HEADER + 1, 1)
         return self.size
 
-    def next_whole(self, at: int) -> int | None:
-        """The first place from which on the file is whole up to its end: the end itself, if no record is. None when it
-        is not near."""
-        start = at
-        for _ in range(_CHAINS):
-            place = self.next_frame(at)
-            if place == self.size:
-                return place
-            if place - start > _NEAR_BYTES:
-                return None
-            at = self.chain_end(place)
+    def boundary_after(self, at: int) -> int:
+        """The first place behind `at` that is known to be the beginning of a record, or the end of the file."""
+        if not self._boundaries:
+            self._find_boundaries(at + 1)
+        return self._boundaries[bisect_right(self._boundaries, at)]
+
+    def _find_boundaries(self, at: int) -> None:
+        """Goes through the file once: behind the last damage, all that is left is known by its reaching the end."""
+        known = [self.size]
+        while (start := self.next_frame(at)) < self.size:
+            at, frames = self.chain(start)
+            self._runs.append(Doubt(frames, start, at))
             if at == self.size:
-                return place
-        return None
+                self.whole_from = start
+                known.append(start)
+        # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.
+        tried = 0
+        for _, start, end in reversed(self._runs):
+            tried += 1
+            if tried > _CHAINS or known[-1] - end > _NEAR_BYTES:
+                break
+            length = known[-1] - end - _OVERHEAD
+            if self.corrected_length(end) == length and self.crc_matches(end + _HEADER, known[-1] - _FOOTER):
+                known += [end, start]
+                tried = 0
+        self._boundaries = known[::-1]
 
-    def next_record(self, at: int, inside: int = 0) -> int:
-        """The first true record at or behind `at`. What ends before `inside` lies in a record known to reach there."""
-        while True:
-            place = self.next_frame(at)
-            if place == self.size or self.trusted(place, inside):
-                return place
-            at = self.chain_end(place)
+    def in_step(self, at: int) -> int:
+        """How far the records from `at` on stand in step: up to the end of the file, or to a damage.
 
-    def trusted(self, at: int, inside: int = 0) -> bool:
-        """Whether the frames from `at` on are records of this file, and not data that look like some."""
-        end = self.chain_end(at)
-        if end == self.size:
+        A record with bad data is stepped over by its header, one with a bad header where its data end.
+        """
+        passed: list[int] = []
+        end = self.size
+        while at < self.size:
+            if at in self._in_step:
+                end = self._in_step[at]
+                break
+            passed.append(at)
+            end, _ = self.chain(at)
+            following = self._step(end) if end < self.size else end
+            if following is None or following > self.size:
+                break
+            at = end = following
+        self._in_step.update(dict.fromkeys(passed, end))
+        return end
+
+    def may_end(self, end: int, boundary: int) -> bool:
+        """Whether a record can end at `end`: not in the midst of one of the records from `boundary` on."""
+        if end <= boundary:
             return True
-        if end <= inside:
-            return False
-        length = self.length_at(end)
-        if end == at:
-            # One good header is no proof: eight bytes of data and their CRC are one, too. Two in step are.
-            return length is not None and self.length_at(end + _OVERHEAD + length) is not None
+        while boundary < end <= self.size:
+            boundary = self.frame_end(boundary) or self.boundary_after(boundary)
+        return end == boundary
+
+    def past_written_length(self, at: int, end: int, sure: bool) -> bool:
+        """Whether records stand in step from `end` on, where the record at `at` ends as its corrected header says.
+
+        Where bytes were taken out, the rest of a header and that of the first frame in its data can make one such
+        header. Then the length that is written there is the outer record's, and the frames do not reach past it.
+        """
+        written = int.from_bytes(self._read(at, 8), "little")
+        reached = self.in_step(end)
+        past = written >= self.size or reached > at + _OVERHEAD + written
+        return reached == self.size or (sure and past)
+
+    def data_behind_bad_header(self, at: int, length: int | None, boundary: int) -> tuple[int, int] | None:
+        """The data of the record at `at`, whose header is bad, if they are whole. `length`: the corrected header's."""
+        start = at + _HEADER
         if length is not None:
-            return True  # in step with the next record, though that one is bad
-        # The chain breaks off: at a record with a bad header, or at the end of a record around it. With one damage in
-        # the file it is the latter, so the former needs a sign.
-        return self.hole_at(end) or self.repaired(end, self.next_frame(end)) is not None
-
-    def hole_at(self, at: int) -> bool:
-        """Whether a zeroed sector begins in the header at `at`, or covers it: pages that never reached the disk."""
-        first = at // _SECTOR * _SECTOR
-        return any(
-            block <= at + _HEADER and self._read(block, _SECTOR) == bytes(_SECTOR) for block in (first, first + _SECTOR)
-        )
-
-    def repaired(self, at: int, following: int) -> tuple[int, int] | None:
-        """The data of the record at `at`, whose header is bad, if they are whole and end at or before `following`."""
-        start, stop = at + _HEADER, following - _FOOTER
-        if self.crc_matches(start, stop):
+            stop = start + length
+            good = self.crc_matches(start, stop) and self.past_written_length(at, stop + _FOOTER, True)
+            return (start, stop) if good else None
+        stop = boundary - _FOOTER
+        if stop - start != _LENGTH and self.crc_matches(start, stop):  # eight bytes and their CRC may be a header
             return start, stop
-        # Another damaged record may come before `following`: look where the data's CRC runs into their footer.
-        crc, place = 0, start
-        while following - place >= _FOOTER:
-            n = self._read_into(place, self._check[: following - place])
+        end = self.end_of_data(at, boundary)
+        return (start, end) if end is not None and self.past_written_length(at, end + _FOOTER, False) else None
+
+    def _step(self, at: int) -> int | None:
+        """The end of the bad frame at `at`, as far as header or data still show it."""
+        length = self.length_at(at)
+        if length is None:
+            length = self.corrected_length(at)
+        if length is not None:
+            return at + _OVERHEAD + length
+        boundary = self.boundary_after(at)
+        if self.crc_matches(at + _HEADER, boundary - _FOOTER):
+            return boundary
+        end = self.end_of_data(at, boundary)
+        return None if end is None else end + _FOOTER
+
+    def repeated(self, at: int, resume: int) -> int:
+        """How many bytes from `resume` on are records that were written a second time: those right before `at`.
+
+        A write that was broken off and then done again leaves the beginning of a record, the end of an earlier one, and
+        the records from there on. All of it must be so: equal records alone are nothing strange, nor are equal damages.
+        """
+        gap = self._read(at, resume - at) if resume - at <= _WINDOW_BYTES else b""
+        first = self._read(resume, _OVERHEAD)
+        before = self._read(max(at - _WINDOW_BYTES, 0), min(at, _WINDOW_BYTES))
+        place = before.rfind(first) if gap and len(first) == _OVERHEAD else -1
+        for _ in range(_CHAINS):
+            if place < 0:
+                break
+            size = len(before) - place
+            head = _common(gap, self._read(resume + size, len(gap)))
+            tail = _common(gap[::-1], before[:place][::-1])
+            torn = tail < len(gap) or self.length_at(at) is None
+            if torn and head + tail >= len(gap) and self._read(resume, size) == before[place:]:
+                return size
+            place = before.rfind(first, 0, place)
+        return 0
+
+    def runs(self, at: int, stop: int) -> list[Doubt]:
+        """The runs of good frames that begin in [at, stop)."""
+        first = bisect_left(self._runs, at, key=_start)
+        return self._runs[first : bisect_left(self._runs, stop, key=_start)]
+
+    def corrected_length(self, at: int) -> int | None:
+        """The length in the bad header at `at`, if one byte of the header is wrong and the others show which it was."""
+        header = self._read(at, _HEADER)
+        if len(header) < _HEADER:
+            return None
+        right = _masked(codec.crc32c(header[:8]))
+        if sum(a == b for a, b in zip(header[8:], right, strict=True)) == 3:
+            return int.from_bytes(header[:8], "little")
+        wrong = _changes().get(_unmasked(header[8:]) ^ codec.crc32c(header[:8]))
+        return None if wrong is None else int.from_bytes(header[:8], "little") ^ wrong
+
+    def one_byte_wrong(self, at: int, length: int) -> bool:
+        """Whether one byte is all that is wrong with the record at `at` of this length: then it ends where that says.
+
+        What a wrong byte does to a CRC tells where it is, if it is one. A chance match is one in 2**24 / length.
+        """
+        if length > _CORRECTED_BYTES or at + _OVERHEAD + length > self.size:
+            return False
+        record = self._read(at + _HEADER, length + _FOOTER)
+        data, footer = record[:length], record[length:]
+        crc = codec.crc32c(data)
+        same = [a == b for a, b in zip(footer, _masked(crc), strict=True)]
+        if sum(same) == 3:
+            return same[3]  # what comes behind a wrong byte must be right, or bytes may be missing from there on
+        difference = crc ^ _unmasked(footer)
+        after_byte, by_high_byte = _crc_tables()
+        for _ in range(length):
+            byte = by_high_byte[difference >> 24]
+            difference = (difference ^ after_byte[byte]) << 8 & 0xFFFFFFFF | byte
+            if difference < 256:
+                return True
+        return False
+
+    def end_of_data(self, at: int, before: int) -> int | None:
+        """Where the data of the record at `at` end: a place before `before` on which its header and their CRC agree."""
+        crc, place = 0, at + _HEADER
+        while before - place >= _FOOTER:
+            n = self._read_into(place, self._check[: before - place])
             if n < _FOOTER:
                 return None
             found, crc = codec.find_end(self._check, 0, n, crc)
             if found < 0:
                 place += n - _FOOTER + 1
             elif self.alike(at, place + found + _FOOTER):
-                return start, place + found
+                return place + found
             else:
                 crc = codec.crc32c(self._check[found : found + 1], crc)
                 place += found + 1
@@ -250,3 +394,34 @@ class Walker:
 
 def _masked(crc: int) -> bytes:
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    n = min(len(one), len(other))
+    differ = np.flatnonzero(np.frombuffer(one, np.uint8, n) != np.frombuffer(other, np.uint8, n))
+    return int(differ[0]) if differ.size else n
+
+
+def _unmasked(footer: bytes) -> int:
+    crc = int.from_bytes(footer, "little") - 0xA282EAD8 & 0xFFFFFFFF
+    return (crc >> 17 | crc << 15) & 0xFFFFFFFF
+
+
+def _start(run: Doubt) -> int:
+    return run.start
+
+
+@cache
+def _changes() -> dict[int, int]:
+    """What a change of one byte of a length does to its CRC: the change by its effect."""
+    none = codec.crc32c(bytes(8))
+    changes = (byte << 8 * place for place in range(8) for byte in range(1, 256))
+    return {codec.crc32c(change.to_bytes(8, "little")) ^ none: change for change in changes}
+
+
+@cache
+def _crc_tables() -> tuple[list[int], list[int]]:
+    """What a wrong byte makes of a CRC that was right; and that byte, by the high byte of what it makes."""
+    after = [codec.crc32c(bytes([byte])) ^ codec.crc32c(b"\0") for byte in range(256)]
+    return after, sorted(range(256), key=lambda byte: after[byte] >> 24)

@@ -42,6 +42,7 @@ class Runs:
         *,
         verify: Verify = "all",
         on_corrupt: OnCorrupt = "raise",
+        keep_doubtful: bool = False,
         spool: bool = True,
         offset: int = 0,
         record: int = 0,
@@ -58,7 +59,7 @@ class Runs:
             source.on_bytes = _both(on_bytes, progress if packed else None)
             self._source = source
             mode: OnCorrupt = "raise" if packed and not spool else on_corrupt
-            self._stream = FrameStream(source, verify=verify, on_corrupt=mode)
+            self._stream = FrameStream(source, verify=verify, on_corrupt=mode, keep_doubtful=keep_doubtful)
         except OSError as error:
             source.close()
             where = f"into {tempfile.gettempdir()} (TMPDIR names another place)"

@@ -18,6 +18,7 @@ class Salvaged(NamedTuple):
     records_kept: int
     records_lost_at_least: int
     bytes_lost: int
+    records_doubtful: int  # that might be data of a damaged record: left out, unless they were to be kept
     problems: list[Problem]
 
     def as_dict(self) -> dict[str, object]:
@@ -26,6 +27,7 @@ class Salvaged(NamedTuple):
             "records_kept": self.records_kept,
             "records_lost_at_least": self.records_lost_at_least,
             "bytes_lost": self.bytes_lost,
+            "records_doubtful": self.records_doubtful,
             "problems": problems,
         }
 
@@ -37,11 +39,13 @@ def salvage_file(
     compression: PackWith = "auto",
     overwrite: bool = False,
     keep_empty: bool = True,
+    keep_doubtful: bool = False,
     progress: Progress | None = None,
 ) -> Salvaged:
     """Writes every intact record of `damaged` to `out`, in order. Nothing is invented.
 
-    keep_empty   False: where nothing at all could be kept of a damaged file, `out` is not written
+    keep_empty      False: where nothing at all could be kept of a damaged file, `out` is not written
+    keep_doubtful   True: also what might be data of a damaged record; right for files whose records hold no TFRecords
     """
     _refuse_same(damaged, out)
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
@@ -50,7 +54,7 @@ def salvage_file(
         def put(frames: memoryview, starts: Ints) -> None:
             writer.write_frames(frames, len(starts))
 
-        with Runs(damaged, on_corrupt="salvage", progress=progress) as runs:
+        with Runs(damaged, on_corrupt="salvage", keep_doubtful=keep_doubtful, progress=progress) as runs:
             while runs.next(put) is not None:
                 pass
             explain(runs.stream)  # says "not a TFRecord" of what is none
@@ -60,7 +64,8 @@ def salvage_file(
     finally:
         writer.discard()
     lost = sum(problem.records_lost for problem in problems)
-    return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), problems)
+    doubtful = sum(problem.records_doubtful for problem in problems)
+    return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)
 
 
 def _refuse_same(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..._native import codec
 from ...errors import CorruptError
 from .problems import Problem, describe, error_for
-from .resync import Walker, recover
+from .resync import Recovery, Walker, recover
 from .source import InflateSource, Source, spool
 from .window import BUFFER_BYTES, Window
 
@@ -31,8 +31,8 @@ class FrameStream:
     """Frames of one source, from `offset` on. `pump(feed)` hands what is buffered to `feed` until nothing is left.
 
     on_corrupt: "raise" stops at the first damage. "skip" leaves out a record whose data are bad; where a length is bad
-    it gives the rest of the file up. "salvage" looks for the next record behind any damage. What was left out is in
-    `problems`.
+    it gives the rest of the file up. "salvage" looks for the next record behind any damage; with `keep_doubtful`, it
+    also takes what might be data of a damaged record. What was left out is in `problems`.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class FrameStream:
         *,
         verify: Verify = "all",
         on_corrupt: OnCorrupt = "raise",
+        keep_doubtful: bool = False,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         if verify not in VERIFY:
@@ -50,6 +51,7 @@ class FrameStream:
         self.source = source
         self.verify_data = verify == "all"
         self.on_corrupt = on_corrupt
+        self.keep_doubtful = keep_doubtful
         self.problems: list[Problem] = []
         self.record = 0  # the number of the frame that comes next
         self._over = False  # the rest was given up
@@ -143,12 +145,25 @@ class FrameStream:
             self.window.jump(end)
         elif self.on_corrupt == "salvage":
             self._salvage(feed, reason)
-        elif status == codec.BAD_DATA_CRC:
+        elif status == codec.BAD_DATA_CRC and self._ends_after(needed):
             self.problems.append(Problem(self.offset, self.record, reason, 1, needed))
             self.window.jump(self.offset + needed)
             self.record += 1
         else:
             self._give_up(reason)
+
+    def _ends_after(self, frame_bytes: int) -> bool:
+        """Whether the record here, whose data are bad, ends where its header says: bytes may be missing from it.
+
+        Packed data cannot be looked at further on, and have a checksum of their own.
+        """
+        if isinstance(self.source, InflateSource):
+            return True
+        if self._walker is None:
+            self._walker = Walker(self.source)
+        if self._walker.one_byte_wrong(self.offset, frame_bytes - codec.OVERHEAD_BYTES):
+            return True  # told without a look at the rest of the file
+        return recover(self._walker, self.offset).resume == self.offset + frame_bytes
 
     def _give_up(self, reason: str) -> None:
         reason = f"{reason}; the rest of the file was given up"
@@ -156,9 +171,7 @@ class FrameStream:
         self._over = True
 
     def _salvage(self, feed: Feed, reason: str) -> None:
-        if self._walker is None:
-            self._walker = Walker(self.source)
-        found = recover(self._walker, self.offset)
+        found = self._recover()
         if found.repaired is not None:
             start, stop = found.repaired
             data = bytearray(stop - start)
@@ -168,9 +181,24 @@ class FrameStream:
             self.problems.append(Problem(self.offset, self.record, f"{reason}; its data are whole and were kept"))
             self.record += 1
         else:
-            lost = found.resume - self.offset
-            if found.gave_up:
-                reason += "; too much of what follows looks like records without being any: given up"
-            self.problems.append(Problem(self.offset, self.record, reason, found.records_lost, lost))
-            self.record += found.records_lost
+            self._leave_out(found, reason)
         self.window.jump(found.resume)
+
+    def _recover(self) -> Recovery:
+        if self._walker is None:
+            self._walker = Walker(self.source)
+        return recover(self._walker, self.offset, self.keep_doubtful)
+
+    def _leave_out(self, found: Recovery, reason: str) -> None:
+        if found.gave_up:
+            reason += "; too much of what follows looks like records without being any: given up"
+        if found.repeated:
+            reason += f"; up to byte {found.resume:,}, the records before it were written a second time: left out"
+        doubtful = 0
+        if found.doubt is not None:
+            doubtful = found.doubt.records
+            reason += f"; {found.doubt.words()}: {'kept' if self.keep_doubtful else 'left out'}"
+        self.problems.append(
+            Problem(self.offset, self.record, reason, found.records_lost, found.resume - self.offset, doubtful)
+        )
+        self.record += found.records_lost

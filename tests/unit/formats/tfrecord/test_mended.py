@@ -69,6 +69,10 @@ def test_what_salvage_gets_is_read(tmp_path: Path, seed: int) -> None:
     path.write_bytes(data)
     with TFRecordReader(path, on_corrupt="salvage") as reader:
         want = [codec.frame(record) for record in reader.records()]
+    if not want:
+        with pytest.raises(CorruptError, match="might be data"):
+            mend(path, salvage=True)
+        return
     layout = mend(path, salvage=True)
     with MendedShard(path, layout) as shard:
         assert contents(shard) == want
@@ -227,7 +231,7 @@ def test_nothing_is_left_of_an_empty_or_whole_file(tmp_path: Path) -> None:
 
 
 class TestMended(ShardContract):
-    """What every shard owes, from one that had damaged headers, and junk between its records."""
+    """What every shard owes, from one that had damaged headers, and junk between two records."""
 
     def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
         path = folder / "data.tfrecord"
@@ -242,7 +246,7 @@ class TestMended(ShardContract):
             frames = [bytearray(codec.frame(record)) for record in reader.records()]
         for frame in frames[2:-2:7]:
             frame[9] ^= 0x55
-        for frame in frames[4:-2:14]:
+        for frame in frames[4:5]:
             frame += b"junk" * 20
         path.write_bytes(b"".join(frames))
         return path, columns
