@@ -212,10 +212,10 @@ class Dataset:
             samples in the window (8 bytes each), batches that are being read or are in functions, those that prefetch()
             made ready, and the one given last. RSS stays within a quarter above it, as allocators keep some.
 
-        It must be enough for prefetch() and three batches, and three more for every worker (for one, where functions
-        run inline), as they are read or as functions made them, whichever is larger: so many are made however small
-        `memory` is. When blocks do not fit beside them, samples are read one by one: slower, the same order. Packed
-        shards in the window must fit unpacked.
+        It must be enough for prefetch() and three batches, and three more for every worker (for two at least; for one
+        where functions run inline), as they are read or as functions made them, whichever is larger: so many are made
+        however small `memory` is. When blocks do not fit beside them, samples are read one by one: slower, the same
+        order. Packed shards in the window must fit unpacked.
 
         On top come: the interpreter and what is imported, batches you keep, cache(), what functions keep, the index of
         files (8 bytes a record of open TFRecords; up to 32 MB stay for the process), and what each worker process has
