@@ -51,7 +51,8 @@ def wait_until_clean(before: Picture, grace_s: float = GRACE_S) -> dict[str, lis
             break
         time.sleep(0.01)
     if "shm" in left:
-        left["shm"] = [name for name in left["shm"] if not _is_of_strangers(f"{_SHM}/{name}")]
+        paths = {name: f"{_SHM}/{name}" for name in left["shm"]}
+        left["shm"] = [name for name, path in paths.items() if not _is_of_strangers(path) and os.path.exists(path)]
     return {kind: things for kind, things in left.items() if things}
 
 

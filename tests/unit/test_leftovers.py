@@ -81,25 +81,12 @@ def test_a_thread_shows_and_gets_the_time_to_end() -> None:
     thread.join()
 
 
-def test_a_shared_memory_file_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "beside", False)
+def test_a_shared_memory_file_shows() -> None:
     before = leftovers.take()
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         left = leftovers.wait_until_clean(before, grace_s=0)
-        assert Path(file.name).name in left["shm"]
-
-
-def test_beside_another_run_a_shared_memory_file_shows_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "beside", True)
-    monkeypatch.setattr(leftovers, "_shm_since", {})
-    leftovers.note_shm("")
-    before = leftovers.take()
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="leftover-") as file:
-        assert "shm" not in leftovers.wait_until_clean(before, grace_s=0)
-        leftovers.note_shm("this test")
-        leftovers.note_shm("another")
-        assert leftovers.shm_at_the_end(grace_s=0)[Path(file.name).name] == "this test"
-    assert Path(file.name).name not in leftovers.shm_at_the_end(grace_s=0)
+        assert left["shm"] == [Path(file.name).name]
+    assert leftovers.wait_until_clean(before) == {}
 
 
 def test_the_message_names_every_thing() -> None:
