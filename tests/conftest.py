@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -34,11 +35,22 @@ BACKWARDS = os.environ.get("HOLDFAST_TESTS_FROM") == "end"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing of the user's settings reaches the tests, nothing of the tests reaches the user's cache."""
+    _handle_signals()
     for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT]:
         del os.environ[name]
     cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")
     config.add_cleanup(cache.cleanup)
     os.environ["XDG_CACHE_HOME"] = cache.name
+
+
+def _handle_signals() -> None:
+    """A background job of a script is started with SIGINT ignored, and one under nohup with SIGHUP: so would be every
+    process that the tests start and want to interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 # ---- two runs that share the tests -------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,19 @@ def test_the_users_settings_and_cache_stay_out(suite: Path) -> None:
     )
     env = {"HOLDFAST_NATIVE": "0", "HOLDFAST_WHATEVER": "1", "XDG_CACHE_HOME": "/precious"}
     assert run(suite, source, **env)[0] == {"passed": 1}
+
+
+def test_a_process_of_a_test_can_be_interrupted_whatever_the_suite_was_started_with(suite: Path) -> None:
+    """As a background job of a script is: with SIGINT ignored."""
+    source = (
+        "import signal, subprocess, sys\n"
+        "def test_it():\n"
+        "    code = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print(1)'\n"
+        "    done = subprocess.run([sys.executable, '-c', code], capture_output=True)\n"
+        "    assert b'KeyboardInterrupt' in done.stderr\n"
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run(suite, source)[0] == {"passed": 1}
+    finally:
+        signal.signal(signal.SIGINT, before)
