@@ -43,6 +43,9 @@ _LENGTH = 8
 _NEAR_BYTES = 64 << 20
 _CHAINS = 16
 
+# How much of a write that was done twice is looked for.
+_REPEATED_BYTES = 1 << 18
+
 # A wrong byte is looked for in records up to this length.
 _CORRECTED_BYTES = 1 << 20
 
@@ -309,17 +312,19 @@ class Walker:
         A write that was broken off and then done again leaves the beginning of a record, the end of an earlier one, and
         the records from there on. All of it must be so: equal records alone are nothing strange, nor are equal damages.
         """
-        gap = self._read(at, resume - at) if resume - at <= _WINDOW_BYTES else b""
+        gap = self._read(at, resume - at) if resume - at <= _REPEATED_BYTES else b""
         first = self._read(resume, _OVERHEAD)
-        before = self._read(max(at - _WINDOW_BYTES, 0), min(at, _WINDOW_BYTES))
+        before = self._read(max(at - _REPEATED_BYTES, 0), min(at, _REPEATED_BYTES))
         place = before.rfind(first) if gap and len(first) == _OVERHEAD else -1
+        length = self.length_at(at) if place >= 0 else None
+        one_record = length is not None and length + _OVERHEAD == len(gap)
         for _ in range(_CHAINS):
             if place < 0:
                 break
             size = len(before) - place
             head = _common(gap, self._read(resume + size, len(gap)))
-            tail = _common(gap[::-1], before[:place][::-1])
-            torn = tail < len(gap) or self.length_at(at) is None
+            tail = _common(gap[::-1], before[max(place - len(gap), 0) : place][::-1])
+            torn = not one_record or max(head, tail) < len(gap)
             if torn and head + tail >= len(gap) and self._read(resume, size) == before[place:]:
                 return size
             place = before.rfind(first, 0, place)
