@@ -93,7 +93,7 @@ def test_the_folder_keeps_it_and_it_makes_no_difference(tmp_path: Path) -> None:
     assert [column.codec for column in again.schema.values()] == [None, ("gzip", 1), "lzf", "zstd"]
     assert again.schema["packed"].chunk_rows == 16
     with h5py.File(put(again, "t")) as file:
-        assert "codec" not in file.attrs["holdfast"]
+        assert b"codec" not in file.attrs["holdfast"]
     assert repr(again.schema["packed"]) == "Float32(4, chunk_rows=16, codec=('gzip', 1))"
     assert repr(again.schema["lists"]) == "Ragged(Int64(), codec='zstd')"
 

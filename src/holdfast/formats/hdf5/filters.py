@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +69,11 @@ def lacking_filter(dataset: h5py.Dataset) -> str | None:
             name = NAMES.get(number, "unknown here")
             return f"is packed with filter {number} ({name}), which needs the Python package {PACKAGE}"
     return None
+
+
+def filter_names_of(plist: Any) -> dict[int, bytes]:
+    """What the filters of a pipeline are called in its file, by number."""
+    return {int(found[0]): found[3] for found in map(plist.get_filter, range(plist.get_nfilters()))}
 
 
 def filters_of(plist: Any) -> tuple[Filter, ...]:
@@ -155,7 +160,7 @@ class _FilterClass(ctypes.Structure):
 _PACKS_NOTHING = _FILTER_FUNCTION(lambda *_: 0)
 
 
-def register_stand_in(code: int, name: bytes = b"stand-in") -> Any:
+def register_stand_in(code: int, name: bytes) -> Any:
     """Puts a filter that refuses to pack and to unpack in the place of another, which may not be installed: datasets
     are then created with any parameters, and chunks are copied. The library uses what is returned: keep it."""
     made = _FilterClass(1, code, 1, 1, name, None, None, _PACKS_NOTHING)
@@ -164,16 +169,16 @@ def register_stand_in(code: int, name: bytes = b"stand-in") -> Any:
 
 
 @contextmanager
-def verbatim_parameters(codes: Iterable[int]) -> Iterator[None]:
-    """Within the block, datasets are created with the parameters of these filters exactly as given.
+def verbatim_parameters(names: Mapping[int, bytes]) -> Iterator[None]:
+    """Within the block, datasets are created with the parameters of these filters, by number, exactly as given.
 
     A filter's `set_local` derives parameters from the dataset as it is created. bitshuffle, zfp, sz and others do that
     by moving those they were given, so parameters that were read from a dataset are not those that create its like.
     Within the block a stand-in without `set_local` takes the filter's place. It cannot pack: no values may be read or
     written, and whatever dataset is created must be closed again before the block ends.
     """
-    foreign = sorted({code for code in codes if code not in _OWN})
-    stand_ins = [register_stand_in(code) for code in foreign]
+    foreign = sorted(code for code in names if code not in _OWN)
+    stand_ins = [register_stand_in(code, names[code]) for code in foreign]
     try:
         yield
     finally:

@@ -11,14 +11,16 @@ record only where it cannot be data of a damaged one. What can be told:
   record or taken out of it, and then its end is not there.
 - *What reaches the end of the file.* Behind the data of a record come four bytes of CRC, so a chain of good frames in
   there stops short of the next record, or of the end of the file. A chain that reaches it is one of records, and so is
-  one that reaches a record of that chain over a header with one wrong byte.
+  one that reaches a record of that chain over a header with one wrong byte. But behind a good header whose record would
+  end after the end of the file, a chain may be data of that record, and the file be cut right behind one of its frames.
 
 All else that looks like records might be data. It is left out, and its count and its bytes are told (`Doubt`): that is
 every good frame between a damage after which no length can be told and the last chain. With one damage in a file,
 nothing is left out but what it touched.
 
 Bytes that were taken out can put the frames of a damaged record in step with what follows it, as when the file is cut
-right behind one of them. Such bytes are those of another file with another damage, and are taken for that.
+right behind one of them and the header before them is damaged. Such bytes are those of another file with another
+damage, and are taken for that.
 """
 
 from __future__ import annotations
@@ -134,6 +136,7 @@ class Walker:
         self._boundaries: list[int] = []  # behind the first damage: where records are known to begin
         self._runs: list[Doubt] = []  # all runs of good frames there
         self._in_step: dict[int, int] = {}
+        self._has_cut_record = False  # whether a good header was passed whose record ends behind the end of the file
         window = min(_WINDOW_BYTES, max(size, 1))
         self._walk = bytearray(window)
         self._check = memoryview(bytearray(window))
@@ -211,6 +214,9 @@ class Walker:
             while (place := codec.find_header(self._walk, place + 1, n)) >= 0:
                 if self.frame_end(at + place) is not None:
                     return at + place
+                length = self.length_at(at + place)
+                if length is not None and length > self.size - at - place - _OVERHEAD:
+                    self._has_cut_record = True
             at += max(n - _HEADER + 1, 1)
         return self.size
 
@@ -226,7 +232,7 @@ class Walker:
         while (start := self.next_frame(at)) < self.size:
             at, frames = self.chain(start)
             self._runs.append(Doubt(frames, start, at))
-            if at == self.size:
+            if at == self.size and not self._has_cut_record:
                 self.whole_from = start
                 known.append(start)
         # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.

@@ -268,3 +268,17 @@ def test_equal_records_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     path.write_bytes(data)
     assert read(path, "salvage") == [b"the same"] * 8
+
+
+@pytest.mark.parametrize("damage", [b"\1", b"\1\1", b"\0" * 12], ids=["a byte", "two bytes", "zeros"])
+def test_frames_in_a_record_that_is_cut_are_data(tmp_path: Path, damage: bytes) -> None:
+    """They reach the end of the file, but behind a good header that says that they are data."""
+    records = [b"first", bytes(range(40)), frames(INNER)]
+    at = len(codec.frame(records[0]))
+    data = bytearray(frames(records)[:-FOOTER])
+    data[at : at + len(damage)] = damage
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(data)
+    for how in ("skip", "salvage"):
+        assert set(read(path, how)) <= set(records)
+    assert sum(problem.records_doubtful for problem in verify_file(path).problems) == len(INNER)

@@ -102,7 +102,7 @@ def _parameters(filters: tuple[Filter, ...]) -> list[tuple[int, ...]]:
 
 def _scratch_image(like: Dataset) -> bytes:
     image = io.BytesIO()
-    with verbatim_parameters(code for code, _, _ in like.filters):
+    with verbatim_parameters(like.filter_names):
         with h5py.File(image, "w", libver=("v110", "latest")) as file:
             create_like(file, b"x", like, h5py.h5s.create_simple(like.chunks), plist_of(like))
     return image.getvalue()

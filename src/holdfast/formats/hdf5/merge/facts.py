@@ -63,6 +63,7 @@ class Dataset:
     offset: int | None
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
     value: bytes = b""  # of one without rows
+    filter_names: dict[int, bytes] = field(default_factory=dict)
     scales: tuple[tuple[int, str], ...] = ()  # axis, and the dataset that is its scale
 
     @property

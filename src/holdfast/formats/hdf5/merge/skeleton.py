@@ -101,8 +101,8 @@ def make_skeleton(
             _parent(file, path)
             h5py.h5t.decode(node.type).commit(file.id, _raw(path))
         shown = [virtual and not plan.target.ends and not plan.target.kept for plan in plans]
-        codes = {code for plan in plans for code, _, _ in plan.target.like.filters}
-        with verbatim_parameters(codes):
+        names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
+        with verbatim_parameters(names):
             for plan, is_view in zip(plans, shown, strict=True):
                 _parent(file, plan.target.path)
                 _make_virtual(file, plan.target, files) if is_view else _make_dataset(file, plan.target)

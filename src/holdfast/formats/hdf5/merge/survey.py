@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from ..filters import PACKAGE, filters_of, lacking_filter
+from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..layout import marked_column
 from ..record import find_record
 from ..rescue import _fill as fill_of
@@ -119,6 +119,7 @@ def _dataset(source: Source, thing: Thing, crcs: Crcs) -> Dataset:
         has_objects=dataset.dtype.hasobject,
         chunks=dataset.chunks,
         filters=filters_of(plist),
+        filter_names=filter_names_of(plist),
         fill=fill_of(dataset, plist),
         offset=_offset(dataset, plist),
         scales=_scales(source, thing),
