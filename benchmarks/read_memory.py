@@ -3,6 +3,9 @@
 The growth of a case is the highest RSS during the epoch less the RSS right before it, with everything imported: one
 sample was read the same way before. Where functions run in processes it is the PSS of the reading process and of what
 it shares with the workers; `workers` is what these have of their own, less what they have while that sample is read.
+
+`refused`: an error says how much more memory is needed. Where it says that batches alone need more than memory=, they
+take it: every worker gets one.
 """
 
 from __future__ import annotations
@@ -306,7 +309,7 @@ def measure(folder: Path, case: Case, rounds: int) -> dict[str, Any]:
 def cells_of(case: Case, found: dict[str, Any], before: dict[str, Any] | None) -> tuple[str, ...]:
     cells = (*case.cells, _growth(before), _growth(found))
     if "error" in found:
-        return (*cells, "", "", "refused" if "InputError" in found["error"] else found["error"])
+        return (*cells, "", "", "" if found["error"].startswith("holdfast.errors.") else found["error"])
     part = _part(case, found)
     need = _need_mb(case)
     if part <= ALLOWED:

@@ -100,7 +100,9 @@ class Fetcher:
         """The rows of these steps. What their windows need and is not held is read first."""
         together = self._steps_together(run)
         self._room.step(together * len(run.steps[0]) * self._sample_bytes)
-        self._shelf.bound_bytes = self._room.for_blocks(self._order.nbytes)
+        order_bytes = self._order.nbytes
+        self._shelf.bound_bytes = self._room.for_blocks(order_bytes)
+        self._shelf.packed_bytes = self._room.for_packed(order_bytes)
         self._shelf.turn(dict(self._order.windows(run.first, run.stop, rank, world)))
         stop = min(run.stop + _RUNS_AHEAD * (run.stop - run.first), self._order.samples)
         self._shelf.expect(dict(self._order.windows(min(run.stop, stop), stop, rank, world)))

@@ -1,8 +1,7 @@
 """How the bytes of limits(memory=…) are shared between blocks that are held and batches on their way.
 
 What is made ready by prefetch() has its own part. Of the rest, the order of the windows and the batches on their way
-take what they take, as there is no reading without them; blocks get what is left. But where batches are large, blocks
-keep half: a packed shard cannot be read otherwise.
+take what they take, as there is no reading without them; blocks get what is left, and half at least.
 """
 
 from __future__ import annotations
@@ -61,6 +60,10 @@ class Room:
             under_way = sum(map(self.under_way, self._places))
             batches = 2 * self._step_bytes + under_way * self._each_bytes + max(self._step_bytes, self._made_bytes)
         return max(0, self._most - order_bytes - min(batches, self._most // 2))
+
+    def for_packed(self, order_bytes: int) -> int:
+        """The same for packed shards, which cannot be read otherwise: only what no step can do without is kept back."""
+        return max(self.for_blocks(order_bytes), self._most - order_bytes - 3 * self._step_bytes)
 
     def trim(self) -> None:
         """Gives memory that is free to the system, before a large step is read that could exceed the bound otherwise.

@@ -47,6 +47,7 @@ class Shelf:
         self._library, self._blocks, self._schema, self._meter = library, blocks, schema, meter
         self._singly, self._read_around = singly, read_around
         self.bound_bytes = 0  # what may be held; its owner says how much that is now
+        self.packed_bytes = 0  # and with a packed shard among it
         self.bad: dict[int, Ints] = {}  # rows of a block that are lost
         self._pool = RowPool()
         self._slot = np.full(len(blocks), -1, np.int64)  # of every block that is held
@@ -164,8 +165,7 @@ class Shelf:
         about = self._about(block)
         if block not in self._beforehand and self._held_bytes + self._promised_bytes + about > self.bound_bytes:
             self._unwish()
-            if self._held_bytes + about > self.bound_bytes:
-                self._no_room(block)
+            if self._held_bytes + about > self.bound_bytes and not self._must_hold(block, about):
                 return
         batch = self._read_block(block)
         slot = self._free.pop() if self._free else len(self._pool)
@@ -176,17 +176,20 @@ class Shelf:
         self._swell = max(self._swell, size / max(1, int(self._blocks.size_bytes[block])))
         self._meter.hold(size)
 
-    def _no_room(self, block: int) -> None:
-        """Its samples are read one by one then. A packed shard has no such way."""
+    def _must_hold(self, block: int, about: int) -> bool:
+        """A packed shard is held: its samples cannot be read one by one, as those of others are then."""
         shard = int(self._blocks.shard[block])
-        if not self._library.seekable(shard):
-            needed = sum(self._about(one) for one in self._users if not self._singly[one])
-            raise InputError(
-                f"{self._library.paths[shard]}: it is packed, so it is held unpacked as long as its window is in use: "
-                f"expected windows of at most {self.bound_bytes:,} bytes, which limits(memory=…) leaves for them, got "
-                f"{needed:,}: raise it by at least {needed - self.bound_bytes:,} bytes, lower shuffle(window=…), or "
-                "unpack the file"
-            )
+        if self._library.seekable(shard):
+            return False
+        if self._held_bytes + about <= self.packed_bytes:
+            return True
+        needed = sum(self._about(one) for one in self._users if not self._singly[one])
+        raise InputError(
+            f"{self._library.paths[shard]}: it is packed, so it is held unpacked as long as its window is in use: "
+            f"expected windows of at most {self.packed_bytes:,} bytes, which limits(memory=…) leaves for them, got "
+            f"{needed:,}: raise it by at least {needed - self.packed_bytes:,} bytes, lower shuffle(window=…), or "
+            "unpack the file"
+        )
 
     def _drop(self, block: int) -> None:
         slot = int(self._slot[block])
