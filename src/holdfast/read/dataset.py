@@ -233,7 +233,7 @@ class Dataset:
         if one.prefetch_bytes >= one.memory_bytes:
             raise ValueError(
                 f"wanted less to prefetch than the memory there may be, got {format_bytes(one.prefetch_bytes)} of "
-                f"{format_bytes(one.memory_bytes)}: say limits(memory=…) before"
+                f"{format_bytes(one.memory_bytes)}: raise limits(memory=…) first, or prefetch less"
             )
         return self
 

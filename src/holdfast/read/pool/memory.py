@@ -40,7 +40,8 @@ def lay_out(workers: int, slots: int, memory_bytes: int) -> Layout:
     slot_bytes = memory_bytes // slots // mmap.PAGESIZE * mmap.PAGESIZE
     if not slot_bytes:
         least = slots * mmap.PAGESIZE
-        raise ValueError(f"wanted at least {least:,} bytes of memory for {slots} slots, got {memory_bytes:,}")
+        text = f"expected at least {least:,} bytes of memory for {slots} slots, got {memory_bytes:,}"
+        raise ValueError(f"{text}: raise limits(memory=…), or take fewer workers")
     return Layout(workers, slots, slot_bytes, memory_bytes)
 
 
