@@ -36,9 +36,9 @@ def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Mapping[str, Any] | None = 
 
 
 class Passes:
-    """`dataset` is a tf.data.Dataset; each pass over it that comes to its end is followed by the next epoch.
+    """`dataset` is a tf.data.Dataset; each iteration of it is of the next epoch, also after one that was broken off.
 
-    So `fit(epochs=3)` has three orders. A pass that is left half-way is begun anew, with the same epoch.
+    So `fit(epochs=3)` has three orders. Whoever looks at one batch and starts over has begun two; `set_epoch` is exact.
 
     epoch, state: where the first pass begins: an epoch, or a state of `state_after`
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
@@ -94,7 +94,8 @@ class Passes:
 
     def _run(self) -> Iterator[Any]:
         with self._lock:
-            begun, epoch = self._begin(), self._epoch
+            begun = self._begin()
+            self._epoch, self._resumes = begun.next_epoch, False
         # TensorFlow drops this generator with its iterator: that ends the iteration.
         with begun:
             for rows in begun:
@@ -102,9 +103,6 @@ class Passes:
                     yield {name: _no_rows(spec) for name, spec in self._spec.items()}
                 else:
                     yield {name: self._convert(value) for name, value in rows.items()}
-        with self._lock:
-            if epoch == self._epoch:  # nobody else has moved it
-                self._epoch, self._resumes = begun.epoch + 1, False
 
 
 # ---- values
