@@ -204,7 +204,7 @@ def without_tags(sample: dict[str, Any]) -> dict[str, Any]:
 
 def mapped(ask: dict[str, Any]) -> Any:
     """By number, with torch's samplers, after the parent has read."""
-    data = dataset(ask | {"batch": 0}).map(without_tags).torch_map()
+    data = hold.read(ask["folder"], SCHEMA).map(without_tags).torch_map()
     assert int(data[3]["id"]) == 3  # files are open here when workers are forked
     generator = torch.Generator().manual_seed(1)
     sampler: Any = RandomSampler(data, generator=generator)
@@ -219,6 +219,25 @@ def mapped(ask: dict[str, Any]) -> Any:
         data, batch_size=8, sampler=sampler, num_workers=ask.get("num_workers", 0), **options
     )
     return ids(got)
+
+
+def misused(ask: dict[str, Any]) -> Any:
+    """A loader over what it would read wrongly: what it says, or how many samples it gave."""
+    ds, options = dataset(ask), {"num_workers": ask.get("num_workers", 0)}
+    give: dict[str, Callable[[Any], Any]] = {
+        "dataset": lambda kind: kind(ds, **options),
+        "samples": lambda kind: kind(hold.read(ask["folder"], {"id": hold.Int64()}), batch_size=16, **options),
+        "batched again": lambda kind: kind(ds.torch(), batch_size=2, **options),
+        "default": lambda kind: kind(ds.torch(), **options),
+        "mapped": lambda kind: kind(ds.torch_map(), **options),
+    }
+    found: dict[str, Any] = {}
+    for what, make_loader in give.items():
+        try:
+            found[what] = len(ids(make_loader(LOADERS[ask["loader"]])))
+        except TypeError as error:
+            found[what] = str(error)
+    return found
 
 
 def shared_memory(ask: dict[str, Any]) -> Any:
@@ -320,6 +339,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         loaded,
         make,
         mapped,
+        misused,
         nested,
         pickled,
         renewed,

@@ -183,6 +183,21 @@ def test_samples_by_number_for_ranks(play: Player) -> None:
     assert sorted(play("mapped", ranks=2)) == list(range(SAMPLES))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loader", ["torch", "holdfast"])
+def test_a_loader_reads_everything_or_says_what_to_write(play: Player, loader: str, workers: int) -> None:
+    told = play("misused", loader=loader, num_workers=workers)
+    for what in ("dataset", "mapped"):
+        assert "got one with shuffle(), batch(). For a torch DataLoader write DataLoader(ds.torch()" in told[what]
+    again = "expected batch_size=None for a dataset that has batches"
+    assert again in told["batched again"]
+    assert told["samples"] == SAMPLES
+    if loader == "holdfast":
+        assert told["default"] == SAMPLES
+    else:
+        assert again in told["default"]
+
+
 # ---- forms -------------------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,18 @@ class TorchDataset(IterableDataset[Any]):
             raise TypeError("a dataset that repeats for ever has no length")
         return len(self._epochs) * self._times
 
+    @property
+    def batched(self) -> bool:
+        """Whether it gives batches, and not samples."""
+        return self.dataset._settings.batched
+
     def __iter__(self) -> Iterator[Any]:
+        # torch's fetcher, which calls this, knows whether the loader makes batches; nothing else tells.
+        if self.batched and sys._getframe(1).f_locals.get("auto_collation") is True:
+            raise TypeError(
+                "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
+                "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
+            )
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         epochs = self._times or 1  # a pass without an end counts as one: how far it gets differs from rank to rank

@@ -289,14 +289,35 @@ class Dataset:
         return self._lengths[launch]
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
-        """Sample `index` in the order of the files, whatever is shuffled or sharded; functions before batch() are run.
+        """Sample `index` in the order of the files, after the functions. A slice or a list gives a list of them.
 
-        A slice or a list gives a list of them.
+        Only where iterating gives the same samples in the same order: before shuffle(), shard(), take(), filter(),
+        repeat() and batch(). Behind them it is a TypeError.
         """
+        self._check_indexing("[]")
         with self._lock:
             if self._access is None:
                 self._access = Access(self._source, self._settings)
         return self._access[index]
+
+    def _check_indexing(self, what: str) -> None:
+        """Raises TypeError where samples by number would be others than those that iterating gives."""
+        one = self._settings
+        said = {
+            "shuffle": one.seed is not None,
+            "shard": one.shard is not None,
+            "take": one.take_samples is not None or one.take_batches is not None,
+            "filter": any(function.kind == "filter" for function in one.functions),
+            "repeat": one.repeat != 1,
+            "batch": one.batched,
+        }
+        if found := [f"{name}()" for name, is_said in said.items() if is_said]:
+            raise TypeError(
+                f"{what}: expected a dataset of all samples in the order of the files, got one with "
+                f"{', '.join(found)}. For a torch DataLoader write DataLoader(ds.torch(), batch_size=None), which "
+                "reads what iterating reads; for samples by number write hold.read(…)[i], or hold.read(…).torch_map() "
+                "with torch's samplers and batch_size"
+            )
 
     @property
     def samples(self) -> int:
@@ -322,7 +343,11 @@ class Dataset:
         return import_module("holdfast.torch").as_torch(self, epoch=epoch)
 
     def torch_map(self) -> Any:
-        """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples."""
+        """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples.
+
+        The order, the ranks' shares and the batches are torch's there: a dataset with shuffle(), shard(), take(),
+        filter(), repeat() or batch() is a TypeError.
+        """
         from importlib import import_module
 
         return import_module("holdfast.torch").as_torch_map(self)

@@ -554,6 +554,24 @@ def test_samples_by_number(shards: Path) -> None:
         ds["x"]  # type: ignore[index]
 
 
+def test_length_and_numbers_speak_of_the_same_samples(shards: Path) -> None:
+    plain = hold.read(shards, SCHEMA).map(twice).prefetch("1MB").limits(open_files=2).shard(None)
+    assert [sample["id"] for sample in plain[:]] == ids_of(plain) == list(ALL)
+    assert len(plain) == 1000
+    for name, ds in {
+        "batch": plain.batch(10),
+        "shuffle": plain.shuffle(seed=1),
+        "shard": plain.shard((0, 2)),
+        "take": plain.take(5),
+        "filter": plain.filter(lambda sample: True),
+        "repeat": plain.repeat(2),
+    }.items():
+        with pytest.raises(
+            TypeError, match=rf"^\[\]: expected .* got one with {name}\(\)\. .*ds\.torch\(\), batch_size=None"
+        ):
+            ds[0]
+
+
 def test_a_dataset_can_be_pickled_and_shown(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA).shuffle(seed=7).map(twice, 2).batch(10).prefetch()
     assert ids_of(pickle.loads(pickle.dumps(ds))) == ids_of(ds)
