@@ -56,6 +56,10 @@ class Passes:
         state: Mapping[str, Any] | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> None:
+        if dataset._settings.shard == "auto":
+            # Now: TensorFlow runs the generator in a thread of its own, which is in no strategy's scope.
+            launch = dataset._launch()
+            dataset = dataset.shard((launch.rank, launch.world))
         self._read, self._loaded = dataset, state
         self._epoch = epoch if state is None else int(state.get("epoch", epoch))
         self._resumes = state is not None
