@@ -133,5 +133,9 @@ class _Face(ModuleType):
         if not (isinstance(value, ModuleType) and _HOMES.get(name)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the module by its name: functions that use `hold` carry it along in cloudpickle, dill and joblib."""
+        return importlib.import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Face

@@ -36,9 +36,9 @@ def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Mapping[str, Any] | None = 
 
 
 class Passes:
-    """`dataset` is a tf.data.Dataset; each pass over it that comes to its end is followed by the next epoch.
+    """`dataset` is a tf.data.Dataset; each iteration of it is of the next epoch, also after one that was broken off.
 
-    So `fit(epochs=3)` has three orders. A pass that is left half-way is begun anew, with the same epoch.
+    So `fit(epochs=3)` has three orders. Whoever looks at one batch and starts over has begun two; `set_epoch` is exact.
 
     epoch, state: where the first pass begins: an epoch, or a state of `state_after`
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
@@ -56,6 +56,10 @@ class Passes:
         state: Mapping[str, Any] | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> None:
+        if dataset._settings.shard == "auto":
+            # Now: TensorFlow runs the generator in a thread of its own, which is in no strategy's scope.
+            launch = dataset._launch()
+            dataset = dataset.shard((launch.rank, launch.world))
         self._read, self._loaded = dataset, state
         self._epoch = epoch if state is None else int(state.get("epoch", epoch))
         self._resumes = state is not None
@@ -94,7 +98,8 @@ class Passes:
 
     def _run(self) -> Iterator[Any]:
         with self._lock:
-            begun, epoch = self._begin(), self._epoch
+            begun = self._begin()
+            self._epoch, self._resumes = begun.next_epoch, False
         # TensorFlow drops this generator with its iterator: that ends the iteration.
         with begun:
             for rows in begun:
@@ -102,9 +107,6 @@ class Passes:
                     yield {name: _no_rows(spec) for name, spec in self._spec.items()}
                 else:
                     yield {name: self._convert(value) for name, value in rows.items()}
-        with self._lock:
-            if epoch == self._epoch:  # nobody else has moved it
-                self._epoch, self._resumes = begun.epoch + 1, False
 
 
 # ---- values

@@ -24,6 +24,7 @@ from holdfast._torch.iterator import LoaderIterator
 from holdfast._torch.samples import TorchSamples, as_torch_map
 from holdfast._torch.tensors import Ragged
 from holdfast._torch.tracebacks import let_go
+from holdfast.read.dataset import Dataset as HoldfastDataset
 
 __all__ = ["DataLoader", "Ragged", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
 
@@ -39,9 +40,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     `keep_safe=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
     there, each tensor costs a descriptor for as long as it lives. `False` saves the copy, for batches that are used and
     dropped.
+
+    A dataset that has batches, `ds.batch(64).torch()`, is not batched again: `batch_size` is None there by default.
     """
 
     def __init__(self, dataset: Dataset[_T_co], *args: Any, keep_safe: bool = True, **kwargs: Any) -> None:
+        if isinstance(dataset, HoldfastDataset):
+            dataset._check_indexing("DataLoader")
+        if not args and not kwargs.keys() & {"batch_size", "batch_sampler"} and _has_batches(dataset):
+            kwargs["batch_size"] = None
         super().__init__(dataset, *args, **kwargs)
         self.keep_safe = keep_safe
 
@@ -83,6 +90,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _has_batches(dataset: Any) -> bool:
+    return isinstance(dataset, TorchDataset) and dataset.batched
 
 
 def _signature() -> inspect.Signature:

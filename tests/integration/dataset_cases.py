@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,11 +47,11 @@ def doubled(sample: dict[str, Any]) -> dict[str, Any]:
     return sample | {"double": sample["emb"] * 2}
 
 
-def loader(ask: dict[str, Any], data: Any) -> Any:
+def loader(ask: dict[str, Any], data: Any, **more: Any) -> Any:
     options = {name: ask[name] for name in ("num_workers", "persistent_workers") if name in ask}
     if ask.get("start") and ask.get("num_workers"):
         options["multiprocessing_context"] = ask["start"]
-    return LOADERS[ask.get("loader", "torch")](data, batch_size=ask.get("torch_batch"), **options)
+    return LOADERS[ask.get("loader", "torch")](data, batch_size=ask.get("torch_batch"), **options, **more)
 
 
 def ids(batches: Any) -> list[int]:
@@ -78,16 +80,57 @@ def loaded(ask: dict[str, Any]) -> Any:
 
 
 def epochs(ask: dict[str, Any]) -> Any:
+    """Passes one after the other; the second is broken off."""
     data = dataset(ask).torch()
     one = loader(ask, data)
     found = [ids(one)]
+    broken = iter(one)
+    found.append(ids([next(broken)]))
+    del broken
     found.append(ids(one))
-    for epoch in (1, 2):
+    for epoch in (1, 0):
         data.set_epoch(epoch)
-        found.append(ids(one))
+        found += [ids(one), ids(one)]
     if ask.get("loader") == "holdfast":
         one.close()
     return found
+
+
+def renewed(ask: dict[str, Any]) -> Any:
+    """Another loader for each pass, with a generator of the same seed: torch gives its workers the same seeds."""
+    data = dataset(ask).torch()
+    return [ids(loader(ask, data, generator=torch.Generator().manual_seed(0))) for _ in range(3)]
+
+
+def together(ask: dict[str, Any]) -> Any:
+    """Two loaders over one dataset, batch by batch in turn."""
+    data = dataset(ask).torch()
+    pairs = list(zip(loader(ask, data), loader(ask, data), strict=True))
+    return [ids(pair[at] for pair in pairs) for at in (0, 1)]
+
+
+def killed(ask: dict[str, Any]) -> Any:
+    """In the first pass a worker is killed before it begins, when the other one has."""
+    begun, spared = multiprocessing.Event(), multiprocessing.Event()
+
+    def tell(batch: Any) -> Any:
+        begun.set()
+        return batch
+
+    def kill(worker: int) -> None:
+        if worker == 1 and not spared.is_set():
+            begun.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    data = dataset(ask).map(tell).torch()
+    one = loader(ask, data, worker_init_fn=kill)
+    try:
+        ids(one)
+        said = ""
+    except RuntimeError as error:
+        said = str(error)
+    spared.set()
+    return {"said": said, "ids": ids(one)}
 
 
 def length(ask: dict[str, Any]) -> Any:
@@ -161,7 +204,7 @@ def without_tags(sample: dict[str, Any]) -> dict[str, Any]:
 
 def mapped(ask: dict[str, Any]) -> Any:
     """By number, with torch's samplers, after the parent has read."""
-    data = dataset(ask | {"batch": 0}).map(without_tags).torch_map()
+    data = hold.read(ask["folder"], SCHEMA).map(without_tags).torch_map()
     assert int(data[3]["id"]) == 3  # files are open here when workers are forked
     generator = torch.Generator().manual_seed(1)
     sampler: Any = RandomSampler(data, generator=generator)
@@ -176,6 +219,25 @@ def mapped(ask: dict[str, Any]) -> Any:
         data, batch_size=8, sampler=sampler, num_workers=ask.get("num_workers", 0), **options
     )
     return ids(got)
+
+
+def misused(ask: dict[str, Any]) -> Any:
+    """A loader over what it would read wrongly: what it says, or how many samples it gave."""
+    ds, options = dataset(ask), {"num_workers": ask.get("num_workers", 0)}
+    give: dict[str, Callable[[Any], Any]] = {
+        "dataset": lambda kind: kind(ds, **options),
+        "samples": lambda kind: kind(hold.read(ask["folder"], {"id": hold.Int64()}), batch_size=16, **options),
+        "batched again": lambda kind: kind(ds.torch(), batch_size=2, **options),
+        "default": lambda kind: kind(ds.torch(), **options),
+        "mapped": lambda kind: kind(ds.torch_map(), **options),
+    }
+    found: dict[str, Any] = {}
+    for what, make_loader in give.items():
+        try:
+            found[what] = len(ids(make_loader(LOADERS[ask["loader"]])))
+        except TypeError as error:
+            found[what] = str(error)
+    return found
 
 
 def shared_memory(ask: dict[str, Any]) -> Any:
@@ -272,14 +334,18 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         dropped,
         epochs,
         forms,
+        killed,
         length,
         loaded,
         make,
         mapped,
+        misused,
         nested,
         pickled,
+        renewed,
         resumed,
         shared_memory,
+        together,
         unbatched,
         under_a_launcher,
         workers_states,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from made_files import SCHEMA
 
 def main(folder: str) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    os.environ["RANK"] = "1"  # half of what torchrun sets, and wrong: the strategy knows
     ds = hold.read(folder, SCHEMA).shuffle(seed=7).shard("auto", even="drop").batch(8)
-    data = strategy.distribute_datasets_from_function(lambda _: ds.tf())
+    with strategy.scope():
+        data = strategy.distribute_datasets_from_function(lambda _: ds.tf())
 
     @tf.function
     def step(batch: Any) -> Any:

@@ -142,7 +142,8 @@ def test_what_one_batch_cannot_tell(play: Player) -> None:
 
 
 def test_every_pass_is_the_next_epoch(play: Player) -> None:
-    assert play("passes") == [play("order", epoch=2), play("order", epoch=3)]
+    orders = [play("order", epoch=epoch) for epoch in range(5)]
+    assert play("passes") == [orders[2], orders[3][:16], orders[4], orders[1], orders[2]]
 
 
 @pytest.mark.parametrize("taken", [0, 4, 13])

@@ -72,16 +72,52 @@ def test_epochs_in_a_row_do_not_mix(play: Player, workers: int) -> None:
     assert play("loaded", repeat=3, num_workers=workers, start="fork")["ids"] == want
 
 
+@pytest.fixture(scope="module")
+def orders(play: Player, order: list[int]) -> list[list[int]]:
+    """Of the first epochs."""
+    found = [order, *(play("alone", epoch=epoch) for epoch in (1, 2))]
+    assert len({tuple(one) for one in found}) == 3
+    return found
+
+
+def passes(orders: list[list[int]]) -> list[list[int]]:
+    """What `epochs` should give: 0, 1 broken off, 2; set_epoch(1), 2; set_epoch(0), 1."""
+    return [orders[0], orders[1][:16], orders[2], orders[1], orders[2], orders[0], orders[1]]
+
+
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 @pytest.mark.parametrize("loader", ["torch", "holdfast"])
-def test_set_epoch_reaches_whoever_reads(play: Player, options: dict[str, Any], loader: str) -> None:
-    want = [play("alone", epoch=epoch) for epoch in (0, 0, 1, 2)]
-    assert play("epochs", loader=loader, start="fork", **options) == want
+def test_every_pass_is_the_next_epoch(
+    play: Player, orders: list[list[int]], options: dict[str, Any], loader: str
+) -> None:
+    assert play("epochs", loader=loader, start="fork", **options) == passes(orders)
 
 
-def test_set_epoch_reaches_workers_that_were_spawned(play: Player) -> None:
-    want = [play("alone", epoch=epoch) for epoch in (0, 0, 1, 2)]
-    assert play("epochs", start="spawn", num_workers=1, persistent_workers=True) == want
+def test_every_pass_is_the_next_epoch_in_spawned_workers(play: Player, orders: list[list[int]]) -> None:
+    assert play("epochs", start="spawn", num_workers=1, persistent_workers=True) == passes(orders)
+
+
+def test_a_pass_of_repeated_epochs_is_followed_by_those_after_it(play: Player, orders: list[list[int]]) -> None:
+    found = play("epochs", repeat=2, num_workers=2, start="fork")
+    assert found[0] == orders[0] + orders[1]
+    assert found[1] == orders[2][:16]
+    assert found[2] == play("alone", epoch=4, repeat=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_with_the_same_seed(play: Player, orders: list[list[int]], workers: int) -> None:
+    assert play("renewed", num_workers=workers, start="fork") == orders
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_at_once_have_an_epoch_each(play: Player, orders: list[list[int]], workers: int) -> None:
+    assert sorted(play("together", num_workers=workers, start="fork")) == sorted(orders[:2])
+
+
+def test_the_epoch_after_a_worker_was_killed(play: Player, orders: list[list[int]]) -> None:
+    told = play("killed", num_workers=2, start="fork")
+    assert "DataLoader worker" in told["said"]
+    assert told["ids"] == orders[1]
 
 
 def test_length(play: Player) -> None:
@@ -101,7 +137,7 @@ def test_resume_under_another_layout(play: Player, order: list[int], taken: int,
     )
     assert told["seen"] == order[: taken * 16]
     assert told["rest"] == order[taken * 16 :]
-    assert told["after"] == order  # a state is used up by one pass
+    assert told["after"] == play("alone", epoch=1)  # a state is used up by one pass
     assert not taken or "state_after" in told["refused"]
 
 
@@ -109,13 +145,14 @@ def test_resume_in_workers_that_stay(play: Player) -> None:
     want = play("alone", epoch=3)
     then = {"num_workers": 2, "persistent_workers": True}
     told = play("resumed", taken=5, epoch=3, start="fork", then=then)
-    assert (told["seen"] + told["rest"], told["after"]) == (want, want)
+    assert (told["seen"] + told["rest"], told["after"]) == (want, play("alone", epoch=4))
 
 
 def test_resume_between_repeated_epochs(play: Player) -> None:
     want = play("alone", repeat=2)
     told = play("resumed", taken=15, repeat=2, start="fork", then={"num_workers": 2})
     assert told["seen"] + told["rest"] == want
+    assert told["after"] == play("alone", epoch=2, repeat=2)
 
 
 @pytest.mark.parametrize("taken", [2, 6, 12, 14, 20])
@@ -144,6 +181,21 @@ def test_samples_by_number(play: Player, workers: int, start: str) -> None:
 
 def test_samples_by_number_for_ranks(play: Player) -> None:
     assert sorted(play("mapped", ranks=2)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loader", ["torch", "holdfast"])
+def test_a_loader_reads_everything_or_says_what_to_write(play: Player, loader: str, workers: int) -> None:
+    told = play("misused", loader=loader, num_workers=workers)
+    for what in ("dataset", "mapped"):
+        assert "got one with shuffle(), batch(). For a torch DataLoader write DataLoader(ds.torch()" in told[what]
+    again = "expected batch_size=None for a dataset that has batches"
+    assert again in told["batched again"]
+    assert told["samples"] == SAMPLES
+    if loader == "holdfast":
+        assert told["default"] == SAMPLES
+    else:
+        assert again in told["default"]
 
 
 # ---- forms -------------------------------------------------------------------------------------------------

@@ -99,6 +99,8 @@ print(find_rank("auto", {}))
 store = dist.FileStore(sys.argv[1], 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 print(find_rank("auto", {}))
+print(find_rank("auto", {"WORLD_SIZE": "2"}))  # as some trainers set it, without RANK
+print(find_rank("auto", {"RANK": "3", "WORLD_SIZE": "8", "TF_CONFIG": "{"}))
 dist.destroy_process_group()
 """
 
@@ -114,7 +116,7 @@ def test_torch_once_it_is_initialised(tmp_path: os.PathLike[str]) -> None:
     )
     assert done.stdout.splitlines() == [
         "rank 0 of 1 (alone: no launcher was found)",
-        "rank 0 of 1 (torch.distributed)",
+        *["rank 0 of 1 (torch.distributed)"] * 3,
     ], done.stderr
 
 

@@ -1,8 +1,9 @@
 """Which rank this process is, and who says so.
 
-A framework that already runs knows best; then what its launcher put into the environment; then MPI and SLURM, which may
-have started launchers rather than ranks. The first that says anything is believed, unless another of its kind
-contradicts it: reading half of the data, or all of it twice, must not depend on a guess.
+A framework that already runs knows best, and where one answers, no variable is looked at: what a launcher left in the
+environment may be stale, or half of what it should be. Then comes what a framework's launcher put into the environment;
+then MPI and SLURM, which may have started launchers rather than ranks. The first that says anything is believed, unless
+another of its kind contradicts it: reading half of the data, or all of it twice, must not depend on a guess.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ def default_task(environ: Environment | None = None) -> str | None:
 
 def _told(environ: Environment | None) -> Launch | None:
     environ = os.environ if environ is None else environ
-    inner = [found for ask in _INNER if (found := ask(environ))]
-    _agree(inner)
-    outer = [found for ask in _OUTER if (found := ask(environ))]
-    return next(iter(inner + outer), None)
+    for asked in (_RUNNING, _INNER):
+        answers = [found for ask in asked if (found := ask(environ))]
+        _agree(answers)
+        if answers:
+            return answers[0]
+    return next((found for ask in _OUTER if (found := ask(environ))), None)
 
 
 def _explicit(shard: Any) -> Launch:
@@ -83,6 +86,29 @@ def _torch_distributed(environ: Environment) -> Launch | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return _launch("torch.distributed", distributed.get_rank(), distributed.get_world_size())
+
+
+def _tf_distribute(environ: Environment) -> Launch | None:
+    """The strategy in whose scope this is, if its workers are processes that read: other strategies have one reader."""
+    tensorflow = sys.modules.get("tensorflow")
+    distribute = getattr(tensorflow, "distribute", None)  # None: it is being imported
+    if distribute is None or not distribute.has_strategy():
+        return None
+    strategy = distribute.get_strategy()
+    if not isinstance(strategy, distribute.MultiWorkerMirroredStrategy):
+        return None
+    resolver = strategy.cluster_resolver
+    cluster = resolver.cluster_spec().as_dict()
+    return _tf_task("tf.distribute", cluster, resolver.task_type, resolver.task_id) if cluster else None
+
+
+def _jax_distributed(environ: Environment) -> Launch | None:
+    jax: Any = sys.modules.get("jax")
+    distributed = getattr(jax, "distributed", None)
+    is_initialized = getattr(distributed, "is_initialized", None)  # older ones have no such function
+    if is_initialized is None or not is_initialized():
+        return None
+    return _launch("jax.distributed", jax.process_index(), jax.process_count())
 
 
 def _ray_train(environ: Environment) -> Launch | None:
@@ -150,20 +176,24 @@ def _tf_config(environ: Environment) -> Launch | None:
     try:
         config = json.loads(text)
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
-        sizes = {kind: len(cluster.get(kind) or ()) for kind in ("chief", "master", "worker")}
         kind, index = task.get("type"), int(task.get("index", 0))
+        cluster = {name: list(hosts or ()) for name, hosts in cluster.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"TF_CONFIG: wanted a cluster and a task as JSON, got {text[:80]!r} ({error})") from None
-    if not cluster or not task:
-        return None
+    return _tf_task("TF_CONFIG", cluster, kind, index) if cluster and task else None
+
+
+def _tf_task(source: str, cluster: Mapping[str, list[Any]], kind: Any, index: int) -> Launch:
+    sizes = {name: len(cluster.get(name, ())) for name in ("chief", "master", "worker")}
     if kind not in sizes:
-        return Launch(0, 1, f"TF_CONFIG: a task of type {kind!r} reads by itself", f"{kind}{index}")
+        return Launch(0, 1, f"{source}: a task of type {kind!r} reads by itself", f"{kind}{index}")
     if not 0 <= index < sizes[kind]:
-        raise InputError(f"TF_CONFIG: wanted a {kind} from 0 to below {sizes[kind]}, got {index}")
+        raise InputError(f"{source}: wanted a {kind} from 0 to below {sizes[kind]}, got {index}")
     before = index if kind != "worker" else sizes["chief"] + sizes["master"] + index
-    return _launch("TF_CONFIG", before, sum(sizes.values()))
+    return _launch(source, before, sum(sizes.values()))
 
 
 _Ask = Callable[[Environment], Launch | None]
-_INNER: tuple[_Ask, ...] = (_torch_distributed, _ray_train, _torchrun, _tf_config, _jax)
+_RUNNING: tuple[_Ask, ...] = (_torch_distributed, _tf_distribute, _jax_distributed, _ray_train)
+_INNER: tuple[_Ask, ...] = (_torchrun, _tf_config, _jax)
 _OUTER: tuple[_Ask, ...] = (_open_mpi, _slurm)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from multiprocessing import context
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from holdfast.errors import StateError
-from holdfast.read.after import state_after, steps_left, stop_of
+from holdfast.read.after import state_after, steps_left
 from holdfast.read.dataset import Dataset
-from holdfast.read.iteration import Iteration
+from holdfast.read.iteration import Iteration, stop_of
 from holdfast.read.settings import whole
 
-from .place import ALONE, Begin, Place
+from .place import Begin, Place
 from .tensors import batch_to_torch, sample_to_torch
 
 
@@ -32,13 +35,16 @@ class TorchDataset(IterableDataset[Any]):
     workers, which take the batches in turn: the same batches in the same order as without any. Functions that were
     to run in processes run in the workers themselves there.
 
-    An epoch is set by `set_epoch`, as a DistributedSampler's is, and also reaches workers that stay. Iterating again
-    without it is the same epoch again, from its beginning.
+    Every pass is of the next epoch, with its own order and random functions, also after a pass that was broken off;
+    with repeat(3) it is of the next three. `set_epoch` says which epoch the next pass is of, as a DistributedSampler's
+    does, and also reaches workers that stay; passes go on from there. A pass is counted when iter() is called: two
+    loaders over one TorchDataset have an epoch each. Each `ds.torch()` counts for itself.
     """
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
         whole("epoch", epoch, 0)
         self.dataset = dataset
+        self._times = dataset._settings.repeat
         self._place = Place(Begin(epoch, epoch, 0))
         self._pass: _Pass | None = None
         self._own: Begin | None = None  # where this worker's next pass begins, if it was told by itself
@@ -53,18 +59,31 @@ class TorchDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches (or samples) of this rank, in all epochs of a pass."""
-        times = self.dataset._settings.repeat
-        if times is None:
+        if self._times is None:
             raise TypeError("a dataset that repeats for ever has no length")
-        return len(self._epochs) * times
+        return len(self._epochs) * self._times
+
+    @property
+    def batched(self) -> bool:
+        """Whether it gives batches, and not samples."""
+        return self.dataset._settings.batched
 
     def __iter__(self) -> Iterator[Any]:
+        # torch's fetcher, which calls this, knows whether the loader makes batches; nothing else tells.
+        if self.batched and sys._getframe(1).f_locals.get("auto_collation") is True:
+            raise TypeError(
+                "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
+                "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
+            )
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        begin = self._place.begin(worker, ALONE if info is None else workers)
-        if self._own is not None:
-            begin, self._own = self._own, None
-        stop = stop_of(self.dataset, begin.first, begin.epoch)
+        epochs = self._times or 1  # a pass without an end counts as one: how far it gets differs from rank to rank
+        if info is None:
+            begin = self._place.begin(epochs)
+        else:
+            own, self._own = self._own, None
+            begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
+        stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
         self._pass = _Pass(self._readable(inside=info is not None), begin, stop, worker, workers)
         return self._pass.run()
 
@@ -87,7 +106,7 @@ class TorchDataset(IterableDataset[Any]):
         When a loader's workers read, only who takes their batches knows how many were used: `state_after` tells then.
         """
         if get_worker_info() is not None:  # a stateful loader asks each of its workers
-            return self._state(self._place.begun) if self._pass is None else self._own_state(self._pass)
+            return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)
         if self._place.in_workers:
             raise StateError(
                 "a loader's workers read this dataset, and fetch ahead: wanted state_after(batches), with the number "
@@ -95,11 +114,11 @@ class TorchDataset(IterableDataset[Any]):
             )
         if self._pass is not None and self._pass.iteration is not None:
             return self._pass.iteration.state_dict()
-        return self._state(self._place.begun)
+        return self._state(self._place.last)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of this pass were taken, by whatever loader."""
-        begun = self._place.begun
+        begun = self._place.last
         return state_after(self.dataset, batches, epoch=begun.first, since=self._state(begun))
 
     def _own_state(self, own: _Pass) -> dict[str, Any]:
@@ -112,18 +131,20 @@ class TorchDataset(IterableDataset[Any]):
             return {**begun.state_dict(), "done": begin.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on from there; those after it begin at the beginning of their epoch."""
-        first = self._place.begun.first
-        with self.dataset.iterate(first) as begun:
+        """The next pass goes on from there; the one after it is of the next epoch."""
+        with self.dataset.iterate(0) as begun:
             begun.load_state_dict(state)  # or says why not
-        times = self.dataset._settings.repeat
-        inside = first <= state["epoch"] and (times is None or state["epoch"] < first + times)
-        begin = Begin(first if inside else state["epoch"], state["epoch"], state["done"])
+        begin = Begin(self._first_of_pass(state["epoch"]), state["epoch"], state["done"])
         if get_worker_info() is None:
             self._place.load(begin)
             self._pass = None
         else:
             self._own = begin
+
+    def _first_of_pass(self, epoch: int) -> int:
+        """The first epoch of the pass that `epoch` is in, counting passes of repeat(n) from those that were begun."""
+        stop = stop_of(self.dataset._settings, self._place.last.first, epoch)
+        return epoch if stop is None or self._times is None or stop < self._times else stop - self._times
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker that is started anew may not know its rank: torch.distributed is not initialized in it."""
@@ -133,6 +154,22 @@ class TorchDataset(IterableDataset[Any]):
             for name in ("dataset", "_epochs"):
                 state[name] = state[name].shard((rank.rank, rank.world))
         return state
+
+
+def _loader_number(info: Any) -> int:
+    """What all workers of one loader iterator have in common, and no other's have: the pipe of their results.
+
+    Its number stands in a local variable of torch's loop. Where that is not on the stack, in a thread, torch's seed is
+    taken: loaders with generators of the same seed have the same.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_worker_loop":
+        frame = frame.f_back
+    results: Any = None if frame is None else frame.f_locals.get("data_queue")
+    try:
+        return os.fstat(results._writer.fileno()).st_ino
+    except (AttributeError, OSError):
+        return int(info.seed) - int(info.id)
 
 
 class _Pass:

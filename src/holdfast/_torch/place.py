@@ -1,22 +1,27 @@
 """Where the next pass begins, shared with the copies of a dataset that live in a loader's workers.
 
-Workers that stay (`persistent_workers`) were started before `set_epoch` was called: what is told to the original must
-reach them. A few numbers in a file without a name do; they are read and written at once, and need no lock, for the
-trainer writes before it asks its workers for another pass.
+Every pass begins at the epoch after the one before. The trainer does not begin passes itself where a loader has
+workers, and workers that stay (`persistent_workers`) were started before `set_epoch` was called; so all of them agree
+through a few numbers in a file without a name. The first worker of a loader that begins its n-th pass decides where
+that pass begins, and the loader's other workers join it. A loader is known by a number of its own, not by torch's seed,
+which is the same for every loader that was given a generator with the same seed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
-_HEAD = struct.Struct("5q")
-_COUNT = struct.Struct("q")
-ALONE = -1  # who reads, where no worker does
+_HEAD = struct.Struct("8q")
+_ENTRY = struct.Struct("5q")
+_KEPT = 64  # passes that a late worker can still join
 
 
 class Begin(NamedTuple):
@@ -26,9 +31,20 @@ class Begin(NamedTuple):
     epoch: int
     done: int
 
+    def after(self, epochs: int) -> Begin:
+        """Where the next pass begins, if one has so many epochs."""
+        return Begin(self.first + epochs, self.first + epochs, 0)
+
+
+class _Head(NamedTuple):
+    next: Begin
+    last: Begin  # of the pass that was begun last; `next`, when none was since somebody said where to begin
+    in_workers: int
+    begun: int  # passes that workers began, ever
+
 
 class Place:
-    """`loaded` is used up by one pass; the next begins at the beginning of its epoch."""
+    """`loaded` is used up by one pass; the next begins at the beginning of the epoch after it."""
 
     def __init__(self, loaded: Begin) -> None:
         self._keep(_file())
@@ -37,52 +53,80 @@ class Place:
     def _keep(self, fd: int) -> None:
         self._fd = fd
         self._closer = weakref.finalize(self, os.close, fd)
+        self._own_passes = (0, 0)  # this process's id, and how many passes it began as a worker
 
     def load(self, loaded: Begin) -> None:
-        """No pass has begun since."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, _HEAD.pack(*loaded, 0, 0), 0)
+        """The next pass begins there."""
+        with self._locked():
+            self._load(loaded)
+
+    def _load(self, loaded: Begin) -> None:
+        begun = self._head().begun if os.fstat(self._fd).st_size else 0
+        self._write(_Head(loaded, loaded, 0, begun))
 
     def set_epoch(self, epoch: int) -> None:
-        _, at, done, taker, last = self._head()
-        if at == epoch:  # where a state was loaded for: it still holds
-            os.pwrite(self._fd, _HEAD.pack(epoch, at, done, taker, last), 0)
-        else:
-            self.load(Begin(epoch, epoch, 0))
+        with self._locked():
+            loaded = self._head().next
+            # A state that was loaded for this epoch, and not used yet, still holds.
+            self._load(Begin(epoch, epoch, loaded.done if loaded.epoch == epoch else 0))
 
-    def begin(self, worker: int, workers: int) -> Begin:
-        """A pass begins, and in it worker `worker` of `workers`, or ALONE."""
-        first, at, done, taker, _ = self._head()
-        before = self._passes(worker)
-        os.pwrite(self._fd, _COUNT.pack(before + 1), _HEAD.size + worker * _COUNT.size)
-        os.pwrite(self._fd, _HEAD.pack(first, at, done, taker or workers, workers), 0)
-        # Another number of workers is another pass, though some of them are new to it.
-        return Begin(first, at, done) if before == 0 and taker in (0, workers) else Begin(first, first, 0)
+    def begin(self, epochs: int) -> Begin:
+        """A pass of so many epochs begins in the trainer itself."""
+        with self._locked():
+            head = self._head()
+            self._write(head._replace(next=head.next.after(epochs), last=head.next, in_workers=0))
+            return head.next
+
+    def begin_in_worker(self, epochs: int, loader: int, own: Begin | None = None) -> Begin:
+        """A pass begins in a worker of this loader, or the worker joins the others. own: where it was told to begin."""
+        number = self._own_passes[1] if self._own_passes[0] == os.getpid() else 0
+        self._own_passes = os.getpid(), number + 1
+        with self._locked():
+            head = self._head()
+            joined = self._find(loader, number)
+            begin = own or joined or head.next
+            if joined is None or own is not None:
+                at = _HEAD.size + head.begun % _KEPT * _ENTRY.size
+                os.pwrite(self._fd, _ENTRY.pack(loader, number, *begin), at)
+                self._write(_Head(begin.after(epochs), begin, 1, head.begun + 1))
+            return begin
+
+    def _find(self, loader: int, number: int) -> Begin | None:
+        found = os.pread(self._fd, _KEPT * _ENTRY.size, _HEAD.size)
+        entries = {entry[:2]: Begin(*entry[2:]) for entry in _ENTRY.iter_unpack(found)}
+        return entries.get((loader, number))
 
     @property
-    def begun(self) -> Begin:
-        """Where the pass that is going on began, or the next one will."""
-        first, at, done, _, _ = self._head()
-        return Begin(first, at, done) if self._passes(0) <= 1 else Begin(first, first, 0)
+    def last(self) -> Begin:
+        """Where the pass that is going on began, or the next one will if somebody has said so since."""
+        return self._head().last
 
     @property
     def in_workers(self) -> bool:
         """Whether the last pass was begun by workers."""
-        return self._head()[-1] > 0
+        return bool(self._head().in_workers)
 
-    def _head(self) -> tuple[int, int, int, int, int]:
-        first, at, done, taker, last = _HEAD.unpack(os.pread(self._fd, _HEAD.size, 0))
-        return first, at, done, taker, last
+    def _head(self) -> _Head:
+        found = _HEAD.unpack(os.pread(self._fd, _HEAD.size, 0))
+        return _Head(Begin(*found[:3]), Begin(*found[3:6]), *found[6:])
 
-    def _passes(self, worker: int) -> int:
-        found = os.pread(self._fd, _COUNT.size, _HEAD.size + worker * _COUNT.size)
-        return int(_COUNT.unpack(found)[0]) if len(found) == _COUNT.size else 0
+    def _write(self, head: _Head) -> None:
+        os.pwrite(self._fd, _HEAD.pack(*head.next, *head.last, head.in_workers, head.begun), 0)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A lock of the process: a killed worker gives it back, and a forked one does not inherit it."""
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For a worker that is being started the very file; anywhere else a copy of what stands in it."""
+        """For a worker that is being started the very file; anywhere else a copy of where the next pass begins."""
         if context.get_spawning_popen() is not None:
             return _opened, (reduction.DupFd(self._fd),)
-        return Place, (Begin(*self._head()[:3]),)
+        return Place, (self._head().next,)
 
 
 def _file() -> int:

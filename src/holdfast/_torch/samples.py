@@ -24,6 +24,7 @@ class TorchSamples(torch.utils.data.Dataset[Any]):
     """
 
     def __init__(self, dataset: Dataset) -> None:
+        dataset._check_indexing("torch_map()")
         self.dataset = dataset
         self._len: int | None = None
 

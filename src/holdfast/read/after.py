@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import StateError
 from .dataset import Dataset
-from .iteration import cut_of
+from .iteration import cut_of, stop_of
 
 
 def state_after(
@@ -29,7 +29,7 @@ def state_after(
         if since is not None:
             begun.load_state_dict(since)
         state = begun.state_dict()
-    stop = stop_of(dataset, epoch, state["epoch"])
+    stop = stop_of(dataset._settings, epoch, state["epoch"])
     left = batches
     while left > (steps := steps_left(dataset, state["epoch"], state["done"])):
         if state["epoch"] + 1 == stop or not (steps or state["done"]):
@@ -39,14 +39,6 @@ def state_after(
         left -= steps
         state |= {"epoch": state["epoch"] + 1, "done": 0}
     return state | {"done": _done(dataset, state["epoch"], state["done"], left)}
-
-
-def stop_of(dataset: Dataset, first: int, epoch: int) -> int | None:
-    """Behind the last epoch of a pass that began with epoch `first`, and is at `epoch`. None: it never ends."""
-    times = dataset._settings.repeat
-    if times is None:
-        return None
-    return first + times if first <= epoch < first + times else epoch + times
 
 
 def steps_left(dataset: Dataset, epoch: int, done: int = 0) -> int:

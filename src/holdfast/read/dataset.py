@@ -32,13 +32,18 @@ _ALONE = Launch(0, 1, "not sharded")
 
 
 class Dataset:
-    """Made by `hold.read(...)`. Every method gives another Dataset and leaves this one as it is."""
+    """Made by `hold.read(...)`. Every method gives another Dataset and leaves this one as it is.
+
+    It counts the passes over it: `for batch in ds` is of epoch 0 the first time, then of epoch 1, also after a pass
+    that was broken off. Another Dataset begins with epoch 0; a pickled copy goes on where this one stands.
+    """
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source, self._settings = source, settings
         self._kept: SampleCache | None = None
         self._access: Access | None = None
         self._lengths: dict[Launch, int] = {}
+        self._next_epoch = 0
         self._lock = threading.Lock()
 
     def _with(self, **changes: Any) -> Dataset:
@@ -245,22 +250,33 @@ class Dataset:
         self._source.schema()
         return self
 
-    def iterate(self, epoch: int = 0, *, worker: tuple[int, int] = (0, 1)) -> Iteration:
+    def iterate(self, epoch: int | None = None, *, worker: tuple[int, int] = (0, 1)) -> Iteration:
         """One pass: batches, or samples without batch(). Use it with `with`, so that everything is released at once.
 
+        epoch:  by default the one after that of the last pass; after all of its epochs with repeat(n), and after its
+                first one with repeat(). A state that is loaded into such a pass moves the next one. A pass of an epoch
+                that was given does not count
         worker: which of how many share this rank's batches, each taking every so-many-th
         """
-        epoch = whole("epoch", epoch, 0)
+        epoch = None if epoch is None else whole("epoch", epoch, 0)
         if not isinstance(worker, tuple) or len(worker) != 2:
             raise ValueError(f"wanted worker to be (number, how many), got {worker!r}")
-        return Iteration(
-            self._source,
-            self._settings,
-            self._launch(),
-            epoch=epoch,
-            worker=(whole("worker", worker[0], 0), whole("workers", worker[1], 1)),
-            cache=self._sample_cache(),
-        )
+        numbers = whole("worker", worker[0], 0), whole("workers", worker[1], 1)
+        launch, cache = self._launch(), self._sample_cache()
+        moved = None
+        if epoch is None:
+            self.plan()  # a pass that cannot begin does not count
+            epoch, moved = self._begin_pass(), self._set_next_epoch
+        return Iteration(self._source, self._settings, launch, epoch=epoch, worker=numbers, cache=cache, moved=moved)
+
+    def _begin_pass(self) -> int:
+        with self._lock:
+            epoch = self._next_epoch
+            self._next_epoch += self._settings.repeat or 1
+        return epoch
+
+    def _set_next_epoch(self, epoch: int) -> None:
+        self._next_epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
         return self.iterate()
@@ -273,14 +289,35 @@ class Dataset:
         return self._lengths[launch]
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
-        """Sample `index` in the order of the files, whatever is shuffled or sharded; functions before batch() are run.
+        """Sample `index` in the order of the files, after the functions. A slice or a list gives a list of them.
 
-        A slice or a list gives a list of them.
+        Only where iterating gives the same samples in the same order: before shuffle(), shard(), take(), filter(),
+        repeat() and batch(). Behind them it is a TypeError.
         """
+        self._check_indexing("[]")
         with self._lock:
             if self._access is None:
                 self._access = Access(self._source, self._settings)
         return self._access[index]
+
+    def _check_indexing(self, what: str) -> None:
+        """Raises TypeError where samples by number would be others than those that iterating gives."""
+        one = self._settings
+        said = {
+            "shuffle": one.seed is not None,
+            "shard": one.shard is not None,
+            "take": one.take_samples is not None or one.take_batches is not None,
+            "filter": any(function.kind == "filter" for function in one.functions),
+            "repeat": one.repeat != 1,
+            "batch": one.batched,
+        }
+        if found := [f"{name}()" for name, is_said in said.items() if is_said]:
+            raise TypeError(
+                f"{what}: expected a dataset of all samples in the order of the files, got one with "
+                f"{', '.join(found)}. For a torch DataLoader write DataLoader(ds.torch(), batch_size=None), which "
+                "reads what iterating reads; for samples by number write hold.read(…)[i], or hold.read(…).torch_map() "
+                "with torch's samplers and batch_size"
+            )
 
     @property
     def samples(self) -> int:
@@ -306,7 +343,11 @@ class Dataset:
         return import_module("holdfast.torch").as_torch(self, epoch=epoch)
 
     def torch_map(self) -> Any:
-        """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples."""
+        """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples.
+
+        The order, the ranks' shares and the batches are torch's there: a dataset with shuffle(), shard(), take(),
+        filter(), repeat() or batch() is a TypeError.
+        """
         from importlib import import_module
 
         return import_module("holdfast.torch").as_torch_map(self)
@@ -336,10 +377,11 @@ class Dataset:
             return self._kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self._source, "settings": self._settings}
+        return {"source": self._source, "settings": self._settings, "next_epoch": self._next_epoch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["source"], state["settings"])  # type: ignore[misc]
+        self._next_epoch = state["next_epoch"]
 
     def __repr__(self) -> str:
         said = [f"read({self._source.describe()!r})"]

@@ -61,13 +61,15 @@ class Iteration:
         epoch: int = 0,
         worker: tuple[int, int] = (0, 1),
         cache: SampleCache | None = None,
+        moved: Callable[[int], None] | None = None,
     ) -> None:
+        """moved: hears which epoch comes after this pass when a state that is loaded changes that."""
         self._source, self._settings, self.launch = source, settings, launch
         self._part = Part(rank=launch.rank, world=launch.world, worker=worker[0], workers=worker[1])
         self._cut = cut_of(settings, launch.world)
-        self._cache = cache
+        self._cache, self._moved = cache, moved
         self._position = self._began = Position(epoch=epoch, done=0)
-        self._stop = None if settings.repeat is None else epoch + settings.repeat
+        self._stop = stop_of(settings, epoch, epoch)
         self._planned: tuple[int, Sequenced] | None = None
         self._made_from: dict[str, Any] | None = None
         self._meter = Meter()
@@ -158,6 +160,11 @@ class Iteration:
     def epoch(self) -> int:
         return self._position.epoch
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that a pass after this one begins with. One that repeats for ever counts as one epoch."""
+        return self._began.epoch + 1 if self._stop is None else self._stop
+
     def __len__(self) -> int:
         """Steps of an epoch."""
         order, world = self._order(), self._part.world
@@ -181,10 +188,11 @@ class Iteration:
         if self._run is not None or self._is_over():
             raise StateError("wanted load_state_dict() before the first batch: begin another iteration")
         position = load_state(state, self._fingerprint(), samples_of=lambda epoch: self._order(epoch).samples)
-        if self._stop is not None and not self._began.epoch <= position.epoch < self._stop:
-            # A state of another epoch than was asked for: that one is finished.
-            self._stop += position.epoch - self._began.epoch
+        # A state of another pass than this one: that one is finished.
+        self._stop = stop_of(self._settings, self._began.epoch, position.epoch)
         self._position = self._began = position
+        if self._moved is not None:
+            self._moved(self.next_epoch)
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._made_from is None:
@@ -367,6 +375,12 @@ def _at_once(order: Sequenced, settings: Settings) -> int:
     each = int(blocks.size_bytes.sum()) // max(1, blocks.samples) or 1
     most_bytes = min(_AT_ONCE_BYTES, (settings.memory_bytes - settings.prefetch_bytes) // _AT_ONCE_PART)
     return max(256, min(_AT_ONCE_MOST, most_bytes // each))
+
+
+def stop_of(settings: Settings, first: int, epoch: int) -> int | None:
+    """Behind the last epoch of the pass that `epoch` is in, where one pass begins with epoch `first`. None: no end."""
+    times = settings.repeat
+    return None if times is None else epoch - (epoch - first) % times + times
 
 
 def cut_of(settings: Settings, world: int) -> Cut:

@@ -81,6 +81,63 @@ def test_another_epoch_another_order(shards: Path) -> None:
     assert orders[0] == orders[2]
 
 
+def jitter(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"id": sample["id"], "jitter": rng.integers(1 << 40)}
+
+
+def seen(batches: Any) -> list[tuple[int, int]]:
+    """The order, and what a random function made of each sample."""
+    return [pair for batch in batches for pair in zip(batch["id"].tolist(), batch["jitter"].tolist(), strict=True)]
+
+
+def test_every_pass_is_the_next_epoch(shards: Path) -> None:
+    ds = hold.read(shards, SCHEMA).shuffle(seed=7).map(jitter, random=True).batch(100)
+    want = []
+    for epoch in range(5):
+        with ds.iterate(epoch) as it:  # does not count
+            want.append(seen(it))
+    assert len({number for epoch in want for _, number in epoch}) == 5000
+    assert seen(ds) == want[0]
+    for _ in ds:
+        break
+    assert seen(ds) == want[2]
+    assert seen(pickle.loads(pickle.dumps(ds))) == want[3]
+    with ds.iterate() as it:
+        assert seen(it) == want[3]
+    assert seen(ds.limits(memory="200MB")) == want[0]  # another dataset
+
+
+def test_passes_of_several_epochs_and_of_states(shards: Path) -> None:
+    ds = hold.read(shards, SCHEMA).shuffle(seed=7).batch(100)
+    epochs = [ids_of(ds.iterate(epoch)) for epoch in range(7)]
+    twice_each = ds.repeat(2)
+    assert ids_of(twice_each) == epochs[0] + epochs[1]
+    assert ids_of(twice_each) == epochs[2] + epochs[3]
+    with ds.iterate(5) as it:
+        next(it)
+        state = it.state_dict()
+    with ds.iterate() as it:
+        it.load_state_dict(state)
+        assert ids_of(it) == epochs[5][100:]
+    assert ids_of(ds) == epochs[6]
+    endless = ds.repeat()
+    for epoch in range(2):
+        with endless.iterate() as it:
+            assert ids_of(next(it) for _ in range(11)) == epochs[epoch] + epochs[epoch + 1][:100]
+
+
+def test_a_pass_that_could_not_begin_does_not_count(tmp_path: Path) -> None:
+    make_shards(tmp_path, [300])
+    [shard] = tmp_path.iterdir()
+    ds = hold.read(str(shard), SCHEMA).shuffle(seed=7).batch(100)
+    shard.rename(tmp_path / "away")
+    with pytest.raises((OSError, hold.errors.HoldfastError)):
+        next(iter(ds))
+    (tmp_path / "away").rename(shard)
+    with ds.iterate(0) as first:
+        assert ids_of(ds) == ids_of(first)
+
+
 def test_two_epochs_in_a_row(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA).shuffle(seed=7).batch(64)
     with ds.iterate(epoch=0) as a, ds.iterate(epoch=1) as b:
@@ -178,7 +235,7 @@ def test_resume_mid_epoch_under_every_layout(shards: Path, stop: int) -> None:
 def test_resume_sample_by_sample(shards: Path) -> None:
     base = hold.read(shards, SCHEMA).shuffle(seed=2)
     want = ids_of(base)
-    with base.iterate() as it:
+    with base.iterate(epoch=0) as it:
         seen = ids_of(next(it) for _ in range(301))
         state = it.state_dict()
     with base.batch(16).iterate() as it:
@@ -495,6 +552,24 @@ def test_samples_by_number(shards: Path) -> None:
         ds[1000]
     with pytest.raises(TypeError, match="got 'x'"):
         ds["x"]  # type: ignore[index]
+
+
+def test_length_and_numbers_speak_of_the_same_samples(shards: Path) -> None:
+    plain = hold.read(shards, SCHEMA).map(twice).prefetch("1MB").limits(open_files=2).shard(None)
+    assert [sample["id"] for sample in plain[:]] == ids_of(plain) == list(ALL)
+    assert len(plain) == 1000
+    for name, ds in {
+        "batch": plain.batch(10),
+        "shuffle": plain.shuffle(seed=1),
+        "shard": plain.shard((0, 2)),
+        "take": plain.take(5),
+        "filter": plain.filter(lambda sample: True),
+        "repeat": plain.repeat(2),
+    }.items():
+        with pytest.raises(
+            TypeError, match=rf"^\[\]: expected .* got one with {name}\(\)\. .*ds\.torch\(\), batch_size=None"
+        ):
+            ds[0]
 
 
 def test_a_dataset_can_be_pickled_and_shown(shards: Path) -> None:

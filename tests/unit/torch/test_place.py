@@ -9,64 +9,111 @@ from typing import Any
 
 import pytest
 
-from holdfast._torch.place import ALONE, Begin, Place
+from holdfast._torch.place import Begin, Place
 
 
-def begin_in_child(place: Place, worker: int, workers: int, told: Any) -> None:
-    told.send(tuple(place.begin(worker, workers)))
+def as_worker(place: Place, loader: int, passes: int, epochs: int, own: Begin | None, told: Any) -> None:
+    told.send([tuple(place.begin_in_worker(epochs, loader, own)) for _ in range(passes)])
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_see_what_the_trainer_says(start: str) -> None:
-    context = multiprocessing.get_context(start)
-    place = Place(Begin(2, 2, 40))
-    assert not place.in_workers
-    found = []
-    for worker in (0, 1, 0):
-        reading, writing = context.Pipe(duplex=False)
-        child = context.Process(target=begin_in_child, args=(place, worker, 2, writing))
+class Workers:
+    """Processes of their own, one after the other, which begin passes in the order that a test says."""
+
+    def __init__(self, place: Place, start: str = "fork") -> None:
+        self.place, self._context = place, multiprocessing.get_context(start)
+
+    def begin(self, loader: int, passes: int = 1, *, epochs: int = 1, own: Begin | None = None) -> list[Any]:
+        reading, writing = self._context.Pipe(duplex=False)
+        child: Any = self._context.Process(  # type: ignore[attr-defined]
+            target=as_worker, args=(self.place, loader, passes, epochs, own, writing)
+        )
         child.start()
         assert reading.poll(60)
-        found.append(reading.recv())
+        found: list[Any] = reading.recv()
         child.join()
         child.close()
         reading.close()
         writing.close()
-    assert found == [(2, 2, 40), (2, 2, 40), (2, 2, 0)]
+        return found
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_workers_of_a_loader_begin_together(start: str) -> None:
+    place = Place(Begin(2, 2, 40))
+    assert not place.in_workers
+    workers = Workers(place, start)
+    assert [workers.begin(7), workers.begin(7)] == [[(2, 2, 40)]] * 2
     assert place.in_workers
-    assert place.begun == Begin(2, 2, 0)
+    assert place.last == Begin(2, 2, 40)
+    assert [workers.begin(8), workers.begin(8)] == [[(3, 3, 0)]] * 2
+    assert place.last == Begin(3, 3, 0)
+
+
+def test_workers_that_stay_begin_the_same_passes() -> None:
+    workers = Workers(Place(Begin(0, 0, 5)))
+    assert workers.begin(7, 3) == workers.begin(7, 3) == [(0, 0, 5), (1, 1, 0), (2, 2, 0)]
+    assert workers.begin(8) == [(3, 3, 0)]
+
+
+def test_a_worker_that_never_began_leaves_no_pass_open() -> None:
+    workers = Workers(Place(Begin(0, 0, 0)))
+    workers.begin(7)  # the other worker was killed before
+    assert [workers.begin(8), workers.begin(8)] == [[(1, 1, 0)]] * 2
+
+
+def test_two_loaders_at_once_have_an_epoch_each() -> None:
+    workers = Workers(Place(Begin(0, 0, 0)))
+    assert [workers.begin(loader) for loader in (7, 8, 8, 7)] == [[(0, 0, 0)], [(1, 1, 0)], [(1, 1, 0)], [(0, 0, 0)]]
+
+
+def test_an_epoch_set_between_two_workers_is_of_the_next_pass() -> None:
+    workers = Workers(Place(Begin(0, 0, 0)))
+    workers.begin(7)
+    workers.place.set_epoch(5)
+    assert workers.begin(7) == [(0, 0, 0)]
+    assert workers.begin(8) == [(5, 5, 0)]
+
+
+def test_many_passes_do_not_grow_it() -> None:
+    place = Place(Begin(0, 0, 0))
+    for number in range(200):
+        assert place.begin_in_worker(1, 1000 + number).epoch == number
+    assert os.fstat(place._fd).st_size < 5000
+    assert place.begin(1).epoch == 200
+
+
+def test_a_worker_that_was_told_moves_the_next_pass() -> None:
+    """As a stateful loader tells its workers one by one."""
+    workers = Workers(Place(Begin(0, 0, 0)))
+    for done in (32, 48):
+        assert workers.begin(7, own=Begin(4, 4, done)) == [(4, 4, done)]
+    assert [workers.begin(8), workers.begin(8)] == [[(5, 5, 0)]] * 2
 
 
 def test_a_loaded_place_is_used_up_by_one_pass() -> None:
     place = Place(Begin(0, 1, 7))
-    assert place.begun == place.begin(0, ALONE) == place.begun == Begin(0, 1, 7)
-    assert place.begin(0, ALONE) == place.begun == Begin(0, 0, 0)
+    assert place.last == place.begin(2) == place.last == Begin(0, 1, 7)
+    assert place.begin(2) == place.last == Begin(2, 2, 0)
     place.load(Begin(0, 1, 7))
-    assert place.begin(0, ALONE) == Begin(0, 1, 7)
-
-
-def test_more_workers_are_another_pass() -> None:
-    place = Place(Begin(0, 0, 7))
-    assert [place.begin(worker, 2).done for worker in range(2)] == [7, 7]
-    assert [place.begin(worker, 4).done for worker in range(4)] == [0, 0, 0, 0]
+    assert place.begin(2) == Begin(0, 1, 7)
 
 
 def test_an_epoch_keeps_its_own_state() -> None:
     place = Place(Begin(3, 3, 7))
     place.set_epoch(3)
-    assert place.begin(0, ALONE) == Begin(3, 3, 7)
+    assert place.begin(1) == Begin(3, 3, 7)
     place.set_epoch(4)
-    assert place.begin(0, ALONE) == Begin(4, 4, 0)
+    assert place.begin(1) == Begin(4, 4, 0)
     place.set_epoch(3)
-    assert place.begin(0, ALONE) == Begin(3, 3, 0)
+    assert place.begin(1) == Begin(3, 3, 0)
 
 
 def test_a_copy_is_its_own() -> None:
     place = Place(Begin(1, 1, 5))
     copy = pickle.loads(pickle.dumps(place))
     copy.set_epoch(9)
-    assert place.begun == Begin(1, 1, 5)
-    assert copy.begun == Begin(9, 9, 0)
+    assert place.last == Begin(1, 1, 5)
+    assert copy.last == Begin(9, 9, 0)
 
 
 def test_its_descriptor_goes_with_it() -> None:
