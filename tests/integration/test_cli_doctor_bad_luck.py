@@ -44,12 +44,6 @@ for one in kept:
 import multiprocessing
 queues = [multiprocessing.SimpleQueue() for _ in range(100)]
 """,
-    "a batch of commands that have ended, before they are read": """
-import subprocess
-batch = [subprocess.Popen(["true"], stdout=subprocess.PIPE) for _ in range(80)]
-for one in batch:
-    one.wait()
-""",
     "many files": "files = [open(sys.executable, 'rb') for _ in range(900)]",
     "many loggers": """
 import logging, tempfile
@@ -62,6 +56,12 @@ pool = ThreadPoolExecutor(64)
 list(pool.map(len, [b""] * 1000))
 """,
 }
+UNREAD = """
+import subprocess
+batch = [subprocess.Popen(["true"], stdout=subprocess.PIPE) for _ in range(80)]
+for one in batch:
+    one.wait()
+"""
 ENDING = """
 print("ready", flush=True)
 sys.stdin.read()
@@ -88,6 +88,14 @@ def test_a_healthy_program_is_not_accused_of_a_leak(program: str) -> None:
     assert found["fds"] > 30 or program == "a pool of threads"
     assert (found["verdict"], watched["verdict"]) == ("OK", "OK")
     assert (found["advice"], watched["advice"]) == ([], [])
+
+
+def test_a_batch_of_commands_that_nobody_has_read_yet_is_suspicious_and_no_leak() -> None:
+    with running(UNREAD) as batch:
+        found = document("doctor", str(batch.pid), code=1)
+        done = holdfast("doctor", batch.pid)
+    assert (found["verdict"], found["dead_pipes"], found["signature"]) == ("GROWING", 80, "unread-output")
+    assert "cause         looks like the output of commands that have ended was never read" in done.stdout
 
 
 @pytest.mark.parametrize("program", ["many files", "many loggers", "queues between threads"])

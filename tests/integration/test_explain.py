@@ -459,7 +459,7 @@ def test_torch_and_kept_tensors() -> None:
     assert number == "24"
     assert "of 128 descriptors" in here[0]
     assert "shm" in here[1]
-    assert "tell the likely cause" in here[2]
+    assert "look like this" in here[2]
 
 
 # ---- the rest ----------------------------------------------------------------------------------------------

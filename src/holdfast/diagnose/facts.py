@@ -83,7 +83,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`."""
+    """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`.
+
+    `low` is above zero exactly where the floor `grows` or `settles`.
+    """
 
     per_hour: float
     low: float

@@ -125,7 +125,7 @@ class DoctorPage:
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
         if match := blamed(diagnosis):
-            made.add_row("cause", printable(match.cause))
+            made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))

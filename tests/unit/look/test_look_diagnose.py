@@ -70,12 +70,12 @@ def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
     assert found.diagnosis.match.dead == 280
 
 
-def test_as_few_as_a_batch_of_processes_leaves_are_told_of_and_no_leak(victim: subprocess.Popen[str]) -> None:
+def test_mostly_dead_pipes_are_not_ok_though_too_few_to_prove_a_leak(victim: subprocess.Popen[str]) -> None:
     _leak(victim, 40)
     (found,) = diagnose(victim.pid)
-    assert found.diagnosis.verdict is Verdict.OK
-    assert found.diagnosis.evidence[1] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
-    assert found.diagnosis.advice == ()
+    assert found.diagnosis.verdict is Verdict.GROWING
+    assert found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
+    assert f"holdfast doctor {victim.pid} --for 10m" in " ".join(found.diagnosis.advice)
 
 
 class LeakingClock:
@@ -106,6 +106,24 @@ def test_a_watch_sees_it_grow_and_what_grows(victim: subprocess.Popen[str]) -> N
     assert "120 more than at the first look are of no use to anyone" in diagnosis.evidence
     assert diagnosis.forecasts[0].line == "soft limit"
     assert f"prlimit --pid {victim.pid}" in diagnosis.advice[-1]
+
+
+def test_a_leak_of_ten_thousand_a_day_is_not_ok_after_five_minutes(victim: subprocess.Popen[str]) -> None:
+    """Two descriptors every 17 seconds: 34 in all."""
+
+    class SlowLeak(LeakingClock):
+        def wait(self, seconds: float) -> None:
+            before, self.now_s = self.now_s, self.now_s + seconds
+            for _ in range(int(self.now_s / 17.28) - int(before / 17.28)):
+                _leak(self._victim, 1)
+
+    clock = SlowLeak(victim, 0)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    seen.watch(300)
+    diagnosis = seen.conclude()[0].diagnosis
+    assert diagnosis.trend is not None
+    assert 0 < diagnosis.trend.low <= diagnosis.trend.per_hour <= diagnosis.trend.high
+    assert diagnosis.verdict in (Verdict.GROWING, Verdict.LEAK)
 
 
 def test_a_tree_has_its_root_first() -> None:

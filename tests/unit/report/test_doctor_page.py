@@ -45,7 +45,7 @@ def test_the_page_has_everything_in_its_place() -> None:
         "  └─ 41300      24 / 65,536  pipe 18 file 6",
         "  because       its floor rose by 50,000 in 5 d",
         "                63,840 of them are pipes whose far end is closed",
-        "  cause         finished DataLoader iterators are still referenced",
+        "  cause         looks like finished DataLoader iterators are still referenced",
         "  held by       worker.py:212 self._iters[…] → Queue._reader  [15,960 ×]",
         "  do            1. drop the iterator after the loop",
         "                2. until then: prlimit --pid 41231 --nofile=1048576",
