@@ -124,6 +124,8 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
+        if self._target.sureness:
+            made.add_row("how sure", printable(self._target.sureness))
         if match := blamed(diagnosis):
             made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
@@ -161,7 +163,7 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
         return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), its floor over {span}"
     if watched_s:
         return f"not to be told from {span_words(watched_s)}: watch it for longer"
-    return "seen once: --for 30s watches whether it grows"
+    return "seen once: --for auto watches until it can tell"
 
 
 def _dead_pipes(structure: Structure | None) -> str:

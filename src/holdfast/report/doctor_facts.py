@@ -35,7 +35,7 @@ def target_as_dict(target: Target) -> dict[str, Any]:
         "uptime_s": None if (up := worst.look.process.uptime_s) is None else round(up, 1),
         "watched_s": round(target.watched_s, 3),
         "verdict": diagnosis.verdict.value,
-        "evidence": list(diagnosis.evidence),
+        "evidence": [*diagnosis.evidence, *([target.sureness] if target.sureness else [])],
         "advice": list(diagnosis.advice),
         "fds": diagnosis.fds,
         "limit": finite(diagnosis.soft),

@@ -70,7 +70,7 @@ def test_at_80_columns_the_verdict_has_a_line_of_its_own() -> None:
 def test_a_process_that_was_seen_once_and_is_fine() -> None:
     shown = page(target(Case(look(), diagnosis()), shared=()))
     assert "✓ OK" in shown
-    assert "growth        seen once: --for 30s watches whether it grows" in shown
+    assert "growth        seen once: --for auto watches until it can tell" in shown
     for absent in ("dead pipes", "  cause", "held by", "  do "):
         assert absent not in shown
 
