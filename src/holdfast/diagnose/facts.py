@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..proc.descriptors import Kind
+from .cures import Cure
 
 # ---- in: what was seen -------------------------------------------------------------------------------------
 
@@ -118,6 +119,7 @@ class Match:
     count: int
     dead: int
     share: float  # of all descriptors, or of those that grew
+    cure: Cure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from ..diagnose.words import number_words, range_words, span_words
 from ..look.target import Target
 from ..proc.limit import Limit
 from .bars import bar
-from .doctor_facts import SOFT_LIMIT, blamed, command_of, forecast_of
+from .doctor_facts import SOFT_LIMIT, blamed, command_of, cure_of, forecast_of
 from .limits import amount, name_of, percent, quantity, used_part
 from .spans import when
 from .tree import WIDE, tree_lines
@@ -131,6 +131,8 @@ class DoctorPage:
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))
+        if cure := cure_of(diagnosis):
+            _list(made, "write", [*cure.code, f"({cure.page})"])
         return made
 
 
