@@ -20,7 +20,7 @@ _TOP = """\
 # Error messages
 
 What the messages of training jobs mean, what they are often mistaken for, and what to do. `holdfast explain "MESSAGE"`
-tells the same, with what it finds on your machine: which limit it is and how much of it is used, who holds the lock; and
+tells the same, with what it finds on your machine: which limit it is and how much of it is used, who holds the lock.
 `holdfast explain train.log` finds them in a log. `tools/errors_page.py` makes this page.
 """
 

@@ -72,6 +72,8 @@ _AUTO = math.inf
 
 
 def _seconds_or_auto(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value in ("0", "0s"):
+        return 0.0  # one look, also at a terminal
     return _AUTO if value == "auto" else seconds_of(ctx, param, value)
 
 
@@ -93,7 +95,7 @@ class Doctor(Command):
     "for_s",
     metavar="TIME|auto",
     callback=_seconds_or_auto,
-    help="Watch for that long: 30s, 5m, 1h; auto: until it can tell, 15 minutes at most.",
+    help="Watch for that long: 30s, 5m, 1h; 0: one look; auto: until it can tell, 15 minutes at most.",
 )
 @click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
 @click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
@@ -105,7 +107,7 @@ def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: st
     examination = Examination([*pids, *found], tree=tree, role=name if name and not pids else "process")
     if for_s is None and screen.terminal and screen.talks:
         for_s = _AUTO
-    if for_s is not None:
+    if for_s:
         _watch(screen, examination, for_s)
     targets = examination.conclude()
     _refuse(examination.errors, as_json=False)

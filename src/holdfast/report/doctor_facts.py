@@ -81,8 +81,9 @@ def blamed(diagnosis: Diagnosis) -> Match | None:
 
 
 def cure_of(diagnosis: Diagnosis) -> Cure | None:
-    match = blamed(diagnosis)
-    return None if match is None else match.cure
+    """What to write, where there is something to mend."""
+    bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
+    return diagnosis.match.cure if bad and diagnosis.match is not None else None
 
 
 def kinds_of(one: Judged) -> dict[str, int] | None:
