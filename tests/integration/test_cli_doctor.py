@@ -51,10 +51,12 @@ def test_one_look_proves_a_leak_of_dead_pipes() -> None:
         done = holdfast("doctor", leaking.pid)
     assert (found["verdict"], found["dead_pipes"]) == ("LEAK", 300)
     assert found["evidence"]
-    assert found["advice"]
+    assert found["advice"][-1].endswith("docs/look.md tells more.")
     assert found["signature"]
     assert done.returncode == 2
     assert "300: their far end is closed in every process (read ends)" in done.stdout
+    assert "write         with hold.no_leaks(): job()" in done.stdout
+    assert done.stdout.rstrip().endswith("(docs/look.md)")
 
 
 def test_without_descriptors_left_it_is_exhausted() -> None:
@@ -77,6 +79,7 @@ def test_growth_and_its_end_show_when_it_is_watched() -> None:
             feeder.join()
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) in ((2, "LEAK"), (3, "EXHAUSTED"))
+    assert found["evidence"][-1].startswith("certain: ")
     assert found["watched_s"] >= 2.9
     assert found["growth_per_hour"] > 0
     low, high = found["eta_s"]
@@ -88,19 +91,28 @@ def _leak_until(leaking: Leaker, ended: threading.Event) -> None:
         leaking.leak(2)
 
 
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    # One thread moves the bar and one samples: the watch has begun.
+    while len(os.listdir(f"/proc/{process.pid}/task")) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+
+
+def test_at_a_terminal_it_watches_until_it_can_tell_and_says_how_sure_it_is() -> None:
+    """A healthy process is watched for a minute at least, so that Ctrl-C finds it at work."""
+    with leaker() as healthy:
+        shown, code = on_terminal("doctor", str(healthy.pid), meanwhile=_interrupt)
+    assert code == 0
+    assert "watching until it is clear" in shown
+    assert "how sure      not sure: this was too short to tell, a watch of 1 min is" in without_styles(shown)
+
+
 def test_ctrl_c_during_the_watch_shows_the_verdict_so_far() -> None:
     with leaker() as leaking:
         leaking.leak(300)
-
-        def interrupt(process: subprocess.Popen[bytes]) -> None:
-            deadline = time.monotonic() + 60
-            # One thread moves the bar and one samples: the watch has begun.
-            while len(os.listdir(f"/proc/{process.pid}/task")) < 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-
-        shown, code = on_terminal("doctor", str(leaking.pid), "--for", "1h", meanwhile=interrupt)
+        shown, code = on_terminal("doctor", str(leaking.pid), "--for", "1h", meanwhile=_interrupt)
     assert code == 2
     assert "LEAK" in shown
     assert "interrupted" not in shown

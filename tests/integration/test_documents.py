@@ -5,6 +5,7 @@ How a page's blocks are run: document_page.py. How a console block is written: d
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -41,9 +42,11 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not missing, f"{name(path)} links to what is not there: {missing}"
 
 
-def test_the_site_builds(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("documents") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", made],
         cwd=TOP,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -51,12 +54,45 @@ def test_the_site_builds(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+    return made
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     outside = [
         f"{page.name}: {found}"
-        for page in (tmp_path / "site").rglob("*.html")
+        for page in site.rglob("*.html")
         for found in re.findall(r'<(?:script|link|img)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text())
     ]
     assert not outside, f"pages that load from elsewhere: {outside}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Too many open files",
+        "Bad file descriptor",
+        "DataLossError",
+        "received 0 items of ancdata",
+        "ancdata",
+        "unable to lock file",
+        "Resource temporarily unavailable",
+        "Stale file handle",
+        "No such file or directory",
+        "Killed",
+    ],
+)
+def test_the_sites_search_finds_an_error_message(site: Path, words: str) -> None:
+    """The search looks for words in this index, those of titles first; a title of the page on errors has them all."""
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    found = [one["title"] for one in entries if one["location"].startswith("errors.html#")]
+    assert any(words.lower() in title.lower() for title in found), found
+
+
+def test_the_page_on_errors_is_what_the_table_says() -> None:
+    done = subprocess.run(
+        [sys.executable, TOP / "tools" / "errors_page.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # The brackets keep this line from finding itself.

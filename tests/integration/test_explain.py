@@ -459,7 +459,7 @@ def test_torch_and_kept_tensors() -> None:
     assert number == "24"
     assert "of 128 descriptors" in here[0]
     assert "shm" in here[1]
-    assert "tell the likely cause" in here[2]
+    assert "look like this" in here[2]
 
 
 # ---- the rest ----------------------------------------------------------------------------------------------
@@ -468,11 +468,20 @@ def test_torch_and_kept_tensors() -> None:
 def test_what_is_not_known() -> None:
     told = explain(KeyError("x"))
     assert (told.known, told.name, told.errno) == (False, "unknown", None)
-    missing = explain(FileNotFoundError(errno.ENOENT, "No such file or directory", "x"))
-    assert (missing.known, missing.errno) == (False, errno.ENOENT)
-    assert "No such file or directory" in str(missing)
+    other = explain(NotADirectoryError(errno.ENOTDIR, "Not a directory", "x"))
+    assert (other.known, other.errno) == (False, errno.ENOTDIR)
+    assert "Not a directory" in str(other)
     assert not explain("").known
     assert not explain("all is well").known
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        Path("/no/such/file").read_bytes()
+    told = explain(caught.value)
+    assert (told.name, told.errno) == ("ENOENT", errno.ENOENT)
+    assert told.cure is not None
+    assert told.cure.code[1] in str(told)
 
 
 def test_what_cannot_be_explained() -> None:

@@ -59,7 +59,7 @@ def look(stage: Stage, out: Outcome) -> None:
             ("verdict", str(found.verdict)),
             ("growth", growth),
             *_wrapped("evidence", found.evidence[0]),
-            *_wrapped("cause", found.match.cause if found.match else ""),
+            *_wrapped("cause", f"looks like {found.match.cause}" if found.match else ""),
             *_wrapped("held by", target.held_by[0] if target.held_by else ""),
         ],
     )

@@ -3,9 +3,12 @@
 Looks at each process and its descendants: descriptors by kind against the
 limits, pipes whose far end is gone, and what these patterns mean. One look
 takes a moment and can prove a leak; whether a count grows, and when it will
-reach its limit, shows only after watching: --for 30s, 5m or 1h. Ctrl-C ends
-the watch early and shows the verdict so far. A process that has called
-holdfast.listen() also says which of its objects hold the descriptors.
+reach its limit, shows only after watching. --for auto, the default at a
+terminal, watches until it can tell, for 15 minutes at most; --for 30s, 5m or
+1h watches that long; in a pipe and with --json or -q the default is one look.
+A watch says how sure the verdict is, and how long a watch would settle it.
+Ctrl-C ends the watch early and shows the verdict so far. A process that has
+called holdfast.listen() also says which of its objects hold the descriptors.
 
 PID is a process id. With --name every process is looked at whose command line
 or name has that text in it.
@@ -42,6 +45,7 @@ process of that name), or wrong usage.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -50,6 +54,7 @@ from typing import Any
 import click
 
 from ..diagnose.facts import Verdict
+from ..look.diagnose import MOST_S
 from ..look.examine import Examination
 from ..look.find import find_by_name
 from ..look.target import Target
@@ -63,6 +68,13 @@ from .waiting import Waiting
 
 EXITS = {Verdict.OK: 0, Verdict.SETTLING: 0, Verdict.GROWING: 1, Verdict.LEAK: 2, Verdict.EXHAUSTED: 3}
 CANNOT_LOOK = 4
+_AUTO = math.inf
+
+
+def _seconds_or_auto(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value in ("0", "0s"):
+        return 0.0  # one look, also at a terminal
+    return _AUTO if value == "auto" else seconds_of(ctx, param, value)
 
 
 class Doctor(Command):
@@ -78,7 +90,13 @@ class Doctor(Command):
 
 @command(__doc__)
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
-@click.option("--for", "for_s", metavar="TIME", callback=seconds_of, help="Watch for that long: 30s, 5m, 1h.")
+@click.option(
+    "--for",
+    "for_s",
+    metavar="TIME|auto",
+    callback=_seconds_or_auto,
+    help="Watch for that long: 30s, 5m, 1h; 0: one look; auto: until it can tell, 15 minutes at most.",
+)
 @click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
 @click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
 def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
@@ -87,6 +105,8 @@ def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: st
         said = f"no process has {name!r} in its command line" if name else "say which process: its PID, or --name TEXT"
         return _refuse([f"doctor: {said} (see `holdfast doctor --help`)"], as_json=screen.as_json)
     examination = Examination([*pids, *found], tree=tree, role=name if name and not pids else "process")
+    if for_s is None and screen.terminal and screen.talks:
+        for_s = _AUTO
     if for_s:
         _watch(screen, examination, for_s)
     targets = examination.conclude()
@@ -105,8 +125,9 @@ def exit_code(targets: Sequence[Target], errors: Sequence[str]) -> int:
 
 def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
     try:
-        with Waiting("watching", for_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
-            examination.watch(for_s, waiting.passed)
+        doing, most_s = ("watching until it is clear", MOST_S) if for_s == _AUTO else ("watching", for_s)
+        with Waiting(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
+            examination.watch(None if for_s == _AUTO else for_s, waiting.passed)
     except KeyboardInterrupt:
         pass  # whoever has seen enough wants the verdict, not an apology
 

@@ -3,9 +3,10 @@
 TEXT is an error message, a traceback, or anything that holds one; a file's
 name means the log in it (packed with gzip, too), and - means stdin. Says which
 limit it is and how much of it is used, who holds the lock, what the error is
-often mistaken for, and what to do. In a log the errors are grouped, with the
-first and the last line of each and their times; the most telling kind comes
-first: what is behind two hundred SSLErrors, not they.
+often mistaken for, what to do, and what to write with holdfast. In a log the
+errors are grouped, with the first and the last line of each and their times;
+the most telling kind comes first: what is behind two hundred SSLErrors, not
+they.
 
 Examples:
 

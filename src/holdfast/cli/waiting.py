@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """`passed(seconds)` moves it. Nothing stays of it after the `with` block."""
+    """`passed(seconds)` shows and moves it. Nothing stays of it after the `with` block."""
 
     def __init__(self, doing: str, total_s: float, *, shown: bool) -> None:
         self._doing = doing
@@ -18,7 +18,10 @@ class Waiting:
         self._progress: Progress | None = None
 
     def __enter__(self) -> Waiting:
-        if self._shown:
+        return self
+
+    def passed(self, seconds: float) -> None:
+        if self._shown and self._progress is None:  # not before: what ends at once shows no bar
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,9 +36,6 @@ class Waiting:
             )
             self._progress.add_task(self._doing, total=self._total_s)
             self._progress.start()
-        return self
-
-    def passed(self, seconds: float) -> None:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=seconds)
 

@@ -8,7 +8,7 @@ MANY = 64
 _MANY_LOADERS = 8
 _MANY_ENDS = 256
 _MANY_HALF_OPEN = 1024
-_LEAST_GROWN = 16
+_LEAST = 16
 # What makes its queues and pools for longer than that is not starting.
 _START_S = 600.0
 _NONE = Structure(fds=0)
@@ -26,6 +26,21 @@ def _count_pipes(structure: Structure) -> int:
 def are_many(structure: Structure) -> bool:
     """Whether they are worth a sentence: half of all at least."""
     return count_dead(structure) >= MANY and 2 * count_dead(structure) >= structure.fds
+
+
+def are_mostly_dead_pipes(structure: Structure) -> bool:
+    """Whether more than half of all descriptors are pipes that nobody can use: suspicious, and no proof of a leak.
+
+    Fewer than 16 do not count: of a process whose parent has died, stdin, stdout and stderr are dead pipes.
+    """
+    pipes = _dead_pipes_and_pairs(structure)
+    return pipes >= _LEAST and 2 * pipes > structure.fds
+
+
+def _dead_pipes_and_pairs(structure: Structure) -> int:
+    """Threads may talk through a pipe that only this process has: it counts only beside dead ones."""
+    pipes = _count_pipes(structure)
+    return pipes if 3 * structure.dead_pipes >= pipes else structure.dead_pipes
 
 
 def are_most_at_once(structure: Structure) -> bool:
@@ -65,7 +80,7 @@ def are_most_of_growth(trend: Trend, structure: Structure | None, first: Structu
     if first is None:
         return _proof_of_growth(structure, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
     grown = _proof_of_growth(structure, first, trend.span_s)
-    return grown >= max(_LEAST_GROWN, min(structure.fds - first.fds, trend.rise) / 2)
+    return grown >= max(_LEAST, min(structure.fds - first.fds, trend.rise) / 2)
 
 
 def _proof_of_growth(structure: Structure, first: Structure, span_s: float) -> int:

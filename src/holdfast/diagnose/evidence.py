@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .case import Case
-from .dead import are_many, are_most_at_once, count_dead
+from .dead import are_many, are_most_at_once, are_mostly_dead_pipes, count_dead
 from .facts import Forecast, Structure, Trend, Verdict
 from .floors import SHORT_S
 from .jobs import JobTrend
@@ -50,7 +50,7 @@ def _uselessness(case: Case, verdict: Verdict) -> list[str | None]:
     said: list[str | None] = [*dead_sentences(case.structure)]
     if case.first is not None and verdict not in (Verdict.GROWING, Verdict.SETTLING):
         said.append(growth_sentence(case.structure, case.first))
-    if case.growing is None and are_most_at_once(case.structure):
+    if case.growing is None and (are_most_at_once(case.structure) or are_mostly_dead_pipes(case.structure)):
         watched = case.trend is not None
         said.append(average_sentence(case.structure, case.soft, case.uptime_s, watched=watched))
     return said

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..proc.descriptors import Kind
+from .cures import Cure
 
 # ---- in: what was seen -------------------------------------------------------------------------------------
 
@@ -83,7 +84,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`."""
+    """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`.
+
+    `low` is above zero exactly where the floor `grows` or `settles`.
+    """
 
     per_hour: float
     low: float
@@ -115,6 +119,7 @@ class Match:
     count: int
     dead: int
     share: float  # of all descriptors, or of those that grew
+    cure: Cure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

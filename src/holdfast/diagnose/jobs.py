@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from .facts import JobSample
 from .slope import find_slope
-from .trend import Shape, shape_of
+from .trend import LEAST_RISE, Shape, shape_of
 
 # Imports, caches and pools open theirs in the first jobs and keep them.
 WARM_UP_JOBS = 10
 LEAST_JOBS = 9
-_LEAST_RISE = 4
 # All pairs are compared; of a longer history every second, third, … job will do.
 _MOST_JOBS = 200
 
@@ -44,5 +43,5 @@ def find_job_trend(jobs: Sequence[JobSample]) -> JobTrend | None:
         high=slope.high,
         rise=values[-1] - values[0],
         jobs=len(counted),
-        grows=shape_of(values, slope, _LEAST_RISE) is Shape.RISING,
+        grows=shape_of(values, slope, LEAST_RISE) is Shape.RISING,
     )

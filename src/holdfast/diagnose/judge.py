@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .advice import find_advice
 from .case import Case
-from .dead import are_most_at_once, are_most_of_growth
+from .dead import are_most_at_once, are_most_of_growth, are_mostly_dead_pipes
 from .evidence import find_evidence
 from .facts import Diagnosis, JobSample, Match, Sample, Structure, Verdict
 from .forecast import find_forecasts
@@ -41,7 +41,8 @@ def judge(
                gone), or it has grown for a day without a pause;
                or every job leaves some behind; or, in one look, the ends of 8 or more dead loaders, 256 or more
                other dead ends, or 1,024 or more connections that the other side has closed, are half of all
-    GROWING    the floor grows, and that is all that is known
+    GROWING    the floor grows (the interval of its slope excludes zero), and that is all that is known; or more than
+               half of the descriptors, and at least 16, are dead pipes, too few of them to prove a leak
     SETTLING   it grew, but ever less
     OK         none of these
 
@@ -82,7 +83,7 @@ def _verdict(case: Case) -> Verdict:
         return Verdict.EXHAUSTED
     if _leaks(case):
         return Verdict.LEAK
-    if case.growing:
+    if case.growing or (case.structure is not None and are_mostly_dead_pipes(case.structure)):
         return Verdict.GROWING
     return Verdict.SETTLING if case.trend is not None and case.trend.settles else Verdict.OK
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import fits
+from .cures import FIND_LEAK, LOADER, READ_BOUNDED, Cure
 from .facts import Match, Structure
 from .fits import Fit
 
@@ -31,6 +32,7 @@ class Signature:
     advice: tuple[str, ...]
     ordinary: int = 0
     of: str = "descriptors"
+    cure: Cure | None = None
 
 
 SIGNATURES = (
@@ -43,6 +45,7 @@ SIGNATURES = (
             "drop the iterator after the loop, or keep one loader with persistent_workers=True",
             "look for what keeps it: a list or attribute, a kept exception (its traceback), a reference cycle",
         ),
+        cure=LOADER,
     ),
     Signature(
         name="ended-processes",
@@ -52,12 +55,14 @@ SIGNATURES = (
             "call Process.join() and then Process.close(), and drop the object",
             "use `with subprocess.Popen(…)`, or subprocess.run, which close stdin and stdout",
         ),
+        cure=FIND_LEAK,
     ),
     Signature(
         name="unread-output",
         fits=fits.unread_output,
         cause="the output of commands that have ended was never read to its end and closed",
         advice=("use `with subprocess.Popen(…)`, Popen.communicate() or subprocess.run(capture_output=True)",),
+        cure=FIND_LEAK,
     ),
     Signature(
         name="queues-never-closed",
@@ -68,6 +73,7 @@ SIGNATURES = (
             "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
         ),
         ordinary=32,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="workers-never-joined",
@@ -79,6 +85,7 @@ SIGNATURES = (
             "end workers of your own: Process.join(), `with ProcessPoolExecutor(…)`, Pool.terminate() and Pool.join()",
         ),
         ordinary=4 * fits.MOST_WORKERS + 2,
+        cure=LOADER,
     ),
     Signature(
         name="pipes-not-seen-through",
@@ -96,6 +103,7 @@ SIGNATURES = (
             "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
             "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
         ),
+        cure=FIND_LEAK,
     ),
     Signature(
         name="client-per-call",
@@ -103,6 +111,7 @@ SIGNATURES = (
         cause="open connections to one address, {what}: a client is made for every call",
         advice=("make the client once and share it; bound its connection pool",),
         ordinary=64,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="event-loops-never-closed",
@@ -110,6 +119,7 @@ SIGNATURES = (
         cause="event loops (an eventpoll and what wakes it) are made and never closed",
         advice=("use asyncio.run, or asyncio.Runner for many calls; call loop.close() on a loop of your own",),
         ordinary=48,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="unix-sockets-kept",
@@ -120,6 +130,7 @@ SIGNATURES = (
             "keep one connection to a local service instead of one for every call",
         ),
         ordinary=64,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="sockets-never-closed",
@@ -127,6 +138,7 @@ SIGNATURES = (
         cause="sockets, to many addresses or to none, are opened and never closed",
         advice=("use `with socket.socket(…)`, close clients after use, and set timeouts on what a server accepts",),
         ordinary=512,
+        cure=FIND_LEAK,
     ),
     # ---- files and memory
     Signature(
@@ -138,6 +150,7 @@ SIGNATURES = (
             'or call torch.multiprocessing.set_sharing_strategy("file_system"), and watch /dev/shm',
         ),
         ordinary=16,
+        cure=LOADER,
     ),
     Signature(
         name="shared-memory-kept",
@@ -145,6 +158,7 @@ SIGNATURES = (
         cause="blocks of shared memory are opened and never closed",
         advice=("call SharedMemory.close() in every process, and SharedMemory.unlink() once",),
         ordinary=16,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="one-path-many-times",
@@ -152,6 +166,7 @@ SIGNATURES = (
         cause="{what} is open many times: it is opened again for every item",
         advice=("open it once in each process and share the handle, or close it after each item (`with open(…)`)",),
         ordinary=16,
+        cure=READ_BOUNDED,
     ),
     Signature(
         name="files-never-closed",
@@ -162,6 +177,7 @@ SIGNATURES = (
             "bound the number of handles that are kept: functools.lru_cache does not close what it drops",
         ),
         ordinary=512,
+        cure=READ_BOUNDED,
     ),
     Signature(
         name="deleted-files-kept",
@@ -172,6 +188,7 @@ SIGNATURES = (
             "use `with tempfile.TemporaryFile()`",
         ),
         ordinary=16,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="memfds-kept",
@@ -179,6 +196,7 @@ SIGNATURES = (
         cause="memory files (memfd) are made and never closed: shared buffers between processes",
         advice=("close the buffer in every process that got it, or use a fixed set of buffers again and again",),
         ordinary=16,
+        cure=FIND_LEAK,
     ),
     Signature(
         name="gpu-handles-kept",
@@ -196,6 +214,7 @@ SIGNATURES = (
         fits=fits.inotify,
         cause="a file watcher (inotify) is made for every job and never closed",
         advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
+        cure=FIND_LEAK,
     ),
     Signature(
         name="pidfds-kept",
@@ -203,6 +222,7 @@ SIGNATURES = (
         cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
         advice=("wait for every child (Popen.wait, `await process.wait()`), and call os.close on a pidfd",),
         ordinary=16,
+        cure=FIND_LEAK,
     ),
     # ---- no descriptors, but they run out as well
     Signature(
@@ -272,4 +292,5 @@ def _match(row: Signature, fit: Fit, total: int) -> Match:
         count=fit.count,
         dead=fit.dead,
         share=min(1.0, fit.count / total) if total else 0.0,
+        cure=row.cure,
     )

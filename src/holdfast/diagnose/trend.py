@@ -13,7 +13,10 @@ from .slope import Slope, find_slope
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
-LEAST_RISE = 32
+# Fewer than that come and go with any import, log file or cache.
+LEAST_RISE = 4
+# A recent rise must end this far above everything in the days before it.
+_LEAST_ABOVE = 32
 _LEAST_BINS = 8
 _TIMES_SPREAD = 4
 _SLOWING = 0.6
@@ -49,13 +52,17 @@ def find_trend(samples: Sequence[Sample], bin_s: float | None = None) -> Trend |
         last = find_floors([one for one in samples if one.at_s >= since], bin_s)
         recent = trend_of(last)
         before = max((floor.fds for floor in floors if floor.at_s < since), default=0)
-        if recent and recent.grows and min(floor.fds for floor in last[-len(last) // 4 :]) > before + LEAST_RISE:
+        if recent and recent.grows and min(floor.fds for floor in last[-len(last) // 4 :]) > before + _LEAST_ABOVE:
             return recent
     return whole
 
 
 def trend_of(floors: Sequence[Floor]) -> Trend | None:
-    """The rule on one series of floors; None if there are fewer than eight."""
+    """The rule on one series of floors; None if there are fewer than eight.
+
+    The interval of the slope excludes zero exactly where the floor grows or settles. Where a step, a rhythm or noise
+    explains the rise, zero is a possible slope: the interval then begins at zero or below.
+    """
     if len(floors) < _LEAST_BINS:
         return None
     start = floors[0].at_s
@@ -65,15 +72,16 @@ def trend_of(floors: Sequence[Floor]) -> Trend | None:
     width_s = min(after.at_s - before.at_s for before, after in pairwise(floors))
     span_s = floors[-1].at_s - start + width_s
     grows = shape is Shape.RISING and _rises_by_the_day(floors, width_s, slope.value)
+    settles = shape is Shape.SETTLING
     return Trend(
         per_hour=slope.value,
-        low=slope.low,
+        low=slope.low if grows or settles else min(slope.low, 0.0),
         high=slope.high,
         rise=counts[-1] - counts[0],
         span_s=span_s,
         bins=len(floors),
         grows=grows,
-        settles=shape is Shape.SETTLING,
+        settles=settles,
         steady=grows and span_s >= DAY_S and _is_spread(counts, span_s),
     )
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..diagnose.facts import Diagnosis, JobSample, Structure
+from ..diagnose.facts import Diagnosis, JobSample, Structure, Verdict
 from ..diagnose.forecast import PIPE_PAGES
 from ..diagnose.judge import judge
 from ..diagnose.signatures import match
 from ..diagnose.structure import grown, structures_of
+from ..diagnose.sureness import LEAST_S, sureness_of
 from ..errors import InputError
 from ..proc.limit import Limit
 from ..proc.processes import Identity
@@ -19,6 +20,8 @@ from ..proc.procfs import REAL, ProcFS
 from ..proc.snapshot import ProcessLook, Snapshot, take_snapshot
 from .watch import ENDED, EVERY_S, Watch
 
+# The longest that a watch takes which ends by itself.
+MOST_S = 900.0
 _ROUNDS = 60
 _SOONEST_S = 0.1
 _ENDED = "it ended while it was watched: this is how it was before"
@@ -73,14 +76,40 @@ class Observation:
         self._wait = wait
         self._watch: Watch | None = None
 
-    def watch(self, for_s: float, tell: Callable[[float], None] | None = None) -> None:
-        """Samples for that long; `tell` hears after each round how many seconds have passed."""
+    def watch(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
+        """Samples for that long; `tell` hears after each round how many seconds have passed, and may end the watch."""
         if not 0 < for_s < math.inf:
             raise ValueError(f"wanted a time to watch above zero, got {for_s} s")
         if self._watch is None:
             every_s = min(EVERY_S, max(_SOONEST_S, for_s / _ROUNDS))
             self._watch = Watch([self._pid], self._procfs, self._clock, self._wait, tree=self._tree, every_s=every_s)
         self._watch.run(for_s, tell)
+
+    def watch_until_told(self, tell: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
+        """Samples until the verdict on every process of the first look is clear, `most_s` at most.
+
+        Where the first look proves a leak, nothing is sampled.
+        """
+        if self._is_told():
+            return
+
+        def tell_or_end(passed_s: float) -> bool:
+            ended = tell is not None and bool(tell(passed_s))
+            return ended or (passed_s >= LEAST_S and self._is_told())
+
+        self.watch(most_s, tell_or_end)
+
+    def _is_told(self) -> bool:
+        """Whether one is proven bad, or the verdicts on all that live are clear: by the samples, without a new look."""
+        if self.first.root.process.state in ENDED:
+            return True
+        found = self._judge_all(self.first, None, (), None)
+        if any(one.diagnosis.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) for one in found):
+            return True
+        if self._watch is None:
+            return False
+        living = [one for one in found if one.look.process.pid in self._watch.alive]
+        return all(sureness_of(one.diagnosis).told for one in living)
 
     def conclude(self, *, jobs: Sequence[JobSample] = (), cap: int | None = None) -> list[Diagnosed]:
         """The last look, where it was watched, and the verdicts."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
+from ..diagnose.sureness import sureness_of
 from ..errors import HoldfastError
 from ..proc.procfs import REAL, ProcFS
 from .diagnose import Observation
@@ -29,6 +31,7 @@ class Examination:
         self.errors: list[str] = []
         self._role = role
         self._watched_s = 0.0
+        self._was_watched = False
         self._stop = threading.Event()
         self._seen: list[Observation] = []
         for pid in dict.fromkeys(pids):
@@ -41,10 +44,14 @@ class Examination:
         if self._stop.wait(seconds):
             raise _StoppedError
 
-    def watch(self, for_s: float, tell: Callable[[float], None] = lambda passed_s: None) -> None:
-        """Samples all of them for that long; `tell` hears now and then how many seconds have passed."""
+    def watch(self, for_s: float | None, tell: Callable[[float], None] = lambda passed_s: None) -> None:
+        """Samples all of them for that long; None: each until its verdict is told, 15 minutes at most.
+
+        `tell` hears now and then how many seconds have passed.
+        """
         if not self._seen:
             return
+        self._was_watched = True
         passed = [0.0] * len(self._seen)
 
         def note(at: int, seconds: float) -> None:
@@ -62,9 +69,12 @@ class Examination:
         for one in running:
             one.result()
 
-    def _watch_one(self, at: int, for_s: float, note: Callable[[int, float], None]) -> None:
+    def _watch_one(self, at: int, for_s: float | None, note: Callable[[int, float], None]) -> None:
         try:
-            self._seen[at].watch(for_s, lambda seconds: note(at, seconds))
+            if for_s is None:
+                self._seen[at].watch_until_told(lambda seconds: note(at, seconds))
+            else:
+                self._seen[at].watch(for_s, lambda seconds: note(at, seconds))
         except _StoppedError:
             pass
 
@@ -78,6 +88,8 @@ class Examination:
                 whole_tree=seen.first.whole_tree,
                 watched_s=self._watched_s,
             )
+            if self._was_watched:
+                target = replace(target, sureness=sureness_of(target.worst.diagnosis).sentence)
             if target.worst.diagnosis.fds is None:
                 self.errors.append(f"process {target.pid}: its descriptors may not be seen; ask as its user or as root")
             else:

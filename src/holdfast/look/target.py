@@ -27,6 +27,7 @@ class Target:
 
     role      what it is called at the top of its page
     shared    the limits that all of them draw on
+    sureness  how sure the verdict is, and how long a watch would settle it; empty where it was not watched
     held_by   where the Python objects are that keep descriptors open, if the process answers
     """
 
@@ -35,6 +36,7 @@ class Target:
     shared: tuple[Limit, ...] = ()
     whole_tree: bool = True
     watched_s: float = 0.0
+    sureness: str = ""
     held_by: tuple[str, ...] = ()
 
     @property

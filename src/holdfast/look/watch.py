@@ -66,18 +66,18 @@ class Watch:
         for pid in list(self._alive):
             self._sample_one(pid)
 
-    def run(self, for_s: float, tell: Callable[[float], None] | None = None) -> None:
+    def run(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
         """Samples for that long, at the start and at the end too; `tell` hears after each one how many seconds passed.
 
-        An interrupt keeps what was sampled.
+        A true answer of `tell` ends the watch. An interrupt keeps what was sampled.
         """
         start = self._clock()
         turn = 0
         while True:
             self.sample()
             passed = self._clock() - start
-            if tell is not None:
-                tell(passed)
+            if tell is not None and tell(passed):
+                return
             if passed >= for_s:
                 return
             # From the start and not from the last sample, so that slow rounds do not add up; turns missed are left out.

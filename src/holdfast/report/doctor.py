@@ -16,7 +16,7 @@ from ..diagnose.words import number_words, range_words, span_words
 from ..look.target import Target
 from ..proc.limit import Limit
 from .bars import bar
-from .doctor_facts import SOFT_LIMIT, blamed, command_of, forecast_of
+from .doctor_facts import SOFT_LIMIT, blamed, command_of, cure_of, forecast_of
 from .limits import amount, name_of, percent, quantity, used_part
 from .spans import when
 from .tree import WIDE, tree_lines
@@ -124,11 +124,15 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
+        if self._target.sureness:
+            made.add_row("how sure", printable(self._target.sureness))
         if match := blamed(diagnosis):
-            made.add_row("cause", printable(match.cause))
+            made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))
+        if cure := cure_of(diagnosis):
+            _list(made, "write", [*cure.code, f"({cure.page})"])
         return made
 
 
@@ -161,7 +165,7 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
         return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), its floor over {span}"
     if watched_s:
         return f"not to be told from {span_words(watched_s)}: watch it for longer"
-    return "seen once: --for 30s watches whether it grows"
+    return "seen once: --for auto watches until it can tell"
 
 
 def _dead_pipes(structure: Structure | None) -> str:

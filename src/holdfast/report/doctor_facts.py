@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..diagnose.cures import Cure
 from ..diagnose.facts import Diagnosis, Forecast, Match, Verdict
 from ..diagnose.signatures import is_certain
 from ..look.target import SEVERITY, Judged, Target
@@ -35,8 +36,8 @@ def target_as_dict(target: Target) -> dict[str, Any]:
         "uptime_s": None if (up := worst.look.process.uptime_s) is None else round(up, 1),
         "watched_s": round(target.watched_s, 3),
         "verdict": diagnosis.verdict.value,
-        "evidence": list(diagnosis.evidence),
-        "advice": list(diagnosis.advice),
+        "evidence": [*diagnosis.evidence, *([target.sureness] if target.sureness else [])],
+        "advice": [*diagnosis.advice, *([] if (cure := cure_of(diagnosis)) is None else [str(cure)])],
         "fds": diagnosis.fds,
         "limit": finite(diagnosis.soft),
         "hard_limit": finite(diagnosis.hard),
@@ -77,6 +78,12 @@ def blamed(diagnosis: Diagnosis) -> Match | None:
     if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
         return match
     return None
+
+
+def cure_of(diagnosis: Diagnosis) -> Cure | None:
+    """What to write, where there is something to mend."""
+    bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
+    return diagnosis.match.cure if bad and diagnosis.match is not None else None
 
 
 def kinds_of(one: Judged) -> dict[str, int] | None:

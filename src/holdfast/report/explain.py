@@ -22,7 +22,7 @@ def explanation_as_dict(one: Explanation) -> dict[str, Any]:
         "says": one.says,
         "here": list(one.here),
         "mistaken_for": one.mistaken_for,
-        "advice": list(one.advice),
+        "advice": [*one.advice, *([] if one.cure is None else [str(one.cure)])],
         "chain": one.chain,
         "text": one.text,
         "count": one.count,

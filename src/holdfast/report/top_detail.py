@@ -29,7 +29,7 @@ def detail(row: Row) -> RenderableType:
     made.add_column(overflow="fold")
     _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.look.kinds.items())])
     _add(made, "because", diagnosis.evidence)
-    _add(made, "cause", [match.cause] if (match := blamed(diagnosis)) else [])
+    _add(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
     _add(made, "do", diagnosis.advice)
     return Group(head, made)
 

@@ -53,7 +53,7 @@ def test_descriptors_of_another_and_of_nobody() -> None:
 def test_the_likely_cause_is_told() -> None:
     match = Match(name="x", cause="queues are never closed", advice=(), count=60, dead=0, share=0.9)
     here = replace(OWN, limits=limits(nofile=(64, 64)), match=match)
-    assert say(Ask.DESCRIPTORS, here).endswith("60 of them tell the likely cause: queues are never closed.")
+    assert say(Ask.DESCRIPTORS, here).endswith("60 of them look like this: queues are never closed.")
 
 
 def test_tasks_name_what_is_full_and_only_that() -> None:

@@ -107,6 +107,16 @@ def test_a_short_watch_says_so() -> None:
     assert found.advice[:2] == ("join the workers", "watch it longer before you act: holdfast doctor PID --for 10m")
 
 
+@pytest.mark.parametrize("per_day", [10_000, 2_000])
+def test_a_slow_leak_is_growing_after_five_minutes(per_day: int) -> None:
+    """Its slope is printed with an interval that excludes zero: an OK beside it would contradict that."""
+    found = _judge(samples=_ramp(5 / 60, per_day / 24, every_s=5))
+    assert found.trend is not None
+    assert found.trend.low > 0
+    assert found.verdict is Verdict.GROWING
+    assert found.forecasts[0].line == "soft limit"
+
+
 def test_live_growth_is_not_called_a_leak_before_a_day() -> None:
     first, last = Structure(fds=100, live=20), Structure(fds=2200, live=2100, kinds={Kind.PIPE: 2100})
     assert _judge(fds=2200, samples=_ramp(20, 105), structure=last, first_structure=first).verdict is Verdict.GROWING
@@ -212,11 +222,10 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
 @pytest.mark.parametrize(
     "structure",
     [
-        pytest.param(_dead(100, hup=31, err=32), id="fewer than 64"),
+        pytest.param(_dead(100, hup=25, err=25), id="half and not more"),
+        pytest.param(_dead(5, hup=1, err=2), id="stdin, stdout and stderr of a process whose parent died"),
         pytest.param(_dead(1000, hup=200, err=200), id="less than half"),
         pytest.param(_dead(200, self_pairs=80), id="only pipes between threads"),
-        pytest.param(_dead(110, hup=99), id="a batch of processes that waits for the last of them"),
-        pytest.param(_dead(280, self_pairs=4, hup=128, err=127), id="used up iterators of a trainer with four loaders"),
         pytest.param(_dead(200, close_wait=190), id="idle connections of a pool, or clients that wait for the answer"),
         pytest.param(_dead(1100, close_wait=1000, hup=60), id="too few of each"),
         pytest.param(_dead(200, live=180), id="alive"),
@@ -225,6 +234,24 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
 )
 def test_one_look_is_not_enough(structure: Structure) -> None:
     assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        pytest.param(_dead(100, hup=31, err=32), id="fewer than 64"),
+        pytest.param(_dead(110, hup=99), id="a batch of processes that waits for the last of them"),
+        pytest.param(_dead(280, self_pairs=4, hup=128, err=127), id="used up iterators of a trainer with four loaders"),
+        pytest.param(_dead(20, self_pairs=2, hup=6, err=6), id="one loader"),
+    ],
+)
+@pytest.mark.parametrize("samples", [(), _ramp(5 / 60, 0, every_s=5)], ids=["seen once", "watched"])
+def test_mostly_dead_pipes_are_suspicious(structure: Structure, samples: list[Sample]) -> None:
+    """Too few to prove a leak, too many for an OK."""
+    found = _judge(fds=structure.fds, structure=structure, samples=samples, uptime_s=1000, match=MATCH)
+    assert found.verdict is Verdict.GROWING
+    assert "are pipes whose far end is closed in every process" in found.evidence[0]
+    assert found.advice[0] == "drop the iterator"
 
 
 @pytest.mark.parametrize(

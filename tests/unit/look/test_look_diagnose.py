@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.diagnose.facts import JobSample, Verdict
+from holdfast.diagnose.sureness import LEAST_S, sureness_of
 from holdfast.errors import InputError
-from holdfast.look.diagnose import Observation, diagnose
+from holdfast.look.diagnose import MOST_S, Observation, diagnose
 from holdfast.proc.procfs import REAL, number_or_none
 from unit.proc.fake_proc import FakeProc, FakeStat
 
@@ -70,12 +71,12 @@ def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
     assert found.diagnosis.match.dead == 280
 
 
-def test_as_few_as_a_batch_of_processes_leaves_are_told_of_and_no_leak(victim: subprocess.Popen[str]) -> None:
+def test_mostly_dead_pipes_are_not_ok_though_too_few_to_prove_a_leak(victim: subprocess.Popen[str]) -> None:
     _leak(victim, 40)
     (found,) = diagnose(victim.pid)
-    assert found.diagnosis.verdict is Verdict.OK
-    assert found.diagnosis.evidence[1] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
-    assert found.diagnosis.advice == ()
+    assert found.diagnosis.verdict is Verdict.GROWING
+    assert found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
+    assert f"holdfast doctor {victim.pid} --for 10m" in " ".join(found.diagnosis.advice)
 
 
 class LeakingClock:
@@ -106,6 +107,75 @@ def test_a_watch_sees_it_grow_and_what_grows(victim: subprocess.Popen[str]) -> N
     assert "120 more than at the first look are of no use to anyone" in diagnosis.evidence
     assert diagnosis.forecasts[0].line == "soft limit"
     assert f"prlimit --pid {victim.pid}" in diagnosis.advice[-1]
+
+
+class SlowLeak(LeakingClock):
+    """Two descriptors every 17 seconds: 10,000 a day."""
+
+    def wait(self, seconds: float) -> None:
+        before, self.now_s = self.now_s, self.now_s + seconds
+        for _ in range(int(self.now_s / 17.28) - int(before / 17.28)):
+            _leak(self._victim, 1)
+
+
+def test_a_leak_of_ten_thousand_a_day_is_not_ok_after_five_minutes(victim: subprocess.Popen[str]) -> None:
+    clock = SlowLeak(victim, 0)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    seen.watch(300)
+    diagnosis = seen.conclude()[0].diagnosis
+    assert diagnosis.trend is not None
+    assert 0 < diagnosis.trend.low <= diagnosis.trend.per_hour <= diagnosis.trend.high
+    assert diagnosis.verdict in (Verdict.GROWING, Verdict.LEAK)
+
+
+# ---- until it is clear ---------------------------------------------------------------------------------------
+
+
+def test_a_watch_ends_when_the_growth_is_clear(victim: subprocess.Popen[str]) -> None:
+    clock = SlowLeak(victim, 0)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    heard: list[float] = []
+    seen.watch_until_told(heard.append)
+    assert LEAST_S <= clock.now_s < MOST_S
+    assert heard[0] == 0
+    assert heard[-1] == clock.now_s
+    assert seen.conclude()[0].diagnosis.verdict in (Verdict.GROWING, Verdict.LEAK)
+
+
+def test_and_where_one_look_proves_a_leak_nothing_is_waited_for(victim: subprocess.Popen[str]) -> None:
+    _leak(victim, 140)
+    clock = SlowLeak(victim, 0)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    seen.watch_until_told()
+    assert clock.now_s == 0
+    assert seen.conclude()[0].diagnosis.verdict is Verdict.LEAK
+
+
+def test_and_when_the_process_ends(victim: subprocess.Popen[str]) -> None:
+    class EndingClock(LeakingClock):
+        def wait(self, seconds: float) -> None:
+            self.now_s += seconds
+            if victim.poll() is None:
+                victim.communicate()
+
+    clock = EndingClock(victim, 0)
+    seen = Observation(victim.pid, clock=clock, wait=clock.wait)
+    seen.watch_until_told()
+    assert clock.now_s < MOST_S
+    assert seen.conclude()[0].diagnosis.evidence[0].startswith("it ended while it was watched")
+
+
+@pytest.mark.parametrize(("soft", "told"), [(65536, True), (1024, False)])
+def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, told: bool) -> None:
+    """With 924 free, a leak that a quarter of an hour does not show can reach the limit within a week."""
+    fake = _fake(100, soft=soft)
+    clock = GrowingClock(fake, pace=0)
+    seen = Observation(7, procfs=fake, clock=clock, wait=clock.wait)
+    seen.watch_until_told()
+    found = seen.conclude()[0].diagnosis
+    assert found.verdict is Verdict.OK
+    assert (clock.now_s < MOST_S, sureness_of(found).told) == (told, told)
+    assert clock.now_s <= MOST_S
 
 
 def test_a_tree_has_its_root_first() -> None:
@@ -204,16 +274,16 @@ def _fill(fake: FakeProc, fds: int) -> None:
 
 
 class GrowingClock:
-    def __init__(self, fake: FakeProc) -> None:
+    def __init__(self, fake: FakeProc, pace: float = 1.0) -> None:
         self.now_s = 0.0
-        self._fake = fake
+        self._fake, self._pace = fake, pace
 
     def __call__(self) -> float:
         return self.now_s
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        _fill(self._fake, 100 + int(self.now_s))
+        _fill(self._fake, 100 + int(self._pace * self.now_s))
 
 
 @pytest.mark.parametrize(

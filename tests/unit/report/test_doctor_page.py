@@ -45,7 +45,7 @@ def test_the_page_has_everything_in_its_place() -> None:
         "  └─ 41300      24 / 65,536  pipe 18 file 6",
         "  because       its floor rose by 50,000 in 5 d",
         "                63,840 of them are pipes whose far end is closed",
-        "  cause         finished DataLoader iterators are still referenced",
+        "  cause         looks like finished DataLoader iterators are still referenced",
         "  held by       worker.py:212 self._iters[…] → Queue._reader  [15,960 ×]",
         "  do            1. drop the iterator after the loop",
         "                2. until then: prlimit --pid 41231 --nofile=1048576",
@@ -70,7 +70,7 @@ def test_at_80_columns_the_verdict_has_a_line_of_its_own() -> None:
 def test_a_process_that_was_seen_once_and_is_fine() -> None:
     shown = page(target(Case(look(), diagnosis()), shared=()))
     assert "✓ OK" in shown
-    assert "growth        seen once: --for 30s watches whether it grows" in shown
+    assert "growth        seen once: --for auto watches until it can tell" in shown
     for absent in ("dead pipes", "  cause", "held by", "  do "):
         assert absent not in shown
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ..cures import Cure
+from ..facts import Match
 from .chain import Found, Link, message_of
 from .explanation import UNKNOWN, Explanation
 from .here import Here, Whose
@@ -23,6 +25,7 @@ def of_exception(found: Found, here: Here) -> Explanation:
         here=sentences(row.asks, here),
         mistaken_for=row.mistaken_for,
         advice=_advice(row, here),
+        cure=_cure(row, here),
         chain=link.chain,
         text=" ".join(found.line.split())[:400],
     )
@@ -39,6 +42,7 @@ def of_sighting(seen: Sighting, here: Here) -> Explanation:
         here=sentences(row.asks, here),
         mistaken_for=row.mistaken_for,
         advice=_advice(row, here),
+        cure=_cure(row, here),
         chain=f"{place}line {seen.first.line:,}",
         text=seen.text,
         count=seen.count,
@@ -49,13 +53,23 @@ def of_sighting(seen: Sighting, here: Here) -> Explanation:
 
 def _advice(row: Row, here: Here) -> tuple[str, ...]:
     """What leaks here comes before what leaks elsewhere."""
-    if here.match is None or row.rank is not Rank.CAUSE or row.asks[:1] != (Ask.DESCRIPTORS,):
-        advice: tuple[str, ...] = row.advice
-    else:
-        advice = (*(_sentence(one) for one in here.match.advice[:1]), *row.advice)
+    leak = _leak(row, here)
+    advice: tuple[str, ...] = row.advice
+    if leak is not None:
+        advice = (*(_sentence(one) for one in leak.advice[:1]), *row.advice)
     if here.whose is Whose.SHELL:
         return advice
     return tuple(one.replace("PID", str(here.pid)) for one in advice)
+
+
+def _cure(row: Row, here: Here) -> Cure | None:
+    leak = _leak(row, here)
+    return leak.cure if leak is not None and leak.cure is not None else row.cure
+
+
+def _leak(row: Row, here: Here) -> Match | None:
+    """What leaks here, for an error that a leak explains."""
+    return here.match if row.rank is Rank.CAUSE and row.asks[:1] == (Ask.DESCRIPTORS,) else None
 
 
 def _sentence(text: str) -> str:

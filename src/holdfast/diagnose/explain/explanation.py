@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..cures import Cure
 from .logs import Place
 
 UNKNOWN = "unknown"
@@ -26,6 +27,7 @@ class Explanation:
     here           what was found on this machine, now
     mistaken_for   what it is often taken for
     advice         what to do, in this order
+    cure           what to write with holdfast: two lines of `code`, and the `page` on it; None where there is nothing
     chain          how it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`
     text           the line that was recognised, shortened
     count          on how many lines of a text it stands; 1 for an exception
@@ -44,6 +46,7 @@ class Explanation:
     count: int = 1
     first: Place | None = None
     last: Place | None = None
+    cure: Cure | None = None
 
     @property
     def known(self) -> bool:
@@ -66,6 +69,9 @@ def body(what: Explanation, width: int = 80) -> list[tuple[str, str]]:
     lines += _labelled("here", what.here, width)
     lines += _labelled("mistaken for", [what.mistaken_for] if what.mistaken_for else [], width)
     lines += _labelled("do", [f"{at}. {one}" for at, one in enumerate(what.advice, 1)], width, hang=3)
+    if what.cure is not None:
+        code = (*what.cure.code, f"({what.cure.page})")  # as it is: it is there to be copied
+        lines += [(f"{_INDENT}{'' if at else 'write':<{_LABEL}}", line) for at, line in enumerate(code)]
     lines += _labelled("found", _found(what), width)
     return lines
 

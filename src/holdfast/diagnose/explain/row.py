@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from ..cures import Cure
+
 
 class Rank(IntEnum):
     """How much a kind of error tells, if several are found together."""
@@ -39,6 +41,7 @@ class Row:
     near           in lower case: one of these must stand on the line or in the traceback that it ends
     errno          the one behind it, also where the text does not say so
     asks           what to look up here
+    cure           what holdfast has against it, where it has something
     """
 
     name: str
@@ -52,3 +55,4 @@ class Row:
     mistaken_for: str
     asks: tuple[Ask, ...] = ()
     advice: tuple[str, ...]
+    cure: Cure | None = None

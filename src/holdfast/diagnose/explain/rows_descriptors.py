@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from ..cures import FIND_LEAK, LOADER
 from .row import Ask, Rank, Row
 
 _FIND_THE_LEAK = "`holdfast doctor PID` counts them by kind, says whether they grow, and what leaks them."
@@ -32,6 +33,7 @@ ROWS = (
             "`torch.multiprocessing.set_sharing_strategy('file_system')` needs no descriptor per tensor, but leaves "
             "files in /dev/shm when a run is killed.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="ancdata",
@@ -50,6 +52,7 @@ ROWS = (
             _FIND_THE_LEAK,
             _RAISE,
         ),
+        cure=LOADER,
     ),
     Row(
         name="inotify_instances",
@@ -106,6 +109,7 @@ ROWS = (
             "epochs, no kept iterators, tensors or exceptions.",
             _RAISE,
         ),
+        cure=FIND_LEAK,
     ),
     Row(
         name="select",
@@ -122,6 +126,7 @@ ROWS = (
             "Use poll or epoll: `selectors.DefaultSelector()`, `select.poll()`, or a newer version of the library.",
             "A thousand descriptors are much for one process: " + _FIND_THE_LEAK,
         ),
+        cure=FIND_LEAK,
     ),
     Row(
         name="EBADF",

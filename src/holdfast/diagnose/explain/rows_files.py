@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from ..cures import LOCKED, PROTECT, READ_AROUND, READ_BOUNDED, WRITE
 from .row import Ask, Rank, Row
 
 _NEVER_UNLOCK = (
@@ -33,6 +34,7 @@ ROWS = (
             _ONE_OWNER + " Create with mode 'x' under a temporary name, never 'w' over a file that is in use.",
             _NEVER_UNLOCK,
         ),
+        cure=LOCKED,
     ),
     Row(
         name="h5_no_locks",
@@ -50,6 +52,7 @@ ROWS = (
             "To read: HDF5_USE_FILE_LOCKING=FALSE, or h5py.File(…, 'r', locking=False).",
             "To write: on a local disk, and copy the finished file. " + _ONE_OWNER,
         ),
+        cure=WRITE,
     ),
     Row(
         name="h5_flags",
@@ -66,6 +69,7 @@ ROWS = (
             "See that no process writes it; then copy the file, and `h5clear -s COPY` takes the mark away.",
             "Check the copy's rows against a count kept elsewhere before trusting it.",
         ),
+        cure=WRITE,
     ),
     Row(
         name="h5_twice",
@@ -82,6 +86,7 @@ ROWS = (
             "Close the other handle: `with h5py.File(…) as f:` everywhere, and no handle kept by a Dataset.",
             "In a notebook restart the kernel; exceptions keep handles as well, by their traceback.",
         ),
+        cure=PROTECT,
     ),
     Row(
         name="h5_truncated",
@@ -100,6 +105,7 @@ ROWS = (
             "If it is still being written, wait; write under a temporary name and rename when closed.",
             "A file whose writer was killed cannot be trusted, even where it opens: write it anew.",
         ),
+        cure=READ_AROUND,
     ),
     Row(
         name="h5_signature",
@@ -116,6 +122,7 @@ ROWS = (
             "Look at it: `file NAME`, `head -c 200 NAME`; `git lfs pull` fetches what a pointer stands for.",
             "If a writer has it, wait until it has closed it.",
         ),
+        cure=READ_AROUND,
     ),
     Row(
         name="tfrecord_start",
@@ -134,6 +141,7 @@ ROWS = (
             "In TensorFlow: TFRecordDataset(files, compression_type='GZIP').",
             "`holdfast verify FILE` checks every record; `holdfast salvage FILE OUT` gets the intact ones back.",
         ),
+        cure=READ_AROUND,
     ),
     Row(
         name="tf_checkpoint",
@@ -175,6 +183,7 @@ ROWS = (
             "One writer for a file, under a temporary name until it is closed. Keep counts elsewhere: a file cut "
             "between two records raises nothing.",
         ),
+        cure=READ_AROUND,
     ),
     Row(
         name="EAGAIN_lock",
@@ -192,6 +201,7 @@ ROWS = (
             "A child that inherited the descriptor keeps an flock alive after its parent is gone: end it, too.",
             "Closing any descriptor of the file drops a process's lockf locks: use flock for files opened twice.",
         ),
+        cure=LOCKED,
     ),
     Row(
         name="ENOLCK",
@@ -211,6 +221,26 @@ ROWS = (
             "On NFS mount with working locks (version 4 has them built in), or with `local_lock=flock` if one machine "
             "alone uses the files.",
         ),
+    ),
+    Row(
+        name="ESTALE",
+        title="Stale file handle",
+        errno=errno.ESTALE,
+        needles=("stale file handle", "stale nfs file handle", "estale", "errno 116", "error(116,"),
+        pattern=r"stale (nfs )?file handle|\bESTALE\b|errno 116\b|error\(116, ",
+        rank=Rank.CAUSE,
+        says=(
+            "On a network file system (NFS, some FUSE mounts) the file or folder was removed or replaced on the server "
+            "while this process had it open, or the server exports another disk now. The open handle stays useless."
+        ),
+        mistaken_for="A damaged file or a broken network: other files of the same mount can be read.",
+        asks=(),
+        advice=(
+            "Open the file again by its name. A worker whose current folder is gone has to be started again.",
+            "Do not replace or remove files that others read: write a new version under a new name.",
+            "If every path of the mount says so, mount it again.",
+        ),
+        cure=WRITE,
     ),
     Row(
         name="inotify_watches",
@@ -247,6 +277,7 @@ ROWS = (
             "What was being written is not whole: HDF5 files above all. `holdfast verify` tells for TFRecord.",
             "Temporary files elsewhere: TMPDIR=/big/disk.",
         ),
+        cure=WRITE,
     ),
     Row(
         name="EDQUOT",
@@ -263,6 +294,7 @@ ROWS = (
             "Caches and checkpoints elsewhere: HF_HOME, XDG_CACHE_HOME, TORCH_HOME, TMPDIR. What was being written is "
             "not whole.",
         ),
+        cure=WRITE,
     ),
     Row(
         name="h5_open",
@@ -282,5 +314,30 @@ ROWS = (
             "See that the path exists for the process that opens it: workers and containers have other folders.",
             "See that no other process writes it.",
         ),
+    ),
+)
+
+# Where no special row fits.
+GENERAL = (
+    Row(
+        name="ENOENT",
+        title="No such file or directory",
+        errno=errno.ENOENT,
+        needles=("no such file or directory", "filenotfounderror", "enoent", "errno 2]", "error(2,"),
+        pattern=r"no such file or directory|FileNotFoundError|\bENOENT\b|errno 2\]|error\(2, ",
+        rank=Rank.SIGN,
+        says=(
+            "The path, or a folder on the way to it, is not there for this process: a wrong name, a relative path in "
+            "another current folder, a disk that is mounted in one container and not in the other, a link that leads "
+            "nowhere, or a file that another process has removed or has not written yet."
+        ),
+        mistaken_for="Missing rights, which are errno 13, and a full table of descriptors, which is errno 24.",
+        asks=(),
+        advice=(
+            "Look with the eyes of the process that failed: `ls -l /proc/PID/cwd`, and `ls` inside its container.",
+            "Give workers absolute paths, and let one process make folders before the others start.",
+            "Read only files that are finished: write under a temporary name and rename.",
+        ),
+        cure=READ_BOUNDED,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from ..cures import LOCKED, READ_BOUNDED
 from .row import Ask, Rank, Row
 
 _FEWER_THREADS = (
@@ -93,6 +94,7 @@ ROWS = (
             "At a fork: fewer processes and threads, or a higher limit of tasks.",
             "At a lock: wait for its holder. At a socket or a pipe: it was made non-blocking; poll it first.",
         ),
+        cure=LOCKED,
     ),
     Row(
         name="oom",
@@ -111,6 +113,7 @@ ROWS = (
             "Watch the tree's memory with `holdfast top`.",
             "Give the container or job more memory.",
         ),
+        cure=READ_BOUNDED,
     ),
     Row(
         name="mmap",
@@ -152,7 +155,7 @@ ROWS = (
     ),
     Row(
         name="killed",
-        title="A process was ended by SIGKILL",
+        title="Killed: a process was ended by SIGKILL",
         needles=(
             "signals.sigkill",
             "(sigkill)",
@@ -162,6 +165,13 @@ ROWS = (
             "exitcode: -9",
             "exit status 137",
             "exitcode -9",
+            "killed",
+        ),
+        # What a shell says, and not every line with the word in it.
+        pattern=(
+            r"signals\.SIGKILL|\(SIGKILL\)|signal SIGKILL|\{SIGKILL\(-9\)|exit (code|status) 137|exitcode:? -9"
+            r"|^\s*(\[\d+\][+-]?\s+)?Killed\s*$|^\s*\[\d+\][+-]?\s+Killed\s|line \d+:\s+\d+ Killed\b|^zsh: killed\b"
+            r"|\*\*\* .*\bKilled$"
         ),
         rank=Rank.SIGN,
         says=(
@@ -174,5 +184,6 @@ ROWS = (
             "`dmesg -T | grep -i -E 'oom|killed process'`, `kubectl describe pod` or `sacct -j JOB` say who did it.",
             "Out of memory: fewer workers, smaller batches and prefetch, or more memory for the container.",
         ),
+        cure=READ_BOUNDED,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from ..cures import FIND_LEAK, LOADER, READ_BOUNDED, WRITE
 from .row import Ask, Rank, Row
 
 _SHM_SIZE = (
@@ -36,6 +37,7 @@ ROWS = (
             _LESS_AT_A_TIME,
             "Look for what killed runs left behind: `ls -l /dev/shm`; remove files that no process has open.",
         ),
+        cure=READ_BOUNDED,
     ),
     Row(
         name="worker_killed",
@@ -54,6 +56,7 @@ ROWS = (
             "No big Python lists or dicts in the Dataset: counting references copies their pages in each worker. "
             "Use numpy arrays.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="worker_signal",
@@ -73,6 +76,7 @@ ROWS = (
             "Open files inside the worker, not before it starts; multiprocessing_context='forkserver' tells whether "
             "the fork is to blame.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="worker_exited",
@@ -105,6 +109,7 @@ ROWS = (
             "Run once with num_workers=0 (or in one process): an exception shows its traceback then.",
             "`PYTHONFAULTHANDLER=1` shows where native code crashed.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="not_child",
@@ -123,6 +128,7 @@ ROWS = (
             "whose traceback keeps it.",
             "One loader with persistent_workers=True for all epochs; start other processes before it, or by spawn.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="sharer",
@@ -141,6 +147,7 @@ ROWS = (
             "If a worker died, its own error stands above; that is the one to explain.",
             "`set_sharing_strategy('file_system')` does not ask the sender.",
         ),
+        cure=LOADER,
     ),
     Row(
         name="shm_object",
@@ -158,6 +165,7 @@ ROWS = (
             "errno 24: keep fewer tensors of workers (`clone()` those that stay).",
             _SHM_SIZE,
         ),
+        cure=LOADER,
     ),
     Row(
         name="bus",
@@ -177,6 +185,7 @@ ROWS = (
             "Do not write files in place that others have mapped: write a new one and rename it over the old.",
             _LESS_AT_A_TIME,
         ),
+        cure=WRITE,
     ),
     Row(
         name="leaked_semaphores",
@@ -265,6 +274,7 @@ ROWS = (
             "Give the exception itself to `hold.explain(error)`: it finds the errno inside.",
             "`holdfast doctor PID` shows how many descriptors the process has left.",
         ),
+        cure=FIND_LEAK,
     ),
     Row(
         name="request",

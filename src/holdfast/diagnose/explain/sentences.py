@@ -48,7 +48,7 @@ def _descriptors(here: Here) -> Iterator[str]:
     if here.kinds:
         yield "Of these: " + " · ".join(f"{kind} {times:,}" for kind, times in list(here.kinds.items())[:6]) + "."
     if here.match is not None:
-        yield f"{here.match.count:,} of them tell the likely cause: {here.match.cause}."
+        yield f"{here.match.count:,} of them look like this: {here.match.cause}."
 
 
 def _highest(here: Here) -> Iterator[str]:

@@ -9,7 +9,13 @@ from . import rows_descriptors, rows_files, rows_tasks, rows_workers
 from .row import Row
 
 # Of two rows of the same rank that fit a line the earlier one is meant: special ones stand before general ones.
-ROWS: tuple[Row, ...] = (*rows_files.ROWS, *rows_descriptors.ROWS, *rows_workers.ROWS, *rows_tasks.ROWS)
+ROWS: tuple[Row, ...] = (
+    *rows_files.ROWS,
+    *rows_descriptors.ROWS,
+    *rows_workers.ROWS,
+    *rows_tasks.ROWS,
+    *rows_files.GENERAL,
+)
 _ALL = {needle for row in ROWS for needle in row.needles}
 # What a line is searched for first: a needle inside of another one finds that as well.
 NEEDLES = tuple(sorted(one for one in _ALL if not any(other != one and other in one for other in _ALL)))

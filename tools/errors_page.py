@@ -1,0 +1,61 @@
+"""Makes docs/errors.md out of the table behind `holdfast explain`.
+
+python tools/errors_page.py           writes the page
+python tools/errors_page.py --check   exit code 1 if the page is not what the table says
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.diagnose.explain import rows_descriptors, rows_files, rows_tasks, rows_workers
+from holdfast.diagnose.explain.row import Row
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
+ROWS = (*rows_descriptors.ROWS, *rows_files.ROWS, *rows_files.GENERAL, *rows_workers.ROWS, *rows_tasks.ROWS)
+_TOP = """\
+# Error messages
+
+What the messages of training jobs mean, what they are often mistaken for, and what to do. `holdfast explain "MESSAGE"`
+tells the same, with what it finds on your machine: which limit it is and how much of it is used, who holds the lock.
+`holdfast explain train.log` finds them in a log. `tools/errors_page.py` makes this page.
+"""
+
+
+def page() -> str:
+    return "\n".join([_TOP, *("\n".join(_section(row)) for row in ROWS)])
+
+
+def _section(row: Row) -> Iterator[str]:
+    number = "" if row.errno is None else f" ({errno.errorcode[row.errno]}, errno {row.errno})"
+    yield f"## {row.title}{number}\n"
+    words = [needle.strip(" :") for needle in row.needles if not needle.startswith(("errno", "error("))]
+    yield "Recognised by: " + ", ".join(f"`{word}`" for word in words) + ".\n"
+    yield f"{row.says}\n"
+    yield f"**Mistaken for:** {row.mistaken_for}\n"
+    yield from (f"{at}. {one}" for at, one in enumerate(row.advice, 1))
+    yield ""
+    if row.cure is not None:
+        name = row.cure.page.removeprefix("docs/")
+        # Not as a block of Python: pages' blocks are run, and these lines take data for granted.
+        yield f"With holdfast, see [{name.removesuffix('.md')}]({name}):\n"
+        yield "```text"
+        yield from row.cure.code
+        yield "```\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        if PAGE.exists() and PAGE.read_text() == page():
+            return 0
+        print("docs/errors.md is not what the table says: run python tools/errors_page.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
