@@ -56,7 +56,7 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
     except DataError as error:
         return TarReport(name, False, 0, 0, [Wrong(error.offset, error.record, error.reason)], [], error.hint)
     except (InputError, OSError) as error:
-        reason = f"cannot check: {error.strerror}" if isinstance(error, OSError) else str(error)
+        reason = str(error) if isinstance(error, InputError) else f"cannot check: {error.strerror}"
         return TarReport(name, False, 0, 0, [Wrong(None, None, reason.removeprefix(f"{name}: "))], [], readable=False)
     if progress is not None:
         progress(size)

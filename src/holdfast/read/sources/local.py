@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NoReturn
 
-from ...errors import InputError
+from ...errors import InputError, MissingFileError
 from .names import committed, is_beside, is_shard
 
 _KINDS = {
@@ -28,7 +28,7 @@ def check_file(path: str) -> str:
     try:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: {_why_not_there(path)}") from None
+        raise MissingFileError(f"{path}: {_why_not_there(path)}", path) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
     if not stat.S_ISREG(info.st_mode):
@@ -53,7 +53,7 @@ def match(pattern: str) -> tuple[list[str], list[str]]:
     files = [name for name in found if name not in taken and not is_beside(name)]
     if not files and not folders:
         beside = f", but {found[0]}, which is not data" if found else ""
-        raise InputError(f"{pattern}: nothing matches{beside}; {_what_is_there(_before_glob(pattern))}")
+        raise MissingFileError(f"{pattern}: nothing matches{beside}; {_what_is_there(_before_glob(pattern))}", pattern)
     return sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode)
 
 

@@ -117,6 +117,8 @@ def merge_hdf5(
     except _DiedError as error:
         keep = True
         raise WriteError(str(error)) from None
+    except InputError:
+        raise
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     except Exception:
