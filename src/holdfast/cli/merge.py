@@ -71,7 +71,6 @@ from ..report.words import counted, printable
 from .command import COMPRESSION, command
 from .cores import total_bytes
 from .exits import FINE
-from .inputs import expand
 from .kinds import expand_data, is_hdf5
 from .merge_hdf5 import is_run, merge_hdf5_files, merge_run
 from .progress import bar_for
@@ -127,7 +126,7 @@ def merge(
     _refuse(for_hdf5, "--order, --virtual and --attributes are for HDF5, these are TFRecord files")
     if out.lower().endswith(_HDF5_NAMES):
         raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
-    return _merge_tfrecord(screen, expand(files), out, compression, force, dry_run)
+    return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 
 
 def _usage(text: str) -> click.UsageError:

@@ -49,8 +49,8 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
     """Never raises for what is wrong with the file: that is in the report."""
     name = os.fsdecode(path)
     try:
-        size = os.path.getsize(name)
         with TarShard(name, cache=False) as shard:
+            size = os.path.getsize(name)
             samples, odd = len(shard), shard.first_odd() if shard.marked else None
             notes = [BLIND] if shard.seekable else []  # what packs a tar has checksums
     except DataError as error:

@@ -28,7 +28,7 @@ def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
         if os.path.isdir(path) or not os.path.isfile(path):
             raise InputError(f"{path}: wanted a file to read, this is {'a folder' if os.path.isdir(path) else 'none'}")
         if tuple(stamp[2:]) in seen:
-            raise InputError(f"{path}: it is there twice among the sources")
+            raise InputError(f"{path}: wanted every file once, got it twice")
         seen.add(tuple(stamp[2:]))
     opened = _open_anywhere(seen)
     for path, stamp in zip(paths, stamps, strict=True):
