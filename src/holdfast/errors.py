@@ -2,6 +2,7 @@
 
 HoldfastError
 ├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
+│   └── MissingFileError     nothing is there; a FileNotFoundError, too
 ├── SchemaError              a schema that makes no sense, or data that does not fit the one given
 ├── StateError               a state of reading that cannot be gone on from
 ├── WorkerError              a process that works for this one cannot go on, or failed in a way that cannot be told
@@ -31,6 +32,9 @@ All of them pickle, so that they cross processes with everything they know.
 
 from __future__ import annotations
 
+import errno
+import os
+
 __all__ = [
     "ClosedLoaderError",
     "ClosedWriterError",
@@ -46,6 +50,7 @@ __all__ = [
     "LeakError",
     "LockTimeoutError",
     "MapError",
+    "MissingFileError",
     "RefusedError",
     "SchemaError",
     "ServerLostError",
@@ -66,6 +71,29 @@ class HoldfastError(Exception):
 
 class InputError(HoldfastError):
     """A path that cannot be read."""
+
+
+class MissingFileError(InputError, FileNotFoundError):
+    """Nothing is at a path, or nothing matches a pattern. `errno` is ENOENT, `filename` the path or pattern.
+
+    A FileNotFoundError, too, so that code that expects the one Python raises catches it.
+    """
+
+    def __init__(self, text: str, filename: str | None = None) -> None:
+        super().__init__(errno.ENOENT, os.strerror(errno.ENOENT), filename)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[type[MissingFileError], tuple[str, str | None]]:
+        return type(self), (self.text, self.filename)
+
+
+def cannot_open(path: str, error: OSError, more: str = "") -> InputError:
+    """Returns the error for a path that the system does not open: a MissingFileError where nothing is there."""
+    text = f"{path}: cannot open: {error.strerror}{more}"
+    return MissingFileError(text, path) if error.errno in (errno.ENOENT, errno.ENOTDIR) else InputError(text)
 
 
 class SchemaError(HoldfastError):

@@ -118,7 +118,7 @@ def test_a_schema_that_is_none(shards: list[Path], tmp_path: Path, text: str, sa
 def test_exit_codes(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "a.h5"
     assert "wanted a name that ends in" in refused("convert", *shards, "-o", tmp_path / "a.csv", code=2)
-    assert "no such file or folder" in refused("convert", tmp_path / "nix.tar", "-o", out, code=3)
+    assert "cannot open: No such file" in refused("convert", tmp_path / "nix.tar", "-o", out, code=3)
     out.write_bytes(b"")
     assert refused("convert", *shards, "-o", out, code=3).endswith("allow it to be replaced, with --force")
     assert document("convert", *shards, "-o", out, "--force")["rows"] == 60

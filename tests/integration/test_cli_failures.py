@@ -107,7 +107,7 @@ def test_only_debug_shows_a_traceback(order: tuple[str, str], tmp_path: Path) ->
     done = holdfast(*order, *arguments)
     assert done.returncode == 3
     assert done.stderr.startswith("Traceback (most recent call last):\n")
-    assert "holdfast.errors.InputError: " in done.stderr
+    assert "holdfast.errors.MissingFileError: " in done.stderr
     assert done.stderr.splitlines()[-1] == f"holdfast: {tmp_path / 'nix'}: cannot open: No such file or directory"
 
 
@@ -151,7 +151,7 @@ def test_no_permission(shards: list[Path]) -> None:
             return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
         done = as_nobody("verify", "secret.tfrecord", "open.tfrecord")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "  cannot open: Permission denied\n" in done.stdout
         done = as_nobody("merge", "open.tfrecord", "-o", "shut/all.tfrecord")
         assert (done.returncode, done.stderr) == (3, "holdfast: cannot write shut/all.tfrecord: Permission denied\n")

@@ -77,8 +77,8 @@ def test_a_folder_of_both_formats(file: Path) -> None:
 
 
 def test_a_folder_without_any(tmp_path: Path) -> None:
-    said = refused("verify", tmp_path, code=2)
-    assert "no TFRecord files in the folder" in said
+    said = refused("verify", tmp_path, code=3)
+    assert "expected data files in this folder" in said
     assert "*.h5" in said
 
 

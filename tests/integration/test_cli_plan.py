@@ -97,8 +97,6 @@ def test_without_workers_given_there_is_one_for_each_core() -> None:
             "--batch-bytes big",
             "plan: invalid value for '--batch-bytes': wanted a size such as 256MB or 1.5GiB, got 'big'",
         ),
-        ("--data no-such-*", "plan: nothing matches 'no-such-*'"),
-        ("--data no-such-file", "plan: there is no file 'no-such-file'"),
         (
             "--prefetch 9999999999",
             "plan: invalid value for '--prefetch': 9999999999 is not in the range 1<=x<=1000000000",
@@ -107,6 +105,14 @@ def test_without_workers_given_there_is_one_for_each_core() -> None:
 )
 def test_wrong_usage(line: str, said: str) -> None:
     assert refused("plan", *line.split(), code=2) == f"{said} (see `holdfast plan --help`)"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [("no-such-*", "nothing matches; "), ("no-such-file", "cannot open: No such file or directory; ")],
+)
+def test_data_that_are_not_there(data: str, said: str) -> None:
+    assert refused("plan", "--data", data, code=3).startswith(f"{data}: {said}")
 
 
 @pytest.mark.parametrize("columns", [80, 140])

@@ -102,7 +102,7 @@ def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: Out) ->
 def test_a_run_without_its_schema(run: Out) -> None:
     (run.folder / "schema.json").unlink()
     [said] = document("verify", run.folder, code=1)["files"]
-    assert "schema.json: cannot read" in said["problems"][0]["reason"]
+    assert "schema.json: cannot open" in said["problems"][0]["reason"]
     assert holdfast("inspect", run.folder).returncode == 1
 
 
@@ -153,9 +153,9 @@ def test_a_folder_with_runs_alone(run: Out, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not data")
     assert document("verify", tmp_path)["files"][0]["format"] == "run"
     (tmp_path / "empty").mkdir()
-    assert "*.h5, *.hdf5, *.hdf, *.tar" in refused("verify", tmp_path / "empty", code=2)
+    assert "*.h5, *.hdf5, *.hdf, *.tar" in refused("verify", tmp_path / "empty", code=3)
 
 
 def test_a_tar_that_is_not_there(tmp_path: Path) -> None:
-    [said] = document("verify", tmp_path / "a.tar", code=1)["files"]
-    assert said["problems"] == [{"offset": None, "sample": None, "reason": "cannot check: No such file or directory"}]
+    [said] = document("verify", tmp_path / "a.tar", code=3)["files"]
+    assert said["problems"] == [{"offset": None, "sample": None, "reason": "cannot open: No such file or directory"}]

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
-from cli_process import document, everything_in, flip, frame_starts, holdfast, records_of, refused, write_shards
+from cli_process import (
+    document,
+    everything_in,
+    flip,
+    frame_starts,
+    holdfast,
+    records_of,
+    refused,
+    write_shard,
+    write_shards,
+)
 
 pytestmark = pytest.mark.formats
 
@@ -101,3 +113,35 @@ def test_packed_files_on_both_sides(file: Path, tmp_path: Path) -> None:
     document("salvage", tmp_path / "x.tfrecord.gz", tmp_path / "y.tfrecord.zlib")
     assert document("inspect", tmp_path / "y.tfrecord.zlib")["files"][0]["compression"] == "zlib"
     assert records_of(tmp_path / "y.tfrecord.zlib") == before
+
+
+def test_many_files_go_to_a_folder(file: Path, tmp_path: Path) -> None:
+    whole, nonsense, out = tmp_path / "whole.tfrecord", tmp_path / "nonsense.tfrecord", tmp_path / "out"
+    write_shard(whole, 5)
+    nonsense.write_bytes(b"nonsense" * 100)
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made["x"] = np.arange(8)
+    flip(file, frame_starts(file)[3] + 14)
+    paths = [file, whole, tmp_path / "a.h5", tmp_path / "nix.tfrecord"]
+    done = holdfast("salvage", *paths, f"{out}/")
+    assert (done.returncode, done.stderr) == (3, "")
+    lines = done.stdout.splitlines()
+    kept = len(records_of(out / file.name))
+    assert lines[0].startswith(f"{file}: kept {kept} records in {out / file.name}; lost at least 1 record (")
+    assert lines[1] == f"{whole}: nothing was damaged: kept all 5 records in {out / whole.name}"
+    assert lines[2].startswith(f"{tmp_path / 'a.h5'}: nothing was damaged: kept all 1 dataset in ")
+    assert lines[3] == f"{tmp_path / 'nix.tfrecord'}: cannot open: No such file or directory"
+    assert lines[4] == (f"3 of 4 files written; {kept + 5} records kept, at least 1 lost; 1 dataset kept, 0 rows lost")
+    assert sorted(one.name for one in out.iterdir()) == sorted(["a.h5", file.name, whole.name])
+    said = document("salvage", file, nonsense, whole, out, "--force", code=1)["files"]  # OUT is a folder by now
+    assert [one["problem"] for one in said] == [None, None, None]
+    assert [one["records_kept"] for one in said] == [kept, 0, 5]
+    assert [one["out"] for one in said] == [str(out / file.name), None, str(out / whole.name)]
+
+
+def test_two_files_of_one_name_are_refused_before_anything_is_written(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    write_shard(tmp_path / "b" / file.name, 3)
+    said = refused("salvage", file, tmp_path / "b" / file.name, f"{tmp_path / 'out'}/", code=2)
+    assert "have the same name: salvage them to two folders" in said
+    assert not (tmp_path / "out").exists()

@@ -128,7 +128,7 @@ def test_another_takes_over(out: Out) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nowhere"], 3, "holdfast: {}/nowhere/schema.json: cannot read: No such file or directory"),
+        (["nowhere"], 3, "holdfast: {}/nowhere/schema.json: cannot open: No such file or directory"),
         (["run", "--listen", "tcp://127.0.0.1:0"], 2, "wanted a token for a server"),
         (["run", "--listen", "http://x"], 2, "wanted an address such as unix"),
         (["run", "--listen", "unix:/nowhere/at/all.sock"], 3, "cannot listen at /nowhere/at/all.sock"),

@@ -85,7 +85,7 @@ def test_all_files_are_done_before_it_fails(damaged: Path) -> None:
 
 def test_a_missing_file_is_not_whole_but_not_called_damaged(folder: Path) -> None:
     done = holdfast("verify", folder, folder / "missing.tfrecord")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stdout.splitlines() == [
         str(folder / "missing.tfrecord"),
         "  cannot open: No such file or directory",
@@ -109,12 +109,7 @@ def test_a_folder_means_the_tfrecords_in_it(folder: Path) -> None:
     (folder / "notes.txt").write_text("not one")
     (folder / "holdfast.manifest.json").write_text('{"holdfast_manifest": 1, "files": []}')
     assert len(document("verify", folder)["files"]) == 3
-    assert "no TFRecord files in the folder" in refused("verify", folder.parent, code=2)
-
-
-def test_a_file_that_two_arguments_mean_is_done_once(folder: Path) -> None:
-    said = document("verify", folder / "part-0.tfrecord", folder, cwd=folder)
-    assert len(said["files"]) == 3
+    assert "expected data files in this folder, there are none" in refused("verify", folder.parent, code=3)
 
 
 def test_quiet_leaves_only_the_exit_code(damaged: Path) -> None:

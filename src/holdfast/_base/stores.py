@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ..errors import HoldfastError, InputError
+from ..errors import HoldfastError, InputError, MissingFileError
 
 T = TypeVar("T")
 Options = Mapping[str, Any]
@@ -60,7 +60,10 @@ def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputE
             raise
         except Exception as error:
             if pause_s is None or is_final(error):
-                raise wrong(f"{url}: {reason_of(error)}") from error
+                text = f"{url}: {reason_of(error)}"
+                if wrong is InputError and isinstance(error, FileNotFoundError):
+                    raise MissingFileError(text, url) from error
+                raise wrong(text) from error
             time.sleep(pause_s)
     raise AssertionError
 

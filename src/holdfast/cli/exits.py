@@ -1,9 +1,10 @@
 """Exit codes, and the one place where an error becomes a sentence on stderr.
 
 0     fine
-1     the data are damaged, or something was found
-2     wrong usage
-3     cannot read or write: a missing file, no permission, a full disk, a target that is there already
+1     something was found: data that are damaged, unfinished or of another kind; a DataError
+2     wrong usage: an option, a schema, or files that do not fit together; a SchemaError
+3     cannot read or write: a missing file, the same file twice, no permission, a full disk, a target that is there
+      already; every other HoldfastError, and an OSError
 70    a bug in holdfast
 130   interrupted with Ctrl-C; 128 + its number for another signal
 

@@ -44,7 +44,7 @@ import click
 from .._base.units import format_bytes
 from ..diagnose.explain.explanation import Explanation, body
 from ..diagnose.explain.logs import Scanner
-from ..errors import InputError
+from ..errors import InputError, MissingFileError
 from ..look.explain import explain_sighting
 from ..look.explain_logs import scan_file, scan_stream
 from ..proc.procfs import REAL, stat_or_none
@@ -68,7 +68,7 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
     if pid is not None and stat_or_none(REAL, f"/proc/{pid}") is None:
         raise InputError(f"there is no process {pid}")
     if path is not None and not os.path.exists(path):
-        raise InputError(f"there is no file {path}")
+        raise MissingFileError(f"there is no file {path}", path)
     if path is not None and os.path.isdir(path):
         raise InputError(f"{path} is a folder; wanted the file in question")
     scanner = _scan(screen, texts)

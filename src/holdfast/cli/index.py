@@ -39,7 +39,7 @@ from ..report.words import counted, printable
 from .command import command
 from .cores import for_each_file, jobs_option
 from .exits import FINE, FOUND, NO_ACCESS, describe
-from .inputs import expand_once
+from .inputs import expand
 from .screen import Screen
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ class Indexed(NamedTuple):
 @click.option("--cache", is_flag=True, help="Keep it in the user's cache folder, not beside FILE.")
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
-    paths = expand_once(files)
+    paths = expand(files)
     work = partial(_index, "cache" if cache else "beside")
     done = for_each_file(work, paths, jobs, screen, f"indexing {counted(len(paths), 'file')}")
     screen.document({"files": [one.as_dict() for one in done]})

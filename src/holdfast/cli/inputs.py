@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Iterable
 
-import click
-
+from ..errors import InputError
 from ..formats.tfrecord.manifest import MANIFEST_NAME
+from ..read.sources.local import identify, nothing_matches, refuse_twice
 
 # In a folder: what looks like TFRecord. The last is what TensorFlow Datasets calls its shards.
 PATTERNS = (
@@ -26,17 +26,23 @@ PATTERNS = (
 def expand(arguments: Iterable[str]) -> list[str]:
     """All files the arguments mean, in their order; those of one glob or folder sorted naturally.
 
-    A path that is not there stays in the list: whoever opens it says so.
+    A path that is not there stays in the list: whoever opens it says so. A file that is meant twice, by whatever
+    names, is refused as hold.read does.
     """
-    return [file for argument in arguments for file in _expand(argument)]
+    return each_once(file for argument in arguments for file in _expand(argument))
 
 
-def expand_once(arguments: Iterable[str]) -> list[str]:
-    """The same, but a file that several arguments mean comes once."""
-    files: dict[str, str] = {}
-    for file in expand(arguments):
-        files.setdefault(os.path.abspath(file), file)
-    return list(files.values())
+def each_once(paths: Iterable[str]) -> list[str]:
+    listed = list(paths)
+    refuse_twice((_identity(path), path) for path in listed)
+    return listed
+
+
+def _identity(path: str) -> object:
+    try:
+        return identify(path)
+    except OSError:
+        return os.path.abspath(path)
 
 
 def _expand(argument: str) -> list[str]:
@@ -46,7 +52,7 @@ def _expand(argument: str) -> list[str]:
         return [argument]
     found = [file for file in glob.glob(argument, recursive=True) if _is_data(file)]
     if not found:
-        raise click.UsageError(f"nothing matches {argument!r}", click.get_current_context(silent=True))
+        raise nothing_matches(argument)
     return sorted(found, key=natural)
 
 
@@ -55,11 +61,12 @@ def _in_folder(folder: str) -> list[str]:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_data(entry.path)]
     found = [name for name in names if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in PATTERNS)]
     if not found:
-        wanted = ", ".join(PATTERNS)
-        raise click.UsageError(
-            f"no TFRecord files in the folder {folder!r}: wanted {wanted}", click.get_current_context(silent=True)
-        )
+        raise no_data(folder, "TFRecord files", PATTERNS)
     return [os.path.join(folder, name) for name in sorted(found, key=natural)]
+
+
+def no_data(folder: str, what: str, patterns: Iterable[str]) -> InputError:
+    return InputError(f"{folder}: expected {what} in this folder, there are none: {', '.join(patterns)}")
 
 
 def _is_data(path: str) -> bool:

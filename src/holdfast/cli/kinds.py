@@ -6,11 +6,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-import click
-
 from ..errors import InputError
 from ..formats.shard import kind_of
-from .inputs import expand, natural
+from .inputs import PATTERNS, each_once, expand, natural, no_data
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -54,13 +52,9 @@ def is_tar(path: str) -> bool:
 
 
 def expand_data(arguments: Iterable[str], *, tars: bool = False) -> list[str]:
-    """All TFRecord and HDF5 files (and tars) that paths, globs and folders mean, each once."""
-    files: dict[str, str] = {}
+    """All TFRecord and HDF5 files (and tars) that paths, globs and folders mean; one that is meant twice is refused."""
     suffixes = _SUFFIXES + (_TAR_SUFFIXES if tars else ())
-    for argument in arguments:
-        for file in _expand(argument, suffixes):
-            files.setdefault(os.path.abspath(file), file)
-    return list(files.values())
+    return each_once(file for argument in arguments for file in _expand(argument, suffixes))
 
 
 def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -71,8 +65,7 @@ def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
     found = [path for name in names if not os.path.isdir(path := os.path.join(argument, name))]
     try:
         found += expand([argument])
-    except click.UsageError as error:
+    except InputError:
         if not found:
-            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-            raise click.UsageError(f"{error.message}, {wanted}", error.ctx) from None
+            raise no_data(argument, "data files", [*PATTERNS, *(f"*{suffix}" for suffix in suffixes)]) from None
     return sorted(found, key=natural)

@@ -6,7 +6,9 @@ or not on either side. Every CRC is checked on the way, and OUT is read again
 before it gets its name: the same records, in the same order.
 
 HDF5: datasets of the same name are joined along their first axis. They must
-be in all FILEs, with the same type, row shape and filters; groups are kept.
+be in all FILEs, with the same type and row shape; groups are kept. Where their
+filters differ, OUT has those of most rows, or those of --codec; the others are
+packed again, and a note says so.
 Attributes that are not the same in all FILEs are listed and left out, unless
 --attributes says otherwise. Chunks are copied as they are where they fit, the
 others are built from rows; where the filters are lossy (scaleoffset, zfp, ...)
@@ -71,7 +73,6 @@ from ..report.words import counted, printable
 from .command import COMPRESSION, command
 from .cores import total_bytes
 from .exits import FINE
-from .inputs import expand
 from .kinds import expand_data, is_hdf5
 from .merge_hdf5 import is_run, merge_hdf5_files, merge_run
 from .progress import bar_for
@@ -90,6 +91,7 @@ _HDF5_NAMES = (".h5", ".hdf5", ".hdf")
     type=click.Choice(["same", "first", "error"]),
     help="HDF5: of those that differ, keep none, keep the first FILE's, or refuse.  [default: same]",
 )
+@click.option("--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="HDF5: pack all chunks of OUT so.")
 @click.option("--compression", type=COMPRESSION, help="TFRecord: how to pack OUT.  [default: by its name: .gz, .zlib]")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be done; write nothing.")
@@ -100,6 +102,7 @@ def merge(
     order: Any,
     virtual: bool,
     attributes: Any,
+    codec: Any,
     compression: Any,
     force: bool,
     dry_run: bool,
@@ -111,6 +114,7 @@ def merge(
     if runs:
         _refuse(compression is not None, "--compression is for TFRecord files that are merged by name")
         _refuse(attributes is not None, "--attributes is for HDF5 files that are merged by name")
+        _refuse(codec is not None, "--codec is for HDF5 files that are merged by name")
         return merge_run(screen, runs[0], out, **options)
     paths = expand_data(files)
     hdf5 = [path for path in paths if is_hdf5(path)]
@@ -120,14 +124,15 @@ def merge(
             f"wanted files of one format: {hdf5[0]} is HDF5, {other} is not; `holdfast convert` makes them one"
         )
     if hdf5:
-        _refuse(compression is not None, "--compression is for TFRecord: HDF5 chunks stay packed as they are")
+        _refuse(compression is not None, "--compression is for TFRecord: --codec is for HDF5")
+        _refuse(virtual and codec is not None, "--codec is for rows that are copied: --virtual copies none")
         _check_name(out, _HDF5_NAMES, "HDF5")
-        return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", **options)
-    for_hdf5 = virtual or order is not None or attributes is not None
-    _refuse(for_hdf5, "--order, --virtual and --attributes are for HDF5, these are TFRecord files")
+        return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
+    for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
+    _refuse(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
     if out.lower().endswith(_HDF5_NAMES):
         raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
-    return _merge_tfrecord(screen, expand(files), out, compression, force, dry_run)
+    return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 
 
 def _usage(text: str) -> click.UsageError:

@@ -35,12 +35,13 @@ def merge_hdf5_files(
     order: Any,
     virtual: bool,
     attributes: Any,
+    codec: Any,
     force: bool,
     dry_run: bool,
 ) -> int:
     from ..formats.hdf5.merge.merge import merge_hdf5, plan_hdf5
 
-    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes}
+    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
     if dry_run:
         plan = plan_hdf5(paths, **options)
         screen.document({"format": "hdf5", **plan.as_dict(), "path": out})

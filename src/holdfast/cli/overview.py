@@ -46,9 +46,10 @@ ABOUT = "holdfast keeps multi-process ML data I/O alive and intact."
 
 EXIT_CODES = """\
   0    fine
-  1    the data are damaged, or something was found
-  2    wrong usage
-  3    cannot read or write: no such file, no permission, disk full, …
+  1    something was found: data that are damaged, unfinished, of another kind
+  2    wrong usage: an option, a schema, or files that do not fit together
+  3    cannot read or write: no such file, the same file twice, no permission,
+       a target that is there already, disk full, …
   70   a bug in holdfast
   130  interrupted with Ctrl-C (128 + its number for another signal)"""
 

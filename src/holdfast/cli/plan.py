@@ -27,13 +27,12 @@ With --json (unlimited and unknown are null):
   settled   the nearest to the wish that fits once `set` is set, or null
 
 Exit codes: 0 it fits; 1 it does not fit as things are now, and what to set is
-said; 2 wrong usage.
+said; 2 wrong usage; 3 a PATH of --data is not there.
 """
 
 from __future__ import annotations
 
 import math
-import os
 
 import click
 
@@ -97,13 +96,10 @@ def plan(
 
 
 def _count_files(data: tuple[str, ...]) -> int:
-    from .inputs import expand_once  # knows the formats, which takes a while to load
+    from ..read.sources.local import check_file
+    from .inputs import expand  # knows the formats, which takes a while to load
 
-    files = expand_once(data)
-    missing = next((file for file in files if not os.path.lexists(file)), None)
-    if missing is not None:
-        raise click.UsageError(f"there is no file {missing!r}", click.get_current_context())
-    return len(files)
+    return len([check_file(file) for file in expand(data)])
 
 
 def _open_shards(files: int | None, workers: int) -> int:

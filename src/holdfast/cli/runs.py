@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from .._base.units import format_bytes
-from ..errors import HoldfastError
+from ..errors import HoldfastError, InputError, MissingFileError
 from ..report.words import counted, printable
 from ..schema import Column, as_code
 from ..write.names import SCHEMA_NAME
 from .facts import show_facts
+from .inputs import each_once
 from .kinds import expand_data
 from .screen import Screen
 
@@ -36,14 +35,14 @@ def is_run(path: str) -> bool:
 
 def apart(arguments: Iterable[str], *, tars: bool = False) -> tuple[list[str], list[str]]:
     """The runs that are meant, also those directly in a folder; and all other files, as expand_data has them."""
-    runs: dict[str, str] = {}
+    runs: list[str] = []
     others = []
     for argument in arguments:
         found = _runs_in(argument)
-        runs.update({os.path.abspath(run): run for run in found})
+        runs += found
         if not found or (found != [argument] and _has_data(argument, tars)):
             others.append(argument)
-    return list(runs.values()), expand_data(others, tars=tars)
+    return each_once(runs), expand_data(others, tars=tars)
 
 
 def _runs_in(path: str) -> list[str]:
@@ -59,7 +58,7 @@ def _runs_in(path: str) -> list[str]:
 def _has_data(folder: str, tars: bool) -> bool:
     try:
         return bool(expand_data([folder], tars=tars))
-    except click.UsageError:
+    except InputError:
         return False
 
 
@@ -113,7 +112,10 @@ def verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
     try:
         return RunReport(path, Out(Path(os.path.abspath(path)), read_schema(Path(path))).verify(tell))
     except HoldfastError as error:
-        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable=False)
+        readable = isinstance(error, MissingFileError) or not isinstance(
+            error.__cause__, OSError
+        )  # what is gone is damage
+        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), "", readable)
 
 
 def show_run(screen: Screen, report: RunReport) -> None:

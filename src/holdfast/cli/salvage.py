@@ -22,10 +22,15 @@ lead to the objects in OUT. Objects whose group cannot be read are looked for
 in the bytes of the file and go to the group lost+found. While another process
 writes IN, it is refused.
 
+Many INs (also globs and folders) go to a folder, each under its own name: OUT
+is a folder that is there, or a name that ends in /. A file that cannot be
+salvaged does not keep the others from it.
+
 Examples:
 
   holdfast salvage train-00007.tfrecord train-00007.salvaged.tfrecord
   holdfast salvage broken.h5 rescued.h5
+  holdfast salvage 'data/*.tfrecord' rescued/
 
 With --json:
 
@@ -47,25 +52,33 @@ Of HDF5:
   doubtful  ranges of rows that are kept, but may be wrong
   notes     what cannot be known: data and structure without checksums
 
+Of a folder: {"files": [{"path": "a.h5", "out": "rescued/a.h5",
+"problem": null, …}]}, each with the keys above, unless "problem" says why
+there are none; "out" is null where nothing was written.
+
 Exit codes: 0 OUT is written, also where something had to be left out; 1
 nothing could be kept, and OUT is not written; 3 IN cannot be read, OUT cannot
-be written or is there already.
+be written or is there already. Of many files: 1 goes over 3.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from .._base.units import format_bytes
+from ..errors import HoldfastError
 from ..formats.tfrecord.salvage import Salvaged, salvage_file
 from ..report.words import counted, printable
 from .command import command
 from .cores import total_bytes
-from .exits import FINE, FOUND
+from .exits import FINE, FOUND, NO_ACCESS, describe
 from .flaws import show_flaws
-from .kinds import is_hdf5
+from .kinds import expand_data, is_hdf5
 from .progress import bar_for
 from .screen import Screen
 from .wrongs import show_problems
@@ -73,23 +86,54 @@ from .wrongs import show_problems
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.salvage import SalvagedHDF5
 
+    AnySalvaged = Salvaged | SalvagedHDF5
+
 _SHOWN_RANGES = 6
 
 
 @command(__doc__)
-@click.argument("damaged", metavar="IN")
+@click.argument("damaged", nargs=-1, required=True, metavar="IN...")
 @click.argument("out", metavar="OUT")
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
 @click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that might be data of a damaged one.")
 @click.option("--live", is_flag=True, help="HDF5: also while another process writes IN.")
-def salvage(screen: Screen, damaged: str, out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
-    if is_hdf5(damaged):
-        return _salvage_hdf5(screen, damaged, out, force, live)
-    with bar_for(screen, "salvaging", total_bytes([damaged])) as bar:
-        found = salvage_file(
-            damaged, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=bar.advance
+def salvage(screen: Screen, damaged: tuple[str, ...], out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
+    work = partial(_salvage, force=force, keep_doubtful=keep_doubtful, live=live)
+    paths = expand_data(damaged)
+    if out.endswith(os.sep) or os.path.isdir(out):
+        return _salvage_many(screen, work, paths, out)
+    if len(paths) > 1:
+        text = (
+            f"{counted(len(paths), 'file')} go to a folder: expected one as OUT, got {out!r}; end it with / to make it"
         )
+        raise click.UsageError(text, click.get_current_context(silent=True))
+    with bar_for(screen, "salvaging", total_bytes(paths)) as bar:
+        found = work(paths[0], out, progress=bar.advance)
     screen.document(found.as_dict())
+    _show(screen, found, out, keep_doubtful)
+    return _code(found)
+
+
+def _salvage(
+    damaged: str, out: str, progress: Callable[[int], None], *, force: bool, keep_doubtful: bool, live: bool
+) -> AnySalvaged:
+    if is_hdf5(damaged):
+        from ..formats.hdf5.salvage import salvage_hdf5
+
+        return salvage_hdf5(damaged, out, overwrite=force, live=live, progress=progress)
+    return salvage_file(damaged, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=progress)
+
+
+def _code(found: AnySalvaged) -> int:
+    if isinstance(found, Salvaged):
+        return FOUND if found.problems and not found.records_kept else FINE
+    return FINE if found.objects_kept else FOUND
+
+
+def _show(screen: Screen, found: AnySalvaged, out: str, keep_doubtful: bool) -> None:
+    if not isinstance(found, Salvaged):
+        _show_hdf5(screen, found, out)
+        return
     if found.problems:
         show_problems(screen, found.problems)
     screen.print(_summary(found, printable(out)))
@@ -97,7 +141,55 @@ def salvage(screen: Screen, damaged: str, out: str, force: bool, keep_doubtful: 
         records = counted(found.records_doubtful, "record")
         what = "kept" if keep_doubtful else "left out; if no record of this file holds TFRecords, use --keep-doubtful"
         screen.print(f"{records} might be data of damaged records: {what}")
-    return FOUND if found.problems and not found.records_kept else FINE
+
+
+# ---- many
+
+
+def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[str], folder: str) -> int:
+    targets: dict[str, str] = {}
+    for path in paths:
+        other = targets.setdefault(os.path.join(folder, os.path.basename(path)), path)
+        if other != path:
+            text = f"{other} and {path} have the same name: salvage them to two folders"
+            raise click.UsageError(text, click.get_current_context(silent=True))
+    os.makedirs(folder, exist_ok=True)
+    done: list[tuple[dict[str, object], str, int]] = []
+    kept: list[AnySalvaged] = []
+    with bar_for(screen, f"salvaging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
+        for out, path in targets.items():
+            facts: dict[str, object] = {"path": path, "out": None, "problem": None}
+            try:
+                found = work(path, out, progress=bar.advance)
+            except (HoldfastError, OSError) as error:
+                said, code = describe(error)
+                facts["problem"] = said
+                done.append((facts, said.removeprefix(f"{path}: "), code))
+                continue
+            kept.append(found)
+            facts["out"] = out if _code(found) == FINE else None
+            said = _summary(found, out) if isinstance(found, Salvaged) else _hdf5_summary(found, out)
+            done.append((facts | found.as_dict(), said, _code(found)))
+    screen.document({"files": [facts for facts, _, _ in done]})
+    for facts, said, _ in done:
+        screen.print(printable(f"{facts['path']}: {said}"))
+    screen.print(_totals(len(paths), kept))
+    codes = {code for _, _, code in done}
+    return FOUND if FOUND in codes else NO_ACCESS if codes - {FINE} else FINE
+
+
+def _totals(count: int, found: list[AnySalvaged]) -> str:
+    records = [one for one in found if isinstance(one, Salvaged)]
+    datasets = [one for one in found if not isinstance(one, Salvaged)]
+    written = sum(_code(one) == FINE for one in found)
+    parts = [f"{written:,} of {counted(count, 'file')} written"]
+    if records:
+        lost = sum(one.records_lost_at_least for one in records)
+        parts.append(f"{counted(sum(one.records_kept for one in records), 'record')} kept, at least {lost:,} lost")
+    if datasets:
+        lost = sum(one.rows_lost for one in datasets)
+        parts.append(f"{counted(sum(len(one.datasets) for one in datasets), 'dataset')} kept, {lost:,} rows lost")
+    return "; ".join(parts)
 
 
 def _summary(found: Salvaged, out: str) -> str:
@@ -115,12 +207,7 @@ def _summary(found: Salvaged, out: str) -> str:
 # ---- HDF5
 
 
-def _salvage_hdf5(screen: Screen, damaged: str, out: str, force: bool, live: bool) -> int:
-    from ..formats.hdf5.salvage import salvage_hdf5
-
-    with bar_for(screen, "salvaging", total_bytes([damaged])) as bar:
-        found = salvage_hdf5(damaged, out, overwrite=force, live=live, progress=bar.advance)
-    screen.document(found.as_dict())
+def _show_hdf5(screen: Screen, found: SalvagedHDF5, out: str) -> None:
     if found.problems:
         show_flaws(screen, found.problems)
     _show_losses(screen, found)
@@ -128,7 +215,6 @@ def _salvage_hdf5(screen: Screen, damaged: str, out: str, force: bool, live: boo
         for note in found.notes:
             screen.print(printable(note))
     screen.print(_hdf5_summary(found, printable(out)))
-    return FINE if found.objects_kept else FOUND
 
 
 def _show_losses(screen: Screen, found: SalvagedHDF5) -> None:

@@ -6,7 +6,7 @@ import ast
 import json
 from typing import Any
 
-from ..errors import InputError, SchemaError
+from ..errors import SchemaError, cannot_open
 from ..formats.schema_json import schema_from_json
 from ..schema import Bytes, Column, Float32, Int64, Ragged, check_schema
 
@@ -19,7 +19,7 @@ def read_schema_file(path: str) -> dict[str, Column]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     except UnicodeDecodeError:
         raise SchemaError(f"{path}: {_WANTED}, got no text") from None
     try:

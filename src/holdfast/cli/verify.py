@@ -60,8 +60,8 @@ Of a tar and of a run:
    "reason": "the checksum of the chunk is wrong", "dataset": "emb",
    "chunk": 7, "offset": 71234}], "leftovers": [], "at_work": []}
 
-Exit codes: 0 no damage was found; 1 some are damaged, unfinished, not what
-the manifest says, or could not be read.
+Exit codes: 0 no damage was found; 1 some are damaged, unfinished, or not what
+the manifest says; 3 none of that, but one could not be read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from ..formats.tfrecord.verify import FileReport, verify_file
 from ..report.words import counted, printable
 from .command import command
 from .cores import for_each_file, jobs_option
-from .exits import FINE, FOUND
+from .exits import FINE, FOUND, NO_ACCESS
 from .flaws import show_flaws
 from .kinds import is_hdf5, is_tar
 from .progress import bar_for
@@ -119,7 +119,8 @@ def verify(screen: Screen, files: tuple[str, ...], jobs: int) -> int:
         screen.print(sum_up(run))
     if reports:
         screen.print(_summary(reports, bad))
-    return FINE if all(one.ok for one in every) else FOUND
+    wrong = [one for one in every if not one.ok]
+    return FOUND if any(one.readable for one in wrong) else NO_ACCESS if wrong else FINE
 
 
 def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:

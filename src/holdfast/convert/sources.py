@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptError, DecodeError, InputError
+from ..errors import CorruptError, DecodeError, InputError, cannot_open
 from ..formats.shard import kind_of
 from ..formats.tfrecord.verify import verify_file
 from ..read.sources.find import find_sources
@@ -63,7 +63,7 @@ def stamp_of(path: str) -> tuple[int, int, int]:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     return info.st_size, info.st_mtime_ns, info.st_ino
 
 

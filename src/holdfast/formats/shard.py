@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import cannot_open
 from ..schema import Column, Schema, Value
 from .columns import Batch, BytesColumn
 
@@ -143,7 +143,7 @@ def _head(name: str) -> bytes:
         finally:
             os.close(fd)
     except OSError as error:
-        raise InputError(f"{name}: cannot open: {error.strerror}") from error
+        raise cannot_open(name, error) from error
 
 
 def _is_tar(head: bytes) -> bool:

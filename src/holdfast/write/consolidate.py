@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 from .._base.atomic import sync_folder, sync_name
 from .._native import codec
-from ..errors import CorruptError, DataError, HoldfastError, InputError, SchemaError, TargetExistsError, WriteError
+from ..errors import (
+    CorruptError,
+    DataError,
+    HoldfastError,
+    InputError,
+    SchemaError,
+    TargetExistsError,
+    WriteError,
+    cannot_open,
+)
 from ..formats.hdf5.merge.merge import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
 from ..formats.schema_json import first_difference, schema_digest
 from ..formats.shard import open_shard
@@ -86,7 +95,7 @@ class Sources:
             try:
                 size = os.path.getsize(path)
             except OSError as error:
-                raise InputError(f"{path}: cannot open: {error.strerror}; it has {record.rows:,} rows") from error
+                raise cannot_open(str(path), error, f"; it has {record.rows:,} rows") from error
             if size != record.bytes:
                 raise CorruptError(str(path), None, None, f"wanted {record.bytes:,} bytes, got {size:,}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .._base.atomic import sync_folder
-from ..errors import DataError, HoldfastError, InputError, SchemaError, WriteError
+from ..errors import DataError, HoldfastError, InputError, MissingFileError, SchemaError, WriteError, cannot_open
 from ..formats.schema_json import first_difference, schema_from_json, schema_to_json
 from ..schema import Column
 from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, claims_in, data_name, record_name, records_in
@@ -28,6 +28,8 @@ def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Col
             _make(folder, schema)
         for name in FOLDERS:
             (folder / name).mkdir(exist_ok=True)
+    except MissingFileError:
+        raise
     except NotADirectoryError:
         raise WriteError(f"{folder}: wanted a folder, this or one above it is a file") from None
     except OSError as error:
@@ -55,7 +57,8 @@ def check_same(place: str, schema: dict[str, Column] | None, there: dict[str, Co
 
 def _make(folder: Path, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        raise InputError(f"{folder}: wanted a folder made by hold.write, there is none; give a schema to make it")
+        text = f"{folder}: wanted a folder made by hold.write, there is none; give a schema to make it"
+        raise MissingFileError(text, str(folder))
     if os.path.lexists(folder) and not folder.is_dir():
         raise WriteError(f"{folder}: wanted a folder, this is a file")
     made = not folder.exists()
@@ -104,7 +107,7 @@ def read_schema(folder: Path) -> dict[str, Column]:
     try:
         return parse_schema(path.read_bytes(), str(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+        raise cannot_open(str(path), error) from error
 
 
 def parse_schema(data: bytes, path: str) -> dict[str, Column]:

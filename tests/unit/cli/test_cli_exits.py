@@ -57,6 +57,6 @@ def test_main_returns_the_code_and_puts_signal_handlers_back(capsys: pytest.Capt
 
 
 def test_a_file_that_is_called_like_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--", "--json", "--debug"]) == 1
+    assert main(["verify", "--", "--json", "--debug"]) == 3
     out = capsys.readouterr().out
     assert out.startswith("--json\n  cannot open: No such file or directory\n")

@@ -27,7 +27,7 @@ def test_there_are_no_other_commands() -> None:
 
 
 def test_the_exit_codes_are_the_documented_ones() -> None:
-    listed = [line.split()[0] for line in EXIT_CODES.splitlines()]
+    listed = [line.split()[0] for line in EXIT_CODES.splitlines() if line[2:3].isdigit()]
     documented = [line.split()[0] for line in (exit_page or "").splitlines() if line[:1].isdigit()]
     assert listed == documented == ["0", "1", "2", "3", "70", "130"]
 

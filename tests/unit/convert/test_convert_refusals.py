@@ -157,7 +157,7 @@ def test_nothing_to_take_columns_from(tmp_path: Path) -> None:
     with hold.TFRecordWriter(tmp_path / "b.tfrecord") as writer:
         writer.write(b"no Example")
     refused(FormatError, "not a tf.train.Example", tmp_path / "b.tfrecord", tmp_path / "b.h5")
-    refused(InputError, "no such file", tmp_path / "none.h5", tmp_path / "b.h5")
+    refused(InputError, "No such file", tmp_path / "none.h5", tmp_path / "b.h5")
     (tmp_path / "x.jpg").write_bytes(b"x")
     refused(InputError, "wanted TFRecord, HDF5 or tar", tmp_path / "x.jpg", tmp_path / "b.h5")
     refused(InputError, "on this machine, got a URL", "s3://there/a.tfrecord", tmp_path / "b.h5")

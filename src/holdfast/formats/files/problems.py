@@ -40,7 +40,3 @@ def changed(path: bytes, row: int, fd: int, wanted: int) -> DataError | InputErr
         return InputError(f"{name}: wanted a file to read, this is {kind_of(info.st_mode)} by now")
     reason = f"the file has changed: it had {wanted:,} bytes when it was listed, and has {info.st_size:,} now"
     return CorruptError(name, row, None, reason, "List the files again")
-
-
-def cannot_open(path: bytes, error: OSError) -> InputError:
-    return InputError(f"{os.fsdecode(path)}: cannot open: {error.strerror}")

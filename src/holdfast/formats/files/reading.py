@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import InputError
-from .problems import cannot_open, changed
+from ...errors import InputError, cannot_open
+from .problems import changed
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO that took a file's place would block the open else
 
@@ -27,7 +27,7 @@ def read_files(paths: Iterable[bytes], rows: Iterable[int], offsets: npt.NDArray
         try:
             fd = open_(path, _FLAGS)
         except OSError as error:
-            raise cannot_open(path, error) from error
+            raise cannot_open(os.fsdecode(path), error) from error
         try:
             # One byte to spare, where the next file will begin: it stays untouched unless this one has grown.
             if readv(fd, [view[start : end + 1]]) != end - start:

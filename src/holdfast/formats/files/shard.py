@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...errors import DecodeError, InputError, SchemaError
+from ..._base.text import names_there
+from ...errors import DecodeError, InputError, SchemaError, cannot_open
 from ...schema import Bytes, Column, Int64, Ragged, check_schema
 from ..columns import Batch, BytesColumn, ColumnData, Ints
 from ..gather import fill, join_bytes
 from ..shard import GivenSchema, Rows, check_rows, check_run
-from .problems import cannot_open, check_size
+from .problems import check_size
 from .reading import read_files
 
 _OWN: dict[str, Column] = {"data": Bytes(), "path": Bytes(), "label": Int64()}
@@ -116,7 +117,7 @@ class FilesShard:
             raise SchemaError(f"{self.path}: column {name!r} is {own!r} in a list of files, got {column!r}")
         if own is None and (isinstance(column, Ragged) or column.default is None):
             reason = f"there is no {_key(name, column)!r} for column {name!r}"
-            hint = f"A list of files has: {', '.join(self.schema)}"
+            hint = names_there(_key(name, column), list(self.schema), "A list of files has")
             if _key(name, column) == "label":
                 hint += "; and label, when classes are given"
             raise DecodeError(self.path, None, None, reason, hint)
@@ -163,7 +164,7 @@ def _size_of(path: bytes) -> int:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise cannot_open(path, error) from error
+        raise cannot_open(os.fsdecode(path), error) from error
     check_size(path, info.st_mode, info.st_size)
     return info.st_size
 

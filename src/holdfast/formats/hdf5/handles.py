@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import h5py
 
 from ..._base.fork import tell_after_fork
-from ...errors import InputError
+from ...errors import InputError, cannot_open
 from .problems import error_for
 
 Identity = tuple[int, int]
@@ -111,7 +111,7 @@ def _identify(path: str) -> Identity:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     try:
         info = os.fstat(fd)
     finally:

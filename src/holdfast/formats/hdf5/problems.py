@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError
+from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
 from ...proc.holders import writers_of
 from .walk import reason_of
 
@@ -17,7 +17,7 @@ def error_for(path: str, error: Exception) -> DataError | InputError:
     text = str(error)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
-        return InputError(f"{path}: cannot open: {os.strerror(number)}")
+        return cannot_open(path, OSError(number, os.strerror(number)))
     if number == errno.EAGAIN or "unable to lock file" in text:
         return UnfinishedError(path, None, None, f"it is locked{_by(path)}", "Wait for its writer to close it")
     if "signature not found" in text:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._base.dropped import close_dropped
+from ..._base.text import names_there
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
 from ...schema import Bytes, Column, Ragged, Value, check_schema
 from ..columns import Batch, ColumnData
@@ -123,7 +124,7 @@ class HDF5Shard:
                 if self._has(key):
                     raise
                 missing = CorruptError if self._marked else DecodeError
-                raise missing(self.path, None, None, f"dataset {key!r} is missing", self._those_there()) from None
+                raise missing(self.path, None, None, f"dataset {key!r} is missing", self._those_there(key)) from None
             if marked_column(found) is not None:
                 return PackedColumn(found)
             if not isinstance(found, h5py.Dataset) or not found.shape:
@@ -158,10 +159,10 @@ class HDF5Shard:
             reason = f"dataset {key!r} has {shape}: it is damaged, or was made to be filled later"
             raise FormatError(self.path, None, None, reason, _LEAVE_OUT)
 
-    def _those_there(self) -> str:
+    def _those_there(self, key: str) -> str:
         names: list[str] = []
         self._walk(names)
-        return f"There are: {', '.join(map(repr, names[:12]))}{' …' if len(names) > 12 else ''}"
+        return names_there(key, names)
 
     def _measure(self) -> tuple[int, int, int]:
         """Rows, rows in a chunk, and bytes a row will take, about."""

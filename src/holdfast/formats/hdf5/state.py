@@ -6,7 +6,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from ...errors import InputError
+from ...errors import InputError, cannot_open
 from ...proc.holders import Holder, writers_of
 from ...proc.locks import locks_of
 from .superblock import Superblock, find_superblock
@@ -48,7 +48,7 @@ def look_at(path: str) -> State:
             raise InputError(f"{path}: wanted a file to read, this is {kind}")
         return State(path, info.st_size, find_superblock(path), _writer(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
 
 
 def _writer(path: str) -> Holder | None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..._base.text import names_there
 from ...errors import CorruptError, DecodeError, SchemaError
 from ...schema import Bytes, Column, Ragged, check_schema
 from ..columns import Batch, BytesColumn, ColumnData, Ints
@@ -144,9 +145,9 @@ class TarShard:
 
     def _missing(self, name: str, key: str, row: int) -> DecodeError:
         first, last = self._index.first[row], self._index.first[row + 1]
-        there = ", ".join(self._index.extensions[kind] for kind in self._index.kinds[first:last])
+        there = [self._index.extensions[kind] for kind in self._index.kinds[first:last]]
         reason = f"sample {self._index.key(row)!r} has no member {key!r} for column {name!r}"
-        hint = f"It has: {there}. A default in the schema fills what is missing"
+        hint = f"{names_there(key, there, 'It has')}. A default in the schema fills what is missing"
         return DecodeError(self.path, row, int(self._index.offsets[first]) - BLOCK_BYTES, reason, hint)
 
     def _column(self, name: str, column: Column, rows: Ints, found: Ints, fetched: Fetched) -> ColumnData:

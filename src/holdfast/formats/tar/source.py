@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
-from ...errors import CorruptError, FormatError, InputError
+from ...errors import CorruptError, FormatError, InputError, cannot_open
 from ..pread import fill_from
 
 Packing = Literal["none", "gzip", "bzip2", "xz"]
@@ -40,7 +40,7 @@ def open_file(path: str) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)

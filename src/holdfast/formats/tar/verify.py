@@ -49,14 +49,14 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
     """Never raises for what is wrong with the file: that is in the report."""
     name = os.fsdecode(path)
     try:
-        size = os.path.getsize(name)
         with TarShard(name, cache=False) as shard:
+            size = os.path.getsize(name)
             samples, odd = len(shard), shard.first_odd() if shard.marked else None
             notes = [BLIND] if shard.seekable else []  # what packs a tar has checksums
     except DataError as error:
         return TarReport(name, False, 0, 0, [Wrong(error.offset, error.record, error.reason)], [], error.hint)
     except (InputError, OSError) as error:
-        reason = f"cannot check: {error.strerror}" if isinstance(error, OSError) else str(error)
+        reason = str(error) if isinstance(error, InputError) else f"cannot check: {error.strerror}"
         return TarReport(name, False, 0, 0, [Wrong(None, None, reason.removeprefix(f"{name}: "))], [], readable=False)
     if progress is not None:
         progress(size)

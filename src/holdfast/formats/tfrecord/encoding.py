@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.text import names_there
 from ..._native import codec
 from ...errors import SchemaError
 from ...schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value
@@ -123,7 +124,8 @@ def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.C
     missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
     if missing or unknown:
         wrong = [f"missing {missing}"] * bool(missing) + [f"unknown {unknown}"] * bool(unknown)
-        raise SchemaError(f"the columns do not fit the schema: {'; '.join(wrong)}")
+        there = names_there(unknown[0] if unknown else "", list(schema), "The schema has")
+        raise SchemaError(f"the columns do not fit the schema: {'; '.join(wrong)}. {there}")
     buffers, counts = [], {}
     for name, column in schema.items():
         try:

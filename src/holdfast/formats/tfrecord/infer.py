@@ -93,6 +93,14 @@ def infer_schema(records: Iterable[bytes], *, with_examples: bool = True) -> Inf
     return Inferred(schema, examples, notes, total, any(entry.is_list for entry in seen.values()))
 
 
+def feature_names(record: bytes) -> list[str]:
+    """Returns the names of a record's features in order. ValueError: it is not a tf.train.Example."""
+    try:
+        return sorted(_features(record))
+    except Malformed as error:
+        raise ValueError(str(error)) from None
+
+
 def _example(found: _Found | list[_Found]) -> list[Any]:
     return [step.tolist() for step in found] if isinstance(found, list) else found.tolist()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..._base.atomic import PartialFile
-from ...errors import InputError, WriterBusyError
+from ...errors import InputError, WriterBusyError, cannot_open
 
 MANIFEST_NAME = "holdfast.manifest.json"
 _VERSION = 1
@@ -78,7 +78,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             for item in content["files"]
         }
     except OSError as error:
-        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+        raise cannot_open(str(path), error) from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: not a holdfast manifest: {error!r}") from None
     return Manifest(path, entries)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
+from ..._base.text import names_there
 from ..._native import codec
-from ...errors import DecodeError
+from ...errors import DecodeError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, split_batch
 from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
+from .infer import feature_names
 from .problems import Problem
 from .source import Compression, open_source
 from .stream import FrameStream, OnCorrupt, Verify
@@ -27,6 +30,7 @@ RUN_BYTES = 1 << 20
 LEND_BYTES = 1 << 14
 
 _MANY = 1 << 62
+_NEAR_BYTES = 1 << 24  # what is read again at most, to say what a record has
 
 
 class TFRecordReader:
@@ -207,11 +211,12 @@ class TFRecordReader:
             more = stream.pump(feed, feed_file if read_on else None)
         except Exception as error:  # noqa: BLE001 - the caller raises it, once the rows before it are handed out
             more, failed = False, error
-        for skipped, fault in enumerate(decoder.faults()):
-            problem, fatal = self._judge(schema, codec.Fault(*fault))
+        for skipped, fault in enumerate(map(codec.Fault._make, decoder.faults())):
+            problem, fatal = self._judge(schema, fault)
             if fatal:
-                rows = rows_before + fault[0] - record_before - skipped
-                return rows, False, DecodeError(self.path, problem.record, problem.offset, problem.reason)
+                rows = rows_before + fault.record - record_before - skipped
+                hint = features_there(self.path, problem.offset, fault, schema)
+                return rows, False, DecodeError(self.path, problem.record, problem.offset, problem.reason, hint)
             self.losses.append(problem)
         return decoder.rows(), more, failed
 
@@ -224,6 +229,29 @@ class TFRecordReader:
             reason = _mismatch(list(schema.items())[fault.field], fault.code, fault.got)
             fatal = self.on_mismatch == "raise"
         return Problem(fault.offset, fault.record, reason, 1), fatal
+
+
+def features_there(path: str, offset: int, fault: codec.Fault, schema: dict[str, Column]) -> str:
+    """Returns the features that a record has which lacks one, with the nearest; nothing for other faults.
+
+    The record is read again, on the way to an error only; of a packed file not from far within.
+    """
+    if fault.code != codec.MISSING:
+        return ""
+    head = bytearray(12)
+    with suppress(HoldfastError, ValueError, MemoryError), open_source(path) as source:
+        if source.size() is None and offset > _NEAR_BYTES:
+            return ""
+        source.read_at(offset, memoryview(head))
+        size = int.from_bytes(head[:8], "little")
+        if size > _NEAR_BYTES:
+            return ""
+        record = bytearray(size)
+        source.read_at(offset + len(head), memoryview(record))
+        name, column = list(schema.items())[fault.field]
+        key, there = column.key or name, feature_names(bytes(record))
+        return "" if key in there else names_there(key, there, "The record has")  # in it, but empty
+    return ""
 
 
 def _mismatch(item: tuple[str, Column], code: int, got: int) -> str:

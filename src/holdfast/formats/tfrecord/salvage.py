@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ...errors import InputError, WriteError
+from ...errors import WriteError, cannot_open
 from ..columns import Ints
 from .manifest import renew_in_manifest
 from .problems import Problem
@@ -72,6 +72,6 @@ def _refuse_same(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -
     try:
         same = os.path.exists(out) and os.path.samefile(damaged, out)
     except OSError as error:
-        raise InputError(f"{os.fspath(damaged)}: cannot open: {error.strerror}") from error
+        raise cannot_open(os.fspath(damaged), error) from error
     if same:
         raise WriteError(f"{os.fspath(out)}: salvage never writes over the damaged file; name another one")

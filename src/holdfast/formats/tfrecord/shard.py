@@ -21,7 +21,7 @@ from .frames import FramesDecoder
 from .index import Records, build_index
 from .infer import NotAnExample, infer_schema
 from .problems import describe, error_for
-from .reader import LEND_BYTES, _mismatch
+from .reader import LEND_BYTES, _mismatch, features_there
 from .source import Source, open_source
 from .stream import Verify
 from .window import _PAGE, _buffer, _front
@@ -150,7 +150,8 @@ class _Framed(ABC):
             reason = "its CRC is right, but it is not a tf.train.Example"
         else:
             reason = _mismatch(list(schema.items())[fault.field], fault.code, fault.got)
-        return DecodeError(self.path, row, int(self._offsets[row]), reason)
+        offset = int(self._offsets[row])
+        return DecodeError(self.path, row, offset, reason, features_there(self.path, offset, fault, schema))
 
     def _broken(
         self, source: Source, rows: Sequence[int], walked: int, used: int, status: int, needed: int

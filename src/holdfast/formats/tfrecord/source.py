@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ..._native import codec
-from ...errors import CorruptError, FormatError, InputError
+from ...errors import CorruptError, FormatError, InputError, cannot_open
 from ..pread import fill_from
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
@@ -232,7 +232,7 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
     except OSError as error:
-        raise InputError(f"{name}: cannot open: {error.strerror}") from error
+        raise cannot_open(name, error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             kind = "a folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "not a regular file"

@@ -70,7 +70,8 @@ def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progr
         survey.note(said_of(error), error.hint)
     except (HoldfastError, OSError) as error:
         survey.readable = False
-        survey.note((isinstance(error, OSError) and error.strerror) or str(error).removeprefix(f"{path}: "))
+        said = str(error) if isinstance(error, HoldfastError) else error.strerror or str(error)
+        survey.note(said.removeprefix(f"{path}: "))
     return survey
 
 

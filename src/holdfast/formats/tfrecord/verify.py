@@ -45,7 +45,7 @@ def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) 
         return FileReport(name, False, 0, 0, [problem], error.hint)
     except (InputError, OSError) as error:
         reason = str(error).removeprefix(f"{name}: ")
-        if isinstance(error, OSError):  # a disk that fails, or one too full to unpack a damaged file on
+        if not isinstance(error, InputError):  # a disk that fails, or one too full to unpack a damaged file on
             reason = f"cannot check: {error.strerror}"
         return FileReport(name, False, 0, 0, [Problem(0, None, reason)], readable=False)
 

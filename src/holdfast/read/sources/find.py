@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InputError
-from .local import check_file, identify, list_folder, match
+from .local import check_file, identify, list_folder, match, refuse_twice
 from .names import expand_braces, is_glob, is_small_file, is_url, local_path
 from .stores import find_remote
 
@@ -131,11 +131,6 @@ def _one_shard(files: list[str]) -> SourceSpec:
 
 
 def _once_each(specs: list[SourceSpec]) -> None:
-    seen: dict[object, str] = {}
-    for spec in specs:
-        for path in spec.files or (spec.path,):
-            identity = path if spec.is_remote else identify(path)
-            if identity in seen:
-                other = f": also as {seen[identity]}" if seen[identity] != path else ""
-                raise InputError(f"{path}: wanted every file once, got it twice{other}")
-            seen[identity] = path
+    refuse_twice(
+        (path if spec.is_remote else identify(path), path) for spec in specs for path in spec.files or (spec.path,)
+    )

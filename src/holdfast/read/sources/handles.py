@@ -166,10 +166,10 @@ class HandlePool(Generic[H]):
                 except (OSError, HoldfastError) as error:
                     if is_full(error):
                         self._give_back(name, error, until, entry)
-                    elif isinstance(error, OSError):
-                        raise InputError(f"{name}: cannot be opened: {error.strerror or error}") from error
-                    else:
+                    elif isinstance(error, HoldfastError):
                         raise
+                    else:
+                        raise InputError(f"{name}: cannot be opened: {error.strerror or error}") from error
         except BaseException:
             with self._lock:
                 self._forget(entry)

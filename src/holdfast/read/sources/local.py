@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import glob
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NoReturn
 
-from ...errors import InputError
+from ...errors import InputError, MissingFileError
 from .names import committed, is_beside, is_shard
 
 _KINDS = {
@@ -28,7 +29,7 @@ def check_file(path: str) -> str:
     try:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: {_why_not_there(path)}") from None
+        raise MissingFileError(f"{path}: {_why_not_there(path)}", path) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
     if not stat.S_ISREG(info.st_mode):
@@ -52,8 +53,7 @@ def match(pattern: str) -> tuple[list[str], list[str]]:
     taken = set(folders)
     files = [name for name in found if name not in taken and not is_beside(name)]
     if not files and not folders:
-        beside = f", but {found[0]}, which is not data" if found else ""
-        raise InputError(f"{pattern}: nothing matches{beside}; {_what_is_there(_before_glob(pattern))}")
+        raise nothing_matches(pattern, f", but {found[0]}, which is not data" if found else "")
     return sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode)
 
 
@@ -108,10 +108,25 @@ def _cannot_list(error: OSError) -> NoReturn:
 # ---- what is wrong
 
 
+def refuse_twice(files: Iterable[tuple[object, str]]) -> None:
+    """Raises an InputError for the first path whose identity was there before: its samples would count twice."""
+    seen: dict[object, str] = {}
+    for identity, path in files:
+        if identity in seen:
+            other = f": also as {seen[identity]}" if seen[identity] != path else ""
+            raise InputError(f"{path}: wanted every file once, got it twice{other}")
+        seen[identity] = path
+
+
+def nothing_matches(pattern: str, beside: str = "") -> MissingFileError:
+    text = f"{pattern}: nothing matches{beside}; {_what_is_there(_before_glob(pattern))}"
+    return MissingFileError(text, pattern)
+
+
 def _why_not_there(path: str) -> str:
     if os.path.islink(path):
-        return f"a broken link to {os.readlink(path)}"
-    return f"no such file or folder; {_what_is_there(os.path.dirname(path), path)}"
+        return f"cannot open: a broken link to {os.readlink(path)}"
+    return f"cannot open: {os.strerror(errno.ENOENT)}; {_what_is_there(os.path.dirname(path), path)}"
 
 
 def _before_glob(pattern: str) -> str:

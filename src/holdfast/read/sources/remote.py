@@ -84,6 +84,8 @@ class RemoteCache:
                 self._bring(url, fs, path, there, target)
             except WriterBusyError:
                 _wait_for_other(target)
+            except InputError:
+                raise
             except (OSError, WriteError) as error:
                 raise InputError(f"{url}: no copy can be made in {self.folder}: {error}") from error
         return target

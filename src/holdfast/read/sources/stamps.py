@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ...errors import CorruptError, InputError
+from ...errors import CorruptError, cannot_open
 
 
 def stamp_of(path: str) -> tuple[int, int]:
@@ -12,7 +12,7 @@ def stamp_of(path: str) -> tuple[int, int]:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     return info.st_size, info.st_mtime_ns
 
 

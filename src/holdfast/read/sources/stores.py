@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ..._base.stores import Options, ask, open_store, url_of
-from ...errors import InputError
+from ...errors import InputError, MissingFileError
 from .names import committed, is_beside, is_glob, is_shard, is_small_file
 
 
@@ -24,7 +24,7 @@ def find_remote(url: str, options: Options | None = None) -> list[str]:
     else:
         names = _in_folder(url, fs, path.rstrip("/"))
     if not names:
-        raise InputError(f"{url}: wanted shards, nothing matches")
+        raise MissingFileError(f"{url}: wanted shards, nothing matches", url)
     small = [name for name in names if is_small_file(name)]
     if small:
         raise InputError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._native import codec
-from ...errors import CorruptError, DataError, InputError, WriteError
+from ...errors import CorruptError, DataError, InputError, MissingFileError, WriteError
 from ...formats.schema_json import schema_digest
 from ...schema import Column
 from ..commit import Commit
@@ -42,7 +42,8 @@ def open_remote(url: str, schema: dict[str, Column] | None, storage: Mapping[str
 
 def _make(store: Store, schema: dict[str, Column] | None) -> bytes:
     if schema is None:
-        raise InputError(f"{store.url}: wanted a folder made by hold.write, there is none; give a schema to make it")
+        text = f"{store.url}: wanted a folder made by hold.write, there is none; give a schema to make it"
+        raise MissingFileError(text, store.url)
     check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
     there = store.get(SCHEMA_NAME)
@@ -164,7 +165,8 @@ class RemoteOut(Out):
         try:
             local = workspace.path("data")
             if not self._store.download(f"parts/{record.file}", local):
-                raise InputError(f"{self.url_of(record)}: it is missing, with {record.rows:,} rows")
+                url = self.url_of(record)
+                raise MissingFileError(f"{url}: it is missing, with {record.rows:,} rows", url)
             if (local.stat().st_size, _crc_of(local)) != (record.bytes, record.crc32c):
                 raise CorruptError(self.url_of(record), None, None, "it is not what was committed", "See out.verify()")
             Commit(folder / "parts", workspace, record.task, record.attempt).adopt(local, record)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import DataError, InputError, TargetExistsError, WriteError
+from ...errors import DataError, InputError, MissingFileError, TargetExistsError, WriteError
 from ..failpoints import failpoint
 from ..files import PartFile
 from ..names import claim_name, data_name, record_name
@@ -125,7 +125,7 @@ class RemotePlace:
     def read(self, name: str) -> bytes:
         data = self._store.get(f"parts/{name}")
         if data is None:
-            raise InputError(f"{self.shown(name)}: the store has no such file")
+            raise MissingFileError(f"{self.shown(name)}: the store has no such file", self.shown(name))
         return data
 
     @contextmanager

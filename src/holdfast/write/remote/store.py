@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._base import stores
 from ..._base.stores import ask, is_final, open_store, reason_of
-from ...errors import InputError, WriteError
+from ...errors import InputError, MissingFileError, WriteError
 from .exclusive import find_create
 
 _PIECE_BYTES = 8 << 20  # a store takes ten thousand of them at the most
@@ -73,7 +73,7 @@ class Store:
             found = list(threads.map(self.get, names))
         for name, data in zip(names, found, strict=True):
             if data is None:
-                raise InputError(f"{self.shown(name)}: the store has no such file")
+                raise MissingFileError(f"{self.shown(name)}: the store has no such file", self.shown(name))
         return [data for data in found if data is not None]
 
     def size_bytes(self, name: str) -> int | None:
@@ -82,10 +82,8 @@ class Store:
         fs.invalidate_cache()
         try:
             return int(ask(self.shown(name), lambda: fs.info(path))["size"])
-        except InputError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
+        except MissingFileError:
+            return None
 
     def modified_s(self, name: str) -> float:
         """When it was last written, by the store's own clock."""

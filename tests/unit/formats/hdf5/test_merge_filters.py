@@ -223,3 +223,38 @@ def test_attributes_that_differ(tmp_path: Path) -> None:
         merge_hdf5(paths, out, attributes="all")  # type: ignore[arg-type]
     assert not out.exists()
     assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("codec", [None, "none", "gzip", "lzf", "zstd"])
+def test_files_of_different_codecs_are_joined(tmp_path: Path, codec: Any) -> None:
+    """What is packed otherwise than most rows, or than is asked for, is packed again and named."""
+    rng = np.random.default_rng(3)
+    parts = [rng.integers(0, 9, (rows, 3)).astype(np.int16) for rows in (40, 9, 10, 7)]
+    ways: list[dict[str, Any]] = [
+        {"compression": "gzip", "shuffle": True},
+        {"compression": "lzf"},
+        {},
+        {"chunks": None},
+    ]
+    paths = [tmp_path / f"{number}.h5" for number in range(len(parts))]
+    for path, values, options in zip(paths, parts, ways, strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=values, **({"chunks": (4, 3)} | options))
+            file.create_dataset("text", data=["a"] * len(values), chunks=(4,), compression=options.get("compression"))
+    made = merge_hdf5(paths, tmp_path / "out.h5", codec=codec)
+    wanted = codec or "gzip"
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert np.array_equal(file["x"][:], np.concatenate(parts))
+        assert list(file["text"].asstr()[:]) == ["a"] * 66
+        assert [name for name in ("gzip", "lzf") if file["x"].compression == name] == [wanted] * (
+            wanted in ("gzip", "lzf")
+        )
+        assert bool(file["x"]._filters) == (wanted != "none")
+    [note] = [note for note in made.notes if "'/x'" in note]
+    said = {
+        "none": "2 of 4 files had the filters lzf, shuffle + gzip",
+        "gzip": "3 of 4 files had the filters lzf, none",
+    }
+    assert said.get(wanted, "of 4 files had the filters") in note
+    assert note.endswith(f"packed again with {'' if wanted == 'none' else 'shuffle + '}{wanted}")
+    assert made.compared

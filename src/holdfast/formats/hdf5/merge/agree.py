@@ -11,8 +11,7 @@ import numpy as np
 
 from ....schema import Ragged
 from ..layout import MARK
-from .encode import filters_said
-from .facts import Attribute, Dataset, Node, Refusal, Source, Target
+from .facts import Attribute, Dataset, Node, Refusal, Source, Target, codes_of
 
 
 @dataclass(slots=True)
@@ -100,8 +99,6 @@ def _same_dataset(first: Source, other: Source, ours: Dataset, theirs: Dataset) 
         refuse("the shape", theirs.shape, ours.shape)
     if ours.row_shape != theirs.row_shape:
         refuse("rows of the shape", theirs.row_shape, ours.row_shape)
-    if _codes(ours) != _codes(theirs) and ours.shape:
-        refuse("the filters", filters_said(theirs), filters_said(ours))
     if _fill_said(ours) != _fill_said(theirs):
         refuse("the fill value", _fill_said(theirs), _fill_said(ours))
 
@@ -111,11 +108,6 @@ def _fill_said(dataset: Dataset) -> str:
     if dataset.fill is None:
         return "none"
     return repr(np.frombuffer(dataset.fill, h5py.h5t.decode(dataset.type).dtype)[0].tolist())
-
-
-def _codes(dataset: Dataset) -> list[int]:
-    """Their values may differ: some say how large the chunk is. Chunks are copied only where those fit, too."""
-    return [code for code, _, _ in dataset.filters]
 
 
 def _axis_scales(first: Source) -> set[str]:
@@ -188,16 +180,15 @@ def _take_dataset(path: str, made: Agreement, is_axis: bool) -> None:
 
 
 def _like(datasets: list[Dataset]) -> Dataset:
-    """The one whose chunks most rows already have: a small source may have small ones."""
+    """The one whose chunks and filters most rows already have: a small source may have small chunks."""
     chunked = [one for one in datasets if one.chunks]
     if not chunked:
         return datasets[0]
-    weights: Counter[tuple[int, ...]] = Counter()
+    weights: Counter[tuple[Any, ...]] = Counter()
     for one in chunked:
-        assert one.chunks is not None
-        weights[one.chunks] += 1 + one.rows
-    best = max(weights, key=lambda chunks: (weights[chunks], chunks))
-    return next(one for one in chunked if one.chunks == best)
+        weights[one.chunks, codes_of(one)] += 1 + one.rows
+    best = max(weights, key=lambda packing: (weights[packing], packing))
+    return next(one for one in chunked if (one.chunks, codes_of(one)) == best)
 
 
 # ---- columns

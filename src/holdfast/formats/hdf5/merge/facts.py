@@ -89,6 +89,11 @@ class Dataset:
         return math.prod(-(-n // c) for n, c in zip(self.row_shape, self.chunks[1:], strict=True))
 
 
+def codes_of(dataset: Dataset) -> tuple[int, ...]:
+    """Returns its filters without their values, some of which say how large the chunk is."""
+    return tuple(code for code, _, _ in dataset.filters)
+
+
 @dataclass(slots=True)
 class Node:
     """One object or link of a source. `kind`: group, dataset, datatype, soft, again."""

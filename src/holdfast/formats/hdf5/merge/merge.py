@@ -19,11 +19,12 @@ from .workfolder import WorkFolder
 
 Order = Literal["exact", "any"]
 Attributes = Literal["same", "first", "error"]
+Codec = Literal["none", "gzip", "lzf", "zstd"]
 Progress = Callable[[int], None]
 Rows = tuple[int, int, int]  # of which source, from, to
 
 _DATA = "data.h5"
-_VERSION = 2
+_VERSION = 3
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 
 
@@ -81,6 +82,7 @@ def merge_hdf5(
     runs: Sequence[Rows] | None = None,
     virtual: bool = False,
     attributes: Attributes = "same",
+    codec: Codec | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     proven: Callable[[MergedHDF5], None] | None = None,
@@ -93,10 +95,11 @@ def merge_hdf5(
     virtual   a view: a file that shows the others' rows and holds none of its own
     attributes   what becomes of attributes that are not the same in all files: "same" leaves them out, "first" keeps
               those of the first file that has them, "error" refuses to merge
+    codec     how to pack all chunks; None: as most rows are packed, those of other files are packed again
     proven    called when the file is whole, before it gets its name
     """
     sources, target = [os.path.abspath(os.fsdecode(file)) for file in files], Path(os.path.abspath(os.fsdecode(out)))
-    job = _job(sources, target, order, runs, virtual, attributes)
+    job = _job(sources, target, order, runs, virtual, attributes, codec)
     _refuse_own_output(sources, target)
     if virtual:
         make_room(target, len(sources))
@@ -117,6 +120,8 @@ def merge_hdf5(
     except _DiedError as error:
         keep = True
         raise WriteError(str(error)) from None
+    except InputError:
+        raise
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     except Exception:
@@ -135,11 +140,12 @@ def plan_hdf5(
     runs: Sequence[Rows] | None = None,
     virtual: bool = False,
     attributes: Attributes = "same",
+    codec: Codec | None = None,
 ) -> MergedHDF5:
     """What merge_hdf5 would do; nothing is written."""
     sources = [os.path.abspath(os.fsdecode(file)) for file in files]
     target = Path()
-    job = _job(sources, target, order, runs, virtual, attributes)
+    job = _job(sources, target, order, runs, virtual, attributes, codec)
     result = _run(job | {"folder": "", "plan": True}, sources, target, None)
     return _merged(result, target, len(sources))
 
@@ -155,6 +161,7 @@ def _job(
     runs: Sequence[Rows] | None,
     virtual: bool,
     attributes: str = "same",
+    codec: str | None = None,
 ) -> dict[str, Any]:
     """All that makes two merges the same one."""
     if not sources:
@@ -163,6 +170,13 @@ def _job(
         raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
     if attributes not in ("same", "first", "error"):
         raise ValueError(f'expected attributes to be "same", "first" or "error", got {attributes!r}')
+    if codec not in (None, "none", "gzip", "lzf", "zstd"):
+        raise ValueError(f'expected codec to be None, "none", "gzip", "lzf" or "zstd", got {codec!r}')
+    if codec == "zstd":
+        from ..filters import PACKAGE, ZSTD, has_filter
+
+        if not has_filter(ZSTD):
+            raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
     stamps = take_stamps(sources)
     check_sources(sources, stamps)
     return {
@@ -176,6 +190,7 @@ def _job(
         "runs": None if runs is None else [list(run) for run in runs],
         "virtual": virtual,
         "attributes": attributes,
+        "codec": codec,
     }
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..filters import GZIP, SHUFFLE, is_lossless, is_own, same_filters
+from ..filters import GZIP, LZF, SHUFFLE, ZSTD, is_lossless, is_own, same_filters
 from .encode import filters_said
-from .facts import NO_CRC, Dataset, Ints, Run, Target
+from .facts import NO_CRC, Dataset, Ints, Run, Target, codes_of
 
 SPOOL, BUILT = -2, -3  # in place of a source's number
 _REPLACED_BY = GZIP, 1, (4,)  # the level that h5py takes by itself
+_LZF, _ZSTD = (LZF, 1, ()), (ZSTD, 1, (3,))
 PIECE_BYTES = 1 << 20  # of a dataset without chunks
 
 # One job: the chunk's number in the grid (without chunks: where it begins, in bytes), whose bytes it gets, where they
@@ -40,6 +41,32 @@ def make_plan(target: Target) -> Plan:
     if not target.rows or not target.like.row_bytes:
         return Plan(target, "nothing")
     return _plan_flat(target) if target.like.chunks is None else _plan_chunks(target)
+
+
+def settle_filters(target: Target, codec: str | None, notes: list[str]) -> None:
+    """Gives a dataset the filters of `codec`, or else those that most of its rows have; a note names those that differ.
+
+    Chunks of other filters are not copied: their rows are unpacked and packed again.
+    """
+    like = target.like
+    if codec is not None and like.row_bytes:
+        shuffle = (SHUFFLE, 1, (like.item_bytes,))
+        pipeline = {"none": (), "gzip": (shuffle, _REPLACED_BY), "lzf": (shuffle, _LZF), "zstd": (shuffle, _ZSTD)}[
+            codec
+        ]
+        chunks = like.chunks
+        if chunks is None and pipeline:  # only chunks have filters
+            rows = max(1, min(sum(one.rows for one in target.sources), PIECE_BYTES // like.row_bytes))
+            chunks = (rows, *like.row_shape)
+        if [code for code, _, _ in pipeline] != list(codes_of(like)):
+            target.like = replace(like, filters=pipeline, chunks=chunks)
+    odd = [one for one in target.sources if one.rows and codes_of(one) != codes_of(target.like)]
+    if odd:
+        were = ", ".join(sorted({filters_said(one) for one in odd}))
+        which = f"{len(odd):,} of {len(target.sources):,} files"
+        notes.append(
+            f"dataset {target.path!r}: {which} had the filters {were}: packed again with {filters_said(target.like)}"
+        )
 
 
 def with_lossless_filters(plan: Plan, notes: list[str]) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ....errors import CorruptError, InputError, UnfinishedError
+from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
 from ....proc.holders import writers_of
 from ....proc.locks import locks_of
 from ..state import State, troubles
@@ -18,7 +18,7 @@ def take_stamps(paths: list[str]) -> list[Stamp]:
     try:
         infos = [os.stat(path) for path in paths]
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot open: {error.strerror}") from error
+        raise cannot_open(error.filename, error) from error
     return [[info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino] for info in infos]
 
 
@@ -28,7 +28,7 @@ def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
         if os.path.isdir(path) or not os.path.isfile(path):
             raise InputError(f"{path}: wanted a file to read, this is {'a folder' if os.path.isdir(path) else 'none'}")
         if tuple(stamp[2:]) in seen:
-            raise InputError(f"{path}: it is there twice among the sources")
+            raise InputError(f"{path}: wanted every file once, got it twice")
         seen.add(tuple(stamp[2:]))
     opened = _open_anywhere(seen)
     for path, stamp in zip(paths, stamps, strict=True):
@@ -50,7 +50,7 @@ def _refuse_damaged(path: str, size: int) -> None:
     try:
         state = State(path, size, find_superblock(path), None)
     except OSError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     for offset, reason in troubles(state):
         raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` gets back what can be read")
 

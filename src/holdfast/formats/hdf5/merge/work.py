@@ -25,7 +25,7 @@ from .failpoints import failpoint
 from .fill import Fill, States
 from .kept import check_kept
 from .order import give_runs
-from .plan import BUILT, CRC, FILE, SIZE, Plan, make_plan, with_lossless_filters, with_packed
+from .plan import BUILT, CRC, FILE, SIZE, Plan, make_plan, settle_filters, with_lossless_filters, with_packed
 from .prove import file_crc, find_places, of_unknown_sum, prove
 from .rows import Files, Rows
 from .skeleton import make_skeleton
@@ -84,6 +84,9 @@ class _Merge:
         job = self._job
         self._sources += [survey(number, path, self._voice) for number, path in enumerate(job["files"])]
         self._made = agree(self._sources, job["attributes"])
+        if not job["virtual"]:
+            for target in self._made.targets.values():
+                settle_filters(target, job["codec"], self._made.notes)
         check_kept(self._made, self._rows)
         wanted = None if job["runs"] is None else [Run(*run) for run in job["runs"]]
         give_runs(self._made, job["order"], wanted, self._ends.at)

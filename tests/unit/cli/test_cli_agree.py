@@ -1,0 +1,108 @@
+"""Commands and hold.read treat odd input alike: a table of input, command, exit code and wording."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import holdfast as hold
+from holdfast.cli.exits import run
+from holdfast.errors import InputError
+
+COMMANDS: dict[str, list[str]] = {
+    "verify": [],
+    "inspect": [],
+    "index": ["--cache"],
+    "split": ["-n", "2", "-o", "out"],
+    "merge": ["-o", "out.EXT"],
+    "convert": ["-o", "out.tar"],
+}
+MISSING = (3, "cannot open: No such file or directory")
+TWICE = (3, "wanted every file once, got it twice")
+NONE = (3, "there are none")
+
+# What is given, what all commands and hold.read answer, and where that differs for a reason. 0 and "": it is done.
+TABLE: dict[str, tuple[list[str], tuple[int, str], dict[str, tuple[int, str]]]] = {
+    "the same TFRecord twice": (["a.tfrecord", "./a.tfrecord"], TWICE, {}),
+    "the same HDF5 file twice": (["a.h5", "./a.h5"], TWICE, {}),
+    "a folder and a file of it": (["folder", "folder/a.tfrecord"], TWICE, {}),
+    "a file and a link to it": (["a.tfrecord", "link.tfrecord"], TWICE, {}),
+    "a folder": (["folder"], (0, ""), {}),
+    "a folder without data": (["bare"], NONE, {}),
+    "a missing TFRecord": (["no.tfrecord"], MISSING, {}),
+    "a missing HDF5 file": (["no.h5"], MISSING, {}),
+    "a missing tar": (["no.tar"], MISSING, {}),
+    "a missing one among others": (["a.tfrecord", "no.tfrecord"], MISSING, {}),
+    "a pattern that matches nothing": (["no-*.tfrecord"], (3, "no-*.tfrecord: nothing matches; this folder has"), {}),
+    "an empty TFRecord": (
+        ["empty.tfrecord"],
+        (0, ""),
+        {"read": (3, "wanted samples, got none"), "convert": (2, "no records to take columns from; give a schema")},
+    ),
+    "an empty TFRecord among others": (["a.tfrecord", "empty.tfrecord"], (0, ""), {}),
+    "TFRecords that are packed and not": (
+        ["a.tfrecord", "c.tfrecord.gz"],
+        (0, ""),
+        {"index": (3, "indexed 3 records of 1 of 2 files")},
+    ),
+    "HDF5 files that are packed and not": (
+        ["a.h5", "b.h5"],
+        (0, ""),
+        dict.fromkeys(["index", "split"], (1, "not a TFRecord: this looks like an HDF5 file")),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    for name in ("a.tfrecord", "c.tfrecord.gz"):
+        with hold.TFRecordWriter(folder / name, {"x": hold.Int64()}) as writer:
+            writer.extend({"x": np.arange(3)})
+    (folder / "empty.tfrecord").touch()
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = np.arange(8)
+    with h5py.File(folder / "b.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(8), chunks=(4,), compression="gzip")
+    (folder / "folder").mkdir()
+    shutil.copy(folder / "a.tfrecord", folder / "folder")
+    (folder / "bare").mkdir()
+    (folder / "link.tfrecord").symlink_to("a.tfrecord")
+    return folder
+
+
+@pytest.mark.parametrize("given", TABLE)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_agree(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, given: str, command: str
+) -> None:
+    files, same, others = TABLE[given]
+    code, said = others.get(command, same)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(made)
+    kind = "h5" if files[0].endswith("h5") else "tfrecord"
+    options = [one.replace("out", str(tmp_path / "out")).replace("EXT", kind) for one in COMMANDS[command]]
+    got = run([command, *files, *options])
+    told = capsys.readouterr()
+    assert said in told.out + told.err
+    assert got == code
+    if code and command in ("split", "merge", "convert"):
+        assert list(tmp_path.glob("out*")) == []
+
+
+@pytest.mark.parametrize("given", TABLE)
+def test_reading_agrees_with_them(made: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    files, same, others = TABLE[given]
+    code, said = others.get("read", same)
+    monkeypatch.chdir(made)
+    if code:
+        with pytest.raises(InputError) as caught:
+            list(hold.read(files).batch(8))
+        assert said in str(caught.value)
+    else:
+        assert sum(len(batch["x"]) for batch in hold.read(files).batch(8)) in (3, 6, 16)
