@@ -230,7 +230,7 @@ def test_a_reference_cycle(sock: list[socket.socket]) -> None:
         box = Box()
         box.inside = [box, sock.pop()]
         del box
-        [path] = owners(fd)
+        [path] = owners(fd, within_s=60)
         sock += [thing for thing in gc.get_objects() if type(thing) is socket.socket and thing.fileno() == fd]
     finally:
         gc.enable()
@@ -245,7 +245,7 @@ def test_what_only_a_running_statement_holds(sock: list[socket.socket]) -> None:
     for one in (sock.pop(), None):
         if one is not None:
             del one
-            said = owners(fd)
+            said = owners(fd, within_s=60)
             sock[:] = [thing for thing in gc.get_objects() if type(thing) is socket.socket and thing.fileno() == fd]
     assert [path.held for path in said] == [Held.OUTSIDE]
     assert str(said[0]).startswith("a running statement, or C code → ")
