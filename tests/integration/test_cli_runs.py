@@ -159,3 +159,25 @@ def test_a_folder_with_runs_alone(run: Out, tmp_path: Path) -> None:
 def test_a_tar_that_is_not_there(tmp_path: Path) -> None:
     [said] = document("verify", tmp_path / "a.tar", code=3)["files"]
     assert said["problems"] == [{"offset": None, "sample": None, "reason": "cannot open: No such file or directory"}]
+
+
+def test_a_consolidated_file_is_checked_against_the_manifest(tmp_path: Path) -> None:
+    run = hold.write(tmp_path / "run.hold", {"x": hold.Int64()})
+    with run.part("a") as part:
+        part.extend({"x": range(100)})
+    made, elsewhere = tmp_path / "train.h5", tmp_path / "elsewhere" / "train.h5"
+    run.consolidate(made)
+    assert holdfast("verify", made).stdout.endswith(": all whole\n")
+    elsewhere.parent.mkdir()
+    made.rename(elsewhere)
+    assert "could be checked" in holdfast("verify", elsewhere).stdout
+    assert holdfast("verify", elsewhere, "--run", run.folder).stdout.endswith(": all whole\n")
+    data = bytearray(elsewhere.read_bytes())
+    data[-1] ^= 1  # nothing in the file itself need show it
+    elsewhere.write_bytes(data)
+    [said] = document("verify", elsewhere, "--run", run.folder, code=1)["files"]
+    assert "000001.json says checksum " in said["problems"][-1]["reason"]
+    elsewhere.write_bytes(data + b"x")
+    [said] = document("verify", elsewhere, "--run", run.folder, code=1)["files"]
+    assert any("000001.json says " in problem["reason"] for problem in said["problems"])
+    assert "expected a folder made by hold.write" in refused("verify", elsewhere, "--run", tmp_path, code=3)

@@ -64,7 +64,7 @@ WRONG = {
     "verfy": "no such command: verfy; did you mean verify?",
     "frobnicate": "no such command: frobnicate",
     "--frobnicate": "no such option: --frobnicate",
-    "verify --jsn x": "verify: no such option: --jsn; did you mean --jobs or --json?",
+    "verify --jsn x": "verify: no such option: --jsn; did you mean --jobs or --json or --run?",
     "verify": "verify: missing argument 'FILE...'",
     "verify -j 0 x": "verify: invalid value for '-j' / '--jobs': 0 is not in the range x>=1",
     "salvage x": "salvage: missing argument 'IN...'",

@@ -118,6 +118,31 @@ def verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
         return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), "", readable)
 
 
+def against_manifest(file: str, run: str | None) -> str | None:
+    """Returns what is wrong with a consolidated file by its run's manifest, "" if nothing is; None: no manifest has it.
+
+    A run that is given may know the file by its name alone, from before it was moved.
+    """
+    from ..write.manifest import read_manifests
+    from ..write.verify import checksum_of
+
+    here = os.path.dirname(os.path.abspath(file))
+    for folder in _runs_in(here) if run is None else [run]:
+        for manifest in reversed(read_manifests(Path(folder))):
+            is_moved = run is not None and os.path.basename(manifest.output) == os.path.basename(file)
+            if not is_moved and os.path.realpath(manifest.output) != os.path.realpath(file):
+                continue
+            name = os.path.join(folder, "manifest", f"{manifest.number:06d}.json")
+            size = os.path.getsize(file)
+            if size != manifest.bytes:
+                return f"{name} says {manifest.bytes:,} bytes, it has {size:,}"
+            crc = checksum_of(file)
+            return "" if crc == manifest.crc32c else f"{name} says checksum {manifest.crc32c:08x}, it has {crc:08x}"
+    if run is not None:
+        return f"no manifest of the run {run} names it"
+    return None
+
+
 def show_run(screen: Screen, report: RunReport) -> None:
     """What is wrong with one run."""
     problems = report.found.problems

@@ -21,6 +21,9 @@ A run, the folder that hold.write makes: every byte of every committed part
 against its record, to the chunk; parts that are missing or there twice; what
 dead attempts left, and how many are at work.
 
+A consolidated file: its size and checksum against the manifest of its run. The
+run is looked for in the folder of FILE, and is that folder, or is --run.
+
 All files are gone through before any damage is told of; nothing is written.
 
 FILE is a path, a glob (quote it for very many files; ** goes into folders), a
@@ -67,12 +70,15 @@ the manifest says; 3 none of that, but one could not be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from .._base.units import format_bytes
+from ..errors import InputError
 from ..formats.tar.verify import TarReport, verify_tar
+from ..formats.tfrecord.problems import Problem
 from ..formats.tfrecord.verify import FileReport, verify_file
 from ..report.words import counted, printable
 from .command import command
@@ -81,7 +87,7 @@ from .exits import FINE, FOUND, NO_ACCESS
 from .flaws import show_flaws
 from .kinds import is_hdf5, is_tar
 from .progress import bar_for
-from .runs import RunReport, apart, show_run, size_of_run, sum_up, verify_run
+from .runs import RunReport, against_manifest, apart, is_run, show_run, size_of_run, sum_up, verify_run
 from .screen import Screen
 from .wrongs import show_problems, show_wrongs
 
@@ -96,12 +102,15 @@ _SHOWN_NOTES = 20
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--run", "source", metavar="RUN", help="The run that FILEs were consolidated from.")
 @jobs_option
-def verify(screen: Screen, files: tuple[str, ...], jobs: int) -> int:
+def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int) -> int:
+    if source is not None and not is_run(source):
+        raise InputError(f"{source}: expected a folder made by hold.write as --run")
     folders, paths = apart(files, tars=True)
     runs = _verify_runs(screen, folders)
     doing = f"verifying {counted(len(paths), 'file')}"
-    reports = for_each_file(_verify, paths, jobs, screen, doing) if paths else []
+    reports = for_each_file(partial(_verify, source), paths, jobs, screen, doing) if paths else []
     every: list[AnyReport | RunReport] = [*reports, *runs]
     screen.document({"ok": all(one.ok for one in every), "files": [one.as_dict() for one in every]})
     bad = [report for report in reports if not report.ok]
@@ -128,7 +137,25 @@ def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
         return [verify_run(folder, bar.advance) for folder in folders]
 
 
-def _verify(file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
+def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
+    report = _verify_alone(file, progress)
+    if not report.readable or isinstance(report, TarReport):
+        return report
+    said = against_manifest(file, run)
+    if said is None:
+        return report
+    if isinstance(report, FileReport):
+        wrong = [Problem(0, None, said)] if said else []
+        return report._replace(ok=report.ok and not said, problems=[*report.problems, *wrong])
+    if said:
+        from ..formats.hdf5.verify import Flaw
+
+        return report._replace(ok=False, problems=[*report.problems, Flaw(None, None, None, said)])
+    notes = [note for note in report.notes if note not in report.unchecked]  # the checksum of the file covers them
+    return report._replace(notes=notes, unchecked=())
+
+
+def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
     if is_hdf5(file):
         from ..formats.hdf5.verify import verify_hdf5
 

@@ -147,6 +147,12 @@ def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]
         os.close(fd)
 
 
+def checksum_of(path: str) -> int:
+    """Returns the crc32c of a whole file."""
+    with open(path, "rb") as file:
+        return _crc(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
 def _crc(fd: int, offset: int, size: int) -> int:
     crc, end = 0, offset + size
     while offset < end and (data := os.pread(fd, min(_READ_BYTES, end - offset), offset)):
