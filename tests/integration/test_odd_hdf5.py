@@ -112,6 +112,26 @@ def test_real_processes(files: list[Path]) -> None:
         assert len(json.loads(done.stdout)["files"]) == len(some)
 
 
+def test_salvage_keeps_names_that_are_not_text(files: list[Path], tmp_path: Path) -> None:
+    """Of objects, links and attributes; and no feature is a bug of salvage's."""
+    for source in [path for path in files if path.name.startswith("all ")]:
+        done = holdfast("salvage", source, tmp_path / source.name, "--json")
+        assert done.returncode in NO_BUG, done
+        kept, all_there = (set(raw_names(path)) for path in (tmp_path / source.name, source))
+        assert any(not name.isascii() for name in all_there)
+        assert {name for name in all_there - kept if not name.isascii()} == set()
+
+
+def raw_names(path: Path) -> list[bytes]:
+    """Of everything in the groups of a file, and of their attributes."""
+    found: list[bytes] = []
+    with h5py.File(path) as file:
+        for group in [file["/"], *(one for one in file.values() if isinstance(one, h5py.Group))]:
+            group.id.links.iterate(found.append, order=h5py.h5.ITER_NATIVE)
+            found += [name if isinstance(name, bytes) else name.encode() for name in group.attrs]
+    return found
+
+
 def outcome(path: Path, schema: dict[str, Any] | None = None) -> tuple[str, str]:
     """What reading a few samples gave: `samples`, or the type and text of an error of holdfast's."""
     try:

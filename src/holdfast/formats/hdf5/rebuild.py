@@ -18,7 +18,7 @@ from .filters import filters_of, has_filter, is_own, register_stand_in, same_fil
 from .frames import Frame, pack_frame, read_frame
 from .pieces import joined
 from .values import Unpacker, set_chunk_options
-from .walk import reason_of
+from .walk import raw_of, reason_of
 
 if TYPE_CHECKING:
     from .child import Voice
@@ -106,9 +106,11 @@ class _Build:
                 name = f"attribute {frame.head['attribute']!r}: " if "attribute" in frame.head else ""
                 self.wrong[path, f"{name}{unmet:,} references lead to what is not kept: they are empty"] = None
         for path, ranges in self.lost.items():
-            if path in self.file and self.file[path].shape:
-                known = self.file[path].attrs.get(LOST_ROWS, np.zeros((0, 2), np.int64)).tolist()
-                self.file[path].attrs[LOST_ROWS] = np.array(joined(ranges + [tuple(one) for one in known]), np.int64)
+            if self._has(path) and self.file[raw_of(path)].shape:
+                known = self.file[raw_of(path)].attrs.get(LOST_ROWS, np.zeros((0, 2), np.int64)).tolist()
+                self.file[raw_of(path)].attrs[LOST_ROWS] = np.array(
+                    joined(ranges + [tuple(one) for one in known]), np.int64
+                )
         for name in [name for name in self.file if f"/{name}".startswith(_TYPES)]:
             del self.file[name]  # datasets keep their types without a name
         self.file.close()
@@ -126,13 +128,13 @@ class _Build:
                     self._attribute(head["path"], name, head, body)
                 case {"chunk": path}:
                     if body:
-                        self.file[path].id.write_direct_chunk(tuple(head["start"]), body, head["mask"])
+                        self.file[raw_of(path)].id.write_direct_chunk(tuple(head["start"]), body, head["mask"])
                 case {"values": path}:
                     self._values(path, head, body)
                 case {"link": kind}:
                     self._link(kind, head)
                 case {"mark": path, "name": name}:
-                    self.file[path].attrs[name] = np.array(head["rows"], np.int64)
+                    self.file[raw_of(path)].attrs[name] = np.array(head["rows"], np.int64)
         except Exception as error:  # one object that cannot be made again must not lose the others
             if isinstance(error, OSError) and error.errno:  # the disk's; h5py raises OSError for other things as well
                 raise
@@ -141,6 +143,19 @@ class _Build:
             if "chunk" in head or "values" in head or head.get("make") == "dataset":
                 self.lost.setdefault(path, []).append(_rows_of(head))
 
+    def _has(self, path: str) -> bool:
+        """h5py's own `in` takes no names that are not UTF-8."""
+        try:
+            return path == "/" or bool(h5py.h5o.exists_by_name(self.file.id, raw_of(path)))
+        except (KeyError, ValueError, RuntimeError):  # a group on the way there is missing
+            return False
+
+    def _has_link(self, path: str) -> bool:
+        try:
+            return bool(self.file.id.links.exists(raw_of(path)))
+        except (KeyError, ValueError, RuntimeError):
+            return False
+
     def _where(self, address: int) -> str | None:
         return self.made.get(address)
 
@@ -148,30 +163,32 @@ class _Build:
         """What was just made."""
         self.made[head.get("address", -1)] = head["path"]
         if head.get("comment"):
-            h5py.h5o.set_comment(self.file[head["path"]].id, bytes.fromhex(head["comment"]))
+            h5py.h5o.set_comment(self.file[raw_of(head["path"])].id, bytes.fromhex(head["comment"]))
 
     def _group(self, head: dict[str, Any]) -> None:
         path = head["path"]
-        if path not in self.file:
+        if not self._has(path):
             self._parent(path)
             plist = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
             plist.set_link_creation_order(head.get("link_order", 0))
             plist.set_attr_creation_order(head.get("attribute_order", 0))
-            h5py.h5g.create(self.file.id, _name(path), gcpl=plist)
+            h5py.h5g.create(self.file.id, raw_of(path), gcpl=plist)
         self._note(head)
 
     def _parent(self, path: str) -> None:
-        self.file.require_group(path.rpartition("/")[0] or "/")
+        parent = path.rpartition("/")[0] or "/"
+        if not self._has(parent):
+            self.file.require_group(raw_of(parent))
 
     def _datatype(self, head: dict[str, Any]) -> None:
         path = head["path"]
-        if path not in self.file:
+        if not self._has(path):
             self._parent(path)
             waiting = f"{_TYPES}{head['address']}"
-            if waiting in self.file:
-                self.file.move(waiting, path)
+            if self._has(waiting):
+                self.file.move(waiting, raw_of(path))
             else:
-                h5py.h5t.decode(bytes.fromhex(head["type"])).commit(self.file.id, _name(path))
+                h5py.h5t.decode(bytes.fromhex(head["type"])).commit(self.file.id, raw_of(path))
         self._note(head)
 
     def _kind(self, head: dict[str, Any]) -> Any:
@@ -180,15 +197,15 @@ class _Build:
         if at is None:
             return kind
         path = self.made.get(at, f"{_TYPES}{at}")
-        if path not in self.file:
-            kind.commit(self.file.id, _name(path))
-        return self.file[path].id
+        if not self._has(path):
+            kind.commit(self.file.id, raw_of(path))
+        return self.file[raw_of(path)].id
 
     # ---- datasets
 
     def _dataset(self, head: dict[str, Any], fill: bytes) -> None:
         path = head["path"]
-        if path not in self.file:
+        if not self._has(path):
             self._parent(path)
             kind, space = self._kind(head), h5py.h5s.decode(bytes.fromhex(head["space"]))
             filters = head["filters"]
@@ -201,7 +218,7 @@ class _Build:
             self._create(path, kind, space, head, filters, fill)
             if head["references"]:
                 self._refer.add(path)
-        self._kinds[path] = self.file[path].id.get_type()
+        self._kinds[path] = self.file[raw_of(path)].id.get_type()
         self._note(head)
 
     def _create(self, path: str, kind: Any, space: Any, head: dict[str, Any], filters: list[Any], fill: bytes) -> None:
@@ -211,14 +228,14 @@ class _Build:
             if stubs:
                 self._stand_in(filters)
             try:
-                made = h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
+                made = h5py.h5d.create(self.file.id, raw_of(path), kind, space, self._plist(head, filters, fill, kind))
             except (ValueError, RuntimeError):
                 continue
             given = [(code, flags, tuple(values)) for code, flags, values, _ in filters]
             if same_filters(filters_of(made.get_create_plist()), given):
                 return
-            del made, self.file[path]
-        h5py.h5d.create(self.file.id, _name(path), kind, space, self._plist(head, filters, fill, kind))
+            del made, self.file[raw_of(path)]
+        h5py.h5d.create(self.file.id, raw_of(path), kind, space, self._plist(head, filters, fill, kind))
         raise ValueError(f"its filters {filters} cannot be given again")
 
     def _stand_in(self, filters: list[Any]) -> None:
@@ -236,7 +253,7 @@ class _Build:
         if head["virtual"]:
             for there, file, name, space in head["virtual"]:
                 ends = h5py.h5s.decode(bytes.fromhex(there)), h5py.h5s.decode(bytes.fromhex(space))
-                plist.set_virtual(ends[0], _name(file), _name(name), ends[1])
+                plist.set_virtual(ends[0], raw_of(file), raw_of(name), ends[1])
             return plist
         plist.set_alloc_time(head["alloc_time"])
         if head["chunks"]:
@@ -250,7 +267,7 @@ class _Build:
         return plist
 
     def _attribute(self, path: str, name: str, head: dict[str, Any], body: bytes) -> None:
-        thing, raw = self.file[path], _name(name)
+        thing, raw = self.file[raw_of(path)], raw_of(name)
         if h5py.h5a.exists(thing.id, raw):
             return
         kind = self._kind(head)
@@ -259,7 +276,7 @@ class _Build:
             self._unpacker.write_attribute(made, made.get_type(), body)
 
     def _values(self, path: str, head: dict[str, Any], body: bytes) -> None:
-        dataset = self.file[path]
+        dataset = self.file[raw_of(path)]
         inside = dataset.id.get_space()
         if head["start"]:
             inside.select_hyperslab(tuple(head["start"]), tuple(head["sizes"]))
@@ -267,15 +284,15 @@ class _Build:
 
     def _link(self, kind: str, head: dict[str, Any]) -> None:
         path = head["path"]
-        if self.file.get(path, getlink=True, default=None) is not None:
+        if self._has_link(path):
             return
         self._parent(path)
         if kind == "soft":
-            self.file[path] = h5py.SoftLink(head["target"])
+            self.file.id.links.create_soft(raw_of(path), raw_of(head["target"]))
         elif kind == "external":
-            self.file[path] = h5py.ExternalLink(head["file"], head["target"])
-        elif head["target"] in self.file:
-            self.file[path] = self.file[head["target"]]
+            self.file.id.links.create_external(raw_of(path), raw_of(head["file"]), raw_of(head["target"]))
+        elif self._has(head["target"]):
+            self.file[raw_of(path)] = self.file[raw_of(head["target"])]
 
 
 def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
@@ -285,7 +302,3 @@ def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
     start, sizes = head["start"], head.get("sizes")
     low, high = head["rows"] if sizes is None else (start[0], start[0] + sizes[0]) if start else (0, 1)
     return low, high
-
-
-def _name(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")

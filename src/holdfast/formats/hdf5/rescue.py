@@ -30,7 +30,7 @@ from .values import (
     read_fill,
     read_values,
 )
-from .walk import Thing, open_file, reason_of, walk, walk_orphans
+from .walk import Thing, open_file, reason_of, text_of, walk, walk_orphans
 
 if TYPE_CHECKING:
     from .child import Voice
@@ -124,10 +124,10 @@ class _Sender:
             except Exception as error:
                 self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
 
-    def _send_attribute(self, thing: Thing, name: str) -> None:
+    def _send_attribute(self, thing: Thing, name: str | bytes) -> None:
         attribute = thing.thing.attrs.get_id(name)
         kind, space = attribute.get_type(), attribute.get_space()
-        head = {"attribute": name, "path": thing.path, **_type_facts(kind), "space": _hex(space.encode())}
+        head = {"attribute": text_of(name), "path": thing.path, **_type_facts(kind), "space": _hex(space.encode())}
         empty = space.get_simple_extent_type() == h5py.h5s.NULL
         self.voice.say(head, b"" if empty else read_attribute(attribute, kind))
 
