@@ -48,6 +48,9 @@ _CHAINS = 16
 # How much of a write that was done twice is looked for.
 _REPEATED_BYTES = 1 << 18
 
+# No record is longer. Eight bytes of data and their CRC look like a header too, and text or floats like a length above.
+_MOST_BYTES = 1 << 40
+
 # A wrong byte is looked for in records up to this length.
 _CORRECTED_BYTES = 1 << 20
 
@@ -215,7 +218,7 @@ class Walker:
                 if self.frame_end(at + place) is not None:
                     return at + place
                 length = self.length_at(at + place)
-                if length is not None and length > self.size - at - place - _OVERHEAD:
+                if length is not None and self.size - at - place - _OVERHEAD < length <= _MOST_BYTES:
                     self._has_cut_record = True
             at += max(n - _HEADER + 1, 1)
         return self.size
@@ -229,10 +232,16 @@ class Walker:
     def _find_boundaries(self, at: int) -> None:
         """Goes through the file once: behind the last damage, all that is left is known by its reaching the end."""
         known = [self.size]
+        bad = [at - 1]  # where bad frames begin
+        cut = False  # whether a record was passed that the end of the file cuts
         while (start := self.next_frame(at)) < self.size:
+            if self._has_cut_record and not cut:  # unless it lies in the data of one record with a bad header
+                ends = (self.crc_matches(one + _HEADER, start - _FOOTER) for one in bad[:_CHAINS])
+                cut = self._has_cut_record = not any(ends)
             at, frames = self.chain(start)
+            bad.append(at)
             self._runs.append(Doubt(frames, start, at))
-            if at == self.size and not self._has_cut_record:
+            if at == self.size and not cut:
                 self.whole_from = start
                 known.append(start)
         # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.
