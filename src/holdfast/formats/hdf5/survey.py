@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import HoldfastError
 from ...schema import as_code
+from .filters import filter_name
 from .shard import HDF5Shard
 from .types import describe
 from .walk import Thing, open_file, reason_of, text_of, walk
@@ -17,20 +18,6 @@ from .walk import Thing, open_file, reason_of, text_of, walk
 if TYPE_CHECKING:
     from .child import Voice
 
-_FILTERS = {
-    h5py.h5z.FILTER_DEFLATE: "gzip",
-    h5py.h5z.FILTER_SHUFFLE: "shuffle",
-    h5py.h5z.FILTER_FLETCHER32: "fletcher32",
-    h5py.h5z.FILTER_SZIP: "szip",
-    h5py.h5z.FILTER_NBIT: "nbit",
-    h5py.h5z.FILTER_SCALEOFFSET: "scaleoffset",
-    32000: "lzf",
-    32001: "blosc",
-    32004: "lz4",
-    32008: "bitshuffle",
-    32015: "zstd",
-    32026: "blosc2",
-}
 _CLASSES = {
     h5py.h5t.INTEGER: "integer",
     h5py.h5t.FLOAT: "float",
@@ -115,7 +102,7 @@ def _type(dataset: h5py.Dataset, kind: h5py.h5t.TypeID) -> str:
 
 def _filter(found: tuple[Any, ...]) -> str:
     code, _, values = found[:3]
-    name = _FILTERS.get(code, f"filter {code}")
+    name = filter_name(code)
     return f"{name} {values[0]}" if code == h5py.h5z.FILTER_DEFLATE and values else name
 
 
