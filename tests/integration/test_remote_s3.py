@@ -87,4 +87,4 @@ def test_what_is_not_there(store: Store, tmp_path: Path) -> None:
         "s3://no-bucket/a.tfrecord": "the store has no such file",
     }
     found = store.read(tmp_path / "cache", *([url] for url in expected))
-    assert [one["error"] for one in found] == [f"InputError: {url}: {why}" for url, why in expected.items()]
+    assert [one["error"] for one in found] == [f"MissingFileError: {url}: {why}" for url, why in expected.items()]
