@@ -70,7 +70,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # torch's fetcher, which calls this, knows whether the loader makes batches; nothing else tells.
-        if self.batched and sys._getframe(1).f_locals.get("auto_collation") is True:
+        if self.batched and _is_torch_fetcher(caller := sys._getframe(1)) and _local(caller, "auto_collation") is True:
             raise TypeError(
                 "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
                 "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
@@ -165,11 +165,25 @@ def _loader_number(info: Any) -> int:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_worker_loop":
         frame = frame.f_back
-    results: Any = None if frame is None else frame.f_locals.get("data_queue")
+    results: Any = None if frame is None else _local(frame, "data_queue")
     try:
         return os.fstat(results._writer.fileno()).st_ino
     except (AttributeError, OSError):
         return int(info.seed) - int(info.id)
+
+
+def _is_torch_fetcher(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
+
+
+def _local(frame: FrameType, name: str) -> Any:
+    """A local variable of a frame. Before Python 3.13 a frame keeps the dict of all of them once it was asked for, and
+    with it every object that they had: it is emptied."""
+    found = frame.f_locals
+    value = found.get(name)
+    if isinstance(found, dict):
+        found.clear()
+    return value
 
 
 class _Pass:

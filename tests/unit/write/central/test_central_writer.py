@@ -345,7 +345,7 @@ def test_addresses_that_make_no_sense(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wanted a task's name"):
         connect(out.folder, "a/b")
     shutil.rmtree(out.folder)
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="schema.json: cannot open"):
         out.server().start()
 
 
