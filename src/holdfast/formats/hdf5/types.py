@@ -69,7 +69,9 @@ def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         return
     found = column_of(dtype, shape)
     want, got = _value(column), _value(found)
-    if isinstance(column, Ragged) != isinstance(found, Ragged) or type(want) is not type(got):
+    # A whole number is a float, too: a metric of a log may have begun as an int.
+    is_same = type(want) is type(got) or (isinstance(want, Float32) and isinstance(got, Int64))
+    if isinstance(column, Ragged) != isinstance(found, Ragged) or not is_same:
         raise Unfit(f"holds {found!r}, wanted {column!r}")
     if isinstance(column, Ragged):
         if column.depth > 1:
