@@ -81,7 +81,7 @@ class Page:
             check=False,
         )
         got = done.stdout.decode(errors="replace")
-        if done.returncode == command.exit_code and matches(command.output, got):
+        if done.returncode == command.exit_code and matches(command.output, got, numbers_vary=command.numbers_vary):
             return []
         wanted = f"--- wanted, with exit code {command.exit_code}\n{command.output}"
         return [
