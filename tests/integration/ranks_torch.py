@@ -54,7 +54,7 @@ def generated(workers: int, *, split: bool) -> Any:
     from datasets.distributed import split_dataset_by_node
 
     data = samples().torch()
-    generator = IterableDataset.from_generator(lambda: ({"id": int(sample["id"])} for sample in data))
+    generator = IterableDataset.from_generator(lambda: iter(data))
     if split:
         generator = split_dataset_by_node(generator, distributed.get_rank(), distributed.get_world_size())
     return two_passes(torch.utils.data.DataLoader(generator, batch_size=BATCH, num_workers=workers))

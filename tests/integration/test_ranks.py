@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_cases import started
+from log_cases import free_ports, started
 from ranks import BATCH, SAMPLES, SCHEMA, make
 
 import holdfast as hold
@@ -18,7 +18,13 @@ import holdfast as hold
 HERE = Path(__file__).parent
 RANKS = 2
 TIMEOUT_S = 200.0
-OFFLINE = {"HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true", "TRANSFORMERS_VERBOSITY": "error"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "ACCELERATE_USE_CPU": "true",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 ACCELERATE = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", RANKS, "--num_machines", 1]
 ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS]
@@ -27,7 +33,7 @@ pytestmark = [
     pytest.mark.timeout(TIMEOUT_S + 100),
     *(
         pytest.mark.skipif(find_spec(name) is None, reason=f"needs the Python package {name}")
-        for name in ("torch", "accelerate", "transformers", "datasets", "lightning", "torchdata")
+        for name in ("torch", "accelerate", "transformers", "datasets", "lightning", "torchdata", "jax", "ray")
     ),
 ]
 
@@ -51,9 +57,9 @@ def orders(data: Path) -> list[list[int]]:
     return found
 
 
-def run(data: Path, out: Path, *command: object, name: str = "ledger") -> Found:
+def run(data: Path, out: Path, *command: object, after: tuple[object, ...] = (), name: str = "ledger") -> Found:
     """What the ranks wrote into their ledgers."""
-    with started(*command, data, out, HF_HOME=str(out / "cache"), **OFFLINE) as process:
+    with started(*command, data, out, *after, HOME=str(out), HF_HOME=str(out / "cache"), **OFFLINE) as process:
         said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, said.decode()
     return [json.loads((out / f"{name}-{rank}.json").read_text()) for rank in range(RANKS)]
@@ -234,3 +240,23 @@ def test_batches_that_accelerate_cuts_wrongly_are_refused(accelerate: Found) -> 
     """The first rank alone reads."""
     assert "InputError: accelerate with dispatch_batches=True: expected batches of 8" in accelerate[0]["shortened"]
     assert "Leave the loader out of accelerator.prepare()" in accelerate[0]["shortened"]
+
+
+# ---- JAX and Ray -------------------------------------------------------------------------------------------
+
+
+def test_jax(data: Path, orders: list[list[int]], tmp_path: Path) -> None:
+    coordinator = f"localhost:{free_ports(1)[0]}"
+    other = [HERE / "ranks_jax.py", data, tmp_path, 1, coordinator]
+    with started(*other) as process:
+        ledgers = run(data, tmp_path, HERE / "ranks_jax.py", after=(0, coordinator))
+        process.communicate(timeout=TIMEOUT_S)
+    assert [ledger["said"] for ledger in ledgers] == [f"rank {rank} of 2 (jax.distributed)" for rank in range(RANKS)]
+    check_once([ledger["jax"]["passes"] for ledger in ledgers], orders)
+
+
+def test_ray(data: Path, orders: list[list[int]], tmp_path: Path) -> None:
+    """Its workers have no launcher's variables. A function and a class that use holdfast go to a process of Ray's."""
+    ledgers = run(data, tmp_path, HERE / "ranks_ray.py")
+    assert [ledger["said"] for ledger in ledgers] == [f"rank {rank} of 2 (Ray Train)" for rank in range(RANKS)]
+    check_once([ledger["ray"]["passes"] for ledger in ledgers], orders)
