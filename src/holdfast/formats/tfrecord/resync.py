@@ -106,7 +106,7 @@ def _recover(walker: Walker, at: int, keep_doubtful: bool) -> Recovery:
             sure = walker.in_step(end) == walker.size or walker.one_byte_wrong(at, length)
         else:
             sure = walker.past_written_length(at, end, walker.one_byte_wrong(at, length))
-        if sure:
+        if sure and not walker.is_crossed(at, end):
             return Recovery(end, 1)
     if end is not None and end > walker.size:
         # The rest of the file is this record's, or bytes are missing from it. Whatever looks like records in there may
@@ -283,6 +283,27 @@ class Walker:
         while boundary < end <= self.size:
             boundary = self.frame_end(boundary) or self.boundary_after(boundary)
         return end == boundary
+
+    def is_crossed(self, at: int, end: int) -> bool:
+        """Whether a good header in the record at `at` leads past its `end`, to records in step up to the file's end.
+
+        Frames in the data of a record end before it does. Such a header is that of the next record, drawn into this one
+        by bytes that were taken out of it: then what begins at `end` is data of the next record.
+        """
+        place = at
+        while place + 1 < end:
+            n = self._read_into(place + 1, memoryview(self._walk)[: end + _HEADER - place - 2])
+            found = codec.find_header(self._walk, 0, n)
+            if found < 0:
+                place += max(n - _HEADER + 1, 1)
+                continue
+            place += 1 + found
+            length = self.length_at(place)
+            if length is not None:
+                reached = place + _OVERHEAD + length
+                if end < reached <= self.size and self.in_step(reached) == self.size:
+                    return True
+        return False
 
     def past_written_length(self, at: int, end: int, sure: bool) -> bool:
         """Whether records stand in step from `end` on, where the record at `at` ends as its corrected header says.
