@@ -154,8 +154,10 @@ def _known(shape: Any) -> list[int]:
 def _element_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
     settings = dataset._settings
     made_by_functions = any(function.kind == "map" for function in settings.functions)
-    padded = settings.batched and settings.how == "pad"
-    collated = settings.batched and settings.how == "ragged" and settings.functions  # fixed shapes, too, are lists then
+    padded = settings.batched and settings.collate == "pad"
+    collated = (
+        settings.batched and settings.collate == "ragged" and settings.functions
+    )  # fixed shapes, too, are lists then
     if not (made_by_functions or padded or collated):
         spec_of = _batch_spec if settings.batched else _sample_spec
         rows = _fixed_rows(dataset)
@@ -174,7 +176,7 @@ def _fixed_rows(dataset: Dataset) -> int | None:
     may_shrink = settings.on_corrupt == "skip" or any(
         function.kind == "filter" or function.on_error == "skip" for function in settings.functions
     )
-    if not settings.batched or settings.even == "none" or may_shrink:
+    if not settings.batched or settings.remainder == "keep" or may_shrink:
         return None
     return cut_of(settings, dataset._launch().world).batch
 
@@ -229,7 +231,7 @@ def _seen_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
 
 def _first_rows(dataset: Dataset) -> Any:
     here = tuple(replace(function, where="inline", workers=0) for function in dataset._settings.functions)
-    with dataset._with(functions=here, cache=None, prefetch_bytes=0, repeat=1).iterate() as begun:
+    with dataset._with(functions=here, cache=None, prefetch_batches=0, prefetch_bytes=0, repeat=1).iterate() as begun:
         for rows in begun:
             if not dataset._settings.batched or not isinstance(rows, Mapping) or _has_rows(rows):
                 return rows
@@ -238,7 +240,7 @@ def _first_rows(dataset: Dataset) -> Any:
 
 def _has_free_shape(column: Column | None, settings: Settings) -> bool:
     """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
-    if settings.how == "pad":
+    if settings.collate == "pad":
         return not isinstance(column, Value)
     return not settings.batched and isinstance(column, Ragged)
 

@@ -35,7 +35,7 @@ LOADERS = {"torch": torch.utils.data.DataLoader, "holdfast": holdfast.torch.Data
 def dataset(ask: dict[str, Any]) -> hold.Dataset:
     ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).limits(memory="200MB")
     if ask.get("where"):
-        ds = ds.map(doubled, workers=1, where=ask["where"])
+        ds = ds.map(doubled, num_workers=1, where=ask["where"])
     if ask.get("shard"):
         ds = ds.shard("auto" if ask["shard"] == "auto" else tuple(ask["shard"]))
     if ask.get("batch", 16):
@@ -311,7 +311,7 @@ def under_a_launcher(ask: dict[str, Any]) -> Any:
 
 def dropped(ask: dict[str, Any]) -> Any:
     before = leftovers.take()
-    ds = dataset(ask).map(doubled, workers=2).prefetch("1MB")
+    ds = dataset(ask).map(doubled, num_workers=2).prefetch("1MB")
     data = ds.torch()
     one = iter(data)
     next(one)

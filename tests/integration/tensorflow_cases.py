@@ -169,7 +169,7 @@ def every_column(ask: dict[str, Any]) -> Any:
     if ask["mapped"]:
         ds = ds.map(dict)
     if ask["how"] != "samples":
-        ds = ds.batch(4, how=ask["how"])
+        ds = ds.batch(4, collate=ask["how"])
     with ds.iterate() as it:
         want = [{name: as_lists(value) for name, value in rows.items()} for rows in it]
     made = ds.tf()
@@ -193,7 +193,7 @@ def nested(ask: dict[str, Any]) -> Any:
     def lists(sample: dict[str, Any]) -> dict[str, Any]:
         return {"id": sample["id"], "two": np.full((int(sample["id"]) % 3, 2), 7.0, np.float32)}
 
-    made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, how="ragged").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, collate="ragged").tf()
     return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
 
 
@@ -207,7 +207,12 @@ def squared(sample: dict[str, Any]) -> dict[str, Any]:
 
 def mapped(ask: dict[str, Any]) -> Any:
     """Functions are asked what they make; all they make arrives."""
-    ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).map(squared, workers=2).batch(16, drop_last=ask["drop_last"])
+    ds = (
+        hold.read(ask["folder"], SCHEMA)
+        .shuffle(seed=7)
+        .map(squared, num_workers=2)
+        .batch(16, drop_last=ask["drop_last"])
+    )
     made = ds.tf()
     return {"spec": described(made), "ids": ids(made)}
 
@@ -217,7 +222,7 @@ def told_spec(ask: dict[str, Any]) -> Any:
         return {"id": sample["id"], "x": np.zeros(int(sample["id"]) + 1, np.float32)}
 
     ds = hold.read(ask["folder"], SCHEMA).map(grow)
-    padded = ds.batch(3, how="pad").tf()
+    padded = ds.batch(3, collate="pad").tf()
     single = ds.tf(spec={"x": tf.TensorSpec([None], tf.float32)})
     try:
         ds.tf(spec={"y": tf.TensorSpec([None], tf.float32)})
@@ -237,7 +242,7 @@ def padded_and_filtered(ask: dict[str, Any]) -> Any:
     ds = hold.read(ask["folder"], SCHEMA).take(12)
     found = []
     for most in (3, 0):
-        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, how="pad").tf()
+        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, collate="pad").tf()
         found.append([int(batch["tags"].shape[0]) for batch in made])
     return found
 
@@ -249,7 +254,7 @@ def failing(ask: dict[str, Any]) -> Any:
         return {"id": sample["id"]}
 
     before = leftovers.take()
-    made = hold.read(ask["folder"], SCHEMA).map(fail, workers=2).batch(16).prefetch("1MB").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(fail, num_workers=2).batch(16).prefetch("1MB").tf()
     said, seen = "", []
     try:
         for batch in made:
@@ -263,7 +268,7 @@ def failing(ask: dict[str, Any]) -> Any:
 
 def dropped(ask: dict[str, Any]) -> Any:
     """Half-way: threads and files go with TensorFlow's iterator."""
-    made = hold.read(ask["folder"], SCHEMA).map(squared, workers=2).batch(4).prefetch("1MB").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(squared, num_workers=2).batch(4).prefetch("1MB").tf()
     before = leftovers.take()
     one = iter(made.prefetch(2))
     next(one)

@@ -126,12 +126,12 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
     with pytest.raises(
         SchemaError,
         match=r"column 'a': sample 0 of the batch has the shape \(3,\), sample 2 the shape \(5,\): "
-        r'say how="pad" or how="ragged"',
+        r'say collate="pad" or collate="ragged"',
     ):
         column_of([np.zeros(3), np.zeros(3), np.zeros(5)])
     with pytest.raises(SchemaError, match=r"sample 0 of the batch has the shape \(\), sample 1 the shape \(1,\)"):
         column_of([1, [1]])
-    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): say how"):
+    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): say collate"):
         column_of([["x"], ["x", "y"]])
 
 
@@ -170,7 +170,7 @@ def test_samples_are_dicts() -> None:
 def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         collate([])
-    with pytest.raises(ValueError, match="wanted how to be one of"):
+    with pytest.raises(ValueError, match="expected collate to be one of"):
         collate([{"a": 1}], "glue")  # type: ignore[arg-type]
 
 

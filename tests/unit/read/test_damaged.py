@@ -147,7 +147,7 @@ def test_other_ways_in(shards: list[Path]) -> None:
     for other in (
         ds.limits(open_files=1),
         ds.limits(memory=500),
-        ds.map(lambda sample: sample, workers=2),
+        ds.map(lambda sample: sample, num_workers=2),
         ds.prefetch("1MB"),
         pickle.loads(pickle.dumps(ds)),
     ):

@@ -26,7 +26,7 @@ How = Literal["stack", "pad", "ragged"]
 _STRINGS = (bytes, str, bytearray, memoryview)
 _EXACT_STRINGS = frozenset(_STRINGS)
 _PYTHON_NUMBERS = frozenset((int, float, bool))
-_SAY_HOW = 'say how="pad" or how="ragged"'
+_SAY_HOW = 'say collate="pad" or collate="ragged"'
 
 
 def collate(
@@ -44,7 +44,7 @@ def collate(
     Python's int becomes int64 and its float float32, as in a schema; arrays keep their type.
     """
     if how not in (None, "stack", "pad", "ragged"):
-        raise ValueError(f'wanted how to be one of "stack", "pad", "ragged", got {how!r}')
+        raise ValueError(f'expected collate to be one of "stack", "pad", "ragged", got {how!r}')
     if not samples:
         raise ValueError("wanted at least one sample")
     for kind in set(map(type, samples)):
@@ -241,7 +241,7 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
 def _ragged(name: str, items: list[Any], shapes: list[tuple[int, ...]]) -> RaggedColumn:
     inner = [shape[1:] for shape in shapes]
     if len(set(inner)) > 1:
-        raise _unequal(name, shapes, inner, 'only the first size may differ: say how="pad"')
+        raise _unequal(name, shapes, inner, 'only the first size may differ: say collate="pad"')
     return RaggedColumn(_join(items), _splits(items))
 
 

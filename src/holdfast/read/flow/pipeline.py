@@ -45,7 +45,7 @@ def plan_stages(settings: Settings, schema: Schema) -> tuple[list[Stage], list[S
     keeps = [Stage(_work(settings, schema, run, batches=False), run[0]) for run in first]
     gives = [Stage(_work(settings, schema, run, batches=at == makes_batch), run[0]) for at, run in enumerate(second)]
     mapped = bool(before) or settings.cache is not None
-    if makes_batch == -1 and (settings.how == "pad" or mapped):
+    if makes_batch == -1 and (settings.collate == "pad" or mapped):
         gives.insert(0, Stage(_work(settings, schema, [], batches=True), None))
     return keeps, gives
 
@@ -55,7 +55,7 @@ def _work(settings: Settings, schema: Schema, functions: list[Function], *, batc
         functions=tuple(functions),
         seed=settings.seed,
         batches=batches,
-        how=settings.how,
+        how=settings.collate,
         pad_value=settings.pad_value,
         schema=schema,
         mapped=any(one.kind == "map" and one.each == "sample" for one in settings.functions),
@@ -71,7 +71,7 @@ class Pipeline:
         self._halt = halt
         self._losses, self._meter = losses, meter
         self._form: dict[str, Any] = {}
-        self._counts = settings.prefetch_bytes > 0  # only who keeps batches needs to know how large they are
+        self._counts = settings.prefetches  # only who keeps batches needs to know how large they are
 
     def run(self, items: Items, cache: SampleCache | None) -> Items:
         for stage in self._before:

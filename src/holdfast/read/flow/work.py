@@ -20,7 +20,7 @@ from ...formats.empty import empty_batch
 from ...formats.gather import gather_rows
 from ...schema import Schema
 from ..order.chance import key_of
-from ..settings import Function, How
+from ..settings import Collate, Function
 from .collate import collate, pad_columns, rows_of, split_samples
 from .item import Item, Sample
 
@@ -67,7 +67,7 @@ class Work:
     functions: tuple[Function, ...]
     seed: int | None
     batches: bool
-    how: How | None = None
+    how: Collate | None = None
     pad_value: float = 0
     schema: Schema | None = None
     mapped: bool = True
