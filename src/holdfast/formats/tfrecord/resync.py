@@ -233,15 +233,17 @@ class Walker:
         """Goes through the file once: behind the last damage, all that is left is known by its reaching the end."""
         known = [self.size]
         bad = [at - 1]  # where bad frames begin
-        cut = False  # whether a record was passed that the end of the file cuts
+        before_cut: list[int] = []  # those before a record that was passed and that the end of the file cuts
         while (start := self.next_frame(at)) < self.size:
-            if self._has_cut_record and not cut:  # unless it lies in the data of one record with a bad header
-                ends = (self.crc_matches(one + _HEADER, start - _FOOTER) for one in bad[:_CHAINS])
-                cut = self._has_cut_record = not any(ends)
             at, frames = self.chain(start)
+            if self._has_cut_record and (at == self.size or not before_cut):
+                before_cut = before_cut or bad[:_CHAINS]
+                # Unless it lies in the data of one record with a bad header.
+                if any(self.crc_matches(one + _HEADER, start - _FOOTER) for one in before_cut):
+                    self._has_cut_record, before_cut = False, []
             bad.append(at)
             self._runs.append(Doubt(frames, start, at))
-            if at == self.size and not cut:
+            if at == self.size and not self._has_cut_record:
                 self.whole_from = start
                 known.append(start)
         # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.

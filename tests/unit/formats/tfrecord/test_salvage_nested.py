@@ -243,6 +243,15 @@ def test_two_files_with_the_same_bytes(tmp_path: Path) -> None:
     assert read(path, "salvage")[-len(INNER) :] == INNER
 
 
+def test_a_frame_that_was_cut_when_it_was_put_in_is_no_record_that_the_file_cuts(tmp_path: Path) -> None:
+    """By its header it ends behind the end of the file, but it lies in the data of one whole record."""
+    file, damages = make_case(20082424)
+    assert damages == ["header 0"]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(file.data.tobytes())
+    assert read(path, "salvage") == file.records
+
+
 @pytest.mark.parametrize(("seed", "depth"), [(1011823, 3), (1068775, 1)])
 def test_a_header_that_leads_past_the_end_of_the_record_it_lies_in(tmp_path: Path, seed: int, depth: int) -> None:
     """As many bytes are missing from a record as the next one's header has: it seems to end where a frame begins."""
