@@ -65,7 +65,7 @@ class Catalog:
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
     cache:  brings URLs to this machine
-    verify, labels_from_folders, on_corrupt, max_corrupt: as read() has them
+    verify, labels_from_folders, on_corrupt, max_corrupt, keep_doubtful: as read() has them
     progress: called with how many shards of how many are done
     """
 
@@ -81,6 +81,7 @@ class Catalog:
         labels_from_folders: bool = False,
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: int = 100,
+        keep_doubtful: bool = False,
         progress: OnProgress | None = None,
     ) -> None:
         if not specs:
@@ -91,7 +92,7 @@ class Catalog:
         self._given = None if schema is None else check_schema(schema)
         self._cache = cache
         self._verify, self._labels = verify, labels_from_folders
-        self._on_corrupt, self._max_corrupt = on_corrupt, max_corrupt
+        self._on_corrupt, self._max_corrupt, self._keep_doubtful = on_corrupt, max_corrupt, keep_doubtful
         self._small_files: dict[int, Shard] = {}  # no descriptors to be spared, and a list that costs to make
         self._known: list[_Known] = self._look(progress)
         if self._first is None:
@@ -245,7 +246,11 @@ class Catalog:
         try:
             stamp = stamp_of(local)
             mended = open_damaged(
-                local, verify=self._verify, salvage=self._on_corrupt == "salvage", most=self._max_corrupt + 1
+                local,
+                verify=self._verify,
+                salvage=self._on_corrupt == "salvage",
+                most=self._max_corrupt + 1,
+                keep_doubtful=self._keep_doubtful,
             )
             if mended is not None:
                 with mended:
