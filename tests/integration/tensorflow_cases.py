@@ -39,10 +39,11 @@ def ids(batches: Any) -> list[int]:
 
 
 def described(made: Any) -> dict[str, str]:
-    return {
-        name: f"{type(spec).__name__} {spec.shape} {spec.dtype.name}"
-        for name, spec in sorted(made.element_spec.items())
-    }
+    return described_spec(made.element_spec)
+
+
+def described_spec(specs: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{type(spec).__name__} {spec.shape} {spec.dtype.name}" for name, spec in sorted(specs.items())}
 
 
 def left(before: leftovers.Picture) -> dict[str, list[str]]:
@@ -197,6 +198,32 @@ def nested(ask: dict[str, Any]) -> Any:
     return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
 
 
+def structures(ask: dict[str, Any]) -> Any:
+    """Tuples and nested dicts, with lists and strings in them; and batches of no samples."""
+
+    def nest(sample: dict[str, Any]) -> Any:
+        return {"a": sample["emb"], "deep": {"name": sample["name"], "tags": sample["tags"]}}, (sample["id"],)
+
+    ds = dataset(ask | {"batch": 0})
+    made = ds.map(nest).filter(lambda sample: sample[1][0] % 50 == 0).batch(16, collate="ragged").tf()
+    x, (number,) = made.element_spec
+    found = [int(i) for _, (numbers,) in made for i in numbers]
+    given = (tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.int64))
+    pairs = ds.map(lambda sample: (sample["name"], sample["tags"]))
+    try:
+        pairs.tf(spec={"x": given[0]})
+        wrong = ""
+    except hold.errors.SchemaError as error:
+        wrong = str(error)
+    return {
+        "spec": described_spec({"a": x["a"], "name": x["deep"]["name"], "tags": x["deep"]["tags"], "id": number}),
+        "batches": sum(1 for _ in made),
+        "ids": found,
+        "given": [len(tags) for _, tags in pairs.tf(spec=given)],
+        "wrong": wrong,
+    }
+
+
 CALLS: list[int] = []
 
 
@@ -330,7 +357,10 @@ def fit(ask: dict[str, Any]) -> Any:
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), Seen(), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
-    made = dataset(ask).tf().map(lambda batch: (batch["emb"], tf.cast(batch["id"], tf.float32)))
+    if ask.get("tuples"):  # nothing between the functions of a sample and fit
+        made = dataset(ask | {"batch": 0}).map(lambda one: (one["emb"], np.float32(one["id"]))).batch(16).tf()
+    else:
+        made = dataset(ask).tf().map(lambda batch: (batch["emb"], tf.cast(batch["id"], tf.float32)))
     ends: list[int] = []
     model.fit(
         made,
@@ -359,6 +389,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         resumed,
         rich,
         samples,
+        structures,
         told_spec,
     )
 }

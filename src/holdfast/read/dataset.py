@@ -140,7 +140,11 @@ class Dataset:
         timeout: float | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset:
-        """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch. Both are dicts.
+        """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch.
+
+        What is read is a dict. A function may return a dict or a tuple, also nested: (x, y) goes into Keras' fit() and
+        torch's loops as it is, and a batch has the structure of its samples. A list is a value. Functions after it get
+        the whole tuple as their one argument.
 
         where:    "inline", "threads" (when num_workers is given), or "processes" for functions that hold the GIL
         on_error: "skip" leaves out what the function failed on, up to `max_errors` (a number, or a fraction below 1)
