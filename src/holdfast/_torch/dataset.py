@@ -199,7 +199,7 @@ class TorchDataset(IterableDataset[Any]):
 
 
 _UNPREPARED = (
-    'Leave the loader out of accelerator.prepare(): .shard("auto", even="pad") gives each rank its own part of the data'
+    'Leave the loader out of accelerator.prepare(): .shard("auto", remainder="pad") gives each rank its own part'
 )
 
 
