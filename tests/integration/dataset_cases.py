@@ -23,6 +23,9 @@ import holdfast as hold
 import holdfast.torch
 import leftovers
 import line_server
+from dtype_making import ROWS, bits_of, made
+from dtype_making import SCHEMA as COLUMNS
+from holdfast.formats.columns import RaggedColumn
 from holdfast.torch import Ragged
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "read"))
@@ -35,7 +38,7 @@ LOADERS = {"torch": torch.utils.data.DataLoader, "holdfast": holdfast.torch.Data
 def dataset(ask: dict[str, Any]) -> hold.Dataset:
     ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).limits(memory="200MB")
     if ask.get("where"):
-        ds = ds.map(doubled, workers=1, where=ask["where"])
+        ds = ds.map(doubled, num_workers=1, where=ask["where"])
     if ask.get("shard"):
         ds = ds.shard("auto" if ask["shard"] == "auto" else tuple(ask["shard"]))
     if ask.get("batch", 16):
@@ -221,6 +224,38 @@ def mapped(ask: dict[str, Any]) -> Any:
     return ids(got)
 
 
+def dtypes(ask: dict[str, Any]) -> Any:
+    """Which columns of any dtype and shape are not the same, bit by bit, on each way to the trainer."""
+    data = made(np.random.default_rng(12), ROWS)
+    folder = Path(ask["folder"]).with_name("dtypes.hold")
+    with hold.write(folder, COLUMNS).part("a") as part:
+        part.extend(data)
+    ds = hold.read(folder).batch(ROWS)
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    found = {"alone": _other(data, ds.torch())}
+    for name, make_loader in LOADERS.items():
+        found[name] = _other(data, make_loader(ds.torch(), batch_size=None, num_workers=1))
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    found["parcels"] = _other(data, LOADERS["holdfast"](ds.torch(), batch_size=None, num_workers=1))
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    fixed = {name: column for name, column in COLUMNS.items() if not isinstance(column, hold.Ragged)}
+    samples = hold.read(folder, fixed).torch_map()
+    [batch] = torch.utils.data.DataLoader(samples, batch_size=ROWS, num_workers=1)  # torch collates
+    found["torch_map"] = [name for name in fixed if bits_of(batch[name].numpy()) != bits_of(data[name])]
+    return found
+
+
+def _other(data: dict[str, Any], batches: Any) -> list[str]:
+    [batch] = batches
+    return [name for name in data if bits_of(_column(batch[name])) != bits_of(data[name])]
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, Ragged):
+        return RaggedColumn(_column(value.values), value.row_splits.numpy())
+    return value.numpy()
+
+
 def misused(ask: dict[str, Any]) -> Any:
     """A loader over what it would read wrongly: what it says, or how many samples it gave."""
     ds, options = dataset(ask), {"num_workers": ask.get("num_workers", 0)}
@@ -277,6 +312,27 @@ def forms(ask: dict[str, Any]) -> Any:
     }
 
 
+def in_pairs(sample: dict[str, Any]) -> Any:
+    return {"emb": sample["emb"], "deep": (sample["name"], sample["tags"].tolist())}, sample["id"]
+
+
+def structures(ask: dict[str, Any]) -> Any:
+    """The ids of (x, y), in their order, and whether all values are theirs."""
+    ds = dataset(ask | {"batch": 0}).map(in_pairs)
+    ds = ds.batch(16, collate="ragged") if ask.get("batch", 16) else ds
+    whole, found = True, []
+    for x, y in loader(ask, ds.torch()):
+        names, tags = x["deep"]
+        embs, lists = (x["emb"].rows(), tags.rows()) if ds._settings.batched else ([x["emb"]], [torch.tensor(tags)])
+        names = names if ds._settings.batched else [names]
+        for at, number in enumerate(np.atleast_1d(y.numpy()).tolist()):
+            found.append(number)
+            whole &= names[at] == f"sample {number}".encode()
+            whole &= embs[at].tolist() == [number * 3, number * 3 + 1, number * 3 + 2]
+            whole &= lists[at].tolist() == list(range(number % 4))
+    return {"ids": found, "whole": bool(whole)}
+
+
 def nested(ask: dict[str, Any]) -> Any:
     from holdfast._torch.tensors import batch_to_torch
     from holdfast.formats.columns import RaggedColumn
@@ -311,7 +367,7 @@ def under_a_launcher(ask: dict[str, Any]) -> Any:
 
 def dropped(ask: dict[str, Any]) -> Any:
     before = leftovers.take()
-    ds = dataset(ask).map(doubled, workers=2).prefetch("1MB")
+    ds = dataset(ask).map(doubled, num_workers=2).prefetch("1MB")
     data = ds.torch()
     one = iter(data)
     next(one)
@@ -332,6 +388,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
     for one in (
         alone,
         dropped,
+        dtypes,
         epochs,
         forms,
         killed,
@@ -345,6 +402,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         renewed,
         resumed,
         shared_memory,
+        structures,
         together,
         unbatched,
         under_a_launcher,

@@ -42,6 +42,12 @@ def order(play: Player) -> list[int]:
     return list(found)
 
 
+def test_every_dtype_arrives_as_it_is(play: Player) -> None:
+    """uint16, uint32 and uint64, too, which torch has since 2.3."""
+    ways = ("alone", "torch", "holdfast", "parcels", "torch_map")
+    assert play("dtypes") == {way: [] for way in ways}
+
+
 # ---- one order ---------------------------------------------------------------------------------------------
 
 
@@ -63,6 +69,11 @@ def test_functions_run_in_workers(play: Player, order: list[int], where: str) ->
 def test_the_same_in_our_loader(play: Player, order: list[int]) -> None:
     for workers in (0, 2):
         assert play("loaded", loader="holdfast", num_workers=workers, start="fork") == {"ids": order, "whole": True}
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 0}, {"loader": "holdfast", "num_workers": 2}])
+def test_tuples_and_nested_dicts(play: Player, order: list[int], options: dict[str, Any]) -> None:
+    assert play("structures", start="fork", **options) == {"ids": order, "whole": True}
 
 
 @pytest.mark.parametrize("workers", [0, 2, 3])

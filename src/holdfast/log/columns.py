@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Int64, Ragged, Value, check_schema
+from ..formats.dtypes import Misfit, cast, dtype_of
+from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, Value, check_schema
 from ..write.rows import bytes_in, join_rows, row_of
 
 OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()}
@@ -61,7 +62,7 @@ def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Chec
             if name in columns:
                 if is_presence(columns, name):
                     raise SchemaError(f"column {name!r} says in which rows {_stem(name)!r} is; give yours another name")
-                column = _meet(columns[name], _column_of(name, value) if _may_change(columns[name]) else None)
+                column = _meet(columns[name], _column_of(name, value) if is_int(columns[name]) else None)
             else:
                 found = _column_of(name, value)
                 column = found if is_first else _late(found)
@@ -96,7 +97,7 @@ def fitted(schema: Schema, values: Mapping[str, Any], refuse: Refuse) -> Row:
     for name, column in schema.items():
         if name in row or name in OWN or is_presence(schema, name):
             continue
-        if isinstance(column, (Bytes, Int64)) and column.default is None:
+        if isinstance(column, Value) and not is_float(column) and column.default is None:
             text = f"wanted {column!r}, got nothing, and it cannot be left out without a default"
             refuse(SchemaError(f"column {name!r}: {text}"))
     return row
@@ -129,23 +130,20 @@ def _late(column: Column) -> Column:
         raise SchemaError(f"wanted {column!r} from the first row on: a list cannot be added later")
     if column.default is not None:
         return column
-    return type(column)(*column.shape, default=_nothing(column), codec=column.codec)
+    return column.alike(default=_nothing(column), codec=column.codec)
 
 
 def _nothing(column: Value) -> Any:
     """What is written in the place of a value that is not there."""
-    return math.nan if isinstance(column, Float32) else b"" if isinstance(column, Bytes) else 0
-
-
-def _may_change(there: Column) -> bool:
-    return isinstance(there, Int64)
+    return math.nan if is_float(column) else b"" if isinstance(column, Bytes) else 0
 
 
 def _meet(there: Column, new: Column | None) -> Column:
-    """The column there; but one of floats, if it has ints and gets a float."""
-    if not isinstance(there, Int64) or not isinstance(new, Float32) or new.shape != there.shape:
+    """The column there; but if it has ints and gets a float, one of float64, which has room for both."""
+    if not is_int(there) or new is None or not is_float(new) or new.shape != there.shape:
         return there
-    return Float32(*there.shape, default=None if there.default is None else math.nan, codec=there.codec)
+    default = None if there.default is None else math.nan
+    return Array("float64", there.shape, default=default, codec=there.codec)
 
 
 def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]:
@@ -157,7 +155,7 @@ def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]
                 columns[name] = _late(column)
                 continue
             met = _meet(columns[name], column)
-            if not _is_like(met, column) and not (isinstance(met, Float32) and isinstance(column, Int64)):
+            if not _takes(met, column):
                 raise SchemaError(f"column {name!r} is {columns[name]!r} there, got {column!r}")
             columns[name] = met
         except SchemaError as error:
@@ -165,10 +163,15 @@ def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]
     return columns, wrong
 
 
-def _is_like(one: Column, other: Column) -> bool:
-    if isinstance(one, Ragged) or isinstance(other, Ragged):
-        return one == other
-    return isinstance(one, type(other)) and one.shape == other.shape
+def _takes(there: Column, ours: Column) -> bool:
+    """Whether rows that fit our column can be written as the one there."""
+    if isinstance(there, Ragged) or isinstance(ours, Ragged):
+        return there == ours
+    if there.shape != ours.shape:
+        return False
+    if is_float(there):
+        return isinstance(ours, Array)
+    return is_int(ours) and dtype_of(there) == dtype_of(ours) if is_int(there) else isinstance(ours, Bytes)
 
 
 def _column_of(name: str, value: Any) -> Column:
@@ -188,21 +191,30 @@ def _column_of(name: str, value: Any) -> Column:
 
 
 def _fitted(name: str, column: Column, value: Any) -> Any:
-    return _number(name, column, value) if isinstance(column, (Float32, Int64)) else row_of(name, column, value)
+    return _number(name, column, value) if isinstance(column, Array) else row_of(name, column, value)
 
 
-def _number(name: str, column: Value, value: Any) -> Any:
+def is_float(column: Column) -> TypeGuard[Array]:
+    return isinstance(column, Array) and dtype_of(column).kind == "f"
+
+
+def is_int(column: Column) -> TypeGuard[Array]:
+    return isinstance(column, Array) and dtype_of(column).kind != "f"
+
+
+def _number(name: str, column: Array, value: Any) -> Any:
     array = _array(name, value)
-    kinds = "fiub" if isinstance(column, Float32) else "iub"
+    kinds = "fiub" if is_float(column) else "iub"
     if array.shape != column.shape or array.dtype.kind not in kinds:
         got = f"{array.dtype} of the shape {array.shape}" if array.shape or column.shape else f"{value!r}"
         raise SchemaError(f"column {name!r}: wanted {column!r}, got {got}")
-    if isinstance(column, Float32):
+    if is_float(column):
         with np.errstate(over="ignore"):  # a loss that has run away is what one wants to see: it is inf
-            return array.astype(np.float32)
-    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"column {name!r}: wanted {column!r}, got {int(array.max())}")
-    return array.astype(np.int64)
+            return array.astype(dtype_of(column))
+    try:
+        return np.array(cast(array, dtype_of(column)))
+    except Misfit as error:
+        raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
 
 
 def _array(name: str, value: Any) -> Any:
@@ -256,8 +268,8 @@ def joined(schema: Schema, rows: list[Row]) -> dict[str, Any]:
 def _joined(schema: Schema, name: str, column: Column, rows: list[Row]) -> Any:
     if is_presence(schema, name):
         return np.array([_stem(name) in row for row in rows], np.int64)
-    if isinstance(column, (Float32, Int64)):
-        dtype = np.float32 if isinstance(column, Float32) else np.int64
+    if isinstance(column, Array):
+        dtype = dtype_of(column)
         gap = _nothing(column) if column.default is None else column.default
         missing = np.broadcast_to(np.asarray(gap, dtype), column.shape)
         with np.errstate(over="ignore"):

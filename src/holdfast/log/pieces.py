@@ -12,13 +12,13 @@ from ..errors import HoldfastError, InputError, MissingFileError, SchemaError, T
 from ..formats.hdf5.layout import check_keys
 from ..formats.schema_json import first_difference
 from ..read.entry import read
-from ..schema import Column, Float32, Int64
+from ..schema import Column, Int64
 from ..write.manifest import read_manifests
 from ..write.names import Format
 from ..write.out import Out, write
 from ..write.record import PartRecord
 from ..write.remote.out import RemoteOut
-from .columns import OWN, Refuse, Row, Schema, add_presence, check_own, grown, joined, united
+from .columns import OWN, Refuse, Row, Schema, add_presence, check_own, grown, is_float, is_int, joined, united
 
 _STEP: dict[str, Column] = {"step": Int64(), "worker": Int64()}
 
@@ -31,13 +31,15 @@ class Pieces:
     n_pieces   how many it has committed, before and now
     """
 
-    def __init__(self, folder: str, worker: int, format: Format, storage: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: str, worker: int, format: Format, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = folder
         self.schema: Schema | None = None
         self.last_step: int | None = None
         self.n_pieces = 0
         self.rows: list[Row] = []
-        self._worker, self._format, self._storage = worker, format, storage
+        self._worker, self._format, self._storage = worker, format, storage_options
         self._out: Out | None = None
         self._tried = False
         self._forgotten = 0  # rows of that try, given up since
@@ -48,7 +50,7 @@ class Pieces:
     def open(self, schema: Schema) -> None:
         """Makes the folder, or adds to the columns of the one there. SchemaError: they contradict each other."""
         try:
-            self._begin(write(self.name, schema, storage=self._storage))
+            self._begin(write(self.name, schema, storage_options=self._storage))
         except SchemaError:
             if not self.open_if_there():
                 raise
@@ -66,14 +68,14 @@ class Pieces:
         """The first row says what the columns are, unless another worker's was there before."""
         schema, _ = grown(dict(OWN), values, refuse, self._check)
         try:
-            self._begin(write(self.name, schema, storage=self._storage))
+            self._begin(write(self.name, schema, storage_options=self._storage))
         except SchemaError:
             if not self.open_if_there():
                 raise
 
     def open_if_there(self) -> bool:
         try:
-            out = write(self.name, storage=self._storage)
+            out = write(self.name, storage_options=self._storage)
         except MissingFileError:
             return False
         self._begin(out)
@@ -93,7 +95,7 @@ class Pieces:
             check_keys(schema)
             return
         for name, column in (self.schema or {}).items():
-            if isinstance(column, Int64) and isinstance(schema[name], Float32):
+            if is_int(column) and is_float(schema[name]):
                 raise _ints_before(name)
 
     def _count(self) -> int:
@@ -125,7 +127,7 @@ class Pieces:
 
     def _highest(self, where: str | Path) -> int:
         """This worker's last step in a file."""
-        with read(where, _STEP, storage=self._storage).shard(None).batch(10_000).iterate() as batches:
+        with read(where, _STEP, storage_options=self._storage).shard(None).batch(10_000).iterate() as batches:
             steps = [batch["step"][batch["worker"] == self._worker] for batch in batches]
         return max(int(one.max()) for one in steps if len(one))
 
@@ -164,9 +166,9 @@ class Pieces:
         """After an error: somebody may have removed the folder. Rows that come later need one all the same."""
         assert self.schema is not None
         try:
-            write(self.name, storage=self._storage)
+            write(self.name, storage_options=self._storage)
         except MissingFileError:
-            self._out = write(self.name, self.schema, storage=self._storage)
+            self._out = write(self.name, self.schema, storage_options=self._storage)
             self.n_pieces, self._tried, self._forgotten = 0, False, 0
 
     def _agree(self) -> list[SchemaError]:
@@ -188,7 +190,7 @@ class Pieces:
         """A float where there were ints is read from HDF5 parts; in TFRecord parts they are lists of ints."""
         assert self._out is not None
         there = self._out.schema.items()
-        names = [name for name, one in there if isinstance(one, Int64) and isinstance(columns[name], Float32)]
+        names = [name for name, one in there if is_int(one) and is_float(columns[name])]
         has_lists = bool(names) and any(record.format == "tfrecord" for record in self._out.parts())
         return {name: _ints_before(name) for name in names} if has_lists else {}
 

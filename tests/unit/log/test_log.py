@@ -203,24 +203,26 @@ def test_a_metric_that_appears_later(tmp_path: Path, every_rows: int) -> None:
 
 @pytest.mark.parametrize("every_rows", [1, 100])
 def test_an_int_that_becomes_a_float(tmp_path: Path, every_rows: int) -> None:
+    many = 2**40 + 1  # more than a float of 32 bits can tell from its neighbour
     with log(tmp_path, every_rows=every_rows) as book:
-        book(0, lr=1, pair=[1, 2])
+        book(0, lr=many, pair=[1, 2])
         book(1, lr=0.5, pair=[0.5, 2])
-        book(2, lr=3, late=1)
+        book(2, lr=many, late=1)
         book(3, lr=True, late=1.5)
-    found = rows(tmp_path / "run.hold", "lr", "pair", "late", "late_present")
-    assert repr(found) == repr(
+    assert hold.write(tmp_path / "run.hold").schema["lr"] == hold.Array("float64")
+    gap = [np.nan, np.nan]
+    assert repr(rows(tmp_path / "run.hold", "lr", "pair", "late", "late_present")) == repr(
         [
-            (1.0, [1.0, 2.0], np.nan, 0),
+            (float(many), [1.0, 2.0], np.nan, 0),
             (0.5, [0.5, 2.0], np.nan, 0),
-            (3.0, [np.nan] * 2, 1.0, 1),
-            (1.0, [np.nan] * 2, 1.5, 1),
+            (float(many), gap, 1.0, 1),
+            (1.0, gap, 1.5, 1),
         ]
     )
     target = tmp_path / "all.h5"
     hold.write(tmp_path / "run.hold").consolidate(target)
     with hold.read(str(target)).shard(None).batch(9).iterate() as batches:
-        assert [batch["lr"].tolist() for batch in batches] == [[1.0, 0.5, 3.0, 1.0]]
+        assert [batch["lr"].tolist() for batch in batches] == [[many, 0.5, many, 1.0]]
 
 
 def test_ints_of_tfrecord_parts_stay_ints(tmp_path: Path) -> None:

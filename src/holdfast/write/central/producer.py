@@ -24,9 +24,9 @@ from ...errors import (
     WriteError,
 )
 from ...formats.schema_json import schema_from_json
+from ...formats.tfrecord.encoding import buffers_of
 from ...schema import Column
 from ..failpoints import failpoint
-from ..fit import checked
 from ..names import check_task
 from ..stage import Stage
 from .arena import NO_SLOT, SLOT
@@ -110,11 +110,11 @@ class Producer:
 
     # ---- rows
 
-    def put(self, /, *, timeout: float | None = None, **sample: Any) -> None:
+    def append(self, /, *, timeout: float | None = None, **sample: Any) -> None:
         """One sample: a value for every column. Blocks while the server is behind.
 
         ServerLostError, DiskFullError: there was no room for it within the timeout. It is not in: try it again, or go
-        on later from next_seq. (With a column called `timeout`, use put_many.)
+        on later from next_seq. (With a column called `timeout`, use extend.)
         """
         with self._turn:
             self._check()
@@ -122,13 +122,13 @@ class Producer:
             if self._stage.add(sample) or self._stage.rows + self._chunk.rows >= self._layout.chunk_rows:
                 self._unstage(timeout)
 
-    def put_many(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
+    def extend(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
         """Many: columns of equal length. After an error next_seq tells how many of them are in."""
         with self._turn:
             self._check()
             if not isinstance(columns, Mapping):
                 raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
-            buffers, rows = self._plain(columns) or checked(self.schema, columns)
+            buffers, rows = self._plain(columns) or buffers_of(self.schema, columns)
             self._make_room(timeout)
             self._unstage(timeout)
             at = 0
@@ -137,8 +137,6 @@ class Producer:
                 at = self._chunk.add(buffers, at, rows)
                 if self._chunk.is_full:
                     self._frame(timeout)
-
-    extend = put_many
 
     def _plain(self, columns: Mapping[str, Any]) -> tuple[list[Any], int] | None:
         """What needs no look at its values: arrays of the very types and shapes that the schema names."""
@@ -158,7 +156,7 @@ class Producer:
     def _unstage(self, timeout: float | None) -> None:
         if not self._stage.rows:
             return
-        buffers, rows = checked(self.schema, self._stage.take())
+        buffers, rows = buffers_of(self.schema, self._stage.take())
         at = 0
         while at < rows:
             at = self._chunk.add(buffers, at, rows)
