@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .read.entry import mix as mix
     from .read.entry import read as read
     from .report.progress import progress as progress
+    from .schema import Array as Array
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Array": "schema",
     "Bytes": "schema",
     "Dataset": "read.dataset",
     "Explanation": "diagnose.explain.explanation",

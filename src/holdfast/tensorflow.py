@@ -26,7 +26,7 @@ from holdfast.read.dataset import Dataset
 from holdfast.read.flow.samples import leaves, map_leaves, tuple_like
 from holdfast.read.iteration import Iteration, cut_of
 from holdfast.read.settings import Settings, whole
-from holdfast.schema import Bytes, Column, Float32, Ragged, Value
+from holdfast.schema import Array, Bytes, Column, Ragged, Value
 
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
@@ -206,7 +206,7 @@ def _shape(column: Value) -> tuple[int, ...]:
 
 
 def _dtype(column: Value) -> Any:
-    return tf.string if isinstance(column, Bytes) else tf.float32 if isinstance(column, Float32) else tf.int64
+    return tf.as_dtype(column.dtype) if isinstance(column, Array) else tf.string
 
 
 # ---- what functions make of them

@@ -53,6 +53,10 @@ def play(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
 # ---- forms -------------------------------------------------------------------------------------------------
 
 
+def test_every_dtype_arrives_as_it_is(play: Player) -> None:
+    assert play("dtypes") == {"batch": [], "sample": []}
+
+
 def test_all_columns_in_their_order(play: Player) -> None:
     assert play("read") == {
         "ids": play("order"),

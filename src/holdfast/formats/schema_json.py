@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
+from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
 
-_TYPES: dict[str, type[Value]] = {kind.type_name: kind for kind in (Bytes, Float32, Int64)}
+_TYPES: dict[str, type[Value]] = {kind.__name__: kind for kind in (Array, Bytes, Float32, Int64)}
 
 
 def schema_to_json(schema: Schema, *, stored: bool = False) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def column_to_json(column: Column) -> dict[str, Any]:
     if isinstance(column, Ragged):
         return {"type": "Ragged", "inner": column_to_json(column.inner)} | key
     default = {} if column.default is None else {"default": _plain(column.default)}
-    return {"type": column.type_name, "shape": list(column.shape)} | default | key
+    dtype = {"dtype": column.dtype} if isinstance(column, Array) and column.type_name == Array.__name__ else {}
+    return {"type": column.type_name} | dtype | {"shape": list(column.shape)} | default | key
 
 
 def _plain(default: Any) -> Any:
@@ -56,7 +57,8 @@ def column_from_json(content: Any) -> Column:
         more = {name: content.get(name) for name in ("key", "codec", "chunk_rows")}
         if content["type"] == "Ragged":
             return Ragged(column_from_json(content["inner"]), **more)
-        return _TYPES[content["type"]](*content["shape"], default=_rich(content.get("default")), **more)
+        dtype = [content["dtype"]] if content["type"] == Array.__name__ else []
+        return _TYPES[content["type"]](*dtype, *content["shape"], default=_rich(content.get("default")), **more)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SchemaError(f"wanted a column as JSON, got {str(content)[:80]} ({error!r})") from None
 

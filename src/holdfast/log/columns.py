@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Int64, Value, check_schema
+from ..formats.dtypes import Misfit, cast, dtype_of
+from ..schema import Array, Bytes, Column, Float32, Int64, Value, check_schema
 from ..write.rows import bytes_in, join_rows, row_of
 
 OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()}
@@ -82,28 +83,33 @@ def fitted(schema: Mapping[str, Column], values: Mapping[str, Any]) -> Row:
 
 def _fitted(name: str, column: Column, values: Mapping[str, Any]) -> Any:
     if name not in values:
-        if not isinstance(column, Float32):
+        if not _is_float(column):
             raise SchemaError(f"column {name!r}: wanted {column!r}, got nothing: only floats may be missing in a row")
-        return np.full(column.shape, np.nan, np.float32)
+        return np.full(column.shape, np.nan, dtype_of(column))
     value = values[name]
-    return _number(name, column, value) if isinstance(column, (Float32, Int64)) else row_of(name, column, value)
+    return _number(name, column, value) if isinstance(column, Array) else row_of(name, column, value)
 
 
-def _number(name: str, column: Value, value: Any) -> Any:
+def _is_float(column: Column) -> TypeGuard[Array]:
+    return isinstance(column, Array) and dtype_of(column).kind == "f"
+
+
+def _number(name: str, column: Array, value: Any) -> Any:
     array = _array(name, value)
-    kinds = "fiub" if isinstance(column, Float32) else "iub"
+    kinds = "fiub" if _is_float(column) else "iub"
     if array.shape != column.shape or array.dtype.kind not in kinds:
         got = f"{array.dtype} of the shape {array.shape}" if array.shape or column.shape else f"{value!r}"
         hint = ""
-        if isinstance(column, Int64) and array.dtype.kind == "f":
+        if not _is_float(column) and array.dtype.kind == "f":
             hint = f"; give schema={{{name!r}: hold.Float32(…), …}} where the first value of a float is a whole number"
         raise SchemaError(f"column {name!r}: wanted {column!r}, got {got}{hint}")
-    if isinstance(column, Float32):
+    if _is_float(column):
         with np.errstate(over="ignore"):  # a loss that has run away is what one wants to see: it is inf
-            return array.astype(np.float32)
-    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"column {name!r}: wanted {column!r}, got {int(array.max())}")
-    return array.astype(np.int64)
+            return array.astype(dtype_of(column))
+    try:
+        return np.array(cast(array, dtype_of(column)))
+    except Misfit as error:
+        raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
 
 
 def _array(name: str, value: Any) -> Any:
@@ -144,6 +150,6 @@ def joined(schema: Mapping[str, Column], rows: list[Row]) -> dict[str, Any]:
 
 
 def _joined(column: Column, values: list[Any]) -> Any:
-    if isinstance(column, (Float32, Int64)):
-        return np.array(values, np.float32 if isinstance(column, Float32) else np.int64)
+    if isinstance(column, Array):
+        return np.array(values, dtype_of(column))
     return join_rows(column, values)
