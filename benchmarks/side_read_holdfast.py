@@ -35,16 +35,18 @@ def examples_torch(job: Job) -> Batches:
 
 
 def images(job: Job) -> Batches:
-    return _each(_shuffled(job, IMAGE).map(_decoded, workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
+    return _each(_shuffled(job, IMAGE).map(_decoded, num_workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
 
 
 def images_pillow(job: Job) -> Batches:
-    return _each(_shuffled(job, IMAGE).map(_by_pillow, workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
+    return _each(_shuffled(job, IMAGE).map(_by_pillow, num_workers=WORKERS, where="threads").batch(BATCH[job["data"]]))
 
 
 def files(job: Job) -> Batches:
     return _each(
-        _shuffled(job, FILE, classes=True).map(_decoded, workers=WORKERS, where="threads").batch(BATCH["files"])
+        _shuffled(job, FILE, labels_from_folders=True)
+        .map(_decoded, num_workers=WORKERS, where="threads")
+        .batch(BATCH["files"])
     )
 
 

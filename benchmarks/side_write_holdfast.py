@@ -110,7 +110,7 @@ def _produce(address: str, number: int, job: Job, ready: Any) -> None:
         for _ in range(2):
             ready.wait(PATIENCE_S)
         for block in range(job["blocks"]):
-            producer.put_many({"x": blocks[block]})
+            producer.extend({"x": blocks[block]})
 
 
 # ---- committing a part -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def descriptors(job: Job) -> dict[str, int]:
         most_server = most_own = 0
         for number in range(job["times"]):
             for producer in producers:
-                producer.put_many({"x": np.full(100, number)})
+                producer.extend({"x": np.full(100, number)})
                 producer.flush()
                 most_server = max(most_server, len(os.listdir(f"/proc/{server.pid}/fd")))
                 most_own = max(most_own, open_descriptors() - before)

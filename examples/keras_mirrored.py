@@ -111,7 +111,7 @@ def main() -> None:
         model = make_model()
 
     checkpoint, step, begin, state = given.run / "checkpoint.pickle", 0, 0, None
-    ds = hold.read(given.data / "*.tfrecord", SCHEMA).shuffle(seed=1).map(decode, workers=1).batch(32)
+    ds = hold.read(given.data / "*.tfrecord", SCHEMA).shuffle(seed=1).map(decode, num_workers=1).batch(32)
     if checkpoint.exists():
         saved = pickle.loads(checkpoint.read_bytes())
         model.set_weights(saved["model"])

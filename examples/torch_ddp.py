@@ -58,8 +58,8 @@ def main() -> None:
     data = (
         hold.read(given.data / "*.tfrecord", SCHEMA)
         .shuffle(seed=1)
-        .shard("auto", even="pad")  # as many batches on every rank, or DDP would wait for ever
-        .map(decode, workers=1)
+        .shard("auto", remainder="pad")  # as many batches on every rank, or DDP would wait for ever
+        .map(decode, num_workers=1)
         .batch(global_size=32)  # over all ranks: the same steps on any number of them
         .torch()
     )

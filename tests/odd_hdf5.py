@@ -618,12 +618,13 @@ def flips(path: Path, n: int, seed: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _whole(path: Path, **options: Any) -> Path:
-    """A plain dataset file. No values of variable length: a damaged heap of them can hang the library."""
+    """A plain dataset file, with strings of variable length."""
     with h5py.File(path, "w", **options) as file:
         file.create_dataset("x", data=np.arange(240, dtype="f4").reshape(60, 4), chunks=(10, 4), compression="gzip")
         file.create_dataset("y", data=np.arange(60))
         inner = file.create_group("inner")
         inner.create_dataset("z", data=np.arange(60, dtype="u1"), chunks=(7,), maxshape=(None,), fletcher32=True)
+        inner.create_dataset("s", data=[f"text {i}" for i in range(60)], dtype=h5py.string_dtype())
         inner.attrs["unit"] = np.bytes_("m")
     return path
 

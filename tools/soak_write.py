@@ -79,9 +79,9 @@ def produce(out: Out, who: int, goal: int, notes: Path, seed: int) -> None:
                 count = min(goal - producer.next_seq, chance.choice((1, 5, 16, 40)))
                 batch = rows(who, producer.next_seq, count, out.schema)
                 if count == 1:
-                    producer.put(**{name: column[0] for name, column in batch.items()})
+                    producer.append(**{name: column[0] for name, column in batch.items()})
                 else:
-                    producer.put_many(batch)
+                    producer.extend(batch)
                 if chance.random() < 0.1:
                     producer.commit()
                 os.pwrite(file.fileno(), struct.pack("<q", max(noted, producer.acked)), 0)

@@ -220,6 +220,40 @@ static PyObject *py_find_end(PyObject *module, PyObject *args) {
     return Py_BuildValue("nI", found == n ? (Py_ssize_t)-1 : start + (Py_ssize_t)found, (unsigned int)crc);
 }
 
+// The size of a heap object's header, which is padded to eight bytes whatever the file's width of a length is.
+#define HEAP_OBJECT 16
+
+static PyObject *py_walk_heap(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *buf;
+    Py_ssize_t start, stop;
+    int width;
+    if (!PyArg_ParseTuple(args, "Onni", &buf, &start, &stop, &width)) {
+        return NULL;
+    }
+    if (width != 2 && width != 4 && width != 8) {
+        return PyErr_Format(PyExc_ValueError, "expected a length of 2, 4 or 8 bytes, got %d", width);
+    }
+    Py_buffer view;
+    if (!hf_py_range(buf, start, stop, &view)) {
+        return NULL;
+    }
+    const uint8_t *data = view.buf;
+    uint64_t at = (uint64_t)start, end = (uint64_t)stop;
+    int stuck = 0;
+    while (at < end && end - at >= HEAP_OBJECT && !stuck) {
+        uint64_t size = 0;
+        for (int i = width; i-- > 0;) {
+            size = size << 8 | data[at + 8 + (uint64_t)i];
+        }
+        int is_free = !(data[at] | data[at + 1]);
+        stuck = size > INT64_MAX / 2 || (is_free && !size);
+        at += stuck ? 0 : is_free ? size : HEAP_OBJECT + ((size + 7) & ~(uint64_t)7);
+    }
+    PyBuffer_Release(&view);
+    return Py_BuildValue("LO", (long long)at, stuck ? Py_True : Py_False);
+}
+
 static PyObject *py_frame(PyObject *module, PyObject *arg) {
     (void)module;
     Py_buffer view;
@@ -251,6 +285,7 @@ static PyMethodDef methods[] = {
      "records(buf, start, stop, verify_data, max) -> (list, bytes, status, needed)"},
     {"find_header", py_find_header, METH_VARARGS, "find_header(buf, start, stop) -> offset or -1"},
     {"find_end", py_find_end, METH_VARARGS, "find_end(buf, start, stop, crc) -> (offset or -1, crc)"},
+    {"walk_heap", py_walk_heap, METH_VARARGS, "walk_heap(buf, start, stop, width) -> (offset, stuck)"},
     {"frame", py_frame, METH_O, "frame(data) -> bytes"},
     {"copy_checked", hf_py_copy_checked, METH_VARARGS,
      "copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again) -> crcs or None"},

@@ -23,6 +23,7 @@ from holdfast.errors import MapError, SchemaError
 from holdfast.formats.columns import BytesColumn, RaggedColumn
 from holdfast.read.after import state_after
 from holdfast.read.dataset import Dataset
+from holdfast.read.flow.samples import leaves, map_leaves, tuple_like
 from holdfast.read.iteration import Iteration, cut_of
 from holdfast.read.settings import Settings, whole
 from holdfast.schema import Array, Bytes, Column, Ragged, Value
@@ -30,7 +31,7 @@ from holdfast.schema import Array, Bytes, Column, Ragged, Value
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
 
-def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Mapping[str, Any] | None = None) -> Any:
+def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Any = None) -> Any:
     """A tf.data.Dataset of dicts. `ds.tf()` is the same; `Passes` is the same with a way to resume."""
     return Passes(dataset, epoch=epoch, spec=spec).dataset
 
@@ -43,7 +44,7 @@ class Passes:
     epoch, state: where the first pass begins: an epoch, or a state of `state_after`
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
            Without it the functions are run on the first batch that is not filtered out whole, to see what they make;
-           if there is none, on samples that the filters do not take.
+           if there is none, on samples that the filters do not take. Where the functions make tuples, all of it.
 
     Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
     """
@@ -54,7 +55,7 @@ class Passes:
         *,
         epoch: int = 0,
         state: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        spec: Any = None,
     ) -> None:
         if dataset._settings.shard == "auto":
             # Now: TensorFlow runs the generator in a thread of its own, which is in no strategy's scope.
@@ -66,7 +67,7 @@ class Passes:
         self._lock = threading.Lock()
         self._convert = _batch_to_tf if dataset._settings.batched else _sample_to_tf
         self._begin().close()  # says what is wrong with the state
-        self._spec = _element_spec(dataset, dict(spec or {}))
+        self._spec = _element_spec(dataset, spec or {})
         self.dataset: Any = self._made()
 
     def _made(self) -> Any:
@@ -104,9 +105,9 @@ class Passes:
         with begun:
             for rows in begun:
                 if self._read._settings.batched and not _has_rows(rows):
-                    yield {name: _no_rows(spec) for name, spec in self._spec.items()}
+                    yield map_leaves(_no_rows, self._spec)
                 else:
-                    yield {name: self._convert(value) for name, value in rows.items()}
+                    yield map_leaves(self._convert, rows)
 
 
 # ---- values
@@ -131,9 +132,9 @@ def _sample_to_tf(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else _batch_to_tf(value)
 
 
-def _has_rows(batch: Mapping[str, Any]) -> bool:
+def _has_rows(batch: Any) -> bool:
     """False: all samples of the batch were filtered out. Such a batch may be without columns."""
-    return any(len(column) for column in batch.values())
+    return any(len(column) for _, column in leaves(batch))
 
 
 def _no_rows(spec: Any) -> Any:
@@ -151,21 +152,25 @@ def _known(shape: Any) -> list[int]:
 # ---- what they look like
 
 
-def _element_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
+def _element_spec(dataset: Dataset, given: Any) -> Any:
     settings = dataset._settings
     made_by_functions = any(function.kind == "map" for function in settings.functions)
-    padded = settings.batched and settings.how == "pad"
-    collated = settings.batched and settings.how == "ragged" and settings.functions  # fixed shapes, too, are lists then
+    padded = settings.batched and settings.collate == "pad"
+    collated = (
+        settings.batched and settings.collate == "ragged" and settings.functions
+    )  # fixed shapes, too, are lists then
     if not (made_by_functions or padded or collated):
         spec_of = _batch_spec if settings.batched else _sample_spec
         rows = _fixed_rows(dataset)
-        found = {name: spec_of(column, rows) for name, column in dataset.schema.items()}
+        found: Any = {name: spec_of(column, rows) for name, column in dataset.schema.items()}
     else:
         found = _seen_spec(dataset, given)
+    if not isinstance(found, dict):
+        return found
     unknown = sorted(given.keys() - found.keys())
     if unknown:
         raise SchemaError(f"wanted a spec of columns there are ({', '.join(found)}), got one of {unknown[0]!r}")
-    return found | given
+    return {**found, **given}
 
 
 def _fixed_rows(dataset: Dataset) -> int | None:
@@ -174,7 +179,7 @@ def _fixed_rows(dataset: Dataset) -> int | None:
     may_shrink = settings.on_corrupt == "skip" or any(
         function.kind == "filter" or function.on_error == "skip" for function in settings.functions
     )
-    if not settings.batched or settings.even == "none" or may_shrink:
+    if not settings.batched or settings.remainder == "keep" or may_shrink:
         return None
     return cut_of(settings, dataset._launch().world).batch
 
@@ -207,7 +212,7 @@ def _dtype(column: Value) -> Any:
 # ---- what functions make of them
 
 
-def _seen_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
+def _seen_spec(dataset: Dataset, given: Any) -> Any:
     """From the first batch with rows, which is read once more when the pass begins: an order is the same every time."""
     settings = dataset._settings
     rows = _first_rows(dataset)
@@ -219,26 +224,48 @@ def _seen_spec(dataset: Dataset, given: dict[str, Any]) -> dict[str, Any]:
         if given:
             return given
         raise SchemaError("there is no sample that would show what the functions make of it: say tf(spec=…)")
-    if not isinstance(rows, Mapping):
-        raise SchemaError(f"wanted dicts from the functions, got {type(rows).__name__}")
+    if not isinstance(rows, (Mapping, tuple)):
+        raise SchemaError(f"expected dicts or tuples from the functions, got {type(rows).__name__}")
+    if isinstance(rows, tuple) and given:
+        return _given_tuple(rows, given)
+    if not isinstance(given, Mapping):
+        raise SchemaError(f"expected a spec that is a dict, as the samples are, got {type(given).__name__}")
     see: Callable[..., Any] = _seen_column if settings.batched else _seen_value
     fixed = _fixed_rows(dataset)
-    free = {name for name in rows if _has_free_shape(dataset.schema.get(name), settings)}
-    return {name: given.get(name) or see(name, value, fixed, name in free) for name, value in rows.items()}
+
+    def seen(path: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: seen(f"{path}.{name}", one) for name, one in value.items()}
+        if isinstance(value, tuple):
+            return tuple_like(value, [seen(f"{path}[{at}]", one) for at, one in enumerate(value)])
+        return see(path, value, fixed, _has_free_shape(dataset.schema.get(path), settings))
+
+    if isinstance(rows, tuple):
+        return seen("", rows)
+    return {name: given.get(name) or seen(name, value) for name, value in rows.items()}
+
+
+def _given_tuple(rows: tuple[Any, ...], given: Any) -> Any:
+    """The spec that was given for tuples: all of it, as a part of it has no name."""
+    try:
+        tf.nest.assert_same_structure(map_leaves(lambda _: 0, rows), map_leaves(lambda _: 0, given))
+    except (TypeError, ValueError):
+        raise SchemaError(f"expected a spec of the structure that the functions make, got {given!r}") from None
+    return given
 
 
 def _first_rows(dataset: Dataset) -> Any:
     here = tuple(replace(function, where="inline", workers=0) for function in dataset._settings.functions)
-    with dataset._with(functions=here, cache=None, prefetch_bytes=0, repeat=1).iterate() as begun:
+    with dataset._with(functions=here, cache=None, prefetch_batches=0, prefetch_bytes=0, repeat=1).iterate() as begun:
         for rows in begun:
-            if not dataset._settings.batched or not isinstance(rows, Mapping) or _has_rows(rows):
+            if not dataset._settings.batched or not isinstance(rows, (Mapping, tuple)) or _has_rows(rows):
                 return rows
     return None
 
 
 def _has_free_shape(column: Column | None, settings: Settings) -> bool:
     """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
-    if settings.how == "pad":
+    if settings.collate == "pad":
         return not isinstance(column, Value)
     return not settings.batched and isinstance(column, Ragged)
 

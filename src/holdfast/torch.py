@@ -37,20 +37,20 @@ _iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[LoaderIterator]] = we
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """A drop-in for `torch.utils.data.DataLoader` that leaves no process, thread or descriptor behind.
 
-    `keep_safe=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
+    `copy_batches=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
     there, each tensor costs a descriptor for as long as it lives. `False` saves the copy, for batches that are used and
     dropped.
 
     A dataset that has batches, `ds.batch(64).torch()`, is not batched again: `batch_size` is None there by default.
     """
 
-    def __init__(self, dataset: Dataset[_T_co], *args: Any, keep_safe: bool = True, **kwargs: Any) -> None:
+    def __init__(self, dataset: Dataset[_T_co], *args: Any, copy_batches: bool = True, **kwargs: Any) -> None:
         if isinstance(dataset, HoldfastDataset):
             dataset._check_indexing("DataLoader")
         if not args and not kwargs.keys() & {"batch_size", "batch_sampler"} and _has_batches(dataset):
             kwargs["batch_size"] = None
         super().__init__(dataset, *args, **kwargs)
-        self.keep_safe = keep_safe
+        self.copy_batches = copy_batches
 
     def __iter__(self) -> Any:
         iterator = self._iterator
@@ -69,7 +69,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.check_worker_number_rationality()
         outer = sys.exception()
         try:
-            iterator = LoaderIterator(self, keep_safe=self.keep_safe)
+            iterator = LoaderIterator(self, copy_batches=self.copy_batches)
         except BaseException as error:
             let_go(error, outer)
             raise
@@ -99,7 +99,7 @@ def _has_batches(dataset: Any) -> bool:
 def _signature() -> inspect.Signature:
     """torch's, and one more. Who makes a loader anew from another one's attributes reads the names here."""
     torchs = inspect.signature(torch.utils.data.DataLoader.__init__)
-    own = inspect.signature(DataLoader.__init__).parameters["keep_safe"]
+    own = inspect.signature(DataLoader.__init__).parameters["copy_batches"]
     return torchs.replace(parameters=[*torchs.parameters.values(), own])
 
 

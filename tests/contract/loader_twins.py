@@ -370,12 +370,12 @@ def large(loader: str) -> list[Any]:
 def wrapped(loader: str) -> list[Any]:
     """What trainers read of a loader, and one made anew with another sampler from what was read."""
     made = LOADERS[loader](Numbers(), num_workers=1, batch_size=4, drop_last=True, timeout=60)
-    names = set(inspect.signature(type(made).__init__).parameters) - {"self", "keep_safe"}
+    names = set(inspect.signature(type(made).__init__).parameters) - {"self", "copy_batches"}
     read = {name: value for name, value in vars(made).items() if name in names}
-    assert getattr(made, "keep_safe", True)
+    assert getattr(made, "copy_batches", True)
     del read["batch_sampler"]
     anew = type(made)(**read | {"sampler": Evens()})
-    seen = sorted(name for name in vars(made) if name != "keep_safe")
+    seen = sorted(name for name in vars(made) if name != "copy_batches")
     return [sorted(names), seen, type(made.sampler).__name__, [plain(batch) for batch in anew]]
 
 

@@ -82,7 +82,7 @@ def test_every_kind_of_tensor(twins: TorchChild, sharing: str) -> None:
 
 def test_uncopied_batches(twins: TorchChild) -> None:
     expected = twins.play("epochs", loader="torch", data="Shapes", batch_size=3, **TWO)
-    assert twins.play("epochs", loader="holdfast", data="Shapes", batch_size=3, keep_safe=False, **TWO) == expected
+    assert twins.play("epochs", loader="holdfast", data="Shapes", batch_size=3, copy_batches=False, **TWO) == expected
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

@@ -38,7 +38,7 @@ LOADERS = {"torch": torch.utils.data.DataLoader, "holdfast": holdfast.torch.Data
 def dataset(ask: dict[str, Any]) -> hold.Dataset:
     ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).limits(memory="200MB")
     if ask.get("where"):
-        ds = ds.map(doubled, workers=1, where=ask["where"])
+        ds = ds.map(doubled, num_workers=1, where=ask["where"])
     if ask.get("shard"):
         ds = ds.shard("auto" if ask["shard"] == "auto" else tuple(ask["shard"]))
     if ask.get("batch", 16):
@@ -312,6 +312,27 @@ def forms(ask: dict[str, Any]) -> Any:
     }
 
 
+def in_pairs(sample: dict[str, Any]) -> Any:
+    return {"emb": sample["emb"], "deep": (sample["name"], sample["tags"].tolist())}, sample["id"]
+
+
+def structures(ask: dict[str, Any]) -> Any:
+    """The ids of (x, y), in their order, and whether all values are theirs."""
+    ds = dataset(ask | {"batch": 0}).map(in_pairs)
+    ds = ds.batch(16, collate="ragged") if ask.get("batch", 16) else ds
+    whole, found = True, []
+    for x, y in loader(ask, ds.torch()):
+        names, tags = x["deep"]
+        embs, lists = (x["emb"].rows(), tags.rows()) if ds._settings.batched else ([x["emb"]], [torch.tensor(tags)])
+        names = names if ds._settings.batched else [names]
+        for at, number in enumerate(np.atleast_1d(y.numpy()).tolist()):
+            found.append(number)
+            whole &= names[at] == f"sample {number}".encode()
+            whole &= embs[at].tolist() == [number * 3, number * 3 + 1, number * 3 + 2]
+            whole &= lists[at].tolist() == list(range(number % 4))
+    return {"ids": found, "whole": bool(whole)}
+
+
 def nested(ask: dict[str, Any]) -> Any:
     from holdfast._torch.tensors import batch_to_torch
     from holdfast.formats.columns import RaggedColumn
@@ -346,7 +367,7 @@ def under_a_launcher(ask: dict[str, Any]) -> Any:
 
 def dropped(ask: dict[str, Any]) -> Any:
     before = leftovers.take()
-    ds = dataset(ask).map(doubled, workers=2).prefetch("1MB")
+    ds = dataset(ask).map(doubled, num_workers=2).prefetch("1MB")
     data = ds.torch()
     one = iter(data)
     next(one)
@@ -381,6 +402,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         renewed,
         resumed,
         shared_memory,
+        structures,
         together,
         unbatched,
         under_a_launcher,

@@ -597,9 +597,9 @@ def silent_sentinel() -> dict[str, Any]:
     return {"type": type(error).__name__, "error": str(error)}
 
 
-def shared(keep_safe: bool) -> dict[str, Any]:
+def shared(copy_batches: bool) -> dict[str, Any]:
     torch.multiprocessing.set_sharing_strategy("file_descriptor")
-    batches = list(loader(keep_safe=keep_safe))
+    batches = list(loader(copy_batches=copy_batches))
     held = sum("/dev/shm/torch" in told for told in leftovers.take().fd.values())
     return {"shared": sum(batch.is_shared() for batch in batches), "held": held}
 

@@ -42,10 +42,11 @@ def ids(batches: Any) -> list[int]:
 
 
 def described(made: Any) -> dict[str, str]:
-    return {
-        name: f"{type(spec).__name__} {spec.shape} {spec.dtype.name}"
-        for name, spec in sorted(made.element_spec.items())
-    }
+    return described_spec(made.element_spec)
+
+
+def described_spec(specs: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{type(spec).__name__} {spec.shape} {spec.dtype.name}" for name, spec in sorted(specs.items())}
 
 
 def left(before: leftovers.Picture) -> dict[str, list[str]]:
@@ -196,7 +197,7 @@ def every_column(ask: dict[str, Any]) -> Any:
     if ask["mapped"]:
         ds = ds.map(dict)
     if ask["how"] != "samples":
-        ds = ds.batch(4, how=ask["how"])
+        ds = ds.batch(4, collate=ask["how"])
     with ds.iterate() as it:
         want = [{name: as_lists(value) for name, value in rows.items()} for rows in it]
     made = ds.tf()
@@ -220,8 +221,34 @@ def nested(ask: dict[str, Any]) -> Any:
     def lists(sample: dict[str, Any]) -> dict[str, Any]:
         return {"id": sample["id"], "two": np.full((int(sample["id"]) % 3, 2), 7.0, np.float32)}
 
-    made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, how="ragged").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, collate="ragged").tf()
     return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
+
+
+def structures(ask: dict[str, Any]) -> Any:
+    """Tuples and nested dicts, with lists and strings in them; and batches of no samples."""
+
+    def nest(sample: dict[str, Any]) -> Any:
+        return {"a": sample["emb"], "deep": {"name": sample["name"], "tags": sample["tags"]}}, (sample["id"],)
+
+    ds = dataset(ask | {"batch": 0})
+    made = ds.map(nest).filter(lambda sample: sample[1][0] % 50 == 0).batch(16, collate="ragged").tf()
+    x, (number,) = made.element_spec
+    found = [int(i) for _, (numbers,) in made for i in numbers]
+    given = (tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.int64))
+    pairs = ds.map(lambda sample: (sample["name"], sample["tags"]))
+    try:
+        pairs.tf(spec={"x": given[0]})
+        wrong = ""
+    except hold.errors.SchemaError as error:
+        wrong = str(error)
+    return {
+        "spec": described_spec({"a": x["a"], "name": x["deep"]["name"], "tags": x["deep"]["tags"], "id": number}),
+        "batches": sum(1 for _ in made),
+        "ids": found,
+        "given": [len(tags) for _, tags in pairs.tf(spec=given)],
+        "wrong": wrong,
+    }
 
 
 CALLS: list[int] = []
@@ -234,7 +261,12 @@ def squared(sample: dict[str, Any]) -> dict[str, Any]:
 
 def mapped(ask: dict[str, Any]) -> Any:
     """Functions are asked what they make; all they make arrives."""
-    ds = hold.read(ask["folder"], SCHEMA).shuffle(seed=7).map(squared, workers=2).batch(16, drop_last=ask["drop_last"])
+    ds = (
+        hold.read(ask["folder"], SCHEMA)
+        .shuffle(seed=7)
+        .map(squared, num_workers=2)
+        .batch(16, drop_last=ask["drop_last"])
+    )
     made = ds.tf()
     return {"spec": described(made), "ids": ids(made)}
 
@@ -244,7 +276,7 @@ def told_spec(ask: dict[str, Any]) -> Any:
         return {"id": sample["id"], "x": np.zeros(int(sample["id"]) + 1, np.float32)}
 
     ds = hold.read(ask["folder"], SCHEMA).map(grow)
-    padded = ds.batch(3, how="pad").tf()
+    padded = ds.batch(3, collate="pad").tf()
     single = ds.tf(spec={"x": tf.TensorSpec([None], tf.float32)})
     try:
         ds.tf(spec={"y": tf.TensorSpec([None], tf.float32)})
@@ -264,7 +296,7 @@ def padded_and_filtered(ask: dict[str, Any]) -> Any:
     ds = hold.read(ask["folder"], SCHEMA).take(12)
     found = []
     for most in (3, 0):
-        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, how="pad").tf()
+        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, collate="pad").tf()
         found.append([int(batch["tags"].shape[0]) for batch in made])
     return found
 
@@ -276,7 +308,7 @@ def failing(ask: dict[str, Any]) -> Any:
         return {"id": sample["id"]}
 
     before = leftovers.take()
-    made = hold.read(ask["folder"], SCHEMA).map(fail, workers=2).batch(16).prefetch("1MB").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(fail, num_workers=2).batch(16).prefetch("1MB").tf()
     said, seen = "", []
     try:
         for batch in made:
@@ -290,7 +322,7 @@ def failing(ask: dict[str, Any]) -> Any:
 
 def dropped(ask: dict[str, Any]) -> Any:
     """Half-way: threads and files go with TensorFlow's iterator."""
-    made = hold.read(ask["folder"], SCHEMA).map(squared, workers=2).batch(4).prefetch("1MB").tf()
+    made = hold.read(ask["folder"], SCHEMA).map(squared, num_workers=2).batch(4).prefetch("1MB").tf()
     before = leftovers.take()
     one = iter(made.prefetch(2))
     next(one)
@@ -352,7 +384,10 @@ def fit(ask: dict[str, Any]) -> Any:
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), Seen(), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
-    made = dataset(ask).tf().map(lambda batch: (batch["emb"], tf.cast(batch["id"], tf.float32)))
+    if ask.get("tuples"):  # nothing between the functions of a sample and fit
+        made = dataset(ask | {"batch": 0}).map(lambda one: (one["emb"], np.float32(one["id"]))).batch(16).tf()
+    else:
+        made = dataset(ask).tf().map(lambda batch: (batch["emb"], tf.cast(batch["id"], tf.float32)))
     ends: list[int] = []
     model.fit(
         made,
@@ -382,6 +417,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         resumed,
         rich,
         samples,
+        structures,
         told_spec,
     )
 }

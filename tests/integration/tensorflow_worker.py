@@ -20,7 +20,7 @@ from made_files import SCHEMA
 def main(folder: str) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     os.environ["RANK"] = "1"  # half of what torchrun sets, and wrong: the strategy knows
-    ds = hold.read(folder, SCHEMA).shuffle(seed=7).shard("auto", even="drop").batch(8)
+    ds = hold.read(folder, SCHEMA).shuffle(seed=7).shard("auto", remainder="drop").batch(8)
     with strategy.scope():
         data = strategy.distribute_datasets_from_function(lambda _: ds.tf())
 

@@ -62,7 +62,7 @@ def test_it_serves_until_it_is_told_to_stop(out: Out, number: int) -> None:
         assert address == f"unix:{out.folder}/journal/serve.sock"
         assert first_line(process) == f"serving {out.folder} (epoch 1); Ctrl-C stops"
         with hold.connect(address, "p") as producer:
-            producer.put_many({"x": range(1000)})
+            producer.extend({"x": range(1000)})
             producer.commit()
             process.send_signal(number)
             code, said, err = ended(process)
@@ -77,13 +77,13 @@ def test_it_goes_on_after_a_kill(out: Out) -> None:
     with serving(out.folder) as process:
         first_line(process)
         with hold.connect(out.folder, "p") as producer:
-            producer.put_many({"x": range(10)})
+            producer.extend({"x": range(10)})
             producer.commit()
             process.kill()
             process.wait()
             with serving(out.folder, "--json", "--ack", "disk", "--part-after", "1h") as again:
                 assert json.loads(first_line(again))["pid"] == again.pid
-                producer.put_many({"x": range(10, 20)})
+                producer.extend({"x": range(10, 20)})
                 producer.commit()
                 again.terminate()
                 code, said, _ = ended(again)
@@ -100,7 +100,7 @@ def test_a_token_from_a_file(out: Out, tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="wrong token"):
             hold.connect(address, "p", token="wrong")
         with hold.connect(address, "p", token="secret") as producer:
-            producer.put(x=1)
+            producer.append(x=1)
         process.terminate()
         code, _, err = ended(process)
     assert code == 0

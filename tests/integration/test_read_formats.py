@@ -113,7 +113,7 @@ def test_small_files_with_their_classes(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for i in range(20):
             (tmp_path / name / f"{i:02}.png").write_bytes(f"{name} {i}".encode())
-    ds = hold.read(tmp_path, {"image": hold.Bytes(key="data"), "label": hold.Int64()}, classes=True)
+    ds = hold.read(tmp_path, {"image": hold.Bytes(key="data"), "label": hold.Int64()}, labels_from_folders=True)
     seen = {
         (bytes(image), int(label))
         for b in ds.shuffle(seed=1).batch(7)

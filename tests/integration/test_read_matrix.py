@@ -55,7 +55,7 @@ def hash_of(ids: list[int]) -> str:
 
 
 def read_all(ds: hold.Dataset, world: int) -> list[int]:
-    each = [ds.shard((rank, world), even="none").batch(12 // world) for rank in range(world)]
+    each = [ds.shard((rank, world), remainder="keep").batch(12 // world) for rank in range(world)]
     return interleaved([[int(i) for batch in one for i in batch["id"]] for one in each])
 
 
@@ -97,7 +97,7 @@ def _laid_out(ds: hold.Dataset, layout: tuple[int, Any]) -> list[hold.Dataset]:
     world, workers = layout
     where: Any = "processes" if workers == "processes" else "threads" if workers else "inline"
     ds = ds.map(work, 2 if workers else 0, where)
-    return [ds.shard((rank, world), even="none").batch(12 // world) for rank in range(world)]
+    return [ds.shard((rank, world), remainder="keep").batch(12 // world) for rank in range(world)]
 
 
 def _some(ds: hold.Dataset, layout: tuple[int, Any], steps: int) -> tuple[list[int], list[Any]]:

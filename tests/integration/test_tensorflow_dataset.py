@@ -104,6 +104,21 @@ def test_shapes_strings_and_lists(play: Player) -> None:
     assert told["single"]["parts"] == "TensorSpec (None,) string"
 
 
+def test_tuples_and_nested_dicts(play: Player) -> None:
+    told = play("structures")
+    order = play("order")
+    assert told["spec"] == {
+        "a": "RaggedTensorSpec (None, None) float32",
+        "id": "TensorSpec (None,) int64",
+        "name": "TensorSpec (None,) string",
+        "tags": "RaggedTensorSpec (None, None) int64",
+    }
+    assert told["ids"] == [i for i in order if i % 50 == 0]
+    assert told["batches"] == -(-SAMPLES // 16)
+    assert told["given"] == [i % 4 for i in order]
+    assert "expected a spec of the structure that the functions make, got {'x'" in told["wrong"]
+
+
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("filtered", ["none", "all", "but the last"])
 @pytest.mark.parametrize("how", ["samples", None, "ragged"])
@@ -186,9 +201,9 @@ def test_mirrored_replicas_share_every_batch(play: Player) -> None:
     assert first[:8] + second[:8] == play("order")[:16]
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_keras_sees_every_sample_once_an_epoch(play: Player, mirrored: bool) -> None:
-    told = play("fit", mirrored=mirrored)
+@pytest.mark.parametrize(("mirrored", "tuples"), [(False, False), (True, False), (False, True)])
+def test_keras_sees_every_sample_once_an_epoch(play: Player, mirrored: bool, tuples: bool) -> None:
+    told = play("fit", mirrored=mirrored, tuples=tuples)
     orders = [play("order", epoch=epoch) for epoch in range(3)]
     assert told["ends"] == [SAMPLES, 2 * SAMPLES, 3 * SAMPLES]
     for at, want in enumerate(orders):

@@ -71,6 +71,11 @@ def test_the_same_in_our_loader(play: Player, order: list[int]) -> None:
         assert play("loaded", loader="holdfast", num_workers=workers, start="fork") == {"ids": order, "whole": True}
 
 
+@pytest.mark.parametrize("options", [{}, {"batch": 0}, {"loader": "holdfast", "num_workers": 2}])
+def test_tuples_and_nested_dicts(play: Player, order: list[int], options: dict[str, Any]) -> None:
+    assert play("structures", start="fork", **options) == {"ids": order, "whole": True}
+
+
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_epochs_in_a_row_do_not_mix(play: Player, workers: int) -> None:
     want = [*play("alone"), *play("alone", epoch=1), *play("alone", epoch=2)]

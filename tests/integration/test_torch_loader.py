@@ -79,8 +79,8 @@ def test_leaves_nothing_of_a_fork_server(torch_child: TorchChild) -> None:
 
 
 def test_kept_batches_are_private_unless_asked(torch_child: TorchChild) -> None:
-    assert torch_child.play("shared", keep_safe=True) == {"shared": 0, "held": 0}
-    assert torch_child.play("shared", keep_safe=False) == {"shared": 12, "held": 12}
+    assert torch_child.play("shared", copy_batches=True) == {"shared": 0, "held": 0}
+    assert torch_child.play("shared", copy_batches=False) == {"shared": 12, "held": 12}
 
 
 @pytest.mark.parametrize("sharing", SHARING)

@@ -81,7 +81,7 @@ def damage(url: str) -> str:
 def refused(url: str, **storage: Any) -> str:
     stores.PAUSES_S = ()  # what a store refuses for good must not need them
     try:
-        out = write(url, SCHEMA, storage=storage)
+        out = write(url, SCHEMA, storage_options=storage)
         with out.part("t") as part:
             part.extend(rows(0))
     except HoldfastError as error:

@@ -26,6 +26,11 @@ find_end(buf, start, stop, crc)
                             the first offset where the four bytes that follow are the masked CRC of everything
                             from `start` up to it (`crc`: of what came before), or -1; and the CRC up to
                             there, or up to stop - 3, from where a next call can go on
+walk_heap(buf, start, stop, width)
+                            walks the objects of an HDF5 global heap, of which the one at `start` is the first and
+                            buf[start:stop] are there; a length takes `width` bytes. Returns the offset of the first
+                            object whose header is not there in full, or of one whose size leads nowhere, and which it
+                            is
 frame(data)                 header + data + footer
 copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again)
                             chunks of these sizes, which follow each other, from one file to another: read, compared
@@ -138,6 +143,7 @@ __all__ = [
     "records",
     "scan",
     "scan_file",
+    "walk_heap",
 ]
 
 NATIVE: bool = not TYPE_CHECKING and _impl.__name__.endswith("_codec")
@@ -150,6 +156,7 @@ scan_file = _impl.scan_file
 records = _impl.records
 find_header = _impl.find_header
 find_end = _impl.find_end
+walk_heap = _impl.walk_heap
 frame = _impl.frame
 pieces = _impl.pieces
 Decoder = _impl.Decoder

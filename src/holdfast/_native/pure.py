@@ -6,7 +6,7 @@ from .pure_copy import copy_checked
 from .pure_crc import crc32c, crc_kind
 from .pure_decode import Decoder
 from .pure_encode import Encoder
-from .pure_frame import find_end, find_header, frame, records, scan, scan_file
+from .pure_frame import find_end, find_header, frame, records, scan, scan_file, walk_heap
 from .pure_gather import Gatherer
 from .pure_pieces import pieces
 
@@ -24,4 +24,5 @@ __all__ = [
     "records",
     "scan",
     "scan_file",
+    "walk_heap",
 ]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _HEADER = Struct("<QI")
 _FOOTER = Struct("<I")
+_HEAP_OBJECT = 16
+_MOST_OF_HEAP = (1 << 62) - 1
 _MOST_BYTES = (1 << 64) - 1
 _MOST_FRAMES = (1 << 63) - 1
 _CHUNK = 1 << 16  # offsets looked at together: what is searched for is often near
@@ -164,6 +166,20 @@ def find_end(buf: Buffer, start: int, stop: int, crc: int, /) -> tuple[int, int]
                 return at + k, ~state & 0xFFFFFFFF
             state = table[(state ^ byte) & 255] ^ (state >> 8)
     return -1, ~state & 0xFFFFFFFF
+
+
+def walk_heap(buf: Buffer, start: int, stop: int, width: int, /) -> tuple[int, bool]:
+    if width not in (2, 4, 8):
+        raise ValueError(f"expected a length of 2, 4 or 8 bytes, got {width}")
+    data = as_range(buf, start, stop)
+    at = start
+    while at + _HEAP_OBJECT <= stop:
+        size = int.from_bytes(data[at + 8 : at + 8 + width], "little")
+        is_free = not (data[at] or data[at + 1])
+        if size > _MOST_OF_HEAP or (is_free and not size):
+            return at, True
+        at += size if is_free else _HEAP_OBJECT + (size + 7 & ~7)
+    return at, False
 
 
 def seal(data: bytes | bytearray | memoryview) -> bytes:

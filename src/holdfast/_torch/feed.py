@@ -20,9 +20,9 @@ _ENDING_S = 5.0
 class Feed:
     """`get` is called by one thread alone, `close` by any other."""
 
-    def __init__(self, timeout_s: float | None, *, keep_safe: bool) -> None:
+    def __init__(self, timeout_s: float | None, *, copy_batches: bool) -> None:
         self._timeout_s = timeout_s
-        self._keep_safe = keep_safe
+        self._copy_batches = copy_batches
         self._inbox: Inbox | None = None
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()
@@ -44,7 +44,7 @@ class Feed:
                 self._ended.wait(_LOOK_S)
             raise queue.Empty
         try:
-            return unpack(message, Patience(self._timeout_s), keep_safe=self._keep_safe)
+            return unpack(message, Patience(self._timeout_s), copy_batches=self._copy_batches)
         except (OSError, EOFError) as error:
             self.error = error.with_traceback(None)
             raise queue.Empty from None

@@ -56,15 +56,15 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
     _data_queue: Any
     _workers_done_event: Any
 
-    def __init__(self, loader: Any, *, keep_safe: bool) -> None:
-        self._keep_safe = keep_safe
+    def __init__(self, loader: Any, *, copy_batches: bool) -> None:
+        self._copy_batches = copy_batches
         self._asked: dict[int, Any] = {}
         self._inbox: Inbox | None = None
         self._dataset_failed = False
         self._ended_by: str | None = None
         # Batches that were not copied may be in use under their file names, here or where they were sent on to.
-        self._feed = Feed(loader.timeout or None, keep_safe=keep_safe) if loader.pin_memory else None
-        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, copies=keep_safe)
+        self._feed = Feed(loader.timeout or None, copy_batches=copy_batches) if loader.pin_memory else None
+        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._feed, copies=copy_batches)
         self._crew.iterator = weakref.ref(self)
         self._closer = close_when_dropped(self, self._crew.close)
         self._closer.atexit = False  # crew.py has its own
@@ -147,7 +147,7 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
         while (message := self._inbox.next_message(patience.at_most(_LOOK_S), sentinels)) is None:
             self._look(patience)
         try:
-            return unpack(message, patience, keep_safe=self._keep_safe)
+            return unpack(message, patience, copy_batches=self._copy_batches)
         except (OSError, EOFError) as error:
             raise self._lost(error) from error
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.formats.columns import BytesColumn, RaggedColumn
+from holdfast.read.flow.samples import tuple_like
 
 
 class Ragged(NamedTuple):
@@ -46,6 +47,8 @@ def batch_to_torch(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return {name: batch_to_torch(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple_like(value, [batch_to_torch(one) for one in value])
     return value
 
 
@@ -61,6 +64,8 @@ def sample_to_torch(value: Any) -> Any:
         return [sample_to_torch(row) for row in value]
     if isinstance(value, Mapping):
         return {name: sample_to_torch(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple_like(value, [sample_to_torch(one) for one in value])
     return value
 
 

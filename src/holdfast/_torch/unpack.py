@@ -29,10 +29,10 @@ _Meanings = dict[tuple[str, str], Any]
 _now = threading.local()  # `patience`, of the message that this thread is at
 
 
-def unpack(message: bytes, patience: Patience, *, keep_safe: bool) -> Any:
+def unpack(message: bytes, patience: Patience, *, copy_batches: bool) -> Any:
     _now.patience = patience
     meanings: _Meanings = {_DUP_FD: _FetchedDescriptor}
-    if not keep_safe:
+    if not copy_batches:
         return _Unpickler(message, meanings).load()
     copies = Copies()
     meanings[_OPEN_PARCEL] = _opened

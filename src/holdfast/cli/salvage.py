@@ -8,7 +8,9 @@ TFRecord: OUT is packed if its name ends in .gz or .zlib. A record can hold
 other TFRecords as its data. Behind a record whose length is destroyed, what
 looks like records might be its data. Such records are left out and listed with
 their count and bytes, unless they can be told by what follows them. Where no
-record of IN holds TFRecords, --keep-doubtful gets them too.
+record of IN holds TFRecords, --keep-doubtful gets them too. Bytes that were
+taken out of such a record can make it look like another file with another
+damage, and it is salvaged as that.
 
 HDF5: all groups, datasets, attributes and links that can be read. IN is read
 as if its writer had closed it, and in processes of their own: an object that

@@ -17,16 +17,18 @@ def open_damaged(
     verify: Literal["all", "header"] = "all",
     salvage: bool = False,
     most: int = 1000,
+    keep_doubtful: bool = False,
 ) -> MendedShard | None:
     """The good samples around the damages, in a format that has a way to find them: TFRecord. None for others.
 
-    `salvage` and `most` as mend() has them, whose errors this raises.
+    `salvage`, `most` and `keep_doubtful` as mend() has them, whose errors this raises.
     """
     if kind_of(path) != "tfrecord":
         return None
     from .tfrecord.mended import MendedShard, mend
 
-    return MendedShard(path, mend(path, salvage=salvage, most=most), verify=verify)
+    layout = mend(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    return MendedShard(path, layout, verify=verify)
 
 
 def open_mended(

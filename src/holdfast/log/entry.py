@@ -40,7 +40,7 @@ def log(
     replay: Replay = "drop",
     on_error: OnError = "raise",
     format: Format = "hdf5",
-    storage: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     server: str | None = None,
     steps: range | None = None,
 ) -> Log:
@@ -55,7 +55,7 @@ def log(
     replay      "drop": steps that are not above this worker's last one, as a restart from a checkpoint gives them again
     on_error    "warn": a write that fails is a warning, and tried again with the next rows
     format      of the parts: "hdf5" or "tfrecord"
-    storage     options for a URL, as fsspec takes them
+    storage_options  options for a URL, as fsspec takes them
     server      a central writer, instead of a logdir: its address, or the folder it serves
     steps       with a server: which steps this worker logs, all of them in turn; None: every step from 0 on
     """
@@ -80,7 +80,7 @@ def log(
         if not os.fsdecode(logdir):
             raise ValueError('wanted the name of a folder as logdir, got an empty one; "." is the one you are in')
         folder = f"{os.fsdecode(logdir).rstrip('/')}/{check_task(name)}.hold"
-        target = Pieces(folder, worker, check_format(format), storage)
+        target = Pieces(folder, worker, check_format(format), storage_options)
     return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
 
 

@@ -28,13 +28,15 @@ class Pieces:
     n_pieces   how many it has committed, before and now
     """
 
-    def __init__(self, folder: str, worker: int, format: Format, storage: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: str, worker: int, format: Format, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = folder
         self.schema: dict[str, Column] | None = None
         self.last_step: int | None = None
         self.n_pieces = 0
         self.rows: list[Row] = []
-        self._worker, self._format, self._storage = worker, format, storage
+        self._worker, self._format, self._storage = worker, format, storage_options
         self._out: Out | None = None
         self._tried = False
         self._forgotten = 0  # rows of that try, given up since
@@ -43,7 +45,7 @@ class Pieces:
 
     def open(self, schema: dict[str, Column]) -> None:
         """Makes the folder, or checks that it is one of this schema."""
-        self._begin(write(self.name, schema, storage=self._storage))
+        self._begin(write(self.name, schema, storage_options=self._storage))
 
     def open_for(self, values: Mapping[str, Any]) -> None:
         """The first row says what the columns are, unless another worker's was there before."""
@@ -58,7 +60,7 @@ class Pieces:
 
     def open_if_there(self) -> bool:
         try:
-            out = write(self.name, storage=self._storage)
+            out = write(self.name, storage_options=self._storage)
         except InputError:
             return False
         self._begin(out)
@@ -100,7 +102,7 @@ class Pieces:
 
     def _highest(self, where: str | Path) -> int:
         """This worker's last step in a file."""
-        with read(where, _STEP, storage=self._storage).shard(None).batch(10_000).iterate() as batches:
+        with read(where, _STEP, storage_options=self._storage).shard(None).batch(10_000).iterate() as batches:
             steps = [batch["step"][batch["worker"] == self._worker] for batch in batches]
         return max(int(one.max()) for one in steps if len(one))
 

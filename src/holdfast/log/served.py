@@ -82,7 +82,7 @@ class Served:
         before = self._link.next_seq
         try:
             if self._waiting:
-                self._link.put_many(joined(self.schema, self._waiting))
+                self._link.extend(joined(self.schema, self._waiting))
         finally:
             del self._waiting[: self._link.next_seq - before]  # those it has it sends again by itself
         self._link.commit()

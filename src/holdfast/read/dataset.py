@@ -19,15 +19,16 @@ from ..schema import Column
 from .access import Access
 from .flow.keep import SampleCache
 from .iteration import Iteration
-from .order.shards import Even
-from .settings import Cache, Each, Function, How, OnError, Settings, Where, is_number, one_of, whole
-from .sources.catalog import Tell
+from .order.shards import Remainder
+from .settings import Cache, Collate, Each, Function, OnError, Settings, Where, is_number, one_of, whole
+from .sources.catalog import OnProgress
 from .sources.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MOST_LANES = 1 << 12  # each costs some time in every plan
+_MOST_PREFETCHED = 10_000  # batches: a larger number was meant as bytes
 _ALONE = Launch(0, 1, "not sharded")
 
 
@@ -53,9 +54,9 @@ class Dataset:
 
     def shuffle(
         self,
+        *,
         seed: int = 0,
         window: str | int = "256MB",
-        *,
         samples: int | None = None,
         lanes: int | None = None,
     ) -> Dataset:
@@ -71,33 +72,33 @@ class Dataset:
             lanes=None if lanes is None else whole("lanes", lanes, 1, _MOST_LANES),
         )
 
-    def shard(self, who: str | tuple[int, int] | None = "auto", *, even: Even | None = None) -> Dataset:
+    def shard(self, who: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None) -> Dataset:
         """This rank's part of the samples.
 
-        who:  "auto" asks the launcher (torchrun, TF_CONFIG, SLURM, Open MPI, JAX, Ray); or (rank, world); None: every
-              rank reads everything
-        even: how an epoch ends when the ranks' batches do not come out even: "none" (the last batches are short, or
-              have no sample), "pad" (samples from the beginning fill them) or "drop"
+        who:       "auto" asks the launcher (torchrun, TF_CONFIG, SLURM, Open MPI, JAX, Ray); or (rank, world); None:
+                   every rank reads everything
+        remainder: what becomes of the last samples when they do not fill a batch on every rank: "keep" (the last
+                   batches are short, or have no sample), "pad" (samples from the beginning fill them) or "drop"
         """
         if who is not None and not (isinstance(who, str) and who == "auto"):
             who = find_rank(who)[:2]  # says at once what is wrong with it
-        if even is not None:
-            one_of("even", even, Even)
-        return self._with(shard=who, shard_said=True, even=even or self._settings.even)
+        if remainder is not None:
+            one_of("remainder", remainder, Remainder)
+        return self._with(shard=who, shard_said=True, remainder=remainder or self._settings.remainder)
 
     def batch(
         self,
         size: int | None = None,
         *,
         drop_last: bool = False,
-        how: How | None = None,
+        collate: Collate | None = None,
         pad_value: float = 0,
         global_size: int | None = None,
     ) -> Dataset:
         """`size` samples a batch and rank; or `global_size` over all ranks.
 
-        how: "stack" wants equal shapes, "pad" fills up with `pad_value`, "ragged" keeps lengths. By default columns
-             that the schema has as Ragged stay so, and everything else is stacked.
+        collate: "stack" expects equal shapes, "pad" fills up with `pad_value`, "ragged" keeps lengths. By default
+                 columns that the schema has as Ragged stay so, and everything else is stacked.
         """
         if (size is None) == (global_size is None):
             raise TypeError(f"batch: wanted a size or a global_size, got {size!r} and {global_size!r}")
@@ -107,10 +108,12 @@ class Dataset:
         global_size = None if global_size is None else whole("a global batch", global_size, 1)
         if not is_number(pad_value) and not isinstance(pad_value, bool):
             raise ValueError(f"wanted a number as the pad_value, got {pad_value!r}")
-        if how is not None:
-            one_of("how", how, How)
-        even: Even = "drop" if drop_last else self._settings.even
-        return self._with(batch=size, global_batch=global_size, how=how, pad_value=pad_value, even=even)
+        if collate is not None:
+            one_of("collate", collate, Collate)
+        remainder: Remainder = "drop" if drop_last else self._settings.remainder
+        return self._with(
+            batch=size, global_batch=global_size, collate=collate, pad_value=pad_value, remainder=remainder
+        )
 
     def take(self, n: int) -> Dataset:
         """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank."""
@@ -128,7 +131,7 @@ class Dataset:
     def map(
         self,
         function: Callable[..., Any],
-        workers: int | None = None,
+        num_workers: int | None = None,
         where: Where | None = None,
         *,
         on_error: OnError = "raise",
@@ -137,21 +140,25 @@ class Dataset:
         timeout: float | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset:
-        """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch. Both are dicts.
+        """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch.
 
-        where:    "inline", "threads" (when workers are given), or "processes" for functions that hold the GIL
+        What is read is a dict. A function may return a dict or a tuple, also nested: (x, y) goes into Keras' fit() and
+        torch's loops as it is, and a batch has the structure of its samples. A list is a value. Functions after it get
+        the whole tuple as their one argument.
+
+        where:    "inline", "threads" (when num_workers is given), or "processes" for functions that hold the GIL
         on_error: "skip" leaves out what the function failed on, up to `max_errors` (a number, or a fraction below 1)
         random:   function(sample, rng) gets a numpy Generator that seed, epoch and sample decide
         timeout:  seconds that a worker process may be silent over one sample
         """
         return self._function(
-            "map", function, workers, where, on_error, max_errors, random=random, stall_s=timeout, start=start
+            "map", function, num_workers, where, on_error, max_errors, random=random, stall_s=timeout, start=start
         )
 
     def filter(
         self,
         function: Callable[..., Any],
-        workers: int | None = None,
+        num_workers: int | None = None,
         where: Where | None = None,
         *,
         on_error: OnError = "raise",
@@ -161,7 +168,7 @@ class Dataset:
 
         Batches get shorter: no sample moves to another one, so that every rank has as many of them.
         """
-        return self._function("filter", function, workers, where, on_error, max_errors)
+        return self._function("filter", function, num_workers, where, on_error, max_errors)
 
     def _function(
         self,
@@ -182,7 +189,7 @@ class Dataset:
             function=function,
             each=each,
             where=where,
-            workers=whole("workers", workers, 0),
+            workers=whole("num_workers", workers, 0),
             on_error=on_error,
             max_errors=max_errors,
             **more,
@@ -203,12 +210,21 @@ class Dataset:
 
     # ---- bounds
 
-    def prefetch(self, most: str | int = "256MB") -> Dataset:
-        """Batches are made ready by a thread before they are asked for, up to so many bytes, but at least one. 0: none.
+    def prefetch(self, most: int | str = 2) -> Dataset:
+        """Makes batches ready in a thread before they are asked for. 0: none.
 
-        They are part of limits(memory=…).
+        most: an int is a number of batches (without batch(), of samples); a string such as "64MB" is bytes. One batch
+              at least is made ready, and a number of them takes a quarter of limits(memory=…) at most
         """
-        return self._with(prefetch_bytes=0 if most == 0 else parse_bytes(most))._checked()
+        if isinstance(most, str):
+            return self._with(prefetch_batches=0, prefetch_bytes=parse_bytes(most))._checked()
+        most = whole("prefetch", most, 0)
+        if most > _MOST_PREFETCHED:
+            raise ValueError(
+                f"prefetch: expected at most {_MOST_PREFETCHED:,} batches, got {most:,}: a number counts batches. For "
+                f'bytes write prefetch("{format_bytes(most).replace(" ", "")}")'
+            )
+        return self._with(prefetch_batches=most, prefetch_bytes=0)
 
     def limits(self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None) -> Dataset:
         """Sets the most files open at once ("auto": half of what this process may still open), and bytes of memory.
@@ -244,9 +260,12 @@ class Dataset:
 
     # ---- reading
 
-    def plan(self, tell: Tell | None = None) -> Dataset:
-        """Looks at every shard now rather than when the first batch is asked for. `tell(done, total)` hears of it."""
-        self._source.catalogs(tell)
+    def plan(self, progress: OnProgress | None = None) -> Dataset:
+        """Looks at every shard now rather than when the first batch is asked for.
+
+        progress: called with (done, total) after each shard
+        """
+        self._source.catalogs(progress)
         self._source.schema()
         return self
 
@@ -390,13 +409,13 @@ class Dataset:
             window = f"{one.window_samples:,} samples" if one.window_samples else format_bytes(one.window_bytes)
             said.append(f"shuffle(seed={one.seed}, window={window!r})")
         if one.shard is not None:
-            said.append(f"shard({one.shard!r}, even={one.even!r})")
+            said.append(f"shard({one.shard!r}, remainder={one.remainder!r})")
         said += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "sample"]
         if one.batched:
             said.append(f"batch({one.batch})" if one.batch else f"batch(global_size={one.global_batch})")
         said += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "batch"]
-        if one.prefetch_bytes:
-            said.append(f"prefetch({format_bytes(one.prefetch_bytes)!r})")
+        if one.prefetches:
+            said.append(f"prefetch({one.prefetch_batches or format_bytes(one.prefetch_bytes)!r})")
         return ".".join(said)
 
 

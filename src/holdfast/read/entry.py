@@ -29,8 +29,9 @@ def read(
     verify: str = "all",
     on_corrupt: OnCorrupt = "raise",
     max_corrupt: int = 100,
-    classes: bool = False,
-    storage: Mapping[str, Any] | None = None,
+    keep_doubtful: bool = False,
+    labels_from_folders: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     cache_folder: Given | None = None,
     cache_bytes: str | int = "20GB",
 ) -> Dataset:
@@ -40,24 +41,28 @@ def read(
     verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
     on_corrupt:   "skip" leaves out damaged samples and shards, up to `max_corrupt`, and lists them in losses();
                   "salvage" gets back records of which only the header is damaged, too
-    classes:      small files in folders get a column "label": the number of their folder
-    storage:      options for URLs, as fsspec takes them; shards are brought into `cache_folder`, up to `cache_bytes`
+    keep_doubtful: reads TFRecords that might be data of a damaged record, too: right where no record holds TFRecords
+    labels_from_folders: small files in folders get a column "label": the number of their folder
+    storage_options: options for URLs, as fsspec takes them; shards are brought into `cache_folder`, up to `cache_bytes`
     """
     columns = None if schema is None else check_schema(schema)
     if verify not in ("all", "header"):
         raise ValueError(f"wanted verify to be 'all' or 'header', got {verify!r}")
     one_of("on_corrupt", on_corrupt, OnCorrupt)
     whole("max_corrupt", max_corrupt, 0)
-    remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage}
-    specs = find_sources(what, storage)
+    if keep_doubtful and on_corrupt == "raise":
+        raise ValueError("keep_doubtful=True goes with on_corrupt='skip' or 'salvage', got on_corrupt='raise'")
+    remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage_options}
+    specs = find_sources(what, storage_options)
     source = FileSource(
         specs,
-        run_schema(specs, storage) if columns is None else columns,
+        run_schema(specs, storage_options) if columns is None else columns,
         remote,
         verify=verify,
-        classes=classes,
+        labels_from_folders=labels_from_folders,
         on_corrupt=on_corrupt,
         max_corrupt=max_corrupt,
+        keep_doubtful=bool(keep_doubtful),
     )
     # What can be salvaged was when the shards were looked at: behind that, both skip.
     return Dataset(source, Settings(on_corrupt="raise" if on_corrupt == "raise" else "skip", max_corrupt=max_corrupt))

@@ -25,18 +25,17 @@ from .flow.item import Item, Items
 from .flow.keep import SampleCache
 from .flow.losses import Loss, Losses
 from .flow.pipeline import Pipeline
-from .flow.room import Room
+from .flow.room import Room, prefetched_bytes, prefetched_items
 from .flow.samples import split_samples
 from .flow.stats import Meter, Stats
 from .order.shards import Cut, Part, walk
 from .order.state import Position, load_state, save_state
 from .progress import Progress
-from .settings import Settings
+from .settings import RUN_SAMPLES, Settings
 from .sources.handles import PoolStats
 from .sources.library import Library
 from .sources.source import Sequenced, Source
 
-_ONE_BY_ONE = 256  # samples that are read together when no batch was asked for
 _FEW_LOST = 3  # iterations that the collector has not found yet
 _AT_ONCE_BYTES = 16 << 20
 _AT_ONCE_MOST = 1 << 15
@@ -206,7 +205,7 @@ class Iteration:
         return list(self._losses)
 
     def progress(self) -> Progress:
-        """How far the epoch is. With even="drop" it ends with the last whole step."""
+        """How far the epoch is. With remainder="drop" it ends with the last whole step."""
         position, began, order = self._position, self._began, self._order()
         total = min(self._cut.samples(order), self._cut.end(order, self._part.world))
         return Progress(
@@ -271,8 +270,9 @@ class _Running:
                 pipeline.room,
             )
             items = pipeline.run(self._fetched, of._cache)
-            if settings.prefetch_bytes:
-                items = run_ahead(items, settings.prefetch_bytes, of._meter, self.halt)
+            if settings.prefetches:
+                most = prefetched_bytes(settings), prefetched_items(settings)
+                items = run_ahead(items, *most, of._meter, self.halt)
             self.items = _give(items, settings, of._part, of._meter)
         except BaseException:
             self.library.close()
@@ -385,7 +385,7 @@ def stop_of(settings: Settings, first: int, epoch: int) -> int | None:
 
 def cut_of(settings: Settings, world: int) -> Cut:
     """How these settings cut a sequence into steps, for so many ranks."""
-    batch, grain = settings.batch or _ONE_BY_ONE, None if settings.batched else 1
+    batch, grain = settings.batch or RUN_SAMPLES, None if settings.batched else 1
     if settings.global_batch is not None:
         if settings.global_batch % world:
             near = [
@@ -399,4 +399,4 @@ def cut_of(settings: Settings, world: int) -> Cut:
     most = settings.take_samples
     if settings.take_batches is not None:
         most = min(settings.take_batches * batch * world, most if most is not None else 1 << 62)
-    return Cut(batch=batch, even=settings.even, most=most, grain=grain)
+    return Cut(batch=batch, remainder=settings.remainder, most=most, grain=grain)

@@ -12,16 +12,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .order.sequence import WINDOW_BYTES
-from .order.shards import Even
+from .order.shards import Remainder
 
 Where = Literal["inline", "threads", "processes"]
 Each = Literal["sample", "batch"]
-How = Literal["stack", "pad", "ragged"]
+Collate = Literal["stack", "pad", "ragged"]
 OnError = Literal["raise", "skip"]
 OnCorrupt = Literal["raise", "skip", "salvage"]
 
 MEMORY_BYTES = 2_000_000_000
 STALL_S = 300.0
+RUN_SAMPLES = 256  # samples that are read together when no batch was asked for
 
 
 def one_of(name: str, value: object, allowed: object) -> None:
@@ -75,7 +76,7 @@ class Function:
         one_of("where", self.where, Where)
         one_of("on_error", self.on_error, OnError)
         one_of("start", self.start, Literal["forkserver", "spawn"])
-        whole("workers", self.workers, 0 if self.where == "inline" else 1)
+        whole("num_workers", self.workers, 0 if self.where == "inline" else 1)
         if not is_number(self.max_errors) or self.max_errors < 0:
             raise ValueError(
                 f"wanted max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
@@ -118,16 +119,17 @@ class Settings:
     lanes: int | None = None
     shard: str | tuple[int, int] | None = None
     shard_said: bool = False
-    even: Even = "none"
+    remainder: Remainder = "keep"
     batch: int | None = None
     global_batch: int | None = None
-    how: How | None = None
+    collate: Collate | None = None
     pad_value: float = 0
     functions: tuple[Function, ...] = ()
     cache: Cache | None = None
     take_samples: int | None = None
     take_batches: int | None = None
     repeat: int | None = 1
+    prefetch_batches: int = 0  # or, without batches, samples
     prefetch_bytes: int = 0
     open_files: int | Literal["auto"] = "auto"
     memory_bytes: int = MEMORY_BYTES
@@ -137,3 +139,7 @@ class Settings:
     @property
     def batched(self) -> bool:
         return self.batch is not None or self.global_batch is not None
+
+    @property
+    def prefetches(self) -> bool:
+        return bool(self.prefetch_batches or self.prefetch_bytes)

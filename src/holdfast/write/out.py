@@ -30,7 +30,7 @@ def write(
     folder: str | os.PathLike[str],
     schema: Mapping[str, Column | type[Value]] | None = None,
     *,
-    storage: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Out:
     """Makes a folder for a run's data, or reopens it: any number of processes may do so at once.
 
@@ -38,14 +38,14 @@ def write(
     The codecs and chunk_rows of the schema that it was made with stay. Commits that were interrupted are finished, and
     what dead attempts left is taken away.
 
-    storage: options for a URL, as fsspec takes them
+    storage_options: options for a URL, as fsspec takes them
     """
     name = os.fsdecode(folder).removeprefix("file://").removeprefix("local://")
     columns = None if schema is None else check_schema(schema)
     if "://" in name:
         from .remote.out import open_remote
 
-        return open_remote(name, columns, storage)
+        return open_remote(name, columns, storage_options)
     path = Path(os.path.abspath(name))
     there = open_folder(path, columns)
     sweep(path)
@@ -149,9 +149,9 @@ class Out:
         """All that are committed."""
         return sum(record.rows for record in self.parts())
 
-    def verify(self, tell: Callable[[int, int], None] | None = None) -> Report:
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
         """Reads every byte of every committed part again; changes nothing."""
-        return verify_folder(self.folder, self.schema, schema_digest(self.schema), tell)
+        return verify_folder(self.folder, self.schema, schema_digest(self.schema), progress)
 
     def consolidate(
         self,

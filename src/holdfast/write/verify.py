@@ -23,7 +23,7 @@ from .workspace import dead_workspace, workspaces
 
 _READ_BYTES = 1 << 22
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class Problem(NamedTuple):
@@ -63,10 +63,13 @@ class Report:
 
 
 def verify(
-    place: Place, schema: dict[str, Column], digest: str, tell: Tell | None = None, gone: Container[str] = ()
+    place: Place, schema: dict[str, Column], digest: str, progress: OnProgress | None = None, gone: Container[str] = ()
 ) -> Report:
-    """Reads every byte of every part; changes nothing. `tell` hears how many parts of how many are done; `gone` are
-    tasks whose parts were taken away on purpose."""
+    """Reads every byte of every part; changes nothing.
+
+    progress: called with how many parts of how many are done
+    gone:     tasks whose parts were taken away on purpose
+    """
     report = Report()
     names = place.names()
     records = records_in(names)
@@ -74,8 +77,8 @@ def verify(
     for number, name in enumerate(records):
         tasks[name.rsplit(".", 2)[0]] += 1
         _check_record(place, name, schema, digest, report)
-        if tell:
-            tell(number + 1, len(records))
+        if progress:
+            progress(number + 1, len(records))
     for task, times in tasks.items():
         if times > 1:
             report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, wanted it once"))
@@ -83,9 +86,9 @@ def verify(
     return report
 
 
-def verify_folder(folder: Path, schema: dict[str, Column], digest: str, tell: Tell | None = None) -> Report:
+def verify_folder(folder: Path, schema: dict[str, Column], digest: str, progress: OnProgress | None = None) -> Report:
     """The same of a folder on this machine, and what is left there of attempts that are no more."""
-    report = verify(LocalPlace(folder), schema, digest, tell, deleted_parts(folder))
+    report = verify(LocalPlace(folder), schema, digest, progress, deleted_parts(folder))
     report.leftovers += [f"parts/{name}: it has no record" for name in strays_in(listed(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:

@@ -134,7 +134,7 @@ def test_rows_that_were_given_up_end_the_log(folder: Path, monkeypatch: pytest.M
         book(0, loss=0, tags="")
         book.commit()
         with monkeypatch.context() as patched:
-            patched.setattr(Producer, "put_many", lambda *_: refuse())
+            patched.setattr(Producer, "extend", lambda *_: refuse())
             book(1, loss=1, tags="")
             with pytest.warns(RuntimeWarning, match="no room"):
                 book(2, loss=2, tags="")

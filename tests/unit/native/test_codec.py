@@ -230,3 +230,29 @@ def test_a_buffer_that_changes_while_it_is_read_is_noticed() -> None:
     finally:
         over.set()
         thread.join()
+
+
+def heap(*objects: tuple[int, int], width: int = 8) -> bytes:
+    """Objects of an HDF5 global heap, (index, size) each; the free space, with index 0, counts its own header."""
+    data = b""
+    for index, size in objects:
+        data += index.to_bytes(2, "little") + bytes(6) + size.to_bytes(width, "little") + bytes(8 - width)
+        data += b"\xff" * (-(-size // 8) * 8 if index else max(size - 16, 0))
+    return data
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_walk_heap(codec_impl: Any, width: int) -> None:
+    data = heap((1, 5), (2, 0), (3, 40), (0, 64), width=width)
+    assert codec_impl.walk_heap(b"abc" + data, 3, 3 + len(data), width) == (3 + len(data), False)
+    stuck = heap((1, 5), (0, 0), (3, 40), width=width)
+    assert codec_impl.walk_heap(stuck, 0, len(stuck), width) == (24, True)
+
+
+def test_walk_heap_past_what_is_there(codec_impl: Any) -> None:
+    data = heap((1, 5), (7, 1000))[:60]
+    assert codec_impl.walk_heap(data, 0, 60, 8) == (24 + 16 + 1000, False)
+    assert codec_impl.walk_heap(data, 0, 30, 8) == (24, False)
+    assert codec_impl.walk_heap(heap((1, 5)) + b"\1" + b"\xff" * 15, 0, 40, 8) == (24, True)
+    with pytest.raises(ValueError, match="expected a length of 2, 4 or 8 bytes, got 3"):
+        codec_impl.walk_heap(data, 0, 60, 3)

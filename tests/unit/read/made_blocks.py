@@ -10,7 +10,7 @@ from holdfast.read.order.blocks import Blocks, cut_shard, join_blocks
 
 counts = st.lists(st.integers(0, 60), min_size=1, max_size=6)
 seeds = st.one_of(st.none(), st.integers(-(2**70), 2**70))
-evens = st.sampled_from(["pad", "drop", "none"])
+remainders = st.sampled_from(["pad", "drop", "keep"])
 
 
 def blocks_of(shards: Sequence[int], sample_bytes: int = 10, block_bytes: int = 70) -> Blocks:

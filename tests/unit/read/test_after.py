@@ -19,11 +19,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> hold.Dataset:
     return hold.read(folder, SCHEMA).shuffle(seed=3)
 
 
-@pytest.mark.parametrize("even", ["none", "pad", "drop"])
+@pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("done", [0, 8])
-def test_as_an_iteration_has_it(base: hold.Dataset, even: Any, world: int, done: int) -> None:
-    ds = base.shard((world - 1, world), even=even).batch(4).repeat(2)
+def test_as_an_iteration_has_it(base: hold.Dataset, remainder: Any, world: int, done: int) -> None:
+    ds = base.shard((world - 1, world), remainder=remainder).batch(4).repeat(2)
     with ds.iterate(epoch=5) as it:
         since = it.state_dict() | {"done": done}
         it.load_state_dict(since)

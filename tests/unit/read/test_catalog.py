@@ -79,7 +79,7 @@ def test_a_catalog_goes_to_another_process(tmp_path: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    Catalog(three(tmp_path), tell=lambda done, total: told.append((done, total)))
+    Catalog(three(tmp_path), progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -176,7 +176,7 @@ def test_text_files_where_there_are_no_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["", "*/*.png"])
 def test_classes_from_folders(tmp_path: Path, what: str) -> None:
     write_files(tmp_path, cat__1_png=b"meow", dog__2_png=b"woof")
-    catalog = Catalog(find_sources(tmp_path / what), classes=True)
+    catalog = Catalog(find_sources(tmp_path / what), labels_from_folders=True)
     with catalog.pool() as pool, catalog.use(0, pool) as shard:
         assert shard.read(0, 2)["label"].tolist() == [0, 1]
 

@@ -45,7 +45,7 @@ def splits(*ends: int) -> Any:
         ([np.uint8(1), np.float32(2)], "float32", [1, 2]),
         ([np.array(3), np.array(4)], "int64", [3, 4]),
         ([[1, 2], [3, 4]], "int64", [[1, 2], [3, 4]]),
-        ([(1.5, 2), (3, 4)], "float32", [[1.5, 2], [3, 4]]),
+        ([[1.5, 2], [3, 4]], "float32", [[1.5, 2], [3, 4]]),
         ([[np.float64(1)], [np.float64(2)]], "float64", [[1], [2]]),
         ([[[1], [2]], [[3], [4]]], "int64", [[[1], [2]], [[3], [4]]]),
         ([[], []], "float32", [[], []]),
@@ -126,12 +126,12 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
     with pytest.raises(
         SchemaError,
         match=r"column 'a': sample 0 of the batch has the shape \(3,\), sample 2 the shape \(5,\): "
-        r'say how="pad" or how="ragged"',
+        r'say collate="pad" or collate="ragged"',
     ):
         column_of([np.zeros(3), np.zeros(3), np.zeros(5)])
     with pytest.raises(SchemaError, match=r"sample 0 of the batch has the shape \(\), sample 1 the shape \(1,\)"):
         column_of([1, [1]])
-    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): say how"):
+    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): say collate"):
         column_of([["x"], ["x", "y"]])
 
 
@@ -139,7 +139,7 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
     ("values", "text"),
     [
         ([1, None], "column 'a', sample 1 of the batch: wanted numbers, an array, bytes or a list of these, got None"),
-        ([{"b": 1}], "sample 0 of the batch: .* got dict"),
+        ([1, {"b": 1}], "sample 1 of the batch: .* got dict"),
         ([np.array([None])], "wanted numbers, got arrays of Python objects"),
         ([[1, 2], [None, 2]], "sample 1 of the batch"),
         ([[[1], [1, 2]]], "sample 0 of the batch"),
@@ -163,14 +163,14 @@ def test_samples_of_other_keys() -> None:
 
 
 def test_samples_are_dicts() -> None:
-    with pytest.raises(SchemaError, match="sample 1 of the batch: wanted a dict of columns, got NoneType None"):
+    with pytest.raises(SchemaError, match="sample 1 of the batch: expected a dict of columns, got NoneType None"):
         collate([{"a": 1}, None])  # type: ignore[list-item]
 
 
 def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         collate([])
-    with pytest.raises(ValueError, match="wanted how to be one of"):
+    with pytest.raises(ValueError, match="expected collate to be one of"):
         collate([{"a": 1}], "glue")  # type: ignore[arg-type]
 
 

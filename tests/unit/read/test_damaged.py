@@ -88,6 +88,23 @@ def test_salvage_gets_back_what_has_only_lost_its_header(shards: list[Path]) -> 
         check_rows(batch)
 
 
+def test_records_between_two_destroyed_headers_are_kept_on_request(shards: list[Path]) -> None:
+    starts = starts_of(shards[2])
+    data = bytearray(shards[2].read_bytes())
+    for record in (3, 11):
+        data[starts[record] : starts[record] + 40] = bytes(40)
+    shards[2].write_bytes(data)
+    with hold.read(shards, SCHEMA, on_corrupt="salvage").batch(9).iterate() as it:
+        assert ids_of(it) == [i for i in range(100) if not 43 <= i <= 51]
+        assert "7 records in bytes" in it.losses()[0].reason
+        assert "keep_doubtful=True reads them" in it.losses()[0].reason
+    for how in ("skip", "salvage"):
+        kept = hold.read(shards, SCHEMA, on_corrupt=how, keep_doubtful=True)
+        assert ids_of(kept.batch(9)) == [i for i in range(100) if i not in (43, 51)]
+    with pytest.raises(ValueError, match="keep_doubtful=True goes with on_corrupt='skip' or 'salvage'"):
+        hold.read(shards, SCHEMA, keep_doubtful=True)
+
+
 def test_a_torn_tail(shards: list[Path]) -> None:
     starts = starts_of(shards[4])
     os.truncate(shards[4], starts[20] - 3)
@@ -147,7 +164,7 @@ def test_other_ways_in(shards: list[Path]) -> None:
     for other in (
         ds.limits(open_files=1),
         ds.limits(memory=500),
-        ds.map(lambda sample: sample, workers=2),
+        ds.map(lambda sample: sample, num_workers=2),
         ds.prefetch("1MB"),
         pickle.loads(pickle.dumps(ds)),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import queue
 import subprocess
 import sys
 from collections import Counter
@@ -147,16 +148,16 @@ def test_two_epochs_in_a_row(shards: Path) -> None:
         assert ids_of(next(it) for _ in range(40))[:2000] == [*want, *ids_of([])][:2000]
 
 
-@pytest.mark.parametrize("even", ["pad", "drop", "none"])
-def test_ranks_have_the_same_number_of_batches(shards: Path, even: Any) -> None:
+@pytest.mark.parametrize("remainder", ["pad", "drop", "keep"])
+def test_ranks_have_the_same_number_of_batches(shards: Path, remainder: Any) -> None:
     base = hold.read(shards, SCHEMA).shuffle(seed=1)
-    ranks = [list(base.shard((rank, 3), even=even).batch(8)) for rank in range(3)]
+    ranks = [list(base.shard((rank, 3), remainder=remainder).batch(8)) for rank in range(3)]
     assert len({len(rank) for rank in ranks}) == 1
-    assert len(ranks[0]) == len(base.shard((0, 3), even=even).batch(8))
+    assert len(ranks[0]) == len(base.shard((0, 3), remainder=remainder).batch(8))
     count = Counter(in_turn(ranks))
-    if even == "none":
+    if remainder == "keep":
         assert count == Counter(ALL)
-    elif even == "drop":
+    elif remainder == "drop":
         assert len(count) == sum(count.values()) == 1000 // 24 * 24
     else:
         assert set(count) == set(ALL)
@@ -184,13 +185,13 @@ def test_a_global_batch_is_shared(shards: Path) -> None:
         ds.shard((0, 5)).iterate()
 
 
-@pytest.mark.parametrize("even", ["pad", "drop", "none"])
-def test_samples_without_batches_come_out_even_too(shards: Path, even: Any) -> None:
+@pytest.mark.parametrize("remainder", ["pad", "drop", "keep"])
+def test_samples_without_batches_come_out_even_too(shards: Path, remainder: Any) -> None:
     base = hold.read(shards, SCHEMA).shuffle(seed=1)
-    ranks = [base.shard((rank, 3), even=even) for rank in range(3)]
+    ranks = [base.shard((rank, 3), remainder=remainder) for rank in range(3)]
     each = [ids_of(ds) for ds in ranks]
     assert [len(ids) for ids in each] == [len(ds) for ds in ranks]
-    assert [len(ids) for ids in each] == {"pad": [334] * 3, "drop": [333] * 3, "none": [334, 333, 333]}[even]
+    assert [len(ids) for ids in each] == {"pad": [334] * 3, "drop": [333] * 3, "keep": [334, 333, 333]}[remainder]
     together = [i for row in zip(*each, strict=False) for i in row]
     assert together == (ids_of(base) * 2)[: len(together)]
 
@@ -206,7 +207,7 @@ def test_a_function_of_batches_is_not_asked_about_no_sample(tmp_path: Path) -> N
         for ds in (base.batch(4).map(more, workers), base.batch(4).map(dict).map(more, workers)):
             batches = list(ds.shard((1, 2)))
             assert [batch["id"].tolist() for batch in batches] == [[2, 6, 10, 14], []]
-    unmapped = hold.read(tmp_path, SCHEMA).filter(lambda sample: sample["id"] > 5).batch(4, how="pad")
+    unmapped = hold.read(tmp_path, SCHEMA).filter(lambda sample: sample["id"] > 5).batch(4, collate="pad")
     assert [batch["emb"].shape for batch in unmapped] == [(0, 3), (2, 3), (1, 3)]
 
 
@@ -464,12 +465,12 @@ def test_lists_are_ragged_padded_or_refused(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA).take(4)
     [batch] = ds.batch(4)
     assert batch["tags"].tolist() == [[], [0], [0, 1], [0, 1, 2]]
-    [batch] = ds.batch(4, how="pad", pad_value=-1)
+    [batch] = ds.batch(4, collate="pad", pad_value=-1)
     assert batch["tags"].tolist() == [[-1, -1, -1], [0, -1, -1], [0, 1, -1], [0, 1, 2]]
     mapped = ds.map(lambda sample: {"id": sample["id"], "tags": sample["tags"] * 2})
     with pytest.raises(SchemaError, match="tags"):
-        list(mapped.batch(4, how="stack"))
-    [batch] = mapped.batch(4, how="ragged")
+        list(mapped.batch(4, collate="stack"))
+    [batch] = mapped.batch(4, collate="ragged")
     assert batch["tags"].tolist() == [[], [0], [0, 2], [0, 2, 4]]
 
 
@@ -661,6 +662,37 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         hold.mix({small: 0, large: 1.0})
 
 
+# ---- made ready beforehand
+
+
+@pytest.mark.parametrize(
+    ("most", "ready", "memory"),
+    [(3, 3, "2GB"), ("5.1MB", 5, "2GB"), (1000, 5, "20.4MB")],  # the last: a quarter of the memory
+)
+def test_prefetch_counts_batches_or_bytes(shards: Path, most: Any, ready: int, memory: str) -> None:
+    made: queue.SimpleQueue[int] = queue.SimpleQueue()
+    begun = asked = too_many = 0
+
+    def one_megabyte(batch: dict[str, Any]) -> dict[str, Any]:
+        nonlocal begun, too_many
+        begun += 1
+        too_many += begun - asked > ready
+        made.put(begun)
+        return {"id": batch["id"], "much": np.zeros((10, 12_500))}
+
+    ds = hold.read(shards, SCHEMA).limits(memory=memory).batch(10).map(one_megabyte).prefetch(most)
+    with ds.iterate() as it:
+        for asked in range(1, 4):
+            next(it)
+            while made.get(timeout=60) < asked + ready:
+                pass
+    assert not too_many
+
+
+def test_samples_are_prefetched_too(shards: Path) -> None:
+    assert [sample["id"] for sample in hold.read(shards, SCHEMA).prefetch(2)] == list(ALL)
+
+
 # ---- what is wrong is said at once
 
 
@@ -670,12 +702,12 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         (lambda ds: ds.batch(0), "from 1 up, got 0"),
         (lambda ds: ds.batch(), "a size or a global_size"),
         (lambda ds: ds.batch(3).batch(4), "has batches already"),
-        (lambda ds: ds.batch(4, how="pile"), "'stack', 'pad', 'ragged', got 'pile'"),
+        (lambda ds: ds.batch(4, collate="pile"), "'stack', 'pad', 'ragged', got 'pile'"),
         (lambda ds: ds.shuffle(seed="x"), "the seed to be a whole number, got 'x'"),
         (lambda ds: ds.shuffle(window="much"), "got 'much'"),
         (lambda ds: ds.shard((2, 2)), "got 2 of 2"),
         (lambda ds: ds.shard("all"), "got 'all'"),
-        (lambda ds: ds.shard(even="odd"), "got 'odd'"),
+        (lambda ds: ds.shard(remainder="odd"), "got 'odd'"),
         (lambda ds: ds.map(3), "wanted a function, got 3"),
         (lambda ds: ds.map(len, where="cloud"), "got 'cloud'"),
         (lambda ds: ds.map(len, -1), "got -1"),
@@ -683,6 +715,10 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         (lambda ds: ds.take(-1), "from 0 up, got -1"),
         (lambda ds: ds.repeat(0), "from 1 up, got 0"),
         (lambda ds: ds.limits(memory="1MB").prefetch("2MB"), "got 2.00 MB of 1.00 MB"),
+        (lambda ds: ds.prefetch(256_000_000), 'a number counts batches. For bytes write prefetch("256MB'),
+        (lambda ds: ds.prefetch(-1), "from 0 up, got -1"),
+        (lambda ds: ds.shuffle(7), "positional argument"),
+        (lambda ds: ds.batch(4, how="pad"), "unexpected keyword argument 'how'"),
         (lambda ds: ds.limits(open_files=0), "got 0"),
         (lambda ds: ds.batch(2).cache(), "before batch"),
         (lambda ds: ds.map(len, random=True).cache(), "put it behind"),
@@ -690,7 +726,7 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
         (lambda ds: ds.iterate(worker=3), "got 3"),
         (lambda ds: ds.batch(64.0), "got 64.0"),
         (lambda ds: ds.batch(True), "got True"),
-        (lambda ds: ds.batch(4, how="pad", pad_value="x"), "as the pad_value, got 'x'"),
+        (lambda ds: ds.batch(4, collate="pad", pad_value="x"), "as the pad_value, got 'x'"),
         (lambda ds: ds.shuffle(lanes=10**30), "from 1 up to 4,096"),
         (lambda ds: ds.shuffle(samples=10**30), "got 1000"),
         (lambda ds: ds.shard((0.5, 2)), "got (0.5, 2)"),
@@ -709,7 +745,7 @@ def test_what_is_wrong_is_said_at_once(shards: Path, wrong: Any, said: str) -> N
 
 
 def test_numbers_of_numpy_are_numbers(shards: Path) -> None:
-    ds = hold.read(shards, SCHEMA).shuffle(np.int64(7), samples=np.int32(100), lanes=np.int8(2))
+    ds = hold.read(shards, SCHEMA).shuffle(seed=np.int64(7), samples=np.int32(100), lanes=np.int8(2))
     ds = ds.shard(np.array([1, 2])).take(np.int64(900)).batch(np.uint16(64)).repeat(np.int64(1))
     with ds.limits(open_files=np.int64(3), memory=np.int64(10**6)).iterate(epoch=np.int64(3)) as it:
         assert len(ids_of(it)) == 450

@@ -50,7 +50,7 @@ class Layout:
 
     world: int
     batch: int
-    even: Any
+    remainder: Any
     take: int | None
 
     def model(self, sequence: list[int], done: int = 0) -> list[list[list[int]]]:
@@ -59,8 +59,8 @@ class Layout:
         last, each = len(sequence), self.world * self.batch
         over = max(0, last - done) % each
         end = max(last, done)
-        if over and self.even != "none":
-            end = last - over + (each if self.even == "pad" else 0)
+        if over and self.remainder != "keep":
+            end = last - over + (each if self.remainder == "pad" else 0)
         # What is behind the last sample begins again with the first.
         at = [sequence[p] if p < last else sequence[(p - last) % last] for p in range(end)]
         return [
@@ -76,7 +76,7 @@ layouts = st.builds(
     Layout,
     world=st.sampled_from([1, 2, 3, 5, 300]),
     batch=st.sampled_from([1, 3, 16, 50, 1000]),
-    even=st.sampled_from(["none", "pad", "drop"]),
+    remainder=st.sampled_from(["keep", "pad", "drop"]),
     take=st.sampled_from([None, None, 1, 100, 170]),
 )
 
@@ -165,7 +165,7 @@ def test_what_comes_is_what_the_model_says(
         ways = Ways(ways.workers, ways.prefetch, None, ways.open_files, ways.cache)  # it must fit into memory
     base = hold.read(some.paths, SCHEMA)
     if seed is not None:
-        base = base.shuffle(seed, window, lanes=lanes)
+        base = base.shuffle(seed=seed, window=window, lanes=lanes)
     sequence = [int(i) for batch in base.batch(1000) for i in batch["id"]]
     assert sorted(sequence) == list(range(len(some.places)))
     functions = Functions(drop, fail)
@@ -177,7 +177,7 @@ def test_what_comes_is_what_the_model_says(
         done = 0 if state is None else state["done"]
         want = layout.model(sequence, done)
         for rank in {0, layout.world - 1}:
-            own = ways.given_to(ds.shard((rank, layout.world), even=layout.even).batch(layout.batch))
+            own = ways.given_to(ds.shard((rank, layout.world), remainder=layout.remainder).batch(layout.batch))
             assert len(own) == len(layout.model(sequence)[0])
             with own.iterate() as it:
                 if state is not None:

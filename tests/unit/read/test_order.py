@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_blocks import all_samples, blocks_of, counts, evens, seeds
+from made_blocks import all_samples, blocks_of, counts, remainders, seeds
 
 from holdfast.read.order.blocks import Blocks
 from holdfast.read.order.chance import key_of, shuffled
 from holdfast.read.order.lanes import Places
 from holdfast.read.order.sequence import Order, default_lanes
-from holdfast.read.order.shards import Cut, Even, Part, Step, walk
+from holdfast.read.order.shards import Cut, Part, Remainder, Step, walk
 
 batches = st.sampled_from([1, 3, 4, 8, 16])
 
@@ -58,27 +58,27 @@ def test_every_sample_once(shards: list[int], seed: int | None, epoch: int, wind
     assert sorted(everything(order)) == all_samples(shards)
 
 
-@given(counts, batches, seeds, evens, st.integers(0, 100))
+@given(counts, batches, seeds, remainders, st.integers(0, 100))
 @settings(deadline=None)
-def test_how_a_sequence_ends(shards: list[int], batch: int, seed: int | None, even: Even, most: int) -> None:
+def test_how_a_sequence_ends(shards: list[int], batch: int, seed: int | None, remainder: Remainder, most: int) -> None:
     order = Order(blocks_of(shards), seed=seed, window_bytes=200, lanes=4)
     want = everything(order)[:most]
     for world in (1, 2, 3):
         each = world * batch
-        seen = joined(order, Cut(batch=batch, even=even, most=most), world, 1)
-        if even == "none":
+        seen = joined(order, Cut(batch=batch, remainder=remainder, most=most), world, 1)
+        if remainder == "keep":
             assert seen == want
-        elif even == "drop":
+        elif remainder == "drop":
             assert seen == want[: len(want) // each * each]
         else:
             assert len(seen) == -(-len(want) // each) * each
             assert seen == [want[at % len(want)] for at in range(len(seen))][: len(seen)]
 
 
-@given(counts, seeds, st.sampled_from(["pad", "none"]), st.integers(1, 400), st.sampled_from([None, 1, 4, 6]))
+@given(counts, seeds, st.sampled_from(["pad", "keep"]), st.integers(1, 400), st.sampled_from([None, 1, 4, 6]))
 @settings(max_examples=40, deadline=None)
 def test_the_same_for_any_ranks_batches_and_workers(
-    shards: list[int], seed: int | None, even: Even, window: int, lanes: int | None
+    shards: list[int], seed: int | None, remainder: Remainder, window: int, lanes: int | None
 ) -> None:
     def fresh() -> Order:
         return Order(blocks_of(shards), seed=seed, window_bytes=window, lanes=lanes)
@@ -86,7 +86,7 @@ def test_the_same_for_any_ranks_batches_and_workers(
     want = everything(fresh())
     for world, batch in ((1, 12), (2, 6), (3, 4), (4, 3), (2, 1), (5, 7)):
         for workers in (1, 2, 4):
-            assert joined(fresh(), Cut(batch=batch, even=even), world, workers)[: len(want)] == want
+            assert joined(fresh(), Cut(batch=batch, remainder=remainder), world, workers)[: len(want)] == want
 
 
 @given(counts, st.integers(0, 9))
@@ -195,7 +195,7 @@ def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
 
 def test_padding_repeats_what_there_is() -> None:
     order = Order(blocks_of([3]), seed=1)
-    [step] = rank_steps(order, Cut(batch=8, even="pad"), Part())
+    [step] = rank_steps(order, Cut(batch=8, remainder="pad"), Part())
     assert set(pairs(order, step.places)) == {(0, 0), (0, 1), (0, 2)}
     assert len(step.places) == 8
     assert step.done == 3
@@ -203,8 +203,8 @@ def test_padding_repeats_what_there_is() -> None:
 
 def test_no_samples_are_no_steps() -> None:
     order = Order(blocks_of([0]), seed=1)
-    for even in ("pad", "drop", "none"):
-        assert rank_steps(order, Cut(batch=4, even=even), Part()) == []  # type: ignore[arg-type]
+    for remainder in ("pad", "drop", "keep"):
+        assert rank_steps(order, Cut(batch=4, remainder=remainder), Part()) == []  # type: ignore[arg-type]
 
 
 def test_wrong_settings_are_named() -> None:
@@ -214,7 +214,7 @@ def test_wrong_settings_are_named() -> None:
     with pytest.raises(ValueError, match="at least one sample, got 0"):
         Cut(batch=0)
     with pytest.raises(ValueError, match="got 'odd'"):
-        Cut(batch=8, even="odd")  # type: ignore[arg-type]
+        Cut(batch=8, remainder="odd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="window of at least 1, got 0"):
         Order(blocks, seed=1, window_bytes=0)
     with pytest.raises(ValueError, match="epoch from 0 up, got -1"):

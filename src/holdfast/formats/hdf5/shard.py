@@ -22,6 +22,7 @@ from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
 from .filters import PACKAGE, lacking_filter
 from .handles import HANDLES
+from .heaps import check_heaps
 from .layout import key_of as _key
 from .layout import marked_column, marked_schema
 from .packed import PackedColumn
@@ -32,6 +33,7 @@ _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other a
 _PLAUSIBLE_BYTES = 1 << 30  # a dataset up to this size is believed, and so is one that packs its values 64 to 1
 _PLAUSIBLE_RATIO = 64
 _LEAST_WRITTEN = 1024  # of a larger one, at least one value in this many must have been written
+_KIND_OF_VLEN = 3  # the byte of an encoded type that tells a list of variable length from a string
 _LEAVE_OUT = "Leave it out: name the columns you want in a schema"
 
 
@@ -146,6 +148,13 @@ class HDF5Shard:
         except Exception as error:
             reason = f"dataset {key!r} has a type that numpy has not: {reason_of(error)}"
             raise FormatError(self.path, None, None, reason, _LEAVE_OUT) from error
+        kind = dataset.id.get_type()
+        while isinstance(kind, h5py.h5t.TypeVlenID):
+            # Strings are of another class in h5py, so this is a list. HDF5 1.14 takes the bits that say so as they are,
+            # and crashes when it converts what is neither.
+            if kind.encode()[_KIND_OF_VLEN] & 0x0F:
+                raise CorruptError(self.path, None, None, f"the type of dataset {key!r} is damaged")
+            kind = kind.get_super()
 
     def _check_size(self, key: str, dataset: h5py.Dataset) -> None:
         """A damaged shape, or a dataset that was made and never written, must not be taken for that many values."""
@@ -176,6 +185,8 @@ class HDF5Shard:
                 if isinstance(dataset, h5py.Dataset):
                     self._check_type(name, dataset)
                     self._check_size(name, dataset)
+                    if dataset.dtype.hasobject:
+                        check_heaps(dataset)
             if rows < 0:
                 rows = len(dataset)
             if len(dataset) != rows:

@@ -53,11 +53,14 @@ class Layout:
         return int(self.places[piece] + offset - self.pieces[piece])
 
 
-def mend(path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000) -> Layout:
+def mend(
+    path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000, keep_doubtful: bool = False
+) -> Layout:
     """Goes through all of a file, its data's CRCs too, and behind every damage on to the next record.
 
     salvage:  a record whose header alone is damaged comes back
     most:     damages that are looked behind; the rest of the file is left out then
+    keep_doubtful: what might be data of a damaged record is kept
 
     A file without any good record is the error that reading it is. So is one that a live process is writing: it is not
     damaged, and will be another one when the next rank looks at it.
@@ -67,7 +70,7 @@ def mend(path: str | os.PathLike[str], *, salvage: bool = False, most: int = 100
         unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
         with unpacked:
             # Damaged packed data unpack to copies of what came before, good frames among them: nothing behind counts.
-            mender = _Mender(unpacked, salvage, 0 if broken else most)
+            mender = _Mender(unpacked, salvage, 0 if broken else most, keep_doubtful)
             starts = mender.starts()
             problems = _with_packing(mender.problems, broken, mender.offset, len(starts))
             if problems:
@@ -78,8 +81,8 @@ def mend(path: str | os.PathLike[str], *, salvage: bool = False, most: int = 100
 class _Mender(FrameStream):
     """A walk over all frames that notes what it goes around."""
 
-    def __init__(self, source: Source, salvage: bool, most: int) -> None:
-        super().__init__(source, on_corrupt="salvage")
+    def __init__(self, source: Source, salvage: bool, most: int, keep_doubtful: bool) -> None:
+        super().__init__(source, on_corrupt="salvage", keep_doubtful=keep_doubtful)
         self.gaps: list[int] = []  # where each begins
         self.repaired: list[tuple[int, bytes]] = []
         self._keep_repaired, self._most = salvage, most

@@ -106,7 +106,7 @@ def _recover(walker: Walker, at: int, keep_doubtful: bool) -> Recovery:
             sure = walker.in_step(end) == walker.size or walker.one_byte_wrong(at, length)
         else:
             sure = walker.past_written_length(at, end, walker.one_byte_wrong(at, length))
-        if sure:
+        if sure and not walker.is_crossed(at, end):
             return Recovery(end, 1)
     if end is not None and end > walker.size:
         # The rest of the file is this record's, or bytes are missing from it. Whatever looks like records in there may
@@ -233,15 +233,17 @@ class Walker:
         """Goes through the file once: behind the last damage, all that is left is known by its reaching the end."""
         known = [self.size]
         bad = [at - 1]  # where bad frames begin
-        cut = False  # whether a record was passed that the end of the file cuts
+        before_cut: list[int] = []  # those before a record that was passed and that the end of the file cuts
         while (start := self.next_frame(at)) < self.size:
-            if self._has_cut_record and not cut:  # unless it lies in the data of one record with a bad header
-                ends = (self.crc_matches(one + _HEADER, start - _FOOTER) for one in bad[:_CHAINS])
-                cut = self._has_cut_record = not any(ends)
             at, frames = self.chain(start)
+            if self._has_cut_record and (at == self.size or not before_cut):
+                before_cut = before_cut or bad[:_CHAINS]
+                # Unless it lies in the data of one record with a bad header.
+                if any(self.crc_matches(one + _HEADER, start - _FOOTER) for one in before_cut):
+                    self._has_cut_record, before_cut = False, []
             bad.append(at)
             self._runs.append(Doubt(frames, start, at))
-            if at == self.size and not cut:
+            if at == self.size and not self._has_cut_record:
                 self.whole_from = start
                 known.append(start)
         # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.
@@ -283,6 +285,27 @@ class Walker:
         while boundary < end <= self.size:
             boundary = self.frame_end(boundary) or self.boundary_after(boundary)
         return end == boundary
+
+    def is_crossed(self, at: int, end: int) -> bool:
+        """Whether a good header in the record at `at` leads past its `end`, to records in step up to the file's end.
+
+        Frames in the data of a record end before it does. Such a header is that of the next record, drawn into this one
+        by bytes that were taken out of it: then what begins at `end` is data of the next record.
+        """
+        place = at
+        while place + 1 < end:
+            n = self._read_into(place + 1, memoryview(self._walk)[: end + _HEADER - place - 2])
+            found = codec.find_header(self._walk, 0, n)
+            if found < 0:
+                place += max(n - _HEADER + 1, 1)
+                continue
+            place += 1 + found
+            length = self.length_at(place)
+            if length is not None:
+                reached = place + _OVERHEAD + length
+                if end < reached <= self.size and self.in_step(reached) == self.size:
+                    return True
+        return False
 
     def past_written_length(self, at: int, end: int, sure: bool) -> bool:
         """Whether records stand in step from `end` on, where the record at `at` ends as its corrected header says.

@@ -1,4 +1,4 @@
-"""Batches made ready before they are asked for, by one thread, within a bound of bytes.
+"""Batches made ready before they are asked for, by one thread, within a bound of bytes and of batches.
 
 The two threads share queues and nothing else: who is interrupted in the middle of a Condition may leave it locked, and
 Ctrl-C interrupts the thread that waits.
@@ -17,9 +17,9 @@ from .stats import Meter
 _STOP_S = 10.0
 
 
-def run_ahead(items: Items, most_bytes: int, meter: Meter, halt: Halt) -> Items:
+def run_ahead(items: Items, most_bytes: int, most_items: int, meter: Meter, halt: Halt) -> Items:
     """The same items in the same order. At least one is made ready, however large it is."""
-    ahead = _Ahead(items, most_bytes, meter)
+    ahead = _Ahead(items, most_bytes, most_items, meter)
     halt.on(ahead.tell_end)
     try:
         ahead.start()
@@ -30,8 +30,8 @@ def run_ahead(items: Items, most_bytes: int, meter: Meter, halt: Halt) -> Items:
 
 
 class _Ahead:
-    def __init__(self, items: Items, most_bytes: int, meter: Meter) -> None:
-        self._items, self._most_bytes, self._meter = items, most_bytes, meter
+    def __init__(self, items: Items, most_bytes: int, most_items: int, meter: Meter) -> None:
+        self._items, self._most_bytes, self._most_items, self._meter = items, most_bytes, most_items, meter
         self._ready: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: no more
         self._taken: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their bytes; None: stop
         self._stopped = False
@@ -48,7 +48,7 @@ class _Ahead:
         try:
             while not self._stopped:
                 # Before it is made, for it takes memory from then on; it will be about as large as the last one.
-                while ready and ready_bytes + last_bytes > self._most_bytes and not self._stopped:
+                while ready and self._is_enough(ready, ready_bytes + last_bytes) and not self._stopped:
                     taken = self._taken.get()
                     ready, ready_bytes = ready - 1, ready_bytes - (taken or 0)
                 item = None if self._stopped else next(self._items, None)
@@ -67,6 +67,9 @@ class _Ahead:
             except BaseException as error:  # noqa: BLE001
                 self._error = self._error or error
             self._ready.put(None)
+
+    def _is_enough(self, ready: int, with_next_bytes: int) -> bool:
+        return ready >= self._most_items or with_next_bytes > self._most_bytes
 
     def take(self) -> Item | None:
         item = self._ready.get()

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import SchemaError
-from ...formats.columns import Batch, BytesColumn, ColumnData, RaggedColumn
+from ...formats.columns import BytesColumn, ColumnData, RaggedColumn
 from ...formats.dtypes import dtype_of
 from ...formats.gather import join_bytes
 from ...schema import Bytes, Column, Float32, Ragged
 from .pad import pad_arrays, pad_column, pad_columns
-from .samples import nbytes_of, rows_of, split_samples
+from .samples import nbytes_of, rows_of, split_samples, tuple_like
 
 __all__ = ["How", "collate", "nbytes_of", "pad_columns", "rows_of", "split_samples"]
 
@@ -27,16 +27,16 @@ How = Literal["stack", "pad", "ragged"]
 _STRINGS = (bytes, str, bytearray, memoryview)
 _EXACT_STRINGS = frozenset(_STRINGS)
 _PYTHON_NUMBERS = frozenset((int, float, bool))
-_SAY_HOW = 'say how="pad" or how="ragged"'
+_SAY_HOW = 'say collate="pad" or collate="ragged"'
 
 
 def collate(
-    samples: Sequence[Mapping[str, Any]],
+    samples: Sequence[Any],
     how: How | None = None,
     schema: Mapping[str, Column] | None = None,
     pad_value: Any = 0,
-) -> Batch:
-    """One batch of these samples, in this order.
+) -> Any:
+    """One batch of these samples, in this order. Where they are nested, it has their structure.
 
     None, "stack": all values of a column have one shape. With None, a column that is Ragged in `schema` is so here.
     "pad":         arrays are filled up with `pad_value` to the largest of the batch.
@@ -45,34 +45,69 @@ def collate(
     Python's int becomes int64 and its float float32, as in a schema; arrays keep their type.
     """
     if how not in (None, "stack", "pad", "ragged"):
-        raise ValueError(f'wanted how to be one of "stack", "pad", "ragged", got {how!r}')
+        raise ValueError(f'expected collate to be one of "stack", "pad", "ragged", got {how!r}')
     if not samples:
         raise ValueError("wanted at least one sample")
-    for kind in set(map(type, samples)):
-        if not issubclass(kind, Mapping):
-            place = list(map(type, samples)).index(kind)
-            raise SchemaError(f"sample {place} of the batch: wanted a dict of columns, got {_short(samples[place])}")
-    if set(map(len, samples)) != {len(samples[0])}:
-        raise _other_keys(samples)
-    batch: Batch = {}
-    for name in samples[0]:
-        hint = schema.get(name) if schema else None
-        wanted = "ragged" if how is None and isinstance(hint, Ragged) else how or "stack"
-        try:
-            values = list(map(itemgetter(name), samples))
-        except KeyError:
-            raise _other_keys(samples) from None
-        batch[name] = _column(name, values, wanted, hint, pad_value)
-    return batch
+    if not isinstance(samples[0], (Mapping, tuple)):
+        raise SchemaError(f"sample 0 of the batch: expected a dict of columns or a tuple, got {_short(samples[0])}")
+    return _node("", samples, how, schema or {}, pad_value)
 
 
-def _other_keys(samples: Sequence[Mapping[str, Any]]) -> SchemaError:
+def _node(path: str, values: Sequence[Any], how: How | None, schema: Mapping[str, Column], pad_value: Any) -> Any:
+    """One column, or a dict or tuple of them. `path`: where in the samples these values are."""
+    first = values[0]
+    if isinstance(first, Mapping):
+        _check_all(path, values, Mapping, "a dict of columns")
+        if set(map(len, values)) != {len(first)}:
+            raise _other_keys(path, values)
+        batch = {}
+        for name in first:
+            try:
+                inner = list(map(itemgetter(name), values))
+            except KeyError:
+                raise _other_keys(path, values) from None
+            batch[name] = _node(_below(path, name), inner, how, schema, pad_value)
+        return batch
+    if isinstance(first, tuple):
+        _check_all(path, values, tuple, "a tuple")
+        _check_lengths(path, values)
+        parts = [[value[at] for value in values] for at in range(len(first))]
+        return tuple_like(
+            first, [_node(f"{path}[{at}]", part, how, schema, pad_value) for at, part in enumerate(parts)]
+        )
+    hint = schema.get(path)
+    wanted = "ragged" if how is None and isinstance(hint, Ragged) else how or "stack"
+    return _column(path, list(values), wanted, hint, pad_value)
+
+
+def _below(path: str, name: Any) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _check_all(path: str, values: Sequence[Any], kind: type, word: str) -> None:
+    if not all(issubclass(one, kind) for one in set(map(type, values))):
+        place = next(place for place, value in enumerate(values) if not isinstance(value, kind))
+        where = f"column {path!r}, sample" if path else "sample"
+        raise SchemaError(f"{where} {place} of the batch: expected {word}, got {_short(values[place])}")
+
+
+def _check_lengths(path: str, values: Sequence[tuple[Any, ...]]) -> None:
+    place = next((place for place, value in enumerate(values) if len(value) != len(values[0])), None)
+    if place is not None:
+        where = f"column {path!r}: sample" if path else "sample"
+        raise SchemaError(
+            f"{where} 0 of the batch is a tuple of {len(values[0])}, sample {place} one of {len(values[place])}: the "
+            "values of one column go into a list or an array"
+        )
+
+
+def _other_keys(path: str, samples: Sequence[Mapping[str, Any]]) -> SchemaError:
     """Looked into only when it is known that they differ: it takes as long as all the rest."""
     wanted = samples[0].keys()
     place, keys = next((place, sample.keys()) for place, sample in enumerate(samples) if sample.keys() != wanted)
-    if missing := wanted - keys:
-        return SchemaError(f"column {min(missing, key=str)!r} is in sample 0 of the batch, but not in sample {place}")
-    return SchemaError(f"column {min(keys - wanted, key=str)!r} is in sample {place} of the batch, but not in sample 0")
+    name = _below(path, min(wanted - keys or keys - wanted, key=str))
+    there, missing = (0, place) if wanted - keys else (place, 0)
+    return SchemaError(f"column {name!r} is in sample {there} of the batch, but not in sample {missing}")
 
 
 def _column(name: str, values: list[Any], how: str, hint: Column | None, pad_value: Any) -> ColumnData:
@@ -242,7 +277,7 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
 def _ragged(name: str, items: list[Any], shapes: list[tuple[int, ...]]) -> RaggedColumn:
     inner = [shape[1:] for shape in shapes]
     if len(set(inner)) > 1:
-        raise _unequal(name, shapes, inner, 'only the first size may differ: say how="pad"')
+        raise _unequal(name, shapes, inner, 'only the first size may differ: say collate="pad"')
     return RaggedColumn(_join(items), _splits(items))
 
 

@@ -10,7 +10,7 @@ from ..order.blocks import Blocks
 from ..order.lanes import Places
 from ..order.shards import Step
 
-Sample = dict[str, Any]
+Sample = dict[str, Any] | tuple[Any, ...]
 
 
 class Item:

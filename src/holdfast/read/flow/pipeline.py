@@ -19,6 +19,7 @@ from .item import Item, Items
 from .keep import SampleCache
 from .losses import Losses
 from .room import Room
+from .samples import leaves, map_leaves, tuple_like
 from .stages import run_stage
 from .stats import Meter
 from .work import Failure, Outcome, Work
@@ -45,7 +46,7 @@ def plan_stages(settings: Settings, schema: Schema) -> tuple[list[Stage], list[S
     keeps = [Stage(_work(settings, schema, run, batches=False), run[0]) for run in first]
     gives = [Stage(_work(settings, schema, run, batches=at == makes_batch), run[0]) for at, run in enumerate(second)]
     mapped = bool(before) or settings.cache is not None
-    if makes_batch == -1 and (settings.how == "pad" or mapped):
+    if makes_batch == -1 and (settings.collate == "pad" or mapped):
         gives.insert(0, Stage(_work(settings, schema, [], batches=True), None))
     return keeps, gives
 
@@ -55,7 +56,7 @@ def _work(settings: Settings, schema: Schema, functions: list[Function], *, batc
         functions=tuple(functions),
         seed=settings.seed,
         batches=batches,
-        how=settings.how,
+        how=settings.collate,
         pad_value=settings.pad_value,
         schema=schema,
         mapped=any(one.kind == "map" and one.each == "sample" for one in settings.functions),
@@ -70,8 +71,8 @@ class Pipeline:
         self.room = Room(settings, [stage.place for stage in (*self._before, *self._behind)])
         self._halt = halt
         self._losses, self._meter = losses, meter
-        self._form: dict[str, Any] = {}
-        self._counts = settings.prefetch_bytes > 0  # only who keeps batches needs to know how large they are
+        self._form: Any = None  # a batch of no rows, in the form that the others have
+        self._counts = settings.prefetches  # only who keeps batches needs to know how large they are
 
     def run(self, items: Items, cache: SampleCache | None) -> Items:
         for stage in self._before:
@@ -94,11 +95,12 @@ class Pipeline:
     def _measure(self, item: Item) -> None:
         """A function of its own: the generator must not keep the rows while the next ones are made."""
         rows = item.rows
-        if isinstance(rows, dict):
-            if rows and not self._form:
+        if isinstance(rows, (dict, tuple)):
+            if rows and self._form is None:
                 self._form = _form_of(rows)
-            elif not rows:  # what the functions would have made of no sample is not known: as they did before
-                item.rows = rows = {name: column[:0] for name, column in self._form.items()}
+            elif not rows and self._form is not None:
+                # What the functions would have made of no sample is not known: as they did before.
+                item.rows = rows = map_leaves(_no_rows, self._form)
         if self._counts:
             item.size_bytes = sum(map(_size, rows)) if isinstance(rows, list) else _size(rows)
 
@@ -138,14 +140,21 @@ def _error(item: Item, work: Work, failure: Failure) -> HoldfastError:
     return MapError(path, record, work.functions[failure.function].name, reason, failure.trace)
 
 
-def _form_of(rows: dict[str, Any]) -> dict[str, Any]:
-    """Its columns with no rows. A copy: a view would keep all of the batch. What has no rows is left out."""
-    form = {}
-    for name, column in rows.items():
-        if hasattr(column, "__len__") and not isinstance(column, Mapping):
-            with suppress(Exception):  # a function may put anything into a batch
-                form[name] = copy(column[:0])
-    return form
+def _form_of(rows: Any) -> Any:
+    """Its columns with no rows. A copy: a view would keep all of the batch. Of a dict, what has no rows is left out."""
+    if isinstance(rows, Mapping):
+        form = {name: _form_of(column) for name, column in rows.items()}
+        return {name: column for name, column in form.items() if column is not None}
+    if isinstance(rows, tuple):
+        return tuple_like(rows, [_form_of(column) for column in rows])
+    if hasattr(rows, "__len__"):
+        with suppress(Exception):  # a function may put anything into a batch
+            return copy(rows[:0])
+    return None
+
+
+def _no_rows(column: Any) -> Any:
+    return None if column is None else column[:0]
 
 
 def _first_place(item: Item) -> tuple[str, int]:
@@ -163,4 +172,4 @@ def _size(rows: Any) -> int:
     try:
         return nbytes_of(rows)
     except (AttributeError, TypeError):  # a function may put anything into a batch
-        return sum(getattr(value, "nbytes", 64) for value in rows.values()) if isinstance(rows, dict) else 64
+        return sum(getattr(value, "nbytes", 64) for _, value in leaves(rows))

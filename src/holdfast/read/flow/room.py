@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 
-from ..settings import Function, Settings
+from ..settings import RUN_SAMPLES, Function, Settings
 
 _LARGE_BYTES = 1 << 20  # smaller steps leave little behind
 _IN_VAIN = 8  # so many trims in a row that were of no use; those behind them are ever rarer
 _MOST_STEPS = 64
+_READY_PART = 4  # of the memory, for a number of batches that are made ready
 
 
 class Room:
@@ -21,13 +23,23 @@ class Room:
 
     def __init__(self, settings: Settings, places: list[Function | None]) -> None:
         self.most_bytes = settings.memory_bytes
-        self._most = settings.memory_bytes - settings.prefetch_bytes
+        self._settings = settings
         self._places = places
         self._step_bytes = 0
         self._made_bytes = 0
         self._begun_bytes = _resident_bytes()
         self._in_vain = 0  # trims that were of no use
         self._pause = 0  # steps until the next
+
+    @property
+    def _most(self) -> int:
+        """What there is beside the batches that prefetch() makes ready."""
+        one = self._settings
+        ready_bytes = one.prefetch_bytes
+        if one.prefetch_batches:
+            each = max(self._step_bytes, self._made_bytes)
+            ready_bytes = min(prefetched_items(one) * each, prefetched_bytes(one))
+        return one.memory_bytes - ready_bytes
 
     def step(self, size_bytes: int) -> None:
         """Steps are about so large as they are read."""
@@ -83,6 +95,18 @@ class Room:
         # Others in this process may take memory, too: trying in vain at every step would only cost time.
         self._in_vain = 0 if before - _resident_bytes() >= self._step_bytes // 2 else self._in_vain + 1
         self._pause = min(_MOST_STEPS, 1 << max(0, min(self._in_vain, 2 * _IN_VAIN) - _IN_VAIN))
+
+
+def prefetched_items(settings: Settings) -> int:
+    """How many items prefetch() makes ready at most: without batches, an item is a run of samples."""
+    if not settings.prefetch_batches:
+        return sys.maxsize
+    return settings.prefetch_batches if settings.batched else -(-settings.prefetch_batches // RUN_SAMPLES)
+
+
+def prefetched_bytes(settings: Settings) -> int:
+    """How many bytes prefetch() makes ready at most, but for the first batch."""
+    return settings.prefetch_bytes or settings.memory_bytes // _READY_PART
 
 
 def _resident_bytes() -> int:

@@ -1,7 +1,12 @@
-"""A batch as samples, and how much of it there is."""
+"""A batch as samples, how much of it there is, and the values of one that is nested.
+
+A function may make nested samples: dicts and tuples are their structure, as tf.data has it; everything else is a value.
+A batch of them has the same structure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,17 +17,43 @@ from ...errors import SchemaError
 from ...formats.columns import Batch, BytesColumn, ColumnData, LentBytesColumn, RaggedColumn
 
 
-def rows_of(batch: Batch) -> int:
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested sample or batch, each with its path: `image`, `meta.size`, `[0]`."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(tree, tuple):
+        for at, value in enumerate(tree):
+            yield from leaves(value, f"{path}[{at}]")
+    else:
+        yield path, tree
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """What `function` makes of every value, in the same structure."""
+    if isinstance(tree, Mapping):
+        return {name: map_leaves(function, value) for name, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple_like(tree, [map_leaves(function, value) for value in tree])
+    return function(tree)
+
+
+def tuple_like(model: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
+    """These values as a tuple, or as the named tuple that `model` is."""
+    return type(model)(*values) if hasattr(model, "_fields") else tuple(values)
+
+
+def rows_of(batch: Any) -> int:
     """How many rows all of its columns have."""
-    counts = {name: len(column) for name, column in batch.items()}
+    counts = {path: len(column) for path, column in leaves(batch)}
     if len(set(counts.values())) > 1:
         raise SchemaError(f"the columns have different numbers of rows: {counts}")
     return next(iter(counts.values()), 0)
 
 
-def nbytes_of(batch: Batch) -> int:
+def nbytes_of(batch: Any) -> int:
     """The bytes of its rows; not of what else the memory they are in holds."""
-    return sum(map(_column_bytes, batch.values()))
+    return sum(_column_bytes(column) for _, column in leaves(batch))
 
 
 def _column_bytes(column: ColumnData) -> int:

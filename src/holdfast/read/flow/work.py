@@ -20,9 +20,10 @@ from ...formats.empty import empty_batch
 from ...formats.gather import gather_rows
 from ...schema import Schema
 from ..order.chance import key_of
-from ..settings import Function, How
+from ..settings import Collate, Function
 from .collate import collate, pad_columns, rows_of, split_samples
 from .item import Item, Sample
+from .samples import map_leaves
 
 Tell = Callable[[int], None]
 
@@ -67,7 +68,7 @@ class Work:
     functions: tuple[Function, ...]
     seed: int | None
     batches: bool
-    how: How | None = None
+    how: Collate | None = None
     pad_value: float = 0
     schema: Schema | None = None
     mapped: bool = True
@@ -99,7 +100,7 @@ class Work:
                     return Outcome(None, stay, [*failures, failure])
         return Outcome(rows, stay, failures)
 
-    def _batch(self, rows: Batch | list[Sample]) -> Batch:
+    def _batch(self, rows: Batch | list[Sample]) -> Any:
         if isinstance(rows, list):
             if rows:
                 return collate(rows, self.how, self.schema, self.pad_value)
@@ -122,7 +123,7 @@ class Work:
             which = _mask(found, rows_of(rows))
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises is told with its place
             return None, stay, _failure(-1, number, error)
-        rows = {name: _rows_at(column, which) for name, column in rows.items()}
+        rows = map_leaves(lambda column: _rows_at(column, which), rows)
         return rows, which if stay is None else stay[which], None
 
     def _chance(self, given: Given, row: int) -> np.random.Generator:
@@ -141,7 +142,7 @@ class Doing:
         self._each = [function for function in work.functions if function.each == "sample"]
         self._numbers = {id(function): number for number, function in enumerate(work.functions)}
         rows = given.rows
-        self._samples: list[Sample] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._each else []
+        self._samples: list[Any] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._each else []
         self._found: list[Any] = [None] * len(self._samples)
         self._left = deque(range(len(self._samples)))
 
@@ -201,9 +202,9 @@ class Doing:
 
 
 def _checked(found: Any) -> Sample:
-    if not isinstance(found, dict):
+    if not isinstance(found, (dict, tuple)):
         more = ": does it return one?" if found is None else ""
-        raise TypeError(f"wanted a dict of what the sample has now, got {type(found).__name__}{more}")
+        raise TypeError(f"expected a dict or a tuple of what the sample has now, got {type(found).__name__}{more}")
     return found
 
 

@@ -25,7 +25,7 @@ class Sequenced(Protocol):
     def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Places: ...
 
 
-Even = Literal["pad", "drop", "none"]
+Remainder = Literal["keep", "pad", "drop"]
 _AT_ONCE = 1 << 14  # samples that are looked up together: each lookup of a lane has a price
 
 
@@ -50,21 +50,23 @@ class Cut:
 
     batch: samples a rank has in a step
     grain: what a rank's part of the end is a multiple of; by default a whole batch. 1 where samples are given singly
-    even:  the last step, when there are not enough samples for it: "pad" fills it with samples from the epoch's
-           beginning, "drop" leaves it out, "none" leaves it short: some ranks may then find no sample in it
+    remainder: the last step, when there are not enough samples for it: "pad" fills it with samples from the epoch's
+           beginning, "drop" leaves it out, "keep" leaves it short: some ranks may then find no sample in it
     most:  samples that are taken of the sequence; None: all
     """
 
     batch: int
-    even: Even = "none"
+    remainder: Remainder = "keep"
     most: int | None = None
     grain: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
             raise ValueError(f"wanted a batch of at least one sample, got {self.batch!r}")
-        if self.even not in get_args(Even):
-            raise ValueError(f"wanted even to be one of {', '.join(get_args(Even))}, got {self.even!r}")
+        if self.remainder not in get_args(Remainder):
+            raise ValueError(
+                f"expected remainder to be one of {', '.join(get_args(Remainder))}, got {self.remainder!r}"
+            )
         if self.most is not None and self.most < 0:
             raise ValueError(f"wanted no negative number of samples, got {self.most}")
 
@@ -75,9 +77,9 @@ class Cut:
         """Where the last step ends when `done` samples are done: before the last sample, at it, or, padded, behind."""
         last, each = self.samples(order), world * (self.grain or self.batch)
         over = max(0, last - done) % each
-        if not over or self.even == "none":
+        if not over or self.remainder == "keep":
             return max(last, done)
-        return last - over if self.even == "drop" else last - over + each
+        return last - over if self.remainder == "drop" else last - over + each
 
     def steps(self, order: Sequenced, world: int, done: int = 0) -> int:
         """How many steps are left after `done` samples."""

@@ -32,7 +32,7 @@ from .stamps import changed, difference_in_stamp, stamp_of
 if TYPE_CHECKING:
     from ...formats.tfrecord.mended import Layout
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 Columns = dict[str, Column]
 
 _AT_ONCE = 4  # shards looked at together: what is slow is waited for once, not in turn
@@ -65,8 +65,8 @@ class Catalog:
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
     cache:  brings URLs to this machine
-    verify, classes, on_corrupt, max_corrupt: as read() has them
-    tell:   is told how many shards of how many are done
+    verify, labels_from_folders, on_corrupt, max_corrupt, keep_doubtful: as read() has them
+    progress: called with how many shards of how many are done
     """
 
     _first: tuple[str, Columns] | None = None  # a shard with samples, and what is read of it
@@ -78,10 +78,11 @@ class Catalog:
         *,
         cache: RemoteCache | None = None,
         verify: Literal["all", "header"] = "all",
-        classes: bool = False,
+        labels_from_folders: bool = False,
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: int = 100,
-        tell: Tell | None = None,
+        keep_doubtful: bool = False,
+        progress: OnProgress | None = None,
     ) -> None:
         if not specs:
             raise InputError("wanted at least one shard, got none")
@@ -90,10 +91,10 @@ class Catalog:
         self._numbers = {path: number for number, path in enumerate(self.paths)}
         self._given = None if schema is None else check_schema(schema)
         self._cache = cache
-        self._verify, self._classes = verify, classes
-        self._on_corrupt, self._max_corrupt = on_corrupt, max_corrupt
+        self._verify, self._labels = verify, labels_from_folders
+        self._on_corrupt, self._max_corrupt, self._keep_doubtful = on_corrupt, max_corrupt, keep_doubtful
         self._small_files: dict[int, Shard] = {}  # no descriptors to be spared, and a list that costs to make
-        self._known: list[_Known] = self._look(tell)
+        self._known: list[_Known] = self._look(progress)
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
@@ -192,7 +193,7 @@ class Catalog:
 
     # ---- looking
 
-    def _look(self, tell: Tell | None) -> list[_Known]:
+    def _look(self, progress: OnProgress | None) -> list[_Known]:
         found: list[_Known] = []
         lost = 0
 
@@ -203,8 +204,8 @@ class Catalog:
                 lost += 1
                 if lost > self._max_corrupt:
                     raise one_too_many(loss, self._max_corrupt)
-            if tell:
-                tell(len(found), len(self))
+            if progress:
+                progress(len(found), len(self))
 
         with HandlePool(self._open, _AT_ONCE) as pool:
             # One after the other up to the first with samples: the rest is compared with it. And on like that as long
@@ -245,7 +246,11 @@ class Catalog:
         try:
             stamp = stamp_of(local)
             mended = open_damaged(
-                local, verify=self._verify, salvage=self._on_corrupt == "salvage", most=self._max_corrupt + 1
+                local,
+                verify=self._verify,
+                salvage=self._on_corrupt == "salvage",
+                most=self._max_corrupt + 1,
+                keep_doubtful=self._keep_doubtful,
             )
             if mended is not None:
                 with mended:
@@ -269,7 +274,7 @@ class Catalog:
     def _learn_whole(self, number: int, pool: HandlePool[Shard]) -> _Known:
         spec = self._specs[number]
         if spec.is_files:
-            shard = self._small_files[number] = open_files_shard(spec, self._classes)
+            shard = self._small_files[number] = open_files_shard(spec, self._labels)
             return self._facts(number, shard, (shard.bytes_of(0, len(shard)), 0))
         if spec.is_remote:
             with self._naming(number), self._open_copy(spec.path) as shard:

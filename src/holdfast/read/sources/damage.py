@@ -26,10 +26,13 @@ def is_damage(error: HoldfastError, file: str) -> bool:
 
 
 def losses_around(path: str, problems: Iterable[Problem]) -> tuple[Loss, ...]:
-    return tuple(
-        Loss(path, problem.record or 0, "damaged", problem.reason, problem.offset, problem.bytes_lost)
-        for problem in problems
-    )
+    found = []
+    for problem in problems:
+        reason = problem.reason
+        if reason.endswith("left out") and problem.records_doubtful:
+            reason += "; keep_doubtful=True reads them, which is right if no record holds TFRecords"
+        found.append(Loss(path, problem.record or 0, "damaged", reason, problem.offset, problem.bytes_lost))
+    return tuple(found)
 
 
 def loss_of_shard(path: str, local: str, size_bytes: int, error: HoldfastError) -> Loss:

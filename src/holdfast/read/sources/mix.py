@@ -22,7 +22,7 @@ from ..order.blocks import Blocks, join_blocks
 from ..order.chance import key_of, shuffled
 from ..order.lanes import Places
 from ..settings import Settings
-from .catalog import Catalog, Tell
+from .catalog import Catalog, OnProgress
 from .source import Sequenced, Source
 
 Until = Literal["first", "all"]
@@ -54,8 +54,8 @@ class MixSource:
         ]
         self._seed, self._until = seed, until
 
-    def catalogs(self, tell: Tell | None = None) -> list[Catalog]:
-        return [catalog for part in self._parts for catalog in part.source.catalogs(tell)]
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
+        return [catalog for part in self._parts for catalog in part.source.catalogs(progress)]
 
     def schema(self) -> dict[str, Column]:
         first = self._parts[0].source.schema()

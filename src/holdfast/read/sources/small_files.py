@@ -8,16 +8,16 @@ from ...formats.shard import Shard
 from .find import SourceSpec
 
 
-def open_files_shard(spec: SourceSpec, classes: bool) -> Shard:
-    """The images of a folder, or whatever is there when there are none. `classes`: folders are labels."""
+def open_files_shard(spec: SourceSpec, labels: bool) -> Shard:
+    """The images of a folder, or whatever is there when there are none. `labels`: folders are labels."""
     from ...formats.files import FilesShard, list_files
 
     if spec.files:
         names = [_below(spec.path, file) for file in spec.files]
         folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=os.fsencode)
-        return FilesShard(names, root=spec.path, classes=folders if classes else None)
-    images = list_files(spec.path, classes_from_folder=classes)
-    return images if len(images) else list_files(spec.path, None, classes)
+        return FilesShard(names, root=spec.path, classes=folders if labels else None)
+    images = list_files(spec.path, classes_from_folder=labels)
+    return images if len(images) else list_files(spec.path, None, labels)
 
 
 def _below(folder: str, file: str) -> str:

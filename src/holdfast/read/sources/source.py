@@ -16,7 +16,7 @@ from ..order import shards
 from ..order.sequence import Order
 from ..order.state import fingerprint
 from ..settings import Settings
-from .catalog import Catalog, Tell
+from .catalog import Catalog, OnProgress
 from .find import SourceSpec
 from .remote import RemoteCache
 
@@ -26,7 +26,7 @@ class Sequenced(Ordered, shards.Sequenced, Protocol):
 
 
 class Source(Protocol):
-    def catalogs(self, tell: Tell | None = None) -> list[Catalog]:
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
         """All shards. Looks at them when first asked for."""
 
     def schema(self) -> dict[str, Column]: ...
@@ -55,11 +55,11 @@ class FileSource:
         self._catalog: Catalog | None = None
         self._lock = threading.Lock()
 
-    def catalogs(self, tell: Tell | None = None) -> list[Catalog]:
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
         with self._lock:
             if self._catalog is None:
                 cache = RemoteCache(**self._remote) if any(spec.is_remote for spec in self._specs) else None
-                self._catalog = Catalog(self._specs, self._given, cache=cache, tell=tell, **self._options)
+                self._catalog = Catalog(self._specs, self._given, cache=cache, progress=progress, **self._options)
             return [self._catalog]
 
     def schema(self) -> dict[str, Column]:

@@ -110,11 +110,11 @@ class Producer:
 
     # ---- rows
 
-    def put(self, /, *, timeout: float | None = None, **sample: Any) -> None:
+    def append(self, /, *, timeout: float | None = None, **sample: Any) -> None:
         """One sample: a value for every column. Blocks while the server is behind.
 
         ServerLostError, DiskFullError: there was no room for it within the timeout. It is not in: try it again, or go
-        on later from next_seq. (With a column called `timeout`, use put_many.)
+        on later from next_seq. (With a column called `timeout`, use extend.)
         """
         with self._turn:
             self._check()
@@ -122,7 +122,7 @@ class Producer:
             if self._stage.add(sample) or self._stage.rows + self._chunk.rows >= self._layout.chunk_rows:
                 self._unstage(timeout)
 
-    def put_many(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
+    def extend(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
         """Many: columns of equal length. After an error next_seq tells how many of them are in."""
         with self._turn:
             self._check()
@@ -137,8 +137,6 @@ class Producer:
                 at = self._chunk.add(buffers, at, rows)
                 if self._chunk.is_full:
                     self._frame(timeout)
-
-    extend = put_many
 
     def _plain(self, columns: Mapping[str, Any]) -> tuple[list[Any], int] | None:
         """What needs no look at its values: arrays of the very types and shapes that the schema names."""

@@ -26,10 +26,10 @@ from .store import Store
 _READ_BYTES = 1 << 22
 
 
-def open_remote(url: str, schema: dict[str, Column] | None, storage: Mapping[str, Any] | None) -> RemoteOut:
+def open_remote(url: str, schema: dict[str, Column] | None, storage_options: Mapping[str, Any] | None) -> RemoteOut:
     """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
     check_scheme(url)
-    store = Store(url, storage)
+    store = Store(url, storage_options)
     there = store.get(SCHEMA_NAME)
     if there is None:
         there = _make(store, schema)
@@ -99,9 +99,9 @@ class RemoteOut(Out):
         """The object of a committed part."""
         return self._store.shown(f"parts/{record.file}")
 
-    def verify(self, tell: Callable[[int, int], None] | None = None) -> Report:
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
         """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
-        report = verify(self._place(), self.schema, schema_digest(self.schema), tell)
+        report = verify(self._place(), self.schema, schema_digest(self.schema), progress)
         why = "it has no record: its attempt is at work, or died"
         report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
         return report
@@ -143,7 +143,7 @@ class RemoteOut(Out):
             self._store.remove(f"parts/{name}")
         return old
 
-    def fetch(self, folder: str | Path, tell: Callable[[int, int], None] | None = None) -> Out:
+    def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> Out:
         """A copy of the run on this machine, each part checked against its record. What is there already is not
         brought again: after a kill, call it again."""
         out = write(folder, self.schema)
@@ -154,8 +154,8 @@ class RemoteOut(Out):
                 raise WriteError(f"{out.folder}: wanted {record}, it has {there}")
             if there is None:
                 self._fetch(record, out.folder)
-            if tell:
-                tell(number + 1, len(records))
+            if progress:
+                progress(number + 1, len(records))
         return out
 
     def _fetch(self, record: PartRecord, folder: Path) -> None:

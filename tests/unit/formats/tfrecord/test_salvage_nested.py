@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ def make_data(rng: random.Random, depth: int) -> bytes:
     return before + inner + behind
 
 
+TAILS = {cut: {codec.frame(bytes(n))[cut:HEADER]: n for n in range(2000)} for cut in (1, 4, 8)}
+
+
 class File:
     """A file that gets damaged, and where each of its bytes comes from: a place in the whole file, or none of it."""
 
@@ -76,8 +80,9 @@ class File:
     def joined(self) -> bool:
         """Whether bytes that were taken out or came twice by chance put frames in step that were not.
 
-        An inner frame behind a record or before the file's end, or the beginning of one header before the rest of
-        another: such bytes are those of another file with other damages, and nobody can tell the two.
+        An inner frame behind a record or before the file's end, or where a record ends by its header; or the beginning
+        of one header before the rest of another: such bytes are those of another file with other damages, and nobody
+        can tell the two (`test_two_files_with_the_same_bytes`).
         """
         whole, at = frames(self.records), -1
         true = set(self.starts)
@@ -85,6 +90,20 @@ class File:
         while (at := codec.find_header(whole, at + 1, len(whole))) >= 0:
             begins.add(at)
             ends.add(at + OVERHEAD + int.from_bytes(whole[at : at + 8], "little"))
+        for at in range(len(whole)):  # frames whose first bytes were cut off when they were put in
+            for cut, lengths in TAILS.items():
+                if (length := lengths.get(whole[at : at + HEADER - cut])) is not None:
+                    begins.add(at - cut)
+                    ends.add(at - cut + OVERHEAD + length)
+        for start, stop in pairwise(self.starts):  # and those that were put in without their header
+            end, _ = codec.find_end(whole, start + HEADER, stop - 1, 0)
+            ends.update([end + FOOTER] if end >= 0 else [])
+        inner = begins - true
+        places = {origin: place for place, origin in enumerate(self.origin.tolist())}
+        for start, stop in pairwise(self.starts):
+            end = places.get(start, len(whole)) + stop - start
+            if end < len(self.origin) and self.origin[end] in inner:
+                return True
         before = [0, *(self.origin + 1).tolist()]  # where what stands before each place ended
         behind = [*self.origin.tolist(), len(whole)]
         seams = [(a, b) for a, b in zip(before, behind, strict=True) if a != b and not (a in true and b in true)]
@@ -187,10 +206,11 @@ def around_damage(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("depth", [1, 3])
 def test_nothing_is_invented_and_little_is_lost(tmp_path: Path, depth: int) -> None:
     path = tmp_path / "damaged.tfrecord"
-    intact = kept = 0
+    intact = kept = joined = 0
     for seed in range(150):
         file, damages = make_case(seed, depth)
         if file.joined():
+            joined += 1
             continue
         path.write_bytes(file.data.tobytes())
         got = read(path, "salvage")
@@ -204,6 +224,40 @@ def test_nothing_is_invented_and_little_is_lost(tmp_path: Path, depth: int) -> N
         if len(damages) == 1:
             assert untouched <= set(got), f"seed {seed}: {damages}"
     assert kept > 0.88 * intact
+    assert joined < 5
+
+
+def test_two_files_with_the_same_bytes(tmp_path: Path) -> None:
+    """Why nothing can be promised for what `File.joined` tells: the records of both files cannot be right.
+
+    The first has a destroyed header, and the records behind it are to be kept. The second has the same, in a record
+    that holds frames, and was cut right behind one of them.
+    """
+    plain = frames([b"first", b"second"]) + b"noise noise!" + codec.frame(b"lost" * 4)[HEADER:] + frames(INNER)
+    nested = frames([b"first", b"second"]) + codec.frame(codec.frame(b"lost" * 4)[HEADER:] + frames(INNER) + b"more")
+    at = len(frames([b"first", b"second"]))
+    damaged = nested[:at] + b"noise noise!" + nested[at + HEADER : -FOOTER - len(b"more")]
+    assert plain == damaged
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(plain)
+    assert read(path, "salvage")[-len(INNER) :] == INNER
+
+
+def test_a_frame_that_was_cut_when_it_was_put_in_is_no_record_that_the_file_cuts(tmp_path: Path) -> None:
+    """By its header it ends behind the end of the file, but it lies in the data of one whole record."""
+    file, damages = make_case(20082424)
+    assert damages == ["header 0"]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(file.data.tobytes())
+    assert read(path, "salvage") == file.records
+
+
+@pytest.mark.parametrize(("seed", "depth"), [(1011823, 3), (1068775, 1)])
+def test_a_header_that_leads_past_the_end_of_the_record_it_lies_in(tmp_path: Path, seed: int, depth: int) -> None:
+    """As many bytes are missing from a record as the next one's header has: it seems to end where a frame begins."""
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(make_case(seed, depth).file.data.tobytes())
+    assert told(read(path, "salvage"), make_case(seed, depth).file.records)[0] == []
 
 
 # ---- one by one

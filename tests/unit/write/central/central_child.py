@@ -26,14 +26,14 @@ def main() -> None:
             number = 0
             try:
                 while True:
-                    producer.put(x=[number] * 16, timeout=1)
+                    producer.append(x=[number] * 16, timeout=1)
                     number += 1
             except WriteError as error:
                 found |= {"refused": type(error).__name__, "said": str(error), "acked": producer.acked}
             os.unlink(folder / "ballast")
             wanted = producer.next_seq + 500
             for number in range(producer.next_seq, wanted):
-                producer.put(x=[number] * 16)
+                producer.append(x=[number] * 16)
     with out.server():  # makes the parts, if the first one was not to
         pass
     rows: list[int] = []

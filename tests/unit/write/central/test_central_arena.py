@@ -55,10 +55,10 @@ def test_only_heads_and_what_fills_no_chunk_cross_the_socket(out: Out, codec: An
     with out.server(chunk_rows=CHUNK, codec=codec) as server, connect(server.address, "p") as producer:
         assert producer._link.arena is not None
         sent = sent_bytes(producer)
-        producer.put_many(rows(0, 40 * CHUNK))
+        producer.extend(rows(0, 40 * CHUNK))
         producer.commit()
         assert sum(sent) < 40 * 200
-        producer.put_many(rows(40 * CHUNK, 10))
+        producer.extend(rows(40 * CHUNK, 10))
         producer.commit()
         assert sum(sent) > 10 * 1028
         assert server.stats()["memory_bytes"] >= producer._link.arena.bytes
@@ -68,9 +68,9 @@ def test_only_heads_and_what_fills_no_chunk_cross_the_socket(out: Out, codec: An
 def test_rows_one_by_one_and_in_odd_steps(out: Out) -> None:
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         for at in range(0, 5 * CHUNK, 37):
-            producer.put_many(rows(at, min(37, 5 * CHUNK - at)))
+            producer.extend(rows(at, min(37, 5 * CHUNK - at)))
         for at in range(5 * CHUNK, 7 * CHUNK):
-            producer.put(x=[at] * 255, seq=at)
+            producer.append(x=[at] * 255, seq=at)
     check_wide(out, p=7 * CHUNK)
 
 
@@ -85,25 +85,25 @@ def test_packed_rows_and_tcp_are_sent(tmp_path: Path) -> None:
     out = write(tmp_path / "run", WIDE)
     with out.server(chunk_rows=CHUNK, codec="gzip") as server, connect(server.address, "p") as producer:
         assert producer._link.arena is None
-        producer.put_many(rows(0, 100))
+        producer.extend(rows(0, 100))
     with out.server("tcp://127.0.0.1:0", token="t", chunk_rows=CHUNK) as server:
         with connect(server.address, "q", token="t") as producer:
             assert producer._link.arena is None
-            producer.put_many(rows(0, 100))
+            producer.extend(rows(0, 100))
     check_wide(out, p=100, q=100)
 
 
 def test_unacknowledged_rows_of_a_lost_server_are_sent_again(out: Out) -> None:
     with pytest.raises(ServerLostError), out.server(chunk_rows=CHUNK) as server:
         producer = connect(server.address, "p")
-        producer.put_many(rows(0, 2 * CHUNK))
+        producer.extend(rows(0, 2 * CHUNK))
         producer.commit()
         os.kill(server.pid, signal.SIGSTOP)
-        producer.put_many(rows(2 * CHUNK, 3 * CHUNK + 5))  # in the arena, and nobody looks
+        producer.extend(rows(2 * CHUNK, 3 * CHUNK + 5))  # in the arena, and nobody looks
         old = producer._link.arena
         os.kill(server.pid, signal.SIGKILL)
     with out.server(chunk_rows=CHUNK), producer:
-        producer.put_many(rows(5 * CHUNK + 5, 20 * CHUNK))
+        producer.extend(rows(5 * CHUNK + 5, 20 * CHUNK))
         assert producer._link.arena is not old
     check_wide(out, p=25 * CHUNK + 5)
 
@@ -112,7 +112,7 @@ def test_a_producer_that_goes_leaves_nothing_behind(out: Out) -> None:
     with out.server(chunk_rows=CHUNK) as server:
         for number in range(20):
             with connect(server.address, f"p{number}") as producer:
-                producer.put_many(rows(0, CHUNK))
+                producer.extend(rows(0, CHUNK))
         with connect(server.address, "last"):
             maps = Path(f"/proc/{server.pid}/maps").read_text()
             descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
@@ -128,7 +128,7 @@ def test_forty_producers_cost_a_descriptor_each(out: Out) -> None:
         before = len(os.listdir("/proc/self/fd"))
         producers = [connect(server.address, f"p{number}") for number in range(40)]
         for producer in producers:
-            producer.put_many(rows(0, CHUNK))
+            producer.extend(rows(0, CHUNK))
             producer.commit()
         assert len(os.listdir("/proc/self/fd")) - before == 40
         assert len(os.listdir(f"/proc/{server.pid}/fd")) <= 40 + 20
@@ -153,7 +153,7 @@ def test_without_a_free_descriptor_rows_are_sent(out: Out) -> None:
             os.close(held.pop())
             with connect(server.address, "p") as producer:
                 assert producer._link.arena is None
-                producer.put_many(rows(0, 3 * CHUNK))
+                producer.extend(rows(0, 3 * CHUNK))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for fd in held:
@@ -169,7 +169,7 @@ def test_a_server_without_memory_to_share_takes_rows_all_the_same(out: Out, monk
     with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer._link.arena is None
         assert server.buffers.bytes == 0
-        producer.put_many(rows(0, 3 * CHUNK))
+        producer.extend(rows(0, 3 * CHUNK))
     check_wide(out, p=3 * CHUNK)
 
 
@@ -180,7 +180,7 @@ def test_a_producer_that_cannot_map_it_sends(out: Out, monkeypatch: pytest.Monke
     monkeypatch.setattr(arenas, "_mapped", fail)
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer._link.arena is None
-        producer.put_many(rows(0, 3 * CHUNK))
+        producer.extend(rows(0, 3 * CHUNK))
     check_wide(out, p=3 * CHUNK)
 
 
@@ -192,7 +192,7 @@ def test_a_closed_producer_that_is_kept_keeps_no_memory(out: Out) -> None:
     with out.server(chunk_rows=CHUNK) as server:
         kept = [connect(server.address, f"p{number}") for number in range(5)]
         for producer in kept:
-            producer.put_many(rows(0, CHUNK + 3))
+            producer.extend(rows(0, CHUNK + 3))
         assert count() == before + 5
         for producer in kept:
             producer.commit()
@@ -212,8 +212,8 @@ def test_an_exception_amid_a_frame_and_all_is_sent_again(out: Out, monkeypatch: 
 
         monkeypatch.setattr(link, "send", half)
         with pytest.raises(KeyboardInterrupt):
-            producer.put_many(rows(0, 30 * CHUNK))
-        producer.put_many(rows(producer.next_seq, 40 * CHUNK - producer.next_seq))
+            producer.extend(rows(0, 30 * CHUNK))
+        producer.extend(rows(producer.next_seq, 40 * CHUNK - producer.next_seq))
     check_wide(out, p=40 * CHUNK)
 
 
@@ -282,7 +282,7 @@ def test_a_frame_that_is_not_in_its_slot_is_refused(out: Out, wrong: Any, said: 
         assert said in answer.text
         liar.close()
         with connect(server.address, "honest") as producer:
-            producer.put_many(rows(0, CHUNK))
+            producer.extend(rows(0, CHUNK))
     check_wide(out, honest=CHUNK)
 
 
@@ -372,12 +372,12 @@ def test_half_of_the_memory_is_lent_at_most() -> None:
 def test_a_refused_producer_gives_its_memory_back(out: Out) -> None:
     with served(out, chunk_rows=CHUNK) as server:
         first = connect(server.address, "p")
-        first.put_many(rows(0, CHUNK))
+        first.extend(rows(0, CHUNK))
         first.commit()
         with connect(server.address, "p") as second:
-            second.put_many(rows(CHUNK, CHUNK))
+            second.extend(rows(CHUNK, CHUNK))
             with pytest.raises(RefusedError):
-                first.put_many(rows(CHUNK, 9 * CHUNK))
+                first.extend(rows(CHUNK, 9 * CHUNK))
                 first.commit()
             assert second._link.arena is not None
             assert server.buffers.bytes < 2 * second._link.arena.bytes

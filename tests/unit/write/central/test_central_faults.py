@@ -49,7 +49,7 @@ def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> Non
     with out.server() as server, connect(server.address, "p") as producer:
         with pytest.raises(WriterBusyError, match=rf"is served already, by process {server.pid} on "):
             out.server().start()
-        producer.put(x=1)
+        producer.append(x=1)
     with out.server() as server:  # it ended: nobody is there
         pass
     assert out.rows == 1
@@ -60,11 +60,11 @@ def test_of_two_servers_the_older_stops_and_nothing_acknowledged_is_lost(tmp_pat
     old = out.server(chunk_rows=4, segment_bytes=300).start()
     with connect(out.folder, "p", timeout=PATIENCE_S) as producer:
         for number in range(50):
-            producer.put(x=number)
+            producer.append(x=number)
             producer.commit()
         with out.server(chunk_rows=4, take_over=True) as new:
             for number in range(50, 100):
-                producer.put(x=number)
+                producer.append(x=number)
                 producer.commit()
             with pytest.raises(WriterBusyError, match=rf"process {new.pid} on .* has taken over \(epoch 2\)"):
                 old.stop()
@@ -78,14 +78,14 @@ def test_an_older_server_that_slept_acknowledges_nothing(tmp_path: Path) -> None
     out = small(tmp_path)
     old = out.server(chunk_rows=4).start()
     producer = connect(old.address, "p", timeout=0.3)
-    producer.put_many({"x": range(4)})
+    producer.extend({"x": range(4)})
     producer.commit()
     os.kill(old.pid, signal.SIGSTOP)
-    producer.put_many({"x": range(4, 8)})
+    producer.extend({"x": range(4, 8)})
     with pytest.raises(ServerLostError, match="acknowledged nothing for 0.3 s"):
         producer.commit()
     with out.server(take_over=True, chunk_rows=4) as new, connect(new.address, "q") as other:
-        other.put_many({"x": range(4)})
+        other.extend({"x": range(4)})
         other.commit()
         os.kill(old.pid, signal.SIGCONT)
         with pytest.raises(WriterBusyError, match="has taken over"):
@@ -100,12 +100,12 @@ def test_a_producer_leaves_a_server_that_sleeps(tmp_path: Path, monkeypatch: pyt
     out = small(tmp_path)
     old = out.server().start()
     with connect(out.folder, "p") as producer:
-        producer.put(x=0)
+        producer.append(x=0)
         producer.commit()
         os.kill(old.pid, signal.SIGSTOP)
         try:
             with out.server(take_over=True):
-                producer.put(x=1)
+                producer.append(x=1)
                 with pytest.raises(ServerLostError, match="acknowledged nothing for 0.2 s"):
                     producer.commit(timeout=0.2)
                 assert producer.commit() == 2
@@ -120,11 +120,11 @@ def test_frames_that_an_older_server_wrote_too_late_are_not_doubled(tmp_path: Pa
     """They lie in its segment, and what the producer sent again lies in the newer one's."""
     out = small(tmp_path)
     with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": range(8)})
+        producer.extend({"x": range(8)})
     [old] = [name for name in os.listdir(out.folder / "journal") if name.endswith(".hfj")]
     first = (out.folder / "journal" / old).read_bytes()
     with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": range(8, 16)})
+        producer.extend({"x": range(8, 16)})
     newer = sorted(name for name in os.listdir(out.folder / "journal") if name.endswith(".hfj"))[1]
     second = (out.folder / "journal" / newer).read_bytes()
     late = second[second.index(b"HFJ\x01") :][: (len(second) - second.index(b"HFJ\x01")) // 2]
@@ -137,7 +137,7 @@ def test_frames_that_an_older_server_wrote_too_late_are_not_doubled(tmp_path: Pa
 def test_marks_outlive_journal_and_parts(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": range(5)})
+        producer.extend({"x": range(5)})
     for name in os.listdir(out.folder / "journal"):
         os.unlink(out.folder / "journal" / name)
     with out.server() as server, connect(server.address, "p") as producer:
@@ -152,7 +152,7 @@ def test_marks_outlive_journal_and_parts(tmp_path: Path) -> None:
 def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = small(tmp_path)
     with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": range(12)})
+        producer.extend({"x": range(12)})
     [path] = (out.folder / "journal").glob("*.hfj")
     data = bytearray(path.read_bytes())
     second = data.index(b"HFJ\x01", data.index(b"HFJ\x01") + 1)
@@ -160,7 +160,7 @@ def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.Lo
     path.write_bytes(data)
     with served(out, chunk_rows=4) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 4
-        producer.put_many({"x": range(4, 12)})
+        producer.extend({"x": range(4, 12)})
     assert "is damaged at byte" in caplog.text
     assert [name.endswith(f".from-{second}") for name in os.listdir(out.folder / "quarantine")] == [True]
     assert by_producer(out)["p"]["x"] == list(range(12))
@@ -170,13 +170,13 @@ def test_a_server_that_forgot_is_noticed(tmp_path: Path) -> None:
     out = small(tmp_path)
     server = out.server(chunk_rows=4, seal=False).start()
     producer = connect(out.folder, "p")
-    producer.put_many({"x": range(8)})
+    producer.extend({"x": range(8)})
     producer.commit()
     server.stop()
     shutil.rmtree(out.folder / "journal")
     with out.server(chunk_rows=4):
         with pytest.raises(WriteError, match="knows 0 rows of 'p', and has acknowledged 8"):
-            producer.put_many({"x": range(8, 12)})
+            producer.extend({"x": range(8, 12)})
             producer.commit()
 
 
@@ -187,11 +187,11 @@ def test_a_producer_waits_for_a_server_that_comes_back(tmp_path: Path) -> None:
     out = small(tmp_path)
     server = out.server(chunk_rows=4).start()
     with connect(server.address, "p", timeout=PATIENCE_S) as producer:
-        producer.put_many({"x": range(6)})
+        producer.extend({"x": range(6)})
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(ServerLostError, match="has ended with exit code -9"):
             server.stop()
-        producer.put_many({"x": range(6, 9)})
+        producer.extend({"x": range(6, 9)})
         with pytest.raises(ServerLostError, match="does not answer: Connection refused"):
             producer.commit(timeout=0.05)
         again = out.server(chunk_rows=4).start()
@@ -208,13 +208,13 @@ def test_put_that_found_no_room_may_be_tried_again(tmp_path: Path) -> None:
             number, refused = 0, 0
             while refused < 3:
                 try:
-                    producer.put(x=number, timeout=0.02)
+                    producer.append(x=number, timeout=0.02)
                     number += 1
                 except ServerLostError:
                     refused += 1
             assert producer.next_seq == number
             os.kill(server.pid, signal.SIGCONT)
-            producer.put(x=number)
+            producer.append(x=number)
             number += 1
     assert by_producer(out)["p"]["x"] == list(range(number))
 
@@ -230,11 +230,11 @@ def test_a_stopped_sealer_holds_producers_back(tmp_path: Path) -> None:
             number = 0
             with pytest.raises(ServerLostError, match="it is too far behind"):
                 while True:
-                    producer.put_many({"x": range(number, number + 100)}, timeout=0.3)
+                    producer.extend({"x": range(number, number + 100)}, timeout=0.3)
                     number += 100
             assert 30_000 < server.stats()["journal_bytes"] < 60_000
             os.kill(pid, signal.SIGCONT)
-            producer.put_many({"x": range(producer.next_seq, 20_000)})
+            producer.extend({"x": range(producer.next_seq, 20_000)})
     assert by_producer(out)["p"]["x"] == list(range(20_000))
 
 
@@ -242,7 +242,7 @@ def test_a_backlog_smaller_than_a_segment_keeps_nobody_waiting(tmp_path: Path) -
     out = small(tmp_path)
     with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after_s=1e6) as server:
         with connect(server.address, "p") as producer:
-            producer.put_many({"x": range(5_000)})
+            producer.extend({"x": range(5_000)})
     assert by_producer(out)["p"]["x"] == list(range(5_000))
 
 
@@ -262,7 +262,7 @@ def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tm
             if (pid := server.stats()["sealer_pid"]) is not None:
                 os.kill(pid, signal.SIGKILL)
             for producer in producers:
-                producer.put_many({"x": range(first, first + 200)})
+                producer.extend({"x": range(first, first + 200)})
                 producer.commit()
         for producer in producers:
             producer.close()
@@ -288,7 +288,7 @@ def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypa
         os.kill(server.sealing.pid, signal.SIGKILL)
         monkeypatch.setattr(sealing, "_start", fail_once)
         with connect(server.address, "p") as producer:
-            producer.put_many({"x": range(1000)})
+            producer.extend({"x": range(1000)})
     assert failed
     assert by_producer(out)["p"]["x"] == list(range(1000))
 
@@ -328,7 +328,7 @@ def test_a_journal_that_cannot_be_written_ends_the_server(tmp_path: Path, monkey
         with served(out) as server:
             monkeypatch.setattr(Journal, "append", refuse)
             producer = connect(server.address, "p", timeout=0.2)
-            producer.put(x=1)
+            producer.append(x=1)
             with pytest.raises(ServerLostError):
                 producer.commit()
             producer.close()
@@ -351,7 +351,7 @@ def test_a_segment_that_cannot_be_sealed_stays(tmp_path: Path, caplog: pytest.Lo
     thread = threading.Thread(target=work)
     thread.start()
     with connect(server.address, "p") as producer:
-        producer.put(x=1)
+        producer.append(x=1)
     server.stop()
     thread.join(PATIENCE_S)
     assert "1 segments of the journal in no part" in str(failures[0])

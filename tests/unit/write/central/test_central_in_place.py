@@ -47,9 +47,9 @@ def test_the_segment_is_the_part(out: Out, codec: Any) -> None:
     with out.server(chunk_rows=CHUNK, codec=codec) as server:
         with connect(server.address, "a") as a, connect(server.address, "b") as b:
             for at in range(0, 160, 16):
-                a.put_many(rows(at, 16))
-                b.put_many(rows(at, 16))
-            a.put_many(rows(160, 3))
+                a.extend(rows(at, 16))
+                b.extend(rows(at, 16))
+            a.extend(rows(160, 3))
             a.commit()
             [segment] = (out.folder / "journal").glob("*.hfj")
             inode = segment.stat().st_ino
@@ -79,7 +79,7 @@ def test_what_cannot_be_the_part_is_copied(tmp_path: Path, schema: Any, options:
     columns |= {"x": np.ones((100, 255), np.float32)} if "x" in schema else {}
     columns |= {"text": [b"t"] * 100} if "text" in schema else {}
     with out.server(chunk_rows=CHUNK, **options) as server, connect(server.address, "p") as producer:
-        producer.put_many(columns)
+        producer.extend(columns)
     [record] = out.parts()
     assert not is_in_place(out.path_of(record))
     assert out.rows == 100
@@ -89,7 +89,7 @@ def test_what_cannot_be_the_part_is_copied(tmp_path: Path, schema: Any, options:
 def test_mostly_rows_that_fill_no_chunk_are_copied(out: Out) -> None:
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         for at in range(60):
-            producer.put_many(rows(at, 1))
+            producer.extend(rows(at, 1))
             producer.commit()
     [record] = out.parts()
     assert not is_in_place(out.path_of(record))
@@ -100,7 +100,7 @@ def test_many_segments_and_no_spare(out: Out) -> None:
     with out.server(chunk_rows=CHUNK, segment_bytes="1MiB") as server:
         with connect(server.address, "p") as producer:
             for at in range(0, 8000, 80):
-                producer.put_many(rows(at, 80))
+                producer.extend(rows(at, 80))
     assert len(out.parts()) > 5
     assert all(is_in_place(out.path_of(record)) for record in out.parts())
     assert len({out.path_of(record).stat().st_ino for record in out.parts()}) == len(out.parts())
@@ -110,7 +110,7 @@ def test_many_segments_and_no_spare(out: Out) -> None:
 def test_parts_of_both_kinds_are_joined_and_read(out: Out, tmp_path: Path) -> None:
     for name, options in (("a", {}), ("b", {"segment_bytes": 1000})):
         with out.server(chunk_rows=CHUNK, **options) as server, connect(server.address, name) as producer:
-            producer.put_many(rows(0, 100))
+            producer.extend(rows(0, 100))
     orders: list[Order] = ["exact", "any"]
     for order in orders:
         made = out.consolidate(tmp_path / f"{order}.h5", order=order)
@@ -126,7 +126,7 @@ def test_parts_of_both_kinds_are_joined_and_read(out: Out, tmp_path: Path) -> No
 
 def test_a_flip_anywhere_in_such_a_part_is_seen(out: Out) -> None:
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
-        producer.put_many(rows(0, 3 * CHUNK))
+        producer.extend(rows(0, 3 * CHUNK))
     [record] = out.parts()
     path = out.path_of(record)
     good = path.read_bytes()
@@ -143,7 +143,7 @@ def test_a_flip_anywhere_in_such_a_part_is_seen(out: Out) -> None:
 def kept(out: Out, count: int) -> Path:
     """The segment of a server that has ended, and has made no part of it."""
     with served(out, chunk_rows=CHUNK, seal=False) as server, connect(server.address, "p") as producer:
-        producer.put_many(rows(producer.next_seq, count))
+        producer.extend(rows(producer.next_seq, count))
     return max((out.folder / "journal").glob("*.hfj"))
 
 
@@ -160,7 +160,7 @@ def test_a_segment_of_an_older_server_is_copied_and_never_touched(out: Out, tmp_
     before = other.read_bytes()
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 100
-        producer.put_many(rows(100, 50))
+        producer.extend(rows(100, 50))
     assert other.read_bytes() == before
     assert all(out.path_of(record).stat().st_ino != other.stat().st_ino for record in out.parts())
     check(out, p=150)
@@ -247,7 +247,7 @@ def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
     path.write_bytes(whole)
     with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 0
-        producer.put_many(rows(0, 100))
+        producer.extend(rows(0, 100))
     assert "is damaged at byte" in caplog.text
     [name] = os.listdir(out.folder / "quarantine")
     assert (out.folder / "quarantine" / name).read_bytes() == whole
@@ -256,7 +256,7 @@ def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
 
 def test_of_a_part_that_was_cut_all_but_what_is_gone_is_salvaged(out: Out, tmp_path: Path) -> None:
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
-        producer.put_many(rows(0, 400))
+        producer.extend(rows(0, 400))
     [record] = out.parts()
     path = out.path_of(record)
     assert is_in_place(path)

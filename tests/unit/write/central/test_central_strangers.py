@@ -90,7 +90,7 @@ def frame(first: int, count: int, epoch: int = 1, name: str = "p", **wrong: Any)
 
 def must_still_serve(server: CentralWriter, out: Any, name: str = "honest") -> None:
     with connect(out.folder, name) as producer:
-        producer.put_many({"x": range(20)})
+        producer.extend({"x": range(20)})
         assert producer.commit() == 20
 
 
@@ -129,7 +129,7 @@ def test_a_token_of_any_kind_is_only_a_wrong_one(tmp_path: Path, token: Any) -> 
         message = raw.hear()
         assert message is None or (message.kind == REFUSED and message.text == "wrong token")
         with connect(server.address, "p", token="t") as producer:
-            producer.put(x=1)
+            producer.append(x=1)
 
 
 def test_no_token_is_not_the_token_none(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_ends_that_lead_nowhere_are_refused_before_they_keep_parts_from_being_ma
         message = raw.hear()
         assert message is None or message.kind == REFUSED
         with connect(server.address, "honest") as producer:
-            producer.put(text=b"a")
+            producer.append(text=b"a")
     assert "its ends speak of" in caplog.text or "ends that lead nowhere" in caplog.text
     assert by_producer(out) == {"honest": {"text": [b"a"]}}
 
@@ -246,7 +246,7 @@ def test_one_who_says_nothing_is_gone_soon(
         assert mute.hear() is None
         assert slow.hear() is None
         with connect(server.address, "p") as producer:
-            producer.put(x=1)
+            producer.append(x=1)
     assert caplog.text.count("no HELLO within") == 2
 
 
@@ -294,7 +294,7 @@ def test_random_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
                     for _ in range(chance.randrange(4)):
                         data[chance.randrange(len(data))] = chance.randrange(256)
                     raw.send(bytes(data[: chance.randrange(1, len(data) + 1)]))
-                honest.put(x=number)
+                honest.append(x=number)
                 if number % 50 == 0:
                     honest.commit()
     assert by_producer(out)["honest"]["x"] == list(range(300))

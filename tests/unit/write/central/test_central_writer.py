@@ -48,9 +48,9 @@ def files_of(folder: Path) -> list[str]:
 def test_what_producers_put_in_is_in_parts(out: Out, codec: Any) -> None:
     with out.server(chunk_rows=8, codec=codec, segment_bytes=1000) as server:
         with connect(server.address, "a") as a, connect(out.folder, "b") as b:
-            a.put_many(rows(0, 20))
+            a.extend(rows(0, 20))
             for number in range(30):
-                b.put(**row(number))
+                b.append(**row(number))
             assert b.commit() == 30
             a.extend(rows(20, 45))
             assert a.next_seq == 65
@@ -67,7 +67,7 @@ def test_codecs_of_columns_are_the_schemas(tmp_path: Path) -> None:
     out = write(tmp_path / "run", schema)
     x = np.arange(40 * 64, dtype=np.float32).reshape(40, 64)
     with out.server() as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": x, "y": range(40)})
+        producer.extend({"x": x, "y": range(40)})
     [record] = out.parts()
     with h5py.File(out.path_of(record)) as file:
         assert (file["x"].compression, file["y"].compression, file["x"].chunks) == ("gzip", None, (8, 64))
@@ -79,7 +79,7 @@ def test_chunks_are_in_the_part_as_they_were_packed_by_the_producer(tmp_path: Pa
     out = write(tmp_path / "run", {"x": hold.Float32(16)})
     x = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
     with out.server(chunk_rows=4, codec="gzip") as server, connect(server.address, "p") as producer:
-        producer.put_many({"x": x})
+        producer.extend({"x": x})
     [record] = out.parts()
     with h5py.File(out.path_of(record)) as file:
         stored = [file["x"].id.read_direct_chunk((at, 0))[1] for at in (0, 4)]
@@ -91,16 +91,16 @@ def test_a_producer_goes_on_where_it_was_acknowledged(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server(chunk_rows=4) as server:
         first = connect(server.address, "p")
-        first.put_many({"x": range(10)})
+        first.extend({"x": range(10)})
         first.commit()
-        first.put_many({"x": [10, 11]})  # in no frame yet
+        first.extend({"x": [10, 11]})  # in no frame yet
         assert first.next_seq == 12
         first.close()
         with pytest.raises(ClosedWriterError, match="producer 'p' is closed"):
-            first.put(x=1)
+            first.append(x=1)
         with connect(server.address, "p") as second:
             assert second.next_seq == second.acked == 10
-            second.put_many({"x": range(10, 15)})
+            second.extend({"x": range(10, 15)})
     with out.server() as server, connect(server.address, "p") as third:
         assert third.next_seq == 15
     assert by_producer(out)["p"]["x"] == list(range(15))
@@ -111,7 +111,7 @@ def test_an_exception_in_the_block_sends_nothing_more(tmp_path: Path) -> None:
     with out.server(chunk_rows=4) as server:
         with pytest.raises(ZeroDivisionError):
             with connect(server.address, "p") as producer:
-                producer.put(x=1)
+                producer.append(x=1)
                 raise ZeroDivisionError
         with connect(server.address, "p") as producer:
             assert producer.next_seq == 0
@@ -120,13 +120,13 @@ def test_an_exception_in_the_block_sends_nothing_more(tmp_path: Path) -> None:
 
 def test_a_sample_that_does_not_fit_is_named_and_not_in(out: Out) -> None:
     with out.server(chunk_rows=4) as server, connect(server.address, "p") as producer:
-        producer.put(**row(0))
+        producer.append(**row(0))
         with pytest.raises(SchemaError, match="column 'seq'"):
-            producer.put(**{**row(1), "seq": 1.5})
+            producer.append(**{**row(1), "seq": 1.5})
         with pytest.raises(SchemaError, match="wanted columns"):
-            producer.put_many([1])  # type: ignore[arg-type]
+            producer.extend([1])  # type: ignore[arg-type]
         assert producer.next_seq == 1
-        producer.put(**row(1))
+        producer.append(**row(1))
     assert by_producer(out)["p"] == rows(0, 2)
 
 
@@ -136,7 +136,7 @@ def test_what_was_given_may_be_changed_afterwards(tmp_path: Path) -> None:
     with out.server(chunk_rows=8) as server, connect(server.address, "p") as producer:
         for number in range(50):
             x[:] = number
-            producer.put_many({"x": x})
+            producer.extend({"x": x})
     got = np.array(by_producer(out)["p"]["x"])
     assert (got == np.repeat(np.arange(50), 8)[:, None]).all()
 
@@ -144,7 +144,7 @@ def test_what_was_given_may_be_changed_afterwards(tmp_path: Path) -> None:
 def test_time_makes_a_part_too(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server(seal_after_s=0.05) as server, connect(server.address, "p") as producer:
-        producer.put(x=1)
+        producer.append(x=1)
         producer.commit()
         deadline = time.monotonic() + 30
         while not out.parts() and time.monotonic() < deadline:
@@ -156,7 +156,7 @@ def test_without_sealing_the_journal_is_kept_for_the_next(tmp_path: Path) -> Non
     out = small(tmp_path)
     with out.server(seal=False, segment_bytes=500) as server, connect(server.address, "p") as producer:
         for number in range(40):
-            producer.put(x=number)
+            producer.append(x=number)
             producer.commit()
     assert out.parts() == []
     assert len(files_of(out.folder / "journal")) > 2
@@ -177,7 +177,7 @@ sys.modules["h5py"] = None
 before = len(os.listdir("/proc/self/fd"))
 from holdfast.write.central.producer import connect
 with connect(sys.argv[1], "p") as producer:
-    producer.put_many({"x": range(100)})
+    producer.extend({"x": range(100)})
     held = len(os.listdir("/proc/self/fd")) - before
     producer.commit()
 print(held, "h5py" in [name for name, one in sys.modules.items() if one is not None])
@@ -194,7 +194,7 @@ def test_a_server_has_a_descriptor_for_each_producer_and_few_more(tmp_path: Path
     with out.server(segment_bytes=200) as server:
         producers = [connect(server.address, f"p{number}") for number in range(40)]
         for producer in producers:
-            producer.put(x=1)
+            producer.append(x=1)
             producer.commit()
         assert len(os.listdir(f"/proc/{server.pid}/fd")) <= 40 + 20
         assert server.stats()["producers"] == 40
@@ -208,7 +208,7 @@ def test_a_server_has_a_descriptor_for_each_producer_and_few_more(tmp_path: Path
 def produce(address: str, name: str, count: int) -> None:
     with connect(address, name) as producer:
         for number in range(producer.next_seq, count):
-            producer.put(x=number)
+            producer.append(x=number)
 
 
 def test_producers_started_in_any_way(tmp_path: Path) -> None:
@@ -233,17 +233,17 @@ def test_producers_started_in_any_way(tmp_path: Path) -> None:
 def test_a_forked_child_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
-        producer.put(x=0)
+        producer.append(x=0)
         pid = os.fork()
         if pid == 0:
             try:
-                producer.put(x=9)
+                producer.append(x=9)
             except ForkedWriterError:
                 server.stop()  # it is not the child's
                 os._exit(0)
             os._exit(9)
         assert os.waitpid(pid, 0)[1] == 0
-        producer.put(x=1)
+        producer.append(x=1)
     assert by_producer(out)["p"]["x"] == [0, 1]
 
 
@@ -251,7 +251,7 @@ def test_a_lost_producer_is_told_of(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server:
         producer = connect(server.address, "p")
-        producer.put(x=1)
+        producer.append(x=1)
         with pytest.warns(ResourceWarning, match="rows from 0 on may be missing"):
             del producer
 
@@ -272,7 +272,7 @@ def test_a_path_too_long_for_a_socket(tmp_path: Path) -> None:
     with out.server() as server:
         for target in (server.address, out.folder):
             with connect(target, "p") as producer:
-                producer.put(x=1)
+                producer.append(x=1)
     assert out.rows == 2
 
 
@@ -280,7 +280,7 @@ def test_an_address_of_ones_own(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server(f"unix:{tmp_path}/mine.sock") as server, connect(out.folder, "p") as producer:
         assert server.address == f"unix:{tmp_path}/mine.sock"
-        producer.put(x=1)
+        producer.append(x=1)
     assert sorted(os.listdir(tmp_path)) == ["run"]
     assert out.rows == 1
 
@@ -296,7 +296,7 @@ def test_tcp_needs_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 connect(server.address, "p", token=wrong)
         monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
         with connect(out.folder, "p") as producer:
-            producer.put_many({"x": range(1000)})
+            producer.extend({"x": range(1000)})
     assert out.rows == 1000
 
 
@@ -304,13 +304,13 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server:
         first = connect(server.address, "p", timeout=5)
-        first.put(x=1)
+        first.append(x=1)
         first.commit()
         with connect(server.address, "p") as second:
             with pytest.raises(RefusedError, match=rf"producer 'p', process {os.getpid()}, has connected by the same"):
-                first.put(x=2)
+                first.append(x=2)
                 first.commit()
-            second.put(x=2)
+            second.append(x=2)
     assert by_producer(out)["p"]["x"] == [1, 2]
 
 
@@ -353,7 +353,7 @@ def test_who_waits_for_ever_says_inf(tmp_path: Path) -> None:
     out = small(tmp_path)
     server = out.server().start()
     with connect(server.address, "p", timeout=math.inf) as producer:
-        producer.put(x=1)
+        producer.append(x=1)
         assert producer.commit(math.inf) == 1
     server.stop(timeout=math.inf)
     assert out.rows == 1
@@ -365,8 +365,8 @@ def test_rows_without_a_fixed_size_fit_a_small_memory(tmp_path: Path) -> None:
     columns = {"number": [[i] * 4 for i in range(2000)], "text": texts, "list": [[i] * (i % 50) for i in range(2000)]}
     with out.server(queue_bytes="600kB", chunk_rows=2000) as server, connect(server.address, "p") as producer:
         for number in range(2000):
-            producer.put(**{name: column[number] for name, column in columns.items()})
-        producer.put_many(columns)
+            producer.append(**{name: column[number] for name, column in columns.items()})
+        producer.extend(columns)
     assert by_producer(out)["p"]["text"] == texts * 2
 
 
@@ -376,7 +376,7 @@ def test_threads_may_share_a_producer(tmp_path: Path) -> None:
 
         def work(first: int) -> None:
             for number in range(first, first + 10_000):
-                producer.put(x=number)
+                producer.append(x=number)
                 if number % 100 == 0:
                     producer.commit()
 
