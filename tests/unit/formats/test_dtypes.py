@@ -70,7 +70,7 @@ def test_written_and_read_in_any_order(run: Path, data: dict[str, Any]) -> None:
 
 
 def test_through_worker_processes(run: Path, data: dict[str, Any]) -> None:
-    same(hold.read(run).shuffle(seed=3).map(dict, where="processes", workers=1).batch(16), data)
+    same(hold.read(run).shuffle(seed=3).map(dict, where="processes", num_workers=1).batch(16), data)
 
 
 def test_converted_and_back(run: Path, data: dict[str, Any], tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_through_the_central_writer(data: dict[str, Any], tmp_path: Path, memory
     out = hold.write(tmp_path / "run.hold", schema)
     with out.server(chunk_rows=16) as server, hold.connect(server.address, "p") as producer:
         wanted = {name: data[name] for name in schema}
-        producer.put_many(rows_in(wanted, 0, 60))
+        producer.extend(rows_in(wanted, 0, 60))
         for row in range(60, ROWS):
-            producer.put(**sample_in(wanted, row))
+            producer.append(**sample_in(wanted, row))
     found = in_order_of(hold.read(tmp_path / "run.hold").batch(32), schema)
     assert found == {name: bits_of(wanted[name]) for name in schema}
 
