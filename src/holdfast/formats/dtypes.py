@@ -48,14 +48,18 @@ def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) 
     if dtype.kind in "biu":
         _check_range(array, dtype)
         return array.astype(dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = array.astype(dtype)
-        if array.dtype.kind == "f" and exact:
-            bits = f"u{array.dtype.itemsize}"
+    try:
+        with np.errstate(over="raise", invalid="ignore"):  # numpy sees it on the way: no second look at the numbers
+            found = array.astype(dtype)
+    except FloatingPointError:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = array.astype(dtype)
+        _refuse(array, np.isfinite(found) != np.isfinite(array), f"{dtype} cannot hold" + " exactly" * exact)
+    if exact and array.dtype.kind == "f":
+        bits = f"u{array.dtype.itemsize}"
+        with np.errstate(invalid="ignore"):
             back = found.astype(array.dtype)
-            _refuse(array, back.view(bits) != np.ascontiguousarray(array).view(bits), f"{dtype} cannot hold exactly")
-        elif array.dtype.itemsize > dtype.itemsize:
-            _refuse(array, np.isfinite(found) != np.isfinite(array), f"{dtype} cannot hold")
+        _refuse(array, back.view(bits) != np.ascontiguousarray(array).view(bits), f"{dtype} cannot hold exactly")
     return found
 
 
