@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .look.explain import explain as explain
     from .look.snapshot import snapshot as snapshot
     from .read.dataset import Dataset as Dataset
+    from .read.dataset import concat as concat
     from .read.entry import mix as mix
     from .read.entry import read as read
     from .report.progress import progress as progress
@@ -65,6 +66,7 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "concat": "read.dataset",
     "connect": "write.central.producer",
     "convert": "convert.entry",
     "decode_image": "formats.images.decode",

@@ -389,4 +389,4 @@ def as_code(schema: Schema, prefix: str = "hold.") -> str:
 def _code(column: Column, prefix: str) -> str:
     if isinstance(column, Ragged):
         return prefix + repr(column).replace(repr(column.inner), _code(column.inner, prefix), 1)
-    return prefix + repr(column)
+    return prefix + repr(column).replace("default=nan", 'default=float("nan")')

@@ -225,6 +225,27 @@ def nested(ask: dict[str, Any]) -> Any:
     return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
 
 
+def cardinality(ask: dict[str, Any]) -> Any:
+    """What is said of each, and what came."""
+    base = hold.read(ask["folder"], SCHEMA).shuffle(seed=7)
+    some = base.filter(lambda sample: sample["id"] > 5)
+    batched = base.shard((1, 3)).batch(16)
+    state = Passes(batched).state_after(2, epoch=0)
+    made = {
+        "batches": batched.tf(),
+        "dropped": base.batch(16, drop_last=True).tf(),
+        "samples": base.skip(10).tf(),
+        "repeated": batched.repeat(3).tf(),
+        "filtered": some.tf(),
+        "filtered batches": some.batch(16).tf(),
+        "mixed": hold.mix({base: 0.5, base.select("id", "name", "emb", "tags"): 0.5}).batch(16).tf(),
+        "resumed": Passes(batched, state=state).dataset,
+        "next epoch": Passes(batched, state=state | {"epoch": 1, "done": 0}).dataset,
+    }
+    found = {name: [int(one.cardinality()), sum(1 for _ in one)] for name, one in made.items()}
+    return found | {"for ever": int(base.repeat().tf().cardinality())}
+
+
 def structures(ask: dict[str, Any]) -> Any:
     """Tuples and nested dicts, with lists and strings in them; and batches of no samples."""
 
@@ -417,6 +438,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         resumed,
         rich,
         samples,
+        cardinality,
         structures,
         told_spec,
     )

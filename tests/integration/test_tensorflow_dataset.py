@@ -104,6 +104,23 @@ def test_shapes_strings_and_lists(play: Player) -> None:
     assert told["single"]["parts"] == "TensorSpec (None,) string"
 
 
+def test_the_cardinality_is_known_where_every_pass_has_one_length(play: Player) -> None:
+    infinite, unknown = -1, -2
+    told = play("cardinality")
+    assert told.pop("for ever") == infinite
+    assert told.pop("mixed")[0] == unknown
+    assert told == {
+        "batches": [5, 5],
+        "dropped": [12, 12],
+        "samples": [190, 190],
+        "repeated": [15, 15],
+        "filtered": [unknown, 194],
+        "filtered batches": [13, 13],
+        "resumed": [unknown, 3],
+        "next epoch": [5, 5],
+    }
+
+
 def test_tuples_and_nested_dicts(play: Player) -> None:
     told = play("structures")
     order = play("order")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from typing import Any
 
@@ -143,3 +144,12 @@ def test_a_schema_is_checked_as_a_whole() -> None:
 def test_a_schema_as_code_can_be_pasted() -> None:
     schema = {"img": hold.Bytes(), "it's": hold.Float32(4, default=0.5), "r": hold.Ragged(hold.Int64(), key="x y")}
     assert eval(as_code(schema), {"hold": hold}) == schema
+
+
+def test_a_default_of_nan_survives_code_and_json() -> None:
+    """JSON has no NaN, Python has no spelling for it, and one is not equal to another."""
+    schema = {"x": hold.Float32(2, default=math.nan), "y": hold.Float32(default=math.inf)}
+    text = json.dumps(schema_to_json(schema), allow_nan=False)
+    assert schema_from_json(json.loads(text)) == schema
+    assert schema_digest(schema) == schema_digest({**schema, "x": hold.Float32(2, default=float("nan"))})
+    assert parse_schema(as_code({"x": schema["x"]})) == {"x": schema["x"]}

@@ -6,14 +6,18 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count
+from itertools import count, dropwhile, takewhile
 from multiprocessing import context
 from types import FrameType
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, get_worker_info
 
-from holdfast.errors import StateError
+from holdfast._base.launch import ALONE
+from holdfast._base.sharers import Sharer, callers, find_sharer, is_asked_by, local_of, module_of
+from holdfast.errors import InputError, StateError
 from holdfast.read.after import state_after, steps_left
 from holdfast.read.dataset import Dataset
 from holdfast.read.iteration import Iteration, stop_of
@@ -47,6 +51,8 @@ class TorchDataset(IterableDataset[Any]):
         self._times = dataset._settings.repeat
         self._place = Place(Begin(epoch, epoch, 0))
         self._pass: _Pass | None = None
+        self._ahead = False  # whether accelerate takes batches before it gives them
+        self._dispatched = False  # whether it is known, of a worker that was spawned, that accelerate dispatches
         self._own: Begin | None = None  # where this worker's next pass begins, if it was told by itself
         self._epochs = dataset._with(repeat=1)
         self._inside: Dataset | None = None
@@ -54,6 +60,9 @@ class TorchDataset(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where a state of it that was loaded says."""
         whole("epoch", epoch, 0)
+        if _accelerate_begins_pass():
+            self._check_shared()
+            return  # its own count begins at 0 after a resume, and stands still when a pass is broken off
         self._place.set_epoch(epoch)
         self._pass = None
 
@@ -70,13 +79,14 @@ class TorchDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # torch's fetcher, which calls this, knows whether the loader makes batches; nothing else tells.
-        if self.batched and _is_torch_fetcher(caller := sys._getframe(1)) and _local(caller, "auto_collation") is True:
+        if self.batched and _makes_batches(sys._getframe(1)):
             raise TypeError(
                 "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
                 "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
             )
-        info = get_worker_info()
+        info = None if _datasets_shares_workers() else get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        self._ahead = is_asked_by("accelerate.data_loader")
         epochs = self._times or 1  # a pass without an end counts as one: how far it gets differs from rank to rank
         if info is None:
             begin = self._place.begin(epochs)
@@ -84,8 +94,35 @@ class TorchDataset(IterableDataset[Any]):
             own, self._own = self._own, None
             begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
         stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
-        self._pass = _Pass(self._readable(inside=info is not None), begin, stop, worker, workers)
+        equal = self._dispatched or _is_dispatched(find_sharer())
+        readable = self._readable(inside=get_worker_info() is not None)
+        self._pass = _Pass(readable, begin, stop, worker, workers, equal=equal)
         return self._pass.run()
+
+    def _check_shared(self) -> None:
+        """Raises in every rank, and before workers start, where accelerate would lose samples or fail on them."""
+        sharer = find_sharer()
+        if sharer is None:
+            return
+        self.dataset._launch()  # says what is wrong with a rank that was given
+        if not _is_dispatched(sharer):
+            if sharer.by.batch_size is None:
+                raise TypeError(
+                    f"{sharer.name}: expected a loader that makes batches, got batch_size=None. {_UNPREPARED}, "
+                    "or write dispatch_batches=True"
+                )
+        elif self.dataset._settings.global_batch is not None:
+            raise InputError(
+                f"{sharer.name}: expected .batch(size) with the size of one rank's batches, got .batch(global_size="
+                f"{self.dataset._settings.global_batch}): accelerate puts together as many batches as there are ranks"
+            )
+        elif not self.batched and sharer.by.num_workers > 1:
+            raise InputError(
+                f"{sharer.name}: expected at most one worker where torch makes the batches, got "
+                f"{sharer.by.num_workers}. Each ends with a short batch, of which accelerate may drop samples: write "
+                "num_workers=1 (for a Trainer dataloader_num_workers=1), dispatch_batches=False, or .batch(…) and "
+                "batch_size=None"
+            )
 
     def _readable(self, *, inside: bool) -> Dataset:
         if not inside:
@@ -107,10 +144,12 @@ class TorchDataset(IterableDataset[Any]):
         """
         if get_worker_info() is not None:  # a stateful loader asks each of its workers
             return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)
-        if self._place.in_workers:
+        ahead = "a loader's workers read this dataset, and fetch" if self._place.in_workers else ""
+        if self._ahead and self._pass is not None:
+            ahead = ahead or "accelerate reads this dataset, and fetches"
+        if ahead:
             raise StateError(
-                "a loader's workers read this dataset, and fetch ahead: wanted state_after(batches), with the number "
-                "of batches that were taken in this pass"
+                f"{ahead} ahead: wanted state_after(batches), with the number of batches that were taken in this pass"
             )
         if self._pass is not None and self._pass.iteration is not None:
             return self._pass.iteration.state_dict()
@@ -147,13 +186,39 @@ class TorchDataset(IterableDataset[Any]):
         return epoch if stop is None or self._times is None or stop < self._times else stop - self._times
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker that is started anew may not know its rank: torch.distributed is not initialized in it."""
+        """A worker that is started anew may not know its rank: torch.distributed is not initialized in it, and who
+        asks for data is not on its stack. Where nobody said a rank, the process may be about to become one."""
         state = self.__dict__ | {"_pass": None, "_inside": None}
-        if context.get_spawning_popen() is not None and self.dataset._settings.shard == "auto":
-            rank = self.dataset._launch()
+        if context.get_spawning_popen() is None:
+            return state
+        state["_dispatched"] = _is_dispatched(find_sharer())
+        if self.dataset._settings.shard == "auto" and (rank := self.dataset._launch()).source != ALONE:
             for name in ("dataset", "_epochs"):
                 state[name] = state[name].shard((rank.rank, rank.world))
         return state
+
+
+_UNPREPARED = (
+    'Leave the loader out of accelerator.prepare(): .shard("auto", remainder="pad") gives each rank its own part'
+)
+
+
+def _is_dispatched(sharer: Sharer | None) -> bool:
+    """Whether accelerate reads on the first rank alone, and cuts what it read into parts for all of them."""
+    return sharer is not None and type(sharer.by).__name__ == "DataLoaderDispatcher"
+
+
+def _accelerate_begins_pass() -> bool:
+    """Whether set_epoch() is called by accelerate's loader as it begins a pass, and not by a user through it."""
+    frames = dropwhile(lambda frame: module_of(frame) == __name__, callers())
+    own = takewhile(lambda frame: module_of(frame) == "accelerate.data_loader", frames)
+    return any(frame.f_code.co_name == "__iter__" for frame in own)
+
+
+def _datasets_shares_workers() -> bool:
+    """Whether a generator of Hugging Face datasets is asked, which has given each worker its part already."""
+    frames = takewhile(lambda frame: frame.f_code.co_name != "_worker_loop", callers())
+    return any(module_of(frame) == "datasets.iterable_dataset" for frame in frames)
 
 
 def _loader_number(info: Any) -> int:
@@ -162,51 +227,65 @@ def _loader_number(info: Any) -> int:
     Its number stands in a local variable of torch's loop. Where that is not on the stack, in a thread, torch's seed is
     taken: loaders with generators of the same seed have the same.
     """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "_worker_loop":
-        frame = frame.f_back
-    results: Any = None if frame is None else _local(frame, "data_queue")
+    frame = next((frame for frame in callers() if frame.f_code.co_name == "_worker_loop"), None)
+    results: Any = None if frame is None else local_of(frame, "data_queue")
     try:
         return os.fstat(results._writer.fileno()).st_ino
     except (AttributeError, OSError):
         return int(info.seed) - int(info.id)
 
 
-def _is_torch_fetcher(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
-
-
-def _local(frame: FrameType, name: str) -> Any:
-    """A local variable of a frame. Before Python 3.13 a frame keeps the dict of all of them once it was asked for, and
-    with it every object that they had: it is emptied."""
-    found = frame.f_locals
-    value = found.get(name)
-    if isinstance(found, dict):
-        found.clear()
-    return value
+def _makes_batches(frame: FrameType) -> bool:
+    """Whether this is torch's fetcher, of a loader that makes batches."""
+    return module_of(frame) == "torch.utils.data._utils.fetch" and local_of(frame, "auto_collation") is True
 
 
 class _Pass:
-    """Epochs from `begin` to before `stop`, as one process has them."""
+    """Epochs from `begin` to before `stop`, as one process has them.
 
-    def __init__(self, dataset: Dataset, begin: Begin, stop: int | None, worker: int, workers: int) -> None:
+    equal: batches before the last must have as many samples: who cuts them into parts for the ranks drops the rest
+    """
+
+    def __init__(
+        self, dataset: Dataset, begin: Begin, stop: int | None, worker: int, workers: int, *, equal: bool
+    ) -> None:
         self.begin, self.workers = begin, workers
-        self._dataset, self._stop, self._worker = dataset, stop, worker
+        self._dataset, self._stop, self._worker, self._equal = dataset, stop, worker, equal
         self.iteration: Iteration | None = None
+        settings = dataset._settings
+        maps = any(one.each == "batch" and one.kind == "map" for one in settings.functions)
+        self._rows = None if maps else settings.batch  # a function may make any number of rows
         self.given = 0
 
     def run(self) -> Iterator[Any]:
-        convert = batch_to_torch if self._dataset._settings.batched else sample_to_torch
+        batched = self._dataset._settings.batched
+        convert = batch_to_torch if batched else sample_to_torch
         done, before = self.begin.done, 0
         for epoch in count(self.begin.epoch) if self._stop is None else range(self.begin.epoch, self._stop):
+            steps = steps_left(self._dataset, epoch, done)
             # Who had the last batch of an epoch is not who has the first of the next one.
             turn = (self._worker - before) % self.workers
+            last = steps - 1 if self._stop == epoch + 1 else -1
             with self._dataset.iterate(epoch, worker=(turn, self.workers)) as self.iteration:
                 if done:
                     self.iteration.load_state_dict({**self.iteration.state_dict(), "done": done})
-                for batch in self.iteration:
+                for number, batch in enumerate(self.iteration):
                     self.given += 1
-                    yield convert(batch)
-            if not (steps := steps_left(self._dataset, epoch, done)) and not done:
+                    made = convert(batch)
+                    if self._equal and batched and turn + number * self.workers != last:
+                        self._check_whole(made)
+                    yield made
+            if not steps and not done:
                 break  # nothing in an epoch: for ever would be without an end
             before, done = before + steps, 0
+
+    def _check_whole(self, batch: Any) -> None:
+        tensors = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim)
+        rows = next((len(tensor) for tensor in tensors), self._rows)
+        self._rows = self._rows or rows
+        if rows != self._rows:
+            raise InputError(
+                f"accelerate with dispatch_batches=True: expected batches of {self._rows} samples up to the last one, "
+                f"got one of {rows}, of which accelerate may drop some. Batches get shorter by filter(), by what was "
+                f"skipped, and at the end of an epoch that repeat() goes on after. {_UNPREPARED}"
+            )

@@ -5,6 +5,10 @@ workers, and workers that stay (`persistent_workers`) were started before `set_e
 through a few numbers in a file without a name. The first worker of a loader that begins its n-th pass decides where
 that pass begins, and the loader's other workers join it. A loader is known by a number of its own, not by torch's seed,
 which is the same for every loader that was given a generator with the same seed.
+
+Each trainer counts for itself: ranks that were forked, or given the dataset as an argument of their process, must be in
+the same epoch, and would take turns otherwise. So the file has a slot for each of them, made when it first begins a
+pass, with a copy of what stood in the first one.
 """
 
 from __future__ import annotations
@@ -16,12 +20,16 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import context, reduction
+from multiprocessing import context, parent_process, reduction
 from typing import Any, NamedTuple
+
+from torch.utils.data import get_worker_info
 
 _HEAD = struct.Struct("8q")
 _ENTRY = struct.Struct("5q")
 _KEPT = 64  # passes that a late worker can still join
+_OWNER = struct.Struct("q")
+_SLOT_BYTES = _OWNER.size + _HEAD.size + _KEPT * _ENTRY.size
 
 
 class Begin(NamedTuple):
@@ -48,12 +56,14 @@ class Place:
 
     def __init__(self, loaded: Begin) -> None:
         self._keep(_file())
-        self.load(loaded)
+        with self._locked():
+            self._add_slot(os.getpid(), _Head(loaded, loaded, 0, 0))
 
     def _keep(self, fd: int) -> None:
         self._fd = fd
         self._closer = weakref.finalize(self, os.close, fd)
         self._own_passes = (0, 0)  # this process's id, and how many passes it began as a worker
+        self._slot = (0, 0)  # a trainer's id, and where its slot is
 
     def load(self, loaded: Begin) -> None:
         """The next pass begins there."""
@@ -61,8 +71,7 @@ class Place:
             self._load(loaded)
 
     def _load(self, loaded: Begin) -> None:
-        begun = self._head().begun if os.fstat(self._fd).st_size else 0
-        self._write(_Head(loaded, loaded, 0, begun))
+        self._write(_Head(loaded, loaded, 0, self._head().begun))
 
     def set_epoch(self, epoch: int) -> None:
         with self._locked():
@@ -86,32 +95,51 @@ class Place:
             joined = self._find(loader, number)
             begin = own or joined or head.next
             if joined is None or own is not None:
-                at = _HEAD.size + head.begun % _KEPT * _ENTRY.size
+                at = self._at() + _HEAD.size + head.begun % _KEPT * _ENTRY.size
                 os.pwrite(self._fd, _ENTRY.pack(loader, number, *begin), at)
                 self._write(_Head(begin.after(epochs), begin, 1, head.begun + 1))
             return begin
 
     def _find(self, loader: int, number: int) -> Begin | None:
-        found = os.pread(self._fd, _KEPT * _ENTRY.size, _HEAD.size)
+        found = os.pread(self._fd, _KEPT * _ENTRY.size, self._at() + _HEAD.size)
         entries = {entry[:2]: Begin(*entry[2:]) for entry in _ENTRY.iter_unpack(found)}
         return entries.get((loader, number))
 
     @property
     def last(self) -> Begin:
         """Where the pass that is going on began, or the next one will if somebody has said so since."""
-        return self._head().last
+        with self._locked():
+            return self._head().last
 
     @property
     def in_workers(self) -> bool:
         """Whether the last pass was begun by workers."""
-        return bool(self._head().in_workers)
+        with self._locked():
+            return bool(self._head().in_workers)
 
     def _head(self) -> _Head:
-        found = _HEAD.unpack(os.pread(self._fd, _HEAD.size, 0))
-        return _Head(Begin(*found[:3]), Begin(*found[3:6]), *found[6:])
+        return _unpack(os.pread(self._fd, _HEAD.size, self._at()))
 
     def _write(self, head: _Head) -> None:
-        os.pwrite(self._fd, _HEAD.pack(*head.next, *head.last, head.in_workers, head.begun), 0)
+        os.pwrite(self._fd, _pack(head), self._at())
+
+    def _at(self) -> int:
+        """Where the head of this process's trainer is; its slot is made if there is none. Only under the lock."""
+        trainer = os.getpid() if self._own_passes[0] != os.getpid() and get_worker_info() is None else _parent_pid()
+        if self._slot[0] != trainer:
+            slots = range(0, os.fstat(self._fd).st_size, _SLOT_BYTES)
+            owners = {_OWNER.unpack(os.pread(self._fd, _OWNER.size, at))[0]: at for at in slots}
+            if trainer not in owners:
+                first = _unpack(os.pread(self._fd, _HEAD.size, _OWNER.size))
+                owners[trainer] = self._add_slot(trainer, first)
+            self._slot = trainer, owners[trainer] + _OWNER.size
+        return self._slot[1]
+
+    def _add_slot(self, trainer: int, head: _Head) -> int:
+        at = os.fstat(self._fd).st_size
+        os.ftruncate(self._fd, at + _SLOT_BYTES)  # no pass that a worker could join
+        os.pwrite(self._fd, _OWNER.pack(trainer) + _pack(head), at)
+        return at
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -126,7 +154,23 @@ class Place:
         """For a worker that is being started the very file; anywhere else a copy of where the next pass begins."""
         if context.get_spawning_popen() is not None:
             return _opened, (reduction.DupFd(self._fd),)
-        return Place, (self._head().next,)
+        with self._locked():
+            return Place, (self._head().next,)
+
+
+def _pack(head: _Head) -> bytes:
+    return _HEAD.pack(*head.next, *head.last, head.in_workers, head.begun)
+
+
+def _unpack(found: bytes) -> _Head:
+    numbers = _HEAD.unpack(found)
+    return _Head(Begin(*numbers[:3]), Begin(*numbers[3:6]), *numbers[6:])
+
+
+def _parent_pid() -> int:
+    """The process that made this worker, however it was started."""
+    parent = parent_process()
+    return os.getpid() if parent is None or parent.pid is None else parent.pid
 
 
 def _file() -> int:

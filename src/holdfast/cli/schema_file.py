@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from typing import Any
 
 from ..errors import SchemaError, cannot_open
@@ -63,8 +64,13 @@ def _column(node: ast.expr) -> Any:
     if not isinstance(node, ast.Call):
         return _type(node)
     positional = [_argument(one) for one in node.args]
-    named = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+    named = {str(one.arg): _literal(one.value) for one in node.keywords}
     return _type(node.func)(*positional, **named)
+
+
+def _literal(node: ast.expr) -> Any:
+    """A value as Python spells it; a NaN has no spelling of its own."""
+    return math.nan if ast.unparse(node) == "float('nan')" else ast.literal_eval(node)
 
 
 def _argument(node: ast.expr) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,11 @@ from ..errors import SchemaError
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
 
 _TYPES: dict[str, type[Value]] = {kind.__name__: kind for kind in (Array, Bytes, Float32, Int64)}
+
+
+def schema_file_name(version: int = 0) -> str:
+    """Returns the name of a run's schema: `schema.json`, and `schema.1.json` and so on where columns came later."""
+    return f"schema.{version}.json" if version else "schema.json"
 
 
 def schema_to_json(schema: Schema, *, stored: bool = False) -> dict[str, Any]:
@@ -33,13 +39,15 @@ def column_to_json(column: Column) -> dict[str, Any]:
 
 
 def _plain(default: Any) -> Any:
-    """Of a default what JSON can hold; bytes as their hexadecimal digits."""
+    """Of a default what JSON can hold; bytes as their hexadecimal digits, inf and NaN by name."""
     if hasattr(default, "tolist"):
         default = default.tolist()
     if isinstance(default, (bytes, bytearray)):
         return {"hex": bytes(default).hex()}
     if isinstance(default, (list, tuple)):
         return [_plain(one) for one in default]
+    if isinstance(default, float) and not math.isfinite(default):
+        return {"float": str(default)}  # JSON has no such numbers, and a NaN is not equal to itself
     if not isinstance(default, (int, float, str)):
         raise SchemaError(f"wanted a default of numbers or bytes, got {default!r}")
     return default
@@ -65,6 +73,8 @@ def column_from_json(content: Any) -> Column:
 
 def _rich(default: Any) -> Any:
     if isinstance(default, dict):
+        if "float" in default:  # the one NaN of the math module is equal to itself inside of a column
+            return math.nan if default["float"] == "nan" else float(default["float"])
         return bytes.fromhex(default["hex"])
     return [_rich(one) for one in default] if isinstance(default, list) else default
 

@@ -16,6 +16,10 @@ def as_worker(place: Place, loader: int, passes: int, epochs: int, own: Begin | 
     told.send([tuple(place.begin_in_worker(epochs, loader, own)) for _ in range(passes)])
 
 
+def as_trainer(place: Place, told: Any) -> None:
+    told.send([tuple(place.begin(1)), tuple(place.begin(1))])
+
+
 class Workers:
     """Processes of their own, one after the other, which begin passes in the order that a test says."""
 
@@ -23,9 +27,12 @@ class Workers:
         self.place, self._context = place, multiprocessing.get_context(start)
 
     def begin(self, loader: int, passes: int = 1, *, epochs: int = 1, own: Begin | None = None) -> list[Any]:
+        return self.run(as_worker, loader, passes, epochs, own)
+
+    def run(self, target: Any, *arguments: Any) -> list[Any]:
         reading, writing = self._context.Pipe(duplex=False)
         child: Any = self._context.Process(  # type: ignore[attr-defined]
-            target=as_worker, args=(self.place, loader, passes, epochs, own, writing)
+            target=target, args=(self.place, *arguments, writing)
         )
         child.start()
         assert reading.poll(60)
@@ -47,6 +54,15 @@ def test_the_workers_of_a_loader_begin_together(start: str) -> None:
     assert place.last == Begin(2, 2, 40)
     assert [workers.begin(8), workers.begin(8)] == [[(3, 3, 0)]] * 2
     assert place.last == Begin(3, 3, 0)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_trainers_that_were_given_it_count_for_themselves(start: str) -> None:
+    """As the ranks do that a program starts: one after the other, they are in the same epochs."""
+    place = Place(Begin(2, 2, 40))
+    trainers = Workers(place, start)
+    assert [trainers.run(as_trainer), trainers.run(as_trainer)] == [[(2, 2, 40), (3, 3, 0)]] * 2
+    assert place.begin(1) == Begin(2, 2, 40)
 
 
 def test_workers_that_stay_begin_the_same_passes() -> None:

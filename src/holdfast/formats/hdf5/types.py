@@ -68,7 +68,9 @@ def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         return
     found = column_of(dtype, shape)
     want, got = _value(column), _value(found)
-    if isinstance(column, Ragged) != isinstance(found, Ragged) or family(want) != family(got):
+    # A metric of a log may have begun as an int: a whole number is a float, too, where that has room for it.
+    widens = family(got) == "integers" and isinstance(want, Array) and want.dtype == "float64"
+    if isinstance(column, Ragged) != isinstance(found, Ragged) or not (widens or family(want) == family(got)):
         raise Unfit(f"holds {found!r}, wanted {column!r}")
     if isinstance(column, Ragged):
         if column.depth > 1:

@@ -1,0 +1,82 @@
+"""Frameworks that share samples among the ranks themselves: whose loader asks for data right now.
+
+accelerate and Hugging Face datasets let every rank, or the first one, read everything, and keep each rank's part of it.
+A dataset that shares as well would lose the rest. The dataset inside does not know of its wrapper; the wrapper's method
+is on the stack, also in a forked worker, which has the stack it was forked on, and while a dataset is pickled for a
+worker that is being spawned.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+
+class Sharer(NamedTuple):
+    """`name` says which framework shares, and how; `by` is its loader or dataset."""
+
+    name: str
+    by: Any
+
+
+def find_sharer() -> Sharer | None:
+    """Find the framework that asks for data now, and shares what it gets among several ranks."""
+    asked = {name: share for name, share in _SHARERS.items() if name in sys.modules}
+    for frame in callers() if asked else ():
+        share = asked.get(module_of(frame))
+        if share is not None and (found := share(local_of(frame, "self"))):
+            return found
+    return None
+
+
+def is_asked_by(module: str) -> bool:
+    """Whether a function of this module is on the stack."""
+    return module in sys.modules and any(module_of(frame) == module for frame in callers())
+
+
+def module_of(frame: FrameType) -> str:
+    """The name of the module whose function a frame is of."""
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def local_of(frame: FrameType, name: str) -> Any:
+    """A local variable of a frame. Before Python 3.13 a frame keeps the dict of all of them once it was asked for, and
+    with it every object that they had: it is emptied."""
+    found = frame.f_locals
+    value = found.get(name)
+    if isinstance(found, dict):
+        found.clear()
+    return value
+
+
+def callers() -> Iterator[FrameType]:
+    """The frames on the stack, from that of who asks for the first one on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _accelerate(asking: Any) -> Sharer | None:
+    """A loader that dispatches; or the dataset that keeps each rank's part, or the loader of one."""
+    if type(asking).__name__ == "DataLoaderDispatcher":
+        ranks = getattr(getattr(asking, "state", None), "num_processes", 1)
+        return Sharer("accelerate with dispatch_batches=True", asking) if ranks > 1 else None
+    keeper = asking if type(asking).__name__ == "IterableDatasetShard" else getattr(asking, "dataset", None)
+    if type(keeper).__name__ == "IterableDatasetShard" and getattr(keeper, "num_processes", 1) > 1:
+        return Sharer("accelerate with dispatch_batches=False", keeper)
+    return None
+
+
+def _datasets(asking: Any) -> Sharer | None:
+    """A dataset that was given to split_dataset_by_node()."""
+    ranks = getattr(getattr(asking, "_distributed", None), "world_size", 1)
+    return Sharer("datasets.split_dataset_by_node", asking) if ranks > 1 else None
+
+
+_SHARERS: dict[str, Callable[[Any], Sharer | None]] = {
+    "accelerate.data_loader": _accelerate,
+    "datasets.iterable_dataset": _datasets,
+}
