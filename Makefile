@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 600
 SOAK_KILLS ?= 1000
 SOAK_STRIKES ?= 200
 SOAK_LIVES ?= 10000
+WHEEL_TESTS ?= tests/unit/native tests/unit/log tests/unit/formats/tfrecord
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,6 +68,14 @@ soak-write: $(DONE)/core ## kill writers a thousand times, at every named place 
 .PHONY: soak-read
 soak-read: $(DONE)/test ## kill and stop loaders' workers, then let ten thousand loaders of each kind come and go
 	$(BIN)/python tools/soak_read.py --strikes $(SOAK_STRIKES) --lives $(SOAK_LIVES)
+
+.PHONY: wheel
+wheel: $(DONE)/venv ## build a wheel for any Python from 3.11 on into dist/
+	@tools/wheel.sh $(BIN)/python dist
+
+.PHONY: wheel-test
+wheel-test: $(DONE)/test wheel ## run WHEEL_TESTS on that wheel, in an environment of its own
+	tools/wheel-test.sh $(BIN)/python dist/holdfast-*.whl $(WHEEL_TESTS)
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format

@@ -4,6 +4,8 @@
 $ holdfast verify a.tfrecord      a command; goes on below where the line ends in a backslash
 # exit 1                          its exit code, where it is not 0
 a.tfrecord  damaged …             what it prints; … or ... stands for any text, alone on a line for any lines
+$ holdfast doctor 31387  # numbers vary
+…                                 what it prints, with the numbers, times and bars of another run
 ```
 """
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<ticks>`{3,}|~{3,})\s*(?P<language>[^\s`{]*)")
 _ANY = re.compile(r"…|\.\.\.")
 _EXIT = re.compile(r"# exit (\d+)$")
+_VARY = "# numbers vary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Command:
     source: str
     exit_code: int
     output: str
+    numbers_vary: bool = False
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -74,7 +78,8 @@ def commands(block: Block) -> list[Command]:
         if source:
             code = _EXIT.match(output[0]) if output else None
             shown = output[1:] if code else output
-            found.append(Command(start, "\n".join(source), int(code[1]) if code else 0, "\n".join(shown)))
+            vary = source[-1].endswith(_VARY)
+            found.append(Command(start, "\n".join(source), int(code[1]) if code else 0, "\n".join(shown), vary))
 
     for number, line in enumerate(block.text.splitlines(), start=block.line):
         if line.startswith("$ "):
@@ -90,9 +95,18 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
-def matches(wanted: str, got: str) -> bool:
+def matches(wanted: str, got: str, *, numbers_vary: bool = False) -> bool:
+    if numbers_vary:
+        wanted, got = _without_numbers(wanted), _without_numbers(got)
     pattern = "".join(_line_pattern(line) for line in _tidy(wanted))
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in _tidy(got))) is not None
+
+
+def _without_numbers(text: str) -> str:
+    """The words and their order. A number may be in another unit, and make a line break elsewhere."""
+    text = re.sub(r"[▏▎▍▌▋▊▉█░#·-]*[▏▎▍▌▋▊▉█░]+", "BAR", text)
+    text = re.sub(r"[+±−-]?\d[\d,.:]*(?: (?:s|min|h|d|kB|MB|B)\b)?", "N", text)
+    return re.sub(r"\s+", " ", re.sub(r"N(?:[–± ]+N)+", "N", text)).strip()
 
 
 def _line_pattern(line: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,7 +81,7 @@ class Page:
             check=False,
         )
         got = done.stdout.decode(errors="replace")
-        if done.returncode == command.exit_code and matches(command.output, got):
+        if done.returncode == command.exit_code and matches(command.output, got, numbers_vary=command.numbers_vary):
             return []
         wanted = f"--- wanted, with exit code {command.exit_code}\n{command.output}"
         return [
@@ -90,11 +91,19 @@ class Page:
             )
         ]
 
+    def unknown_extras(self, line: str) -> list[str]:
+        path = self.top / "pyproject.toml"
+        project = tomllib.loads(path.read_text())["project"] if path.exists() else {}
+        named = [name for found in re.findall(r"\[([\w,]+)\]", line) for name in found.split(",")]
+        return [name for name in named if name not in project.get("optional-dependencies", {})]
+
     def check_make(self, block: Block) -> list[str]:
         problems = []
         for number, line in enumerate(block.text.splitlines(), start=block.line):
             words = line.partition("#")[0].split()
-            if words and words[0] != "make":
+            if words[:2] == ["pip", "install"]:  # it would need a network: what it names must be there
+                problems += [self.problem(number, f"no such extra: {name}") for name in self.unknown_extras(line)]
+            elif words and words[0] != "make":
                 problems.append(self.problem(number, f"wanted `make …` in a block of sh, got: {line}"))
             elif words:
                 done = subprocess.run(

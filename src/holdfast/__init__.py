@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from .look.explain import explain as explain
     from .look.snapshot import snapshot as snapshot
     from .read.dataset import Dataset as Dataset
+    from .read.dataset import concat as concat
     from .read.entry import mix as mix
     from .read.entry import read as read
     from .report.progress import progress as progress
+    from .schema import Array as Array
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Array": "schema",
     "Bytes": "schema",
     "Dataset": "read.dataset",
     "Explanation": "diagnose.explain.explanation",
@@ -63,6 +66,7 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "concat": "read.dataset",
     "connect": "write.central.producer",
     "convert": "convert.entry",
     "decode_image": "formats.images.decode",

@@ -1,20 +1,25 @@
 """What a sample is made of: column types, written the way a person would say them.
 
-    {"image": Bytes(), "label": Int64(), "emb": Float32(128), "boxes": Ragged(Float32(4)), "w": Float32(default=1.0)}
+    {"image": Array("uint8", 224, 224, 3), "label": Int64(), "emb": Float32(128), "boxes": Ragged(Float32(4)),
+     "name": Bytes(), "weight": Float32(default=1.0)}
 
-Standard library only: `import holdfast` shows these names without loading numpy.
+Standard library only: `import holdfast` shows these names without loading numpy, so a dtype is kept by its name.
 """
 
 from __future__ import annotations
 
+import copy
+import importlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, Self
 
 from ._base.codecs import Codec, check_codec
 from .errors import SchemaError
 
 __all__ = [
+    "DTYPES",
+    "Array",
     "Bytes",
     "Column",
     "Float32",
@@ -25,7 +30,16 @@ __all__ = [
     "as_code",
     "check_schema",
     "chunk_rows_of",
+    "found_in_file",
 ]
+
+# What numbers can be, by numpy's names: all that HDF5, .npy, torch and TensorFlow have in common.
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+_SHORT = {"int64": "Int64", "float32": "Float32"}
 
 
 class _Stored:
@@ -57,7 +71,7 @@ def check_chunk_rows(rows: Any) -> int:
 
 
 class Value(_Stored):
-    """A value of fixed shape. `Float32(128)`, `Float32(4, 4)` and `Float32((4, 4))` are what they look like.
+    """A value of fixed shape: the base of Array and Bytes.
 
     default:    what a record without this feature gets, one value for all places or as many as the shape has.
                 Without a default such a record is an error.
@@ -68,7 +82,6 @@ class Value(_Stored):
     """
 
     __slots__ = ("default", "key", "shape")
-    type_name: ClassVar[str] = ""
 
     shape: tuple[int, ...]
     default: Any
@@ -83,7 +96,7 @@ class Value(_Stored):
         chunk_rows: int | None = None,
     ) -> None:
         if type(self) is Value:
-            raise SchemaError("Value is the base of Bytes, Int64 and Float32: use one of those")
+            raise SchemaError("Value is the base of Array and Bytes: use one of those")
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         try:
             self.shape = tuple(_size(n) for n in sizes)
@@ -94,12 +107,24 @@ class Value(_Stored):
         self._store(chunk_rows, codec)
 
     @property
+    def type_name(self) -> str:
+        """The shortest name of the column's type: the one that `repr` and a schema's JSON begin with."""
+        return type(self).__name__
+
+    @property
     def count(self) -> int:
         """How many values an item has: the product of its shape."""
         return math.prod(self.shape)
 
+    def alike(self, *, default: Any = None, codec: Codec = None, chunk_rows: int | None = None) -> Self:
+        """Returns a column of the same type and shape, with these options and without a key."""
+        made = copy.copy(self)
+        made.default, made.key = default, None
+        made._store(chunk_rows, codec)
+        return made
+
     def _parts(self) -> tuple[Any, ...]:
-        return (type(self), self.shape, self.default, self.key)
+        return (Bytes, self.shape, self.default, self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self._parts() == other._parts()
@@ -107,8 +132,11 @@ class Value(_Stored):
     def __hash__(self) -> int:
         return hash(self._parts()[:2])
 
+    def _shown(self) -> list[str]:
+        return [str(n) for n in self.shape]
+
     def __repr__(self) -> str:
-        parts = [str(n) for n in self.shape]
+        parts = self._shown()
         parts += [f"default={self.default!r}"] if self.default is not None else []
         parts += [f"key={self.key!r}"] if self.key is not None else []
         return f"{self.type_name}({', '.join(parts + self._said())})"
@@ -124,21 +152,133 @@ class Bytes(Value):
     """Byte strings: a batch holds all of them joined, and where each ends; an item is a memoryview."""
 
     __slots__ = ()
-    type_name = "Bytes"
 
 
-class Int64(Value):
-    """64-bit integers."""
+class Array(Value):
+    """Numbers of one dtype: `Array("uint8", 224, 224, 3)`, `Array("uint8", (224, 224, 3))` or `Array("float64")`.
+
+    dtype: one of bool, int8 to int64, uint8 to uint64, float16, float32, float64: by its name, as numpy, torch or
+           TensorFlow has it, or as Python's bool, int (int64) and float (float64). `column.dtype` is its name.
+
+    Values are in the byte order of the machine; files of the other order are read into it. `Int64(…)` and `Float32(…)`
+    are short for `Array("int64", …)` and `Array("float32", …)`, and equal to them.
+
+    A file that has another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
+    """
+
+    __slots__ = ("dtype", "exact")
+
+    dtype: str
+    exact: bool  # no float may be rounded: the column was found in a file, and another file may have another dtype
+
+    def __init__(
+        self,
+        dtype: Any = None,
+        *sizes: int | Iterable[int],
+        shape: int | Iterable[int] | None = None,
+        default: Any = None,
+        key: str | None = None,
+        codec: Codec = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        self.dtype, self.exact = _dtype_name(dtype), False
+        if shape is not None:
+            if sizes:
+                raise SchemaError(f"Array: expected the shape once, got {sizes!r} and shape={shape!r}")
+            sizes = (shape,)
+        super().__init__(*sizes, default=default, key=key, codec=codec, chunk_rows=chunk_rows)
+
+    @property
+    def type_name(self) -> str:
+        return _SHORT.get(self.dtype, "Array")
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (self.dtype, self.shape, self.default, self.key)
+
+    def _shown(self) -> list[str]:
+        if self.dtype in _SHORT:
+            return super()._shown()
+        return [f'"{self.dtype}"', *([repr(self.shape)] if self.shape else [])]
+
+
+def found_in_file(schema: Schema) -> dict[str, Column]:
+    """Returns columns that a file showed, marked so that no float of another file is rounded to fit them."""
+    columns = copy.deepcopy(dict(schema))
+    for column in columns.values():
+        value = column.value if isinstance(column, Ragged) else column
+        if isinstance(value, Array):
+            value.exact = True
+    return columns
+
+
+def _dtype_name(given: Any) -> str:
+    """Returns the dtype's name as numpy spells it. Raises SchemaError with what to write instead."""
+    if isinstance(given, str) and given in DTYPES:
+        return given
+    text = f'Array: expected a dtype such as "uint8", got {given!r}'
+    if given is None or isinstance(given, (int, Value)):
+        raise SchemaError(f"{text}; the dtype comes first, the shape behind it")
+    try:
+        dtype = importlib.import_module("numpy").dtype(given)
+    except (TypeError, ValueError, SyntaxError):
+        name = str(getattr(given, "name", given)).removeprefix("torch.")  # a dtype of TensorFlow or torch
+        if name in DTYPES:
+            return name
+        raise SchemaError(f"{text}. Numbers can be {', '.join(DTYPES)}; strings are Bytes()") from None
+    if dtype.name in DTYPES and dtype.isnative:
+        return str(dtype.name)
+    raise SchemaError(f"{text}: {_instead_of(dtype)}")
+
+
+def _instead_of(dtype: Any) -> str:
+    """What to write for a dtype of numpy's that a column cannot have."""
+    if dtype.kind == "c":
+        return f'a complex number is two floats, so say Array("float{4 * dtype.itemsize}", …, 2)'
+    if dtype.kind in "SUT":
+        return "strings have no fixed size, so say Bytes()"
+    if dtype.kind in "Mm":
+        return 'a time is a whole number of some unit, so say Array("int64") and store that number'
+    if dtype.kind == "O":
+        return "Python objects cannot be stored; say Bytes() and pickle them, or give their numbers a dtype"
+    if dtype.name in DTYPES:
+        return f'columns have the byte order of the machine, into which files of either are read; say "{dtype.name}"'
+    if dtype.subdtype is not None:
+        return f'say the shape behind the dtype: Array("{dtype.base.name}", {dtype.shape})'
+    if dtype.names:
+        return "a record of several fields is as many columns, so name one for each"
+    return f"numbers can be {', '.join(DTYPES)}"
+
+
+class Int64(Array):
+    """64-bit integers: short for `Array("int64", …)`. `Int64(3)`, `Int64(4, 4)` and `Int64((4, 4))` have a shape."""
 
     __slots__ = ()
-    type_name = "Int64"
+
+    def __init__(
+        self,
+        *shape: int | Iterable[int],
+        default: Any = None,
+        key: str | None = None,
+        codec: Codec = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        super().__init__("int64", *shape, default=default, key=key, codec=codec, chunk_rows=chunk_rows)
 
 
-class Float32(Value):
-    """32-bit floats."""
+class Float32(Array):
+    """32-bit floats: short for `Array("float32", …)`. `Float32(128)`, `Float32(4, 4)` and so on have a shape."""
 
     __slots__ = ()
-    type_name = "Float32"
+
+    def __init__(
+        self,
+        *shape: int | Iterable[int],
+        default: Any = None,
+        key: str | None = None,
+        codec: Codec = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        super().__init__("float32", *shape, default=default, key=key, codec=codec, chunk_rows=chunk_rows)
 
 
 class Ragged(_Stored):
@@ -215,7 +355,7 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
         if not isinstance(name, str):
             raise SchemaError(f"a column's name is a string, got {name!r}")
         if not isinstance(column, (Value, Ragged)):
-            raise SchemaError(f"column {name!r}: wanted Bytes, Int64, Float32 or Ragged, got {column!r}")
+            raise SchemaError(f"column {name!r}: expected Array, Int64, Float32, Bytes or Ragged, got {column!r}")
         key = name if column.key is None else column.key
         if not isinstance(key, str):
             raise SchemaError(f"column {name!r}: wanted a feature's name as its key, got {key!r}")
@@ -246,4 +386,4 @@ def as_code(schema: Schema, prefix: str = "hold.") -> str:
 def _code(column: Column, prefix: str) -> str:
     if isinstance(column, Ragged):
         return prefix + repr(column).replace(repr(column.inner), _code(column.inner, prefix), 1)
-    return prefix + repr(column)
+    return prefix + repr(column).replace("default=nan", 'default=float("nan")')

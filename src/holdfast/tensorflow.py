@@ -23,10 +23,11 @@ from holdfast.errors import MapError, SchemaError
 from holdfast.formats.columns import BytesColumn, RaggedColumn
 from holdfast.read.after import state_after
 from holdfast.read.dataset import Dataset
+from holdfast.read.entry import Mixture
 from holdfast.read.flow.samples import leaves, map_leaves, tuple_like
 from holdfast.read.iteration import Iteration, cut_of
 from holdfast.read.settings import Settings, whole
-from holdfast.schema import Bytes, Column, Float32, Ragged, Value
+from holdfast.schema import Array, Bytes, Column, Ragged, Value
 
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
@@ -45,6 +46,9 @@ class Passes:
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
            Without it the functions are run on the first batch that is not filtered out whole, to see what they make;
            if there is none, on samples that the filters do not take. Where the functions make tuples, all of it.
+
+    It has a cardinality where all passes have one length: not after a resume in the middle of an epoch, nor where
+    samples, without batch(), may be filtered out or skipped, nor of a mix.
 
     Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
     """
@@ -73,7 +77,12 @@ class Passes:
     def _made(self) -> Any:
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return tf.data.Dataset.from_generator(self._run, output_signature=self._spec).with_options(options)
+        made = tf.data.Dataset.from_generator(self._run, output_signature=self._spec)
+        resumes = self._loaded is not None and self._loaded["done"] > 0  # the first pass is shorter than the others
+        known = tf.data.UNKNOWN_CARDINALITY if resumes else _cardinality(self._read)
+        if known != tf.data.UNKNOWN_CARDINALITY:
+            made = made.apply(tf.data.experimental.assert_cardinality(known))
+        return made.with_options(options)
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where the state it was made with says.
@@ -173,13 +182,28 @@ def _element_spec(dataset: Dataset, given: Any) -> Any:
     return {**found, **given}
 
 
+def _cardinality(dataset: Dataset) -> Any:
+    """How many elements a pass has."""
+    settings = dataset._settings
+    if isinstance(dataset, Mixture) or (_may_lose(settings) and not settings.batched):
+        return tf.data.UNKNOWN_CARDINALITY
+    each = len(dataset)
+    if settings.repeat is None and each:
+        return tf.data.INFINITE_CARDINALITY
+    return each * (settings.repeat or 1)
+
+
+def _may_lose(settings: Settings) -> bool:
+    """Whether samples may be missing. Batches get shorter then, but not fewer."""
+    return settings.on_corrupt == "skip" or any(
+        function.kind == "filter" or function.on_error == "skip" for function in settings.functions
+    )
+
+
 def _fixed_rows(dataset: Dataset) -> int | None:
     """How many every batch has, if they all have as many."""
     settings = dataset._settings
-    may_shrink = settings.on_corrupt == "skip" or any(
-        function.kind == "filter" or function.on_error == "skip" for function in settings.functions
-    )
-    if not settings.batched or settings.remainder == "keep" or may_shrink:
+    if not settings.batched or settings.remainder == "keep" or _may_lose(settings):
         return None
     return cut_of(settings, dataset._launch().world).batch
 
@@ -206,7 +230,7 @@ def _shape(column: Value) -> tuple[int, ...]:
 
 
 def _dtype(column: Value) -> Any:
-    return tf.string if isinstance(column, Bytes) else tf.float32 if isinstance(column, Float32) else tf.int64
+    return tf.as_dtype(column.dtype) if isinstance(column, Array) else tf.string
 
 
 # ---- what functions make of them

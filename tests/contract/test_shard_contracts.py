@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import holdfast as hold
+from holdfast.schema import Column
 from holdfast.testing import ShardContract
 
 pytestmark = pytest.mark.formats
@@ -40,6 +41,8 @@ class TestPackedTFRecord(TestTFRecord):
 
 
 class TestHDF5(ShardContract):
+    schema: Mapping[str, Column] = {**ShardContract.schema, "label": hold.Array("int32")}
+
     def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
         path, columns = folder / "data.h5", samples(rows)
         with h5py.File(path, "x") as file:
@@ -50,6 +53,8 @@ class TestHDF5(ShardContract):
 
 
 class TestChunkedHDF5(ShardContract):
+    schema: Mapping[str, Column] = {**ShardContract.schema, "emb": hold.Array("float64", 3)}
+
     def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
         path, columns = folder / "data.h5", samples(rows)
         with h5py.File(path, "x") as file:

@@ -23,6 +23,9 @@ import holdfast as hold
 import holdfast.torch
 import leftovers
 import line_server
+from dtype_making import ROWS, bits_of, made
+from dtype_making import SCHEMA as COLUMNS
+from holdfast.formats.columns import RaggedColumn
 from holdfast.torch import Ragged
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "read"))
@@ -221,6 +224,38 @@ def mapped(ask: dict[str, Any]) -> Any:
     return ids(got)
 
 
+def dtypes(ask: dict[str, Any]) -> Any:
+    """Which columns of any dtype and shape are not the same, bit by bit, on each way to the trainer."""
+    data = made(np.random.default_rng(12), ROWS)
+    folder = Path(ask["folder"]).with_name("dtypes.hold")
+    with hold.write(folder, COLUMNS).part("a") as part:
+        part.extend(data)
+    ds = hold.read(folder).batch(ROWS)
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    found = {"alone": _other(data, ds.torch())}
+    for name, make_loader in LOADERS.items():
+        found[name] = _other(data, make_loader(ds.torch(), batch_size=None, num_workers=1))
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    found["parcels"] = _other(data, LOADERS["holdfast"](ds.torch(), batch_size=None, num_workers=1))
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    fixed = {name: column for name, column in COLUMNS.items() if not isinstance(column, hold.Ragged)}
+    samples = hold.read(folder, fixed).torch_map()
+    [batch] = torch.utils.data.DataLoader(samples, batch_size=ROWS, num_workers=1)  # torch collates
+    found["torch_map"] = [name for name in fixed if bits_of(batch[name].numpy()) != bits_of(data[name])]
+    return found
+
+
+def _other(data: dict[str, Any], batches: Any) -> list[str]:
+    [batch] = batches
+    return [name for name in data if bits_of(_column(batch[name])) != bits_of(data[name])]
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, Ragged):
+        return RaggedColumn(_column(value.values), value.row_splits.numpy())
+    return value.numpy()
+
+
 def misused(ask: dict[str, Any]) -> Any:
     """A loader over what it would read wrongly: what it says, or how many samples it gave."""
     ds, options = dataset(ask), {"num_workers": ask.get("num_workers", 0)}
@@ -353,6 +388,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
     for one in (
         alone,
         dropped,
+        dtypes,
         epochs,
         forms,
         killed,

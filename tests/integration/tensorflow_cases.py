@@ -16,6 +16,9 @@ import tensorflow as tf
 import holdfast as hold
 import leftovers
 import line_server
+from dtype_making import ROWS, bits_of, made
+from dtype_making import SCHEMA as COLUMNS
+from holdfast.formats.columns import RaggedColumn
 from holdfast.tensorflow import Passes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "read"))
@@ -76,6 +79,30 @@ def read(ask: dict[str, Any]) -> Any:
             whole &= batch["emb"][at].numpy().tolist() == [number * 3, number * 3 + 1, number * 3 + 2]
             whole &= batch["tags"][at].numpy().tolist() == list(range(number % 4))
     return {"ids": found, "whole": bool(whole), "spec": described(made)}
+
+
+def dtypes(ask: dict[str, Any]) -> Any:
+    """Which columns of any dtype and shape are not the same, bit by bit; as batches and as samples."""
+    data = made(np.random.default_rng(12), ROWS)
+    folder = Path(ask["folder"]).with_name("dtypes.hold")
+    with hold.write(folder, COLUMNS).part("a") as part:
+        part.extend(data)
+    [batch] = hold.read(folder).batch(ROWS).tf()
+    found = {"batch": [name for name in data if bits_of(_column(batch[name])) != bits_of(data[name])]}
+    sample = next(iter(hold.read(folder).take(1).tf()))
+    found["sample"] = [name for name in data if _bits(_column(sample[name])) != _bits(data[name][0])]
+    return found
+
+
+def _bits(value: Any) -> Any:
+    """Of one sample's value."""
+    return bits_of([value] if np.isscalar(value) or isinstance(value, np.ndarray) else value)
+
+
+def _column(value: Any) -> Any:
+    if not isinstance(value, tf.RaggedTensor):
+        return value.numpy()
+    return RaggedColumn(_column(value.values), value.row_splits.numpy())
 
 
 def passes(ask: dict[str, Any]) -> Any:
@@ -196,6 +223,27 @@ def nested(ask: dict[str, Any]) -> Any:
 
     made = hold.read(ask["folder"], SCHEMA).map(lists).batch(4, collate="ragged").tf()
     return {"spec": described(made), "two": next(iter(made))["two"].to_list()}
+
+
+def cardinality(ask: dict[str, Any]) -> Any:
+    """What is said of each, and what came."""
+    base = hold.read(ask["folder"], SCHEMA).shuffle(seed=7)
+    some = base.filter(lambda sample: sample["id"] > 5)
+    batched = base.shard((1, 3)).batch(16)
+    state = Passes(batched).state_after(2, epoch=0)
+    made = {
+        "batches": batched.tf(),
+        "dropped": base.batch(16, drop_last=True).tf(),
+        "samples": base.skip(10).tf(),
+        "repeated": batched.repeat(3).tf(),
+        "filtered": some.tf(),
+        "filtered batches": some.batch(16).tf(),
+        "mixed": hold.mix({base: 0.5, base.select("id", "name", "emb", "tags"): 0.5}).batch(16).tf(),
+        "resumed": Passes(batched, state=state).dataset,
+        "next epoch": Passes(batched, state=state | {"epoch": 1, "done": 0}).dataset,
+    }
+    found = {name: [int(one.cardinality()), sum(1 for _ in one)] for name, one in made.items()}
+    return found | {"for ever": int(base.repeat().tf().cardinality())}
 
 
 def structures(ask: dict[str, Any]) -> Any:
@@ -375,6 +423,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
     one.__name__: one
     for one in (
         dropped,
+        dtypes,
         every_column,
         failing,
         fit,
@@ -389,6 +438,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         resumed,
         rich,
         samples,
+        cardinality,
         structures,
         told_spec,
     )

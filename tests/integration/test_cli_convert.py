@@ -100,8 +100,8 @@ def test_a_schema_of_a_file(shards: list[Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("schema = {'x': __import__('os').system('true')}", "wanted Bytes, Int64, Float32 or Ragged"),
-        ("schema = {'x': hold.Int64(open('y'))}", "wanted Bytes, Int64, Float32 or Ragged, got open"),
+        ("schema = {'x': __import__('os').system('true')}", "expected Array, Int64, Float32, Bytes or Ragged"),
+        ("schema = {'x': hold.Int64(open('y'))}", "expected Array, Int64, Float32, Bytes or Ragged, got open"),
         ("nothing", "got 0 schemas"),
         ("x = ", "invalid syntax"),
         ("schema = {'x': hold.Int64(-1)}", "whole numbers from 1 up"),
@@ -124,10 +124,10 @@ def test_exit_codes(shards: list[Path], tmp_path: Path) -> None:
     assert document("convert", *shards, "-o", out, "--force")["rows"] == 60
     with h5py.File(tmp_path / "d.h5", "w") as file:
         file["x"] = np.array([0.1])
-    said = refused("convert", tmp_path / "d.h5", "-o", tmp_path / "d.tar", code=2)
-    assert "column 'x' is float64" in said
-    assert document("convert", tmp_path / "d.h5", "-o", tmp_path / "d.tar", "--cast")["notes"] == [
-        "'x' is rounded from float64 to Float32"
+    said = refused("convert", tmp_path / "d.h5", "-o", tmp_path / "d.tfrecord", code=2)
+    assert "d.tfrecord: column 'x', sample 0: got 0.1, which float32 cannot hold exactly" in said
+    assert document("convert", tmp_path / "d.h5", "-o", tmp_path / "d.tfrecord", "--cast")["notes"] == [
+        "'x' is rounded from float64 to Float32()"
     ]
     flip(shards[1], frame_starts(shards[1])[7] + 20)
     said = refused("convert", *shards, "-o", tmp_path / "b.h5", code=1)

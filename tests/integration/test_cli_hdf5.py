@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
     with h5py.File(path, "w", libver=("v110", "v110")) as made:
         values = np.arange(8000, dtype="f4").reshape(1000, 8)
         made.create_dataset("emb", data=values, chunks=(100, 8), compression="gzip", maxshape=(None, 8))
-        made.create_dataset("label", data=np.arange(1000), chunks=(100,), fletcher32=True)
+        made.create_dataset("label", data=np.arange(1000, dtype="u2"), chunks=(100,), fletcher32=True)
         made["emb"].attrs["unit"] = "m"
         made.attrs["made"] = "by a test"
     return path
@@ -238,7 +238,7 @@ def test_inspect_prints_a_schema_to_paste(file: Path) -> None:
         "",
         "schema = {",
         "    'emb': hold.Float32(8),",
-        "    'label': hold.Int64(),",
+        "    'label': hold.Array(\"uint16\"),",
         "}",
     ]
 
@@ -253,7 +253,7 @@ def test_inspect_json(file: Path) -> None:
         "superblock": 3,
         "open_for_write": False,
         "rows": 1000,
-        "schema": {"emb": "Float32(8)", "label": "Int64()"},
+        "schema": {"emb": "Float32(8)", "label": 'Array("uint16")'},
         "no_schema": None,
         "problems": [],
     }

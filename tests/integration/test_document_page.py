@@ -56,11 +56,12 @@ def test_blocks_of_a_page_share_folder_and_interpreter(tmp_path: Path) -> None:
         ("```console\n$ true\n$ false\n```", 4, "with exit code 1"),
         ("```sh\nmake nowhere\n```", 3, "No rule to make target"),
         ("```sh\nrm -rf .\n```", 3, "wanted `make …`"),
+        ("```sh\npip install '.[tset]'\n```", 3, "no such extra: tset"),
         ("```json\n{,}\n```", 3, "this is not json"),
         ("```\nwhat?\n```", 3, "say what it is"),
         ("```cobol\nSTOP RUN.\n```", 3, "no rule for a block of 'cobol'"),
     ],
-    ids=["python", "exit", "output", "code", "target", "sh", "json", "plain", "unknown"],
+    ids=["python", "exit", "output", "code", "target", "sh", "extra", "json", "plain", "unknown"],
 )
 def test_a_mistake_is_named_by_its_line(tmp_path: Path, block: str, line: int, told: str) -> None:
     found = problems(tmp_path, f"# Page\n{block}\n")

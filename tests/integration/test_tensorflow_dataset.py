@@ -53,6 +53,10 @@ def play(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
 # ---- forms -------------------------------------------------------------------------------------------------
 
 
+def test_every_dtype_arrives_as_it_is(play: Player) -> None:
+    assert play("dtypes") == {"batch": [], "sample": []}
+
+
 def test_all_columns_in_their_order(play: Player) -> None:
     assert play("read") == {
         "ids": play("order"),
@@ -98,6 +102,23 @@ def test_shapes_strings_and_lists(play: Player) -> None:
     assert told["boxes"] == [[2, 2, 2, 2]] * 2
     assert told["parts"] == [[], ["p0"], ["p0", "p1"], []]
     assert told["single"]["parts"] == "TensorSpec (None,) string"
+
+
+def test_the_cardinality_is_known_where_every_pass_has_one_length(play: Player) -> None:
+    infinite, unknown = -1, -2
+    told = play("cardinality")
+    assert told.pop("for ever") == infinite
+    assert told.pop("mixed")[0] == unknown
+    assert told == {
+        "batches": [5, 5],
+        "dropped": [12, 12],
+        "samples": [190, 190],
+        "repeated": [15, 15],
+        "filtered": [unknown, 194],
+        "filtered batches": [13, 13],
+        "resumed": [unknown, 3],
+        "next epoch": [5, 5],
+    }
 
 
 def test_tuples_and_nested_dicts(play: Player) -> None:

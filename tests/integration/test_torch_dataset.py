@@ -42,6 +42,12 @@ def order(play: Player) -> list[int]:
     return list(found)
 
 
+def test_every_dtype_arrives_as_it_is(play: Player) -> None:
+    """uint16, uint32 and uint64, too, which torch has since 2.3."""
+    ways = ("alone", "torch", "holdfast", "parcels", "torch_map")
+    assert play("dtypes") == {way: [] for way in ways}
+
+
 # ---- one order ---------------------------------------------------------------------------------------------
 
 

@@ -67,3 +67,17 @@ def test_output_without_a_command_is_an_error() -> None:
 )
 def test_dots_stand_for_anything_and_all_else_for_itself(wanted: str, got: str, same: bool) -> None:
     assert matches(wanted, got) is same
+
+
+def test_numbers_of_another_run_are_no_difference_but_words_are() -> None:
+    [command] = commands(Block("console", 1, "$ look 12  # numbers vary\ngrew by 1,024 in 5 s  █▊░░░ 7.7 %"))
+    assert command.numbers_vary
+    for got, same in [
+        ("grew by 3 in 1 min 18 s  ▏░░░░ 0.1 %", True),
+        ("grew by 3 in\n  5 s   █▊░░░ 12 %", True),
+        ("shrank by 3 in 5 s  ▏░░░░ 0.1 %", False),
+        ("grew by 3 in 5 s  ▏░░░░ 0.1 %  sure", False),
+        ("grew by 3", False),
+    ]:
+        assert matches(command.output, got, numbers_vary=command.numbers_vary) is same, got
+    assert not matches(command.output, "grew by 3 in 5 s  █▊░░░ 7.7 %")

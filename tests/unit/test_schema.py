@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import holdfast as hold
+from holdfast.cli.schema_file import parse_schema
 from holdfast.errors import SchemaError
-from holdfast.schema import Value, as_code, check_schema
+from holdfast.formats.schema_json import column_to_json, schema_digest, schema_from_json, schema_to_json
+from holdfast.schema import DTYPES, Value, as_code, check_schema
 
 
 def test_shapes_are_what_they_look_like() -> None:
@@ -31,10 +36,71 @@ def test_equality_and_repr() -> None:
         hold.Float32(4, 3, default=1.5),
         hold.Ragged(hold.Int64(2), key="k"),
         hold.Int64(key="a"),
+        hold.Array("uint8", 4, 3, key="a"),
+        hold.Ragged(hold.Array("float64", 4)),
     ):
         assert eval(repr(column), vars(hold) | {n: getattr(hold, n) for n in hold.__all__}) == column
         assert pickle.loads(pickle.dumps(column)) == column
         assert hash(column) == hash(pickle.loads(pickle.dumps(column)))
+
+
+class Named:
+    """What a dtype of another framework looks like."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "u1", np.uint8, np.dtype("uint8"), Named("uint8"), Named("torch.uint8")])
+def test_a_dtype_is_what_people_write(dtype: Any) -> None:
+    images = hold.Array("uint8", 224, 224, 3)
+    assert images == hold.Array(dtype, (224, 224, 3)) == hold.Array(dtype, shape=[224, 224, 3])
+    assert repr(images) == 'Array("uint8", (224, 224, 3))'
+    assert repr(hold.Array(dtype, 4, default=1)) == 'Array("uint8", (4,), default=1)'
+    assert hold.Array(dtype).dtype == "uint8"
+
+
+def test_short_names_of_arrays() -> None:
+    for short, dtype in ((hold.Int64, "int64"), (hold.Float32, "float32")):
+        long = hold.Array(dtype, 3, key="k")
+        assert long == short(3, key="k")
+        assert hash(long) == hash(short(3, key="k"))
+        assert repr(long) == f"{short.__name__}(3, key='k')"
+        assert column_to_json(long) == {"type": short.__name__, "shape": [3], "key": "k"}
+        assert hold.Array("float64", 3) != long
+    assert [hold.Array(kind).dtype for kind in (bool, int, float)] == ["bool", "int64", "float64"]
+    assert schema_digest({"x": hold.Array("uint8")}) != schema_digest({"x": hold.Int64()})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_comes_back_from_json_and_code(dtype: str) -> None:
+    schema = {"x": hold.Array(dtype), "y": hold.Array(dtype, 2, 3, default=1), "z": hold.Ragged(hold.Array(dtype, 4))}
+    assert schema_from_json(json.loads(json.dumps(schema_to_json(schema)))) == schema
+    assert parse_schema(as_code(schema)) == schema
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instead"),
+    [
+        (np.complex64, 'a complex number is two floats, so say Array\\("float32", …, 2\\)'),
+        (object, "Python objects cannot be stored; say Bytes"),
+        ("M8[ns]", 'so say Array\\("int64"\\)'),
+        (str, "strings have no fixed size, so say Bytes"),
+        ("S5", "strings have no fixed size, so say Bytes"),
+        (">f4", "'>f4': columns have the byte order of the machine, .* say \"float32\""),
+        (np.longdouble, "numbers can be bool, int8"),
+        ("bfloat16", "Numbers can be bool, int8"),
+        (Named("torch.bfloat16"), "Numbers can be bool, int8"),
+        ([("a", "i4")], "as many columns"),
+        ((np.uint8, 3), 'Array\\("uint8", \\(3,\\)\\)'),
+        (None, "the dtype comes first"),
+        (224, "224; the dtype comes first, the shape behind it"),
+    ],
+)
+def test_other_dtypes_are_refused_with_what_to_write(dtype: Any, instead: str) -> None:
+    with pytest.raises(SchemaError, match=f'^Array: expected a dtype such as "uint8", got .*{instead}'):
+        hold.Array(dtype)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +115,8 @@ def test_equality_and_repr() -> None:
         (lambda: hold.Ragged(hold.Ragged(hold.Ragged(hold.Int64()))), "two levels"),
         (lambda: hold.Ragged(hold.Int64(default=3)), "an empty list is the only default"),
         (lambda: Value(), "use one of those"),
+        (lambda: hold.Array("uint8", 3, shape=(3,)), "expected the shape once"),
+        (lambda: hold.Array("uint8", 0), "from 1 up, got 0"),
     ],
 )
 def test_nonsense_is_refused(make: Any, text: str) -> None:
@@ -62,7 +130,7 @@ def test_a_schema_is_checked_as_a_whole() -> None:
         ([("a", hold.Int64())], "wanted a schema such as"),
         ({}, "empty"),
         ({3: hold.Int64()}, "name is a string"),
-        ({"a": int}, "column 'a': wanted Bytes"),
+        ({"a": int}, "column 'a': expected Array"),
         ({"a": hold.Int64(key=3)}, "column 'a': wanted a feature's name as its key, got 3"),  # type: ignore[arg-type]
         ({"a": hold.Int64(), "b": hold.Int64(key="a")}, "both read the feature 'a'"),
     ]:
@@ -73,3 +141,12 @@ def test_a_schema_is_checked_as_a_whole() -> None:
 def test_a_schema_as_code_can_be_pasted() -> None:
     schema = {"img": hold.Bytes(), "it's": hold.Float32(4, default=0.5), "r": hold.Ragged(hold.Int64(), key="x y")}
     assert eval(as_code(schema), {"hold": hold}) == schema
+
+
+def test_a_default_of_nan_survives_code_and_json() -> None:
+    """JSON has no NaN, Python has no spelling for it, and one is not equal to another."""
+    schema = {"x": hold.Float32(2, default=math.nan), "y": hold.Float32(default=math.inf)}
+    text = json.dumps(schema_to_json(schema), allow_nan=False)
+    assert schema_from_json(json.loads(text)) == schema
+    assert schema_digest(schema) == schema_digest({**schema, "x": hold.Float32(2, default=float("nan"))})
+    assert parse_schema(as_code({"x": schema["x"]})) == {"x": schema["x"]}

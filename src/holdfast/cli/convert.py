@@ -12,14 +12,20 @@ a run.hold, meaning its committed parts.
 
 Columns: those of --schema; else those that an HDF5 file, a tar written by
 holdfast or a run says it has; else what all records of a TFRecord show, and
-of another tar `__key__` and its members by extension, as bytes. What would be
-lost is refused, and named: float64, or a feature that some records lack.
-With --cast it is rounded, or filled with 0 or b"".
+of another tar `__key__` and its members by extension: .npy as numbers, all
+others as bytes. What would be lost is refused, and named: a feature that some
+records lack, or a float64 that a TFRecord holds only rounded. With --cast it
+is filled with 0 or b"", or rounded.
+
+HDF5 and tar keep every dtype. A TFRecord has int64, float32 and bytes: other
+numbers are stored as one of the first two, and a note says so; a value that
+does not fit is refused, with its column and sample. It does not keep shapes
+either: on the way back Float32(4, 4) is Float32(16) and uint8 is Int64, unless
+--schema says more.
 
 In a tar, Bytes is a member NAME, Int64 NAME.cls, other numbers NAME.npy, and
 lists of strings or of lists NAME.npz; samples are called by their numbers, or
-as the column `__key__` says. A TFRecord does not keep shapes: on the way back
-Float32(4, 4) is Float32(16), unless --schema says more.
+as the column `__key__` says.
 
 Examples:
 

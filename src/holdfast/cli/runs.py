@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .._base.units import format_bytes
 from ..errors import HoldfastError, InputError, MissingFileError
+from ..read.sources.local import identify
 from ..report.words import counted, printable
 from ..schema import Column, as_code
 from ..write.names import SCHEMA_NAME
@@ -42,7 +43,18 @@ def apart(arguments: Iterable[str], *, tars: bool = False) -> tuple[list[str], l
         runs += found
         if not found or (found != [argument] and _has_data(argument, tars)):
             others.append(argument)
-    return each_once(runs), expand_data(others, tars=tars)
+    files = expand_data(others, tars=tars)
+    _not_of(each_once(runs), files)
+    return runs, files
+
+
+def _not_of(runs: Iterable[str], files: Iterable[str]) -> None:
+    """A part that is named beside its run is meant twice, as it is to hold.read."""
+    parts = {identify(os.path.join(run, "parts")): run for run in runs}
+    for file in files if parts else ():
+        folder = os.path.dirname(file) or "."
+        if os.path.isdir(folder) and (run := parts.get(identify(folder))) is not None:
+            raise InputError(f"{file}: wanted every file once, got it twice: also as a part of {run}")
 
 
 def _runs_in(path: str) -> list[str]:

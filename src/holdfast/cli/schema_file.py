@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from typing import Any
 
 from ..errors import SchemaError, cannot_open
 from ..formats.schema_json import schema_from_json
-from ..schema import Bytes, Column, Float32, Int64, Ragged, check_schema
+from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema
 
-_TYPES: dict[str, Any] = {"Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
+_TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
 _WANTED = "wanted a schema as `holdfast inspect --schema` prints it, or a run's schema.json"
 
 
@@ -63,8 +64,13 @@ def _column(node: ast.expr) -> Any:
     if not isinstance(node, ast.Call):
         return _type(node)
     positional = [_argument(one) for one in node.args]
-    named = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+    named = {str(one.arg): _literal(one.value) for one in node.keywords}
     return _type(node.func)(*positional, **named)
+
+
+def _literal(node: ast.expr) -> Any:
+    """A value as Python spells it; a NaN has no spelling of its own."""
+    return math.nan if ast.unparse(node) == "float('nan')" else ast.literal_eval(node)
 
 
 def _argument(node: ast.expr) -> Any:
@@ -74,5 +80,5 @@ def _argument(node: ast.expr) -> Any:
 def _type(node: ast.expr) -> Any:
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     if name not in _TYPES:
-        raise SchemaError(f"wanted Bytes, Int64, Float32 or Ragged, got {ast.unparse(node)}")
+        raise SchemaError(f"expected Array, Int64, Float32, Bytes or Ragged, got {ast.unparse(node)}")
     return _TYPES[name]

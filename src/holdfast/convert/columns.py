@@ -10,8 +10,10 @@ from typing import Any
 from ..errors import FormatError, SchemaError
 from ..formats.schema_json import first_difference
 from ..formats.tfrecord import TFRecordReader
+from ..formats.tfrecord.encoding import is_cast, stored_as, value_of
 from ..formats.tfrecord.infer import Inferred, NotAnExample, infer_schema
-from ..schema import Column, Ragged, Schema, check_schema
+from ..schema import Array, Column, Float32, Ragged, Schema, check_schema, found_in_file
+from .names import Kind
 from .plain import open_plain
 from .sources import Progress, Source, Told
 
@@ -37,15 +39,17 @@ def _is_silent(source: Source) -> bool:
 
 
 def decide(
-    sources: Sequence[Source], given: Schema | None, staging: Path, *, cast: bool, progress: Progress
+    sources: Sequence[Source], given: Schema | None, staging: Path, target: Kind, *, cast: bool, progress: Progress
 ) -> Columns:
     """SchemaError: sources differ, or something of them would be lost, and which column that is."""
     notes: list[str] = []
     if given is not None:
-        columns = check_schema(given)
+        columns = check_schema(given) if cast else found_in_file(check_schema(given))  # nothing is rounded
         reads = [columns] * len(sources)
     else:
         reads = _own(sources, staging, cast, notes, progress)
+    if target == "tfrecord":
+        reads = [{name: _for_tfrecord(name, one, cast, notes) for name, one in read.items()} for read in reads]
     schema = plain_schema(reads[0])
     for source, read in zip(sources, reads, strict=True):
         difference = first_difference(schema, plain_schema(read))
@@ -64,6 +68,26 @@ def decide(
     return Columns(schema, reads, list(dict.fromkeys(notes)))
 
 
+def _for_tfrecord(name: str, column: Column, cast: bool, notes: list[str]) -> Column:
+    """The column as it is to be read for a TFRecord, which has not all dtypes. What it stores is said in a note."""
+    value = value_of(column)
+    if not isinstance(value, Array) or not is_cast(column):
+        return column
+    if cast and value.dtype == "float64":
+        narrowed = _as_float32(column)
+        notes.append(f"{name!r} is rounded from float64 to {narrowed!r}")
+        return narrowed
+    notes.append(f"{name!r} is {value.dtype}, stored as {stored_as(column)}: read it with this schema to have it back")
+    return column
+
+
+def _as_float32(column: Column) -> Column:
+    options: dict[str, Any] = {"key": column.key, "codec": column.codec, "chunk_rows": column.chunk_rows}
+    if isinstance(column, Ragged):
+        return Ragged(_as_float32(column.inner), **options)
+    return Float32(*column.shape, default=column.default, **options)
+
+
 def plain_schema(schema: Schema) -> dict[str, Column]:
     """Without keys and defaults; how it is to be written stays."""
     return {name: _plain(column) for name, column in schema.items()}
@@ -71,7 +95,7 @@ def plain_schema(schema: Schema) -> dict[str, Column]:
 
 def _plain(column: Column) -> Column:
     stored: dict[str, Any] = {"codec": column.codec, "chunk_rows": column.chunk_rows}
-    return Ragged(column.inner, **stored) if isinstance(column, Ragged) else type(column)(*column.shape, **stored)
+    return Ragged(column.inner, **stored) if isinstance(column, Ragged) else column.alike(**stored)
 
 
 def _is_text(name: str) -> bool:
@@ -108,9 +132,7 @@ def _said(source: Source, staging: Path) -> dict[str, Column]:
             text = f"members of the extension {KEY!r} cannot be told from the samples' keys"
             raise SchemaError(f"{source.path}: {text}. Give a schema, which leaves them out")
         # Of all samples: a member that only some have must not be left out, it is missed then.
-        from ..schema import Bytes
-
-        return {name: Bytes() for name in [*schema, *(one for one in shard.extensions if one not in schema)]}
+        return found_in_file(shard.look(len(shard)))
 
 
 # ---- TFRecord
@@ -168,9 +190,9 @@ def _check_hdf5(source: Source, read: dict[str, Column], staging: Path, cast: bo
         assert isinstance(shard, HDF5Shard)
         for name, kind in rounded(shard, read):
             if not cast:
-                text = f"column {name!r} is {kind}, which Float32 holds only rounded"
+                text = f"column {name!r} is {kind}, which {read[name]!r} holds only rounded"
                 raise SchemaError(f"{source.path}: {text}. Leave it out with a schema, {_OR_CAST}")
-            notes.append(f"{name!r} is rounded from {kind} to Float32")
+            notes.append(f"{name!r} is rounded from {kind} to {read[name]!r}")
         notes += [f"{source.path}: {what}" for what in left_behind(shard)]
 
 

@@ -61,7 +61,8 @@ def convert(
     shard_bytes:  write files of about so much: "256MB", by the size of their values
     codec:        of HDF5 chunks, as out.part() takes it; None: as the schema says, or else none
     compression:  of TFRecord files; "auto": by the target's name
-    cast:         round float64 to Float32, and fill features that some records lack with 0 or b""
+    cast:         round float64 to Float32 where a TFRecord or the schema has no more digits, and fill features that
+                  some records lack with 0 or b""
     overwrite:    replace targets that are there
     progress:     hears of so many bytes of the sources; of all of them once
     """
@@ -77,7 +78,7 @@ def convert(
     tick = _Ticker(sources, progress, _PASSES + must_look(sources, columns))
     with staging_folder(name.folder, name.whole) as staging, naming(staging, name.folder / name.whole):
         check_whole(sources, tick.of_source)
-        found = decide(sources, columns, staging, cast=cast, progress=tick.of_source)
+        found = decide(sources, columns, staging, name.kind, cast=cast, progress=tick.of_source)
         entries, checksum = write_targets(sources, found, wanted, staging, tick.of_source)
         rows = sum(entry.records for entry in entries)
         prove(entries, found, wanted, checksum, staging, tick.of_rows(rows))

@@ -77,6 +77,8 @@ def trend_sentence(trend: Trend) -> str:
         return f"its floor rose by {_rise(trend)}{idle}"
     if trend.settles:
         return f"its floor rose by {_rise(trend)}, but ever less"
+    if trend.unclear:
+        return f"its floor rose by {_rise(trend)}: in so short a watch a job under way would look the same"
     return f"its floor did not rise for good in {span_words(trend.span_s)}"
 
 

@@ -86,7 +86,8 @@ class Verdict(StrEnum):
 class Trend:
     """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`.
 
-    `low` is above zero exactly where the floor `grows` or `settles`.
+    `low` is above zero exactly where the floor `grows`: what settles, or rose in too short a watch, may have come to
+    its end by now.
     """
 
     per_hour: float
@@ -97,6 +98,7 @@ class Trend:
     bins: int
     grows: bool  # by the rule: certain, large enough, and in every third of the time
     settles: bool  # it rose, but ever less
+    unclear: bool = False  # it rose, and was watched for too short a time to tell that from a job or a rhythm
     steady: bool = False  # it grows, for a day or more, and did so all the time
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .advice import find_advice
 from .case import Case
 from .dead import are_most_at_once, are_most_of_growth, are_mostly_dead_pipes
 from .evidence import find_evidence
-from .facts import Diagnosis, JobSample, Match, Sample, Structure, Verdict
+from .facts import Diagnosis, JobSample, Match, Sample, Structure, Trend, Verdict
 from .forecast import find_forecasts
 from .jobs import find_job_trend
-from .trend import find_trend
+from .trend import HOUR_S, TOLD_S, find_trend
 
 # A new loader with 15 workers needs 62 descriptors, one poll over TLS needs three.
 _FEW_LEFT = (8, 64)
 _FEW_LEFT_PART = 0.01
+# It may have begun after three quarters of a process's life: behind imports and the first epoch.
+_OF_LIFE = 4
 
 
 def judge(
@@ -43,18 +46,25 @@ def judge(
                other dead ends, or 1,024 or more connections that the other side has closed, are half of all
     GROWING    the floor grows (the interval of its slope excludes zero), and that is all that is known; or more than
                half of the descriptors, and at least 16, are dead pipes, too few of them to prove a leak
-    SETTLING   it grew, but ever less
+    SETTLING   it grew, but ever less: zero is a possible pace by now
     OK         none of these
+
+    In less than three minutes a job or a rhythm of a minute looks like growth: there it is GROWING only if the process
+    may have grown at that pace for a quarter of its life, and else unclear.
 
     `samples` and `jobs` are in the order of time. `structure` is the last full look and `first_structure` an earlier
     one; `match` explains what grew between them. `pipe_limit` is how many pipes this user may have before new ones
     shrink, None for a user who is not held to it. `pid` is for the advice.
     """
+    trend = find_trend(samples)
+    if trend is not None and trend.grows and not _is_told(trend, fds, uptime_s):
+        is_proven = are_most_of_growth(trend, structure, first_structure, match)
+        trend = trend if is_proven else replace(trend, grows=False, unclear=True, low=min(trend.low, 0.0))
     case = Case(
         fds=fds,
         soft=soft,
         hard=hard,
-        trend=find_trend(samples),
+        trend=trend,
         jobs=find_job_trend(jobs),
         structure=structure,
         first=first_structure,
@@ -76,6 +86,16 @@ def judge(
         forecasts=forecasts,
         match=match,
     )
+
+
+def _is_told(trend: Trend, fds: int | None, uptime_s: float | None) -> bool:
+    """Whether a rhythm is ruled out: by a watch of three of its turns, or because growth since the start would have
+    made about as many descriptors as there are."""
+    if trend.span_s >= TOLD_S:
+        return True
+    if fds is None or uptime_s is None:
+        return False
+    return trend.per_hour / HOUR_S * uptime_s <= _OF_LIFE * fds
 
 
 def _verdict(case: Case) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, variance
 from typing import NamedTuple
 
 _Z_95 = 1.959964
@@ -37,6 +37,20 @@ def find_slope(at: Sequence[float], values: Sequence[float]) -> Slope:
     value = _middle(slopes)
     base = median([y - value * x for x, y in points])
     return Slope(value, slopes[low], slopes[high], median([abs(y - value * x - base) for x, y in points]))
+
+
+def with_drift(slope: Slope, at: Sequence[float], values: Sequence[float]) -> Slope:
+    """Returns the slope with an interval that allows for drift: a count that goes up and down by small steps, like that
+    of busy workers, comes far from where it was without a trend.
+
+    How far is told by the differences over a quarter of the points, around their mean. Noise that is new at each point
+    makes these no larger than those between neighbours; drift makes them larger, by the root of the distance.
+    """
+    lag = max(1, len(values) // 4)
+    steps = [after - before for before, after in zip(values, values[lag:], strict=False)]
+    per_step = variance(steps) / lag
+    reach = _Z_95 * math.sqrt(per_step * (len(values) - 1)) / (at[-1] - at[0])
+    return slope._replace(low=min(slope.low, slope.value - reach), high=max(slope.high, slope.value + reach))
 
 
 def _middle(ordered: Sequence[float]) -> float:

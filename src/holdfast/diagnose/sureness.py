@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .facts import Diagnosis, Trend, Verdict
 from .floors import SHORT_S
-from .trend import DAY_S, HOUR_S, LEAST_RISE
+from .trend import DAY_S, HOUR_S, LEAST_RISE, TOLD_S
 from .words import number_words, range_words, span_words
 
 LEAST_S = 60.0
@@ -41,6 +41,9 @@ def sureness_of(found: Diagnosis) -> Sureness:
     if trend.settles:
         longer = span_words(min(max(2 * trend.span_s, LEAST_S), DAY_S))
         return Sureness(False, f"not sure whether it will end: a watch of {longer} would settle it")
+    if trend.unclear:
+        text = f"not sure: it rose by {number_words(trend.rise)} in {span_words(trend.span_s)}, as in a job or a leak"
+        return Sureness(False, f"{text}; a watch of {span_words(TOLD_S)} would settle it")
     return _absence(trend, _room(found))
 
 

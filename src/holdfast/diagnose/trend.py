@@ -8,13 +8,15 @@ from itertools import pairwise
 from statistics import median
 
 from .facts import Sample, Trend
-from .floors import Floor, find_floors
-from .slope import Slope, find_slope
+from .floors import SHORT_S, Floor, find_floors
+from .slope import Slope, find_slope, with_drift
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
 # Fewer than that come and go with any import, log file or cache.
 LEAST_RISE = 4
+# Garbage collections, requests and small jobs come back within a minute: three of them tell a rhythm from growth.
+TOLD_S = 180.0
 # A recent rise must end this far above everything in the days before it.
 _LEAST_ABOVE = 32
 _LEAST_BINS = 8
@@ -60,22 +62,25 @@ def find_trend(samples: Sequence[Sample], bin_s: float | None = None) -> Trend |
 def trend_of(floors: Sequence[Floor]) -> Trend | None:
     """The rule on one series of floors; None if there are fewer than eight.
 
-    The interval of the slope excludes zero exactly where the floor grows or settles. Where a step, a rhythm or noise
-    explains the rise, zero is a possible slope: the interval then begins at zero or below.
+    The interval of the slope excludes zero exactly where the floor grows. Where a step, a rhythm or noise explains the
+    rise, or where it has nearly ended, zero is a possible slope: the interval then begins at zero or below.
     """
     if len(floors) < _LEAST_BINS:
         return None
     start = floors[0].at_s
     counts = [floor.fds for floor in floors]
-    slope = find_slope([(floor.at_s - start) / HOUR_S for floor in floors], counts)
-    shape = shape_of(counts, slope, LEAST_RISE)
+    hours = [(floor.at_s - start) / HOUR_S for floor in floors]
     width_s = min(after.at_s - before.at_s for before, after in pairwise(floors))
     span_s = floors[-1].at_s - start + width_s
+    slope = find_slope(hours, counts)
+    if span_s < SHORT_S:
+        slope = with_drift(slope, hours, counts)
+    shape = shape_of(counts, slope, LEAST_RISE)
     grows = shape is Shape.RISING and _rises_by_the_day(floors, width_s, slope.value)
     settles = shape is Shape.SETTLING
     return Trend(
         per_hour=slope.value,
-        low=slope.low if grows or settles else min(slope.low, 0.0),
+        low=slope.low if grows else min(slope.low, 0.0),
         high=slope.high,
         rise=counts[-1] - counts[0],
         span_s=span_s,

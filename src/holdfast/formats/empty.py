@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..schema import Column, Ragged, Schema
+from ..schema import Bytes, Column, Ragged, Schema
 from .columns import Batch, ColumnData, RaggedColumn
 from .gather import fill
 
@@ -17,4 +17,4 @@ def empty_batch(schema: Schema) -> Batch:
 def _empty(name: str, column: Column) -> ColumnData:
     if isinstance(column, Ragged):
         return RaggedColumn(_empty(name, column.inner), np.zeros(1, np.int64))
-    return fill(name, type(column)(*column.shape, default=b"" if column.type_name == "Bytes" else 0), 0)
+    return fill(name, column.alike(default=b"" if isinstance(column, Bytes) else 0), 0)

@@ -11,8 +11,9 @@ import numpy as np
 
 from .._native import codec
 from ..errors import SchemaError
-from ..schema import Bytes, Float32, Value
+from ..schema import Bytes, Value
 from .columns import Batch, BytesColumn, ColumnData, Ints, LentBytesColumn, RaggedColumn
+from .dtypes import cast, dtype_of
 
 _INT64 = np.dtype(np.int64)
 _UINT8 = np.dtype(np.uint8)
@@ -32,12 +33,19 @@ def fill(name: str, value: Value, rows: int) -> ColumnData:
     """A column of defaults."""
     if isinstance(value, Bytes):
         return join_bytes([default_bytes(name, value)] * (rows * value.count), value.count if value.shape else 0)
-    dtype = np.float32 if isinstance(value, Float32) else np.int64
+    return np.broadcast_to(default_numbers(name, value), (rows, *value.shape)).copy()
+
+
+def default_numbers(name: str, value: Value) -> Any:
+    """Returns the default as an array of the column's dtype and shape. Raises SchemaError if it does not fit."""
+    dtype = dtype_of(value)
     try:
-        whole: Any = np.broadcast_to(np.asarray(value.default, dtype), value.shape)
+        given = np.asarray(value.default)
+        if given.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
+            raise TypeError(f"{given.dtype} is not {dtype}")
+        return np.broadcast_to(cast(given, dtype), value.shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit {value!r}: {error}") from None
-    return np.broadcast_to(whole, (rows, *value.shape)).copy()
 
 
 def default_bytes(name: str, value: Value) -> bytes:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
+from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, Schema, Value, check_schema
 
-_TYPES: dict[str, type[Value]] = {kind.type_name: kind for kind in (Bytes, Float32, Int64)}
+_TYPES: dict[str, type[Value]] = {kind.__name__: kind for kind in (Array, Bytes, Float32, Int64)}
+
+
+def schema_file_name(version: int = 0) -> str:
+    """Returns the name of a run's schema: `schema.json`, and `schema.1.json` and so on where columns came later."""
+    return f"schema.{version}.json" if version else "schema.json"
 
 
 def schema_to_json(schema: Schema, *, stored: bool = False) -> dict[str, Any]:
@@ -28,17 +34,20 @@ def column_to_json(column: Column) -> dict[str, Any]:
     if isinstance(column, Ragged):
         return {"type": "Ragged", "inner": column_to_json(column.inner)} | key
     default = {} if column.default is None else {"default": _plain(column.default)}
-    return {"type": column.type_name, "shape": list(column.shape)} | default | key
+    dtype = {"dtype": column.dtype} if isinstance(column, Array) and column.type_name == Array.__name__ else {}
+    return {"type": column.type_name} | dtype | {"shape": list(column.shape)} | default | key
 
 
 def _plain(default: Any) -> Any:
-    """Of a default what JSON can hold; bytes as their hexadecimal digits."""
+    """Of a default what JSON can hold; bytes as their hexadecimal digits, inf and NaN by name."""
     if hasattr(default, "tolist"):
         default = default.tolist()
     if isinstance(default, (bytes, bytearray)):
         return {"hex": bytes(default).hex()}
     if isinstance(default, (list, tuple)):
         return [_plain(one) for one in default]
+    if isinstance(default, float) and not math.isfinite(default):
+        return {"float": str(default)}  # JSON has no such numbers, and a NaN is not equal to itself
     if not isinstance(default, (int, float, str)):
         raise SchemaError(f"wanted a default of numbers or bytes, got {default!r}")
     return default
@@ -56,13 +65,16 @@ def column_from_json(content: Any) -> Column:
         more = {name: content.get(name) for name in ("key", "codec", "chunk_rows")}
         if content["type"] == "Ragged":
             return Ragged(column_from_json(content["inner"]), **more)
-        return _TYPES[content["type"]](*content["shape"], default=_rich(content.get("default")), **more)
+        dtype = [content["dtype"]] if content["type"] == Array.__name__ else []
+        return _TYPES[content["type"]](*dtype, *content["shape"], default=_rich(content.get("default")), **more)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SchemaError(f"wanted a column as JSON, got {str(content)[:80]} ({error!r})") from None
 
 
 def _rich(default: Any) -> Any:
     if isinstance(default, dict):
+        if "float" in default:  # the one NaN of the math module is equal to itself inside of a column
+            return math.nan if default["float"] == "nan" else float(default["float"])
         return bytes.fromhex(default["hex"])
     return [_rich(one) for one in default] if isinstance(default, list) else default
 

@@ -1,53 +1,41 @@
-"""Values as they come from a training, as rows of one schema."""
+"""Values as they come from a training, as rows of a schema that grows with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Int64, Value, check_schema
+from ..formats.dtypes import Misfit, cast, dtype_of
+from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, Value, check_schema
 from ..write.rows import bytes_in, join_rows, row_of
 
 OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()}
 
 _TEXT = (str, bytes, bytearray, memoryview)
 _VALUE_BYTES = 100  # that an object takes beside what it holds
+_PRESENT = "_present"
 
-Row = dict[str, Any]
+Schema = dict[str, Column]
+Row = dict[str, Any]  # the values that were logged, and no others
+Refuse = Callable[[SchemaError], None]  # raises it, or notes that a value is left out
+Check = Callable[[Schema], None]
 
 
-def given_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column]:
+def given_schema(schema: Mapping[str, Column | type[Value]]) -> Schema:
     """Of a whole row: what a user says, behind the columns that every log has."""
     columns = check_schema(schema)
-    _keep_own(columns)
+    for name in columns:
+        _keep_own(name)
     return OWN | columns
 
 
-def schema_of(values: Mapping[str, Any]) -> dict[str, Column]:
-    """What the first row looks like, behind the columns that every log has."""
-    _keep_own(values)
-    return OWN | {name: _column_of(name, value) for name, value in values.items()}
-
-
-def _keep_own(names: Mapping[str, Any]) -> None:
-    taken = sorted(OWN.keys() & names.keys())
-    if taken:
-        raise SchemaError(f"column {taken[0]!r}: every log has one of this name already; give yours another")
-
-
-def _column_of(name: str, value: Any) -> Column:
-    if isinstance(value, _TEXT):
-        return Bytes()
-    array = _array(name, value)
-    try:
-        if array.dtype.kind in "OSU":
-            return Bytes(*array.shape)
-        return (Float32 if array.dtype.kind == "f" else Int64)(*array.shape)
-    except SchemaError as error:
-        raise SchemaError(f"column {name!r}: {error}") from None
+def _keep_own(name: str) -> None:
+    if name in OWN:
+        raise SchemaError(f"column {name!r}: every log has one of this name already; give yours another")
 
 
 def check_own(schema: Mapping[str, Column], where: str) -> None:
@@ -58,52 +46,175 @@ def check_own(schema: Mapping[str, Column], where: str) -> None:
             raise SchemaError(f"{where}: wanted a log, got a folder of other data, column {name!r} {got}; {hint}")
 
 
-def check_names(schema: Mapping[str, Column], values: Mapping[str, Any], where: str) -> None:
-    """That a worker logs what the others do. Later rows may leave floats out; the first shows a mistake early."""
-    strange = [name for name in values if name not in schema]
-    missing = [name for name in schema if name not in values and name not in OWN]
-    if strange:
-        raise SchemaError(f"{where}: column {strange[0]!r} is not one of those there ({', '.join(schema)})")
-    if missing:
-        text = f"column {missing[0]!r} is {schema[missing[0]]!r} there, this worker's first row has none"
-        raise SchemaError(f"{where}: {text}; give schema= to every worker if not all of them log it")
-
-
 # ---- one row
 
 
-def fitted(schema: Mapping[str, Column], values: Mapping[str, Any]) -> Row:
-    """A copy of the values, as the schema has them. A float that is missing is NaN; SchemaError: all else that is."""
-    for name in values:
-        if name not in schema or name in OWN:
-            raise SchemaError(f"column {name!r} is not one of those logged so far ({', '.join(schema)})")
-    return {name: _fitted(name, column, values) for name, column in schema.items() if name not in OWN}
+def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Check) -> tuple[Schema, Row]:
+    """Returns a copy of the values, and the schema with what they need beyond it: columns that are new, floats where
+    ints were, and `x_present` for a column that is not in every row. None is no value."""
+    columns, row = dict(schema), {}
+    is_first = len(schema) == len(OWN)
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            _keep_own(name)
+            if name in columns:
+                if is_presence(columns, name):
+                    raise SchemaError(f"column {name!r} says in which rows {_stem(name)!r} is; give yours another name")
+                column = _meet(columns[name], _column_of(name, value) if is_int(columns[name]) else None)
+            else:
+                found = _column_of(name, value)
+                column = found if is_first else _late(found)
+            if column is not columns.get(name):
+                check({**columns, name: column})
+            row[name] = _fitted(name, column, value)
+        except SchemaError as error:
+            refuse(error)
+            continue
+        if name not in columns and not is_first:
+            add_presence(columns, name, 0)
+        columns[name] = column
+    for name in [name for name in columns if name not in row and name not in OWN]:
+        if not is_presence(columns, name):
+            add_presence(columns, name)
+    return columns, row
 
 
-def _fitted(name: str, column: Column, values: Mapping[str, Any]) -> Any:
-    if name not in values:
-        if not isinstance(column, Float32):
-            raise SchemaError(f"column {name!r}: wanted {column!r}, got nothing: only floats may be missing in a row")
-        return np.full(column.shape, np.nan, np.float32)
-    value = values[name]
-    return _number(name, column, value) if isinstance(column, (Float32, Int64)) else row_of(name, column, value)
+def fitted(schema: Schema, values: Mapping[str, Any], refuse: Refuse) -> Row:
+    """Returns a copy of the values, for a schema that stays as it is. What is missing gets the column's default; a
+    float without one is NaN."""
+    row = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            if name not in schema or name in OWN:
+                raise SchemaError(f"column {name!r} is not one of those there ({', '.join(schema)})")
+            row[name] = _fitted(name, schema[name], value)
+        except SchemaError as error:
+            refuse(error)
+    for name, column in schema.items():
+        if name in row or name in OWN or is_presence(schema, name):
+            continue
+        if isinstance(column, Value) and not is_float(column) and column.default is None:
+            text = f"wanted {column!r}, got nothing, and it cannot be left out without a default"
+            refuse(SchemaError(f"column {name!r}: {text}"))
+    return row
 
 
-def _number(name: str, column: Value, value: Any) -> Any:
+def is_presence(schema: Mapping[str, Column], name: str) -> bool:
+    """Whether a column says in which rows another one is. One that a user logs by such a name has no default, or has
+    such a column of its own."""
+    column = schema.get(name)
+    return (
+        name.endswith(_PRESENT)
+        and _stem(name) in schema
+        and name + _PRESENT not in schema
+        and column in (Int64(default=0), Int64(default=1))
+    )
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(_PRESENT)
+
+
+def add_presence(columns: Schema, name: str, before: int = 1) -> None:
+    """`before`: what it is in rows from before there was such a column."""
+    columns.setdefault(name + _PRESENT, Int64(default=before))
+
+
+def _late(column: Column) -> Column:
+    """One that earlier rows are without."""
+    if isinstance(column, Ragged):
+        raise SchemaError(f"wanted {column!r} from the first row on: a list cannot be added later")
+    if column.default is not None:
+        return column
+    return column.alike(default=_nothing(column), codec=column.codec)
+
+
+def _nothing(column: Value) -> Any:
+    """What is written in the place of a value that is not there."""
+    return math.nan if is_float(column) else b"" if isinstance(column, Bytes) else 0
+
+
+def _meet(there: Column, new: Column | None) -> Column:
+    """The column there; but if it has ints and gets a float, one of float64, which has room for both."""
+    if not is_int(there) or new is None or not is_float(new) or new.shape != there.shape:
+        return there
+    default = None if there.default is None else math.nan
+    return Array("float64", there.shape, default=default, codec=there.codec)
+
+
+def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]:
+    """Returns the columns of both, and those of ours that contradict the ones there."""
+    columns, wrong = dict(there), {}
+    for name, column in ours.items():
+        try:
+            if name not in columns:
+                columns[name] = _late(column)
+                continue
+            met = _meet(columns[name], column)
+            if not _takes(met, column):
+                raise SchemaError(f"column {name!r} is {columns[name]!r} there, got {column!r}")
+            columns[name] = met
+        except SchemaError as error:
+            wrong[name] = error
+    return columns, wrong
+
+
+def _takes(there: Column, ours: Column) -> bool:
+    """Whether rows that fit our column can be written as the one there."""
+    if isinstance(there, Ragged) or isinstance(ours, Ragged):
+        return there == ours
+    if there.shape != ours.shape:
+        return False
+    if is_float(there):
+        return isinstance(ours, Array)
+    return is_int(ours) and dtype_of(there) == dtype_of(ours) if is_int(there) else isinstance(ours, Bytes)
+
+
+def _column_of(name: str, value: Any) -> Column:
+    try:
+        name.encode()
+        if isinstance(value, _TEXT):
+            return Bytes()
+        array = _array(name, value)
+        if array.dtype.kind in "OSU":
+            return Bytes(*array.shape)
+        return (Float32 if array.dtype.kind == "f" else Int64)(*array.shape)
+    except UnicodeEncodeError:
+        raise SchemaError(f"column {name!r}: wanted a name that UTF-8 can hold") from None
+    except SchemaError as error:
+        text = str(error)
+        raise SchemaError(text if text.startswith("column ") else f"column {name!r}: {text}") from None
+
+
+def _fitted(name: str, column: Column, value: Any) -> Any:
+    return _number(name, column, value) if isinstance(column, Array) else row_of(name, column, value)
+
+
+def is_float(column: Column) -> TypeGuard[Array]:
+    return isinstance(column, Array) and dtype_of(column).kind == "f"
+
+
+def is_int(column: Column) -> TypeGuard[Array]:
+    return isinstance(column, Array) and dtype_of(column).kind != "f"
+
+
+def _number(name: str, column: Array, value: Any) -> Any:
     array = _array(name, value)
-    kinds = "fiub" if isinstance(column, Float32) else "iub"
+    kinds = "fiub" if is_float(column) else "iub"
     if array.shape != column.shape or array.dtype.kind not in kinds:
         got = f"{array.dtype} of the shape {array.shape}" if array.shape or column.shape else f"{value!r}"
-        hint = ""
-        if isinstance(column, Int64) and array.dtype.kind == "f":
-            hint = f"; give schema={{{name!r}: hold.Float32(…), …}} where the first value of a float is a whole number"
-        raise SchemaError(f"column {name!r}: wanted {column!r}, got {got}{hint}")
-    if isinstance(column, Float32):
+        raise SchemaError(f"column {name!r}: wanted {column!r}, got {got}")
+    if is_float(column):
         with np.errstate(over="ignore"):  # a loss that has run away is what one wants to see: it is inf
-            return array.astype(np.float32)
-    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"column {name!r}: wanted {column!r}, got {int(array.max())}")
-    return array.astype(np.int64)
+            return array.astype(dtype_of(column))
+    try:
+        return np.array(cast(array, dtype_of(column)))
+    except Misfit as error:
+        raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
 
 
 def _array(name: str, value: Any) -> Any:
@@ -112,8 +223,8 @@ def _array(name: str, value: Any) -> Any:
         array = np.asarray(_on_host(value))
         if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its like
             array = array.astype(np.float32)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SchemaError(f"column {name!r}: no array can be made of this {type(value).__name__}: {error}") from None
+    except Exception as error:  # a value's own __array__ may raise anything
+        raise SchemaError(f"column {name!r}: no array can be made of this {type(value).__name__}: {error}") from error
     texts = array.dtype.kind in "OSU" and all(isinstance(one, _TEXT) for one in array.ravel().tolist())
     if array.dtype.kind not in "fiub" and not texts:
         wanted = "wanted a number, an array of numbers, bytes or str"
@@ -129,6 +240,17 @@ def _on_host(value: Any) -> Any:
     return tensor.float() if "float" in str(tensor.dtype) else tensor
 
 
+def copied(values: Mapping[str, Any], refuse: Refuse) -> dict[str, Any]:
+    """The values for a later time: what a training logs it may fill again with others."""
+    kept = {}
+    for name, value in values.items():
+        try:
+            kept[name] = value if value is None or isinstance(value, _TEXT) else np.array(_array(name, value))
+        except SchemaError as error:
+            refuse(error)
+    return kept
+
+
 def bytes_of(row: Row) -> int:
     """About as much as it takes in memory."""
     sizes = [bytes_in(value) if isinstance(value, tuple) else getattr(value, "nbytes", 8) for value in row.values()]
@@ -138,12 +260,26 @@ def bytes_of(row: Row) -> int:
 # ---- many rows
 
 
-def joined(schema: Mapping[str, Column], rows: list[Row]) -> dict[str, Any]:
-    """As columns."""
-    return {name: _joined(column, [row[name] for row in rows]) for name, column in schema.items()}
+def joined(schema: Schema, rows: list[Row]) -> dict[str, Any]:
+    """As columns: those of the schema, whatever rows have of them."""
+    return {name: _joined(schema, name, column, rows) for name, column in schema.items()}
 
 
-def _joined(column: Column, values: list[Any]) -> Any:
-    if isinstance(column, (Float32, Int64)):
-        return np.array(values, np.float32 if isinstance(column, Float32) else np.int64)
-    return join_rows(column, values)
+def _joined(schema: Schema, name: str, column: Column, rows: list[Row]) -> Any:
+    if is_presence(schema, name):
+        return np.array([_stem(name) in row for row in rows], np.int64)
+    if isinstance(column, Array):
+        dtype = dtype_of(column)
+        gap = _nothing(column) if column.default is None else column.default
+        missing = np.broadcast_to(np.asarray(gap, dtype), column.shape)
+        with np.errstate(over="ignore"):
+            return np.array([row.get(name, missing) for row in rows], dtype)
+    empty = row_of(name, column, _gap(column)) if any(name not in row for row in rows) else ()
+    return join_rows(column, [row.get(name, empty) for row in rows])
+
+
+def _gap(column: Column) -> Any:
+    if isinstance(column, Ragged):
+        return []
+    given = _nothing(column) if column.default is None else column.default
+    return np.full(column.shape, given, object).tolist() if column.shape else given

@@ -5,20 +5,22 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401  # see the end
 import os
+import re
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Mapping
 from operator import index
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from .._base.fork import tell_after_fork
 from .._base.launch import find_rank
-from ..errors import ClosedWriterError, ForkedWriterError, HoldfastError, InputError, SchemaError, WriteError
+from ..errors import ClosedWriterError, ForkedWriterError, HoldfastError, InputError, SchemaError
 from ..schema import Column, Value
 from ..write.names import Format, check_format, check_task
-from .columns import Row, bytes_of, fitted, given_schema
+from .columns import Schema, bytes_of, copied, given_schema
 from .pieces import Pieces
 from .served import Served
 
@@ -27,6 +29,29 @@ OnError = Literal["raise", "warn"]
 
 _PIECE_BYTES = 64 << 20
 _MOST_BYTES = 4 * _PIECE_BYTES  # of rows that cannot be written
+_LATER = "what was logged cannot be written now"
+_CHANGING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
+
+class _Early(NamedTuple):
+    """A row from before the log could be opened."""
+
+    step: int
+    time_ns: int
+    values: dict[str, Any]
+
+
+def _ignore(error: SchemaError) -> None:
+    """It is told when the row is put."""
+
+
+def _levels_to_caller() -> int:
+    """How many calls lie between a warning and the program's own line."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def log(
@@ -48,12 +73,13 @@ def log(
 
     logdir      run.hold is made below it; a folder or a URL
     rank        this worker's number; None: what the launcher says
-    schema      the columns, beside step, worker and time_ns; None: what the first row looks like
+    schema      the columns to begin with, beside step, worker and time_ns; None: what the first row looks like
     name        of another log in the same logdir: "eval" makes eval.hold
     every_rows, every_s: when rows are committed: after so many, or when one comes and the last time is so long ago.
                 A crash loses what came since.
     replay      "drop": steps that are not above this worker's last one, as a restart from a checkpoint gives them again
-    on_error    "warn": a write that fails is a warning, and tried again with the next rows
+    on_error    "warn": nothing that is logged raises. A value that cannot be logged is left out of its row; a write
+                that fails is tried again with the next rows. Each kind of trouble is a warning once.
     format      of the parts: "hdf5" or "tfrecord"
     storage_options  options for a URL, as fsspec takes them
     server      a central writer, instead of a logdir: its address, or the folder it serves
@@ -109,6 +135,7 @@ class Log:
     rows       taken by this one
     dropped    replays that it left out
     lost       rows that could not be written, with on_error="warn"
+    left_out   values that could not be logged, of rows that were, with on_error="warn"
 
     What was logged is committed at the end of the `with` block, also if that is an exception, and at a program's exit.
     Threads may share one. It cannot be used in a forked child.
@@ -118,14 +145,14 @@ class Log:
         self,
         target: Pieces | Served,
         worker: int,
-        schema: dict[str, Column] | None,
+        schema: Schema | None,
         every_rows: int,
         every_s: float,
         replay: Replay,
         on_error: OnError,
     ) -> None:
         self.worker = worker
-        self.rows = self.dropped = self.lost = 0
+        self.rows = self.dropped = self.lost = self.left_out = 0
         self.last_step: int | None = None
         self._state: Literal["open", "closed", "forked"] = "open"
         self._target = target
@@ -135,10 +162,19 @@ class Log:
         self._turn = threading.RLock()
         self._is_begun = schema is not None  # its columns are known, and this worker's first row fits them
         self._not_before_s = 0.0
-        if schema is not None:
-            target.open(schema)
-        else:
-            target.open_if_there()
+        self._given = schema
+        self._early: list[_Early] = []
+        self._warned: set[tuple[str, str, str]] = set()
+        try:
+            if schema is not None:
+                target.open(schema)
+            else:
+                target.open_if_there()
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            self._is_begun, self._not_before_s = False, time.monotonic() + every_s
+            self._warn(_LATER, error)
         self.last_step = target.last_step
         self._wait()
         tell_after_fork(self)
@@ -147,73 +183,121 @@ class Log:
     # ---- writing
 
     def __call__(self, step: int, /, **values: Any) -> None:
-        """One row. A float that is left out is NaN, anything else that does not fit a SchemaError."""
-        with self._turn:
-            self._check()
-            number = _number(step)
-            if not self._is_begun and not self._begin(values):
-                self.lost += 1
-                return
-            if self._replay == "drop" and self.last_step is not None and number <= self.last_step:
-                self.dropped += 1
-                return
-            self._put(number, values)
+        """One row. What is left out, or None, is absent in it: a float is NaN then. What cannot be logged is a
+        SchemaError; with on_error="warn" a warning, and the rest of the row is logged."""
+        try:
+            with self._turn:
+                self._take(step, time.time_ns(), values)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self.lost += 1
+            self._warn("this row is not logged", error)
+
+    def _take(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        self._check()
+        number = _number(step)
+        if self._is_begun or self._begin(values):
+            self._put(number, time_ns, values)
             if self._is_due():
                 self.commit()
+        else:
+            self._keep(number, time_ns, values)
 
     def _begin(self, values: Mapping[str, Any]) -> bool:
         """With the first row. If it cannot be, and that is to be a warning: not every row waits for the next try."""
         if time.monotonic() < self._not_before_s:
             return False
+        first = self._early[0].values if self._early else values
         try:
-            self._target.open_for(values)
-        except (HoldfastError, OSError) as error:
-            self._failed(error)
+            if self._given is not None:
+                self._target.open(self._given)
+            else:
+                self._target.open_for(first, self._refuse if self._on_error == "raise" else _ignore)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
             self._not_before_s = time.monotonic() + self._every_s
+            self._warn(_LATER, error)
             return False
         self.last_step, self._is_begun = self._target.last_step, True
+        early, self._early = self._early, []
+        self._waiting_rows = self._waiting_bytes = 0
+        for one in early:
+            self._put(*one)
         return True
 
-    def _put(self, step: int, values: Mapping[str, Any]) -> None:
-        assert self._target.schema is not None
-        row: Row = fitted(self._target.schema, values)
-        row |= {"step": step, "worker": self.worker, "time_ns": time.time_ns()}
-        try:
-            self._target.put(row)
-        except WriteError as error:  # of a central writer that rows were given up for
-            self._failed(error)
-            self.lost += 1
+    def _keep(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        """Until the log can be opened."""
+        kept = copied(values, self._refuse)
+        self._early.append(_Early(step, time_ns, kept))
+        self._waiting_rows += 1
+        self._waiting_bytes += bytes_of(kept)
+        if self._waiting_bytes >= _MOST_BYTES:
+            self._give_up()
+
+    def _put(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        if self._replay == "drop" and self.last_step is not None and step <= self.last_step:
+            self.dropped += 1
             return
+        schema, row = self._target.fit(values, self._refuse)
+        row |= {"step": step, "worker": self.worker, "time_ns": time_ns}
+        self._target.put(schema, row)
         self.rows += 1
         self.last_step = step if self.last_step is None else max(step, self.last_step)
         self._waiting_rows += 1
         self._waiting_bytes += bytes_of(row)
 
+    def _refuse(self, error: SchemaError) -> None:
+        """A value that cannot be logged."""
+        if self._on_error == "raise":
+            raise error
+        self.left_out += 1
+        self._warn("this value is left out", error)
+
     def commit(self) -> None:
         """All rows so far are there for good when this returns. Call it before a checkpoint is saved: a training that
         goes on from there does not come by them again. With on_error="warn" it may only have tried."""
-        with self._turn:
-            self._check()
-            try:
-                if self._waiting_rows:
-                    self._target.commit()
-                    self._waiting_rows = self._waiting_bytes = 0
-            except (HoldfastError, OSError) as error:
-                self._failed(error)
-                if self._waiting_bytes >= _MOST_BYTES:
-                    self._give_up()
-            finally:
-                self._wait()
+        try:
+            with self._turn:
+                self._check()
+                self._commit()
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._warn(_LATER, error)
 
-    def _failed(self, error: Exception) -> None:
-        if self._on_error == "raise" or isinstance(error, SchemaError):
-            raise error
-        text = f"worker {self.worker}: what was logged cannot be written now: {error}"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    def _commit(self) -> None:
+        try:
+            if self._early:
+                self._not_before_s = 0.0
+                if not self._begin({}):
+                    return
+            if self._waiting_rows:
+                self._target.commit(self._refuse)
+                self._waiting_rows = self._waiting_bytes = 0
+                self._warned = {key for key in self._warned if key[0] != _LATER}  # another time is another trouble
+        except Exception:
+            if self._on_error == "warn" and self._waiting_bytes >= _MOST_BYTES:
+                self._give_up()
+            raise
+        finally:
+            self._wait()
+
+    def _warn(self, what: str, error: Exception) -> None:
+        """Once for each kind of trouble: a training has millions of steps."""
+        key = (what, type(error).__name__, _CHANGING.sub("", str(error)))
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        text = str(error) if isinstance(error, (HoldfastError, OSError)) else f"{type(error).__name__}: {error}"
+        more = "" if what == _LATER else " (said once; log.lost and log.left_out count)"
+        warnings.warn(f"worker {self.worker}: {what}: {text}{more}", RuntimeWarning, stacklevel=_levels_to_caller())
 
     def _give_up(self) -> None:
         self.lost += self._waiting_rows
         self._waiting_rows = self._waiting_bytes = 0
+        self._early = []
         self._target.forget()
 
     def _is_due(self) -> bool:
@@ -248,11 +332,19 @@ class Log:
             finally:
                 self._state = "closed"
                 _open_logs.discard(self)
-                self._target.close()
+                self._end()
         if self.dropped and not self.rows:
             text = f"all {self.dropped:,} rows were of steps up to {self.last_step}, which are in the log already"
             hint = 'give a new logdir or name=, or replay="keep"'
             warnings.warn(f"worker {self.worker}: {text}, and were dropped; {hint}", RuntimeWarning, stacklevel=2)
+
+    def _end(self) -> None:
+        try:
+            self._target.close()
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._warn("the log cannot be closed", error)
 
     def __enter__(self) -> Self:
         with self._turn:
@@ -275,6 +367,7 @@ class Log:
         self._turn = threading.RLock()
         if self._state == "open":
             self._state = "forked"
+            self._early = []
             self._target.forget()
 
     def __repr__(self) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError, SchemaError, WriteError
-from ..schema import Column
 from ..write.central.producer import Producer, connect
-from .columns import Row, check_names, check_own, joined
+from .columns import Refuse, Row, Schema, check_own, fitted, joined
 
 _ALL_STEPS = range(1 << 62)
 
@@ -21,7 +20,7 @@ class Served:
 
     def __init__(self, address: str, worker: int, steps: range | None) -> None:
         self.name = address
-        self.schema: dict[str, Column] | None = None
+        self.schema: Schema | None = None
         self.last_step: int | None = None
         self._worker = worker
         self._steps = _ALL_STEPS if steps is None else steps
@@ -34,7 +33,7 @@ class Served:
 
     # ---- beginning
 
-    def open(self, schema: dict[str, Column]) -> None:
+    def open(self, schema: Schema) -> None:
         self.open_if_there()
         assert self.schema is not None
         for name in [*schema, *(name for name in self.schema if name not in schema)]:
@@ -43,9 +42,10 @@ class Served:
                 self.close()
                 raise SchemaError(f"{self.name}: column {name!r} is {theirs} there, got {ours}")
 
-    def open_for(self, values: Mapping[str, Any]) -> None:
-        assert self.schema is not None
-        check_names(self.schema, values, self.name)
+    def open_for(self, values: Mapping[str, Any], refuse: Refuse) -> None:
+        """A central writer's columns are what they are: whether a row fits them, fit() tells."""
+        if self._link is None:
+            self.open_if_there()
 
     def open_if_there(self) -> bool:
         """A central writer always is: it has the folder, and knows its columns."""
@@ -65,7 +65,11 @@ class Served:
 
     # ---- writing
 
-    def put(self, row: Row) -> None:
+    def fit(self, values: Mapping[str, Any], refuse: Refuse) -> tuple[Schema, Row]:
+        assert self.schema is not None
+        return self.schema, fitted(self.schema, values, refuse)
+
+    def put(self, schema: Schema, row: Row) -> None:
         if self._has_gap:
             raise WriteError(f"{self.name}: rows that it did not take were given up; it takes no later ones")
         wanted = self._steps[self._next] if self._next < len(self._steps) else None
@@ -75,7 +79,7 @@ class Served:
         self._next += 1
         self._waiting.append(row)
 
-    def commit(self) -> None:
+    def commit(self, refuse: Refuse) -> None:
         """All rows are acknowledged when this returns. An error: those that are not are kept, for the next time."""
         assert self._link is not None
         assert self.schema is not None

@@ -17,22 +17,23 @@ from .flow.samples import split_samples
 from .flow.stats import Meter
 from .order.blocks import Blocks
 from .order.lanes import Places
+from .order.split import picked_rows
 from .settings import Settings
 from .sources.library import Library
-from .sources.source import Source
+from .sources.source import Files
 
 
 class Access:
     """Any thread may ask, and any forked child. Files are open within the dataset's budget until it is dropped."""
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: Files, settings: Settings) -> None:
         here = tuple(
             replace(function, where="inline", workers=0) for function in settings.functions if function.each == "sample"
         )
         self._settings = replace(settings, functions=here, batch=None, global_batch=None, cache=None)
         self._source = source
-        counts = [count for catalog in source.catalogs() for count in catalog.counts]
-        self._ends = np.cumsum(counts)
+        self._ends = np.cumsum(source.counts())
+        self._masks = source.masks()
         self._library = Library(source.catalogs(), settings.open_files)
         close_when_dropped(self, self._library.close)
 
@@ -61,21 +62,24 @@ class Access:
         for shard in np.unique(shards).tolist():
             of_shard = wanted[shards == shard]
             begin = int(self._ends[shard - 1]) if shard else 0
+            in_shard, mask = of_shard - begin, self._masks[shard]
+            if mask is not None:
+                in_shard = picked_rows(mask, in_shard)
             with self._library.use(shard) as opened:
-                rows = opened.read_rows(of_shard - begin, self._source.schema())
-            found.update(self._mapped(shard, of_shard, begin, rows))
+                rows = opened.read_rows(in_shard, self._source.schema())
+            found.update(self._mapped(shard, of_shard, in_shard, rows))
         gone = [number for number in numbers if number not in found]
         if gone:
             raise IndexError(f"sample {gone[0]:,} was filtered out, or a function failed on it")
         return [found[number] for number in numbers]
 
-    def _mapped(self, shard: int, numbers: Any, begin: int, rows: Any) -> dict[int, Any]:
+    def _mapped(self, shard: int, numbers: Any, in_shard: Any, rows: Any) -> dict[int, Any]:
         one = np.zeros(len(numbers), np.int64)
         item = Item(
             epoch=0,
             start=0,
             done=0,
-            places=Places(one, numbers - begin),
+            places=Places(one, in_shard),
             kept=np.asarray(numbers, np.int64),
             rows=rows,
             blocks=Blocks(np.array([shard]), one[:1], one[:1], one[:1]),

@@ -48,6 +48,9 @@ def steps_left(dataset: Dataset, epoch: int, done: int = 0) -> int:
 
 
 def _done(dataset: Dataset, epoch: int, done: int, steps: int) -> int:
+    if not steps:
+        return done
     world = dataset._launch().world
     cut = cut_of(dataset._settings, world)
-    return min(cut.samples(dataset._source.order(dataset._settings, epoch)), done + steps * world * cut.batch)
+    last = cut.last(dataset._source.order(dataset._settings, epoch))
+    return min(last, max(done, cut.first) + steps * world * cut.batch)

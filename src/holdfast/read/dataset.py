@@ -5,24 +5,28 @@ Nothing is read before somebody iterates; what was said wrongly is an error at o
 
 from __future__ import annotations
 
+import numbers as numbers_of
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._base.launch import Launch, find_rank
+from .._base.text import names_there
 from .._base.units import format_bytes, parse_bytes
 from ..errors import InputError
 from ..schema import Column
 from .access import Access
 from .flow.keep import SampleCache
+from .flow.samples import Pick
 from .iteration import Iteration
 from .order.shards import Remainder
 from .settings import Cache, Collate, Each, Function, OnError, Settings, Where, is_number, one_of, whole
 from .sources.catalog import OnProgress
-from .sources.source import Source
+from .sources.source import ConcatSource, Files, SelectSource, Source, SplitSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,15 +120,84 @@ class Dataset:
         )
 
     def take(self, n: int) -> Dataset:
-        """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank."""
-        name = "take_batches" if self._settings.batched else "take_samples"
-        before = getattr(self._settings, name)
-        n = whole("take", n, 0)
-        return self._with(**{name: n if before is None else min(n, before)})
+        """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank.
+
+        They are those of the epoch's order, wherever shuffle() stands: other ones in every epoch where it shuffles. For
+        the same samples in all epochs use split().
+        """
+        first, stop = self._bounds()
+        end = first + whole("take", n, 0)
+        return self._within(first, end if stop is None else min(stop, end))
+
+    def skip(self, n: int) -> Dataset:
+        """All but the first `n` samples of an epoch, over all ranks; behind batch(), all but `n` batches of every rank.
+
+        Of the epoch's order, as take() is: skip(100).take(50) has samples 100 to 149 of it.
+        """
+        first, stop = self._bounds()
+        return self._within(first + whole("skip", n, 0), stop)
+
+    def _bounds(self) -> tuple[int, int | None]:
+        one = self._settings
+        return (one.first_batch, one.stop_batch) if one.batched else (one.first_sample, one.stop_sample)
+
+    def _within(self, first: int, stop: int | None) -> Dataset:
+        what = "batch" if self._settings.batched else "sample"
+        return self._with(**{f"first_{what}": first, f"stop_{what}": stop})
 
     def repeat(self, times: int | None = None) -> Dataset:
         """So many epochs in a row, each in its own order. Without a number: for ever."""
         return self._with(repeat=None if times is None else whole("repeat", times, 1))
+
+    # ---- parts, and several in one
+
+    def select(self, *columns: str | Sequence[str]) -> Dataset:
+        """Only these columns: `select("image", "label")`, or a list of names.
+
+        Before functions, no other column is decoded, nor read where the format has columns apart (HDF5). Behind
+        one, of what it returned, which must be dicts.
+        """
+        names: list[Any] = []
+        for one in columns:
+            names += one if isinstance(one, (list, tuple)) else [one]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"select: expected names of columns, got {columns!r}")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"select: expected each column once, got {twice[0]!r} twice")
+        functions = self._settings.functions
+        if not functions:
+            selected = SelectSource(self._source, names)
+            selected.known_schema()  # says at once which of them is not there
+            return type(self)(selected, self._settings)
+        # Where the last function runs, so that it is no stage of its own.
+        at = functions[-1]
+        return self._function("map", Pick(tuple(names)), at.workers, at.where, stall_s=at.stall_s, start=at.start)
+
+    def split(self, *, seed: int = 0, **parts: float) -> Splits:
+        """Disjoint parts of the samples: `train, val = ds.split(train=0.9, val=0.1, seed=7)`; or `.train`, `["train"]`.
+
+        parts: fractions of all samples, together 1 at most, rounded so that parts that are all make up all; or numbers
+               of samples, as ints
+
+        A part has the same samples in every epoch, on every rank and under every shuffle: which ones, the seed, the
+        parts and the numbers of samples of the files decide. Split before take() and skip().
+        """
+        one = self._settings
+        if one.first_sample or one.first_batch or one.stop_sample is not None or one.stop_batch is not None:
+            raise ValueError("split: expected it before take() and skip(), which cut the order of an epoch")
+        shares, seed = _shares(parts), whole("the seed", seed)
+        made = [type(self)(SplitSource(self._files("split"), shares, name, seed), one) for name in parts]
+        return Splits(parts, made)
+
+    def concat(self, *others: Dataset) -> Dataset:
+        """This dataset and others, one behind the other; see hold.concat."""
+        return concat([self, *others])
+
+    def _files(self, what: str) -> Files:
+        """The source, where its samples have an order of their own."""
+        if not isinstance(self._source, Files):
+            raise ValueError(f"{what}: expected a dataset of hold.read(), got a mix: mix what came of {what}()")
+        return self._source
 
     # ---- functions
 
@@ -152,7 +225,15 @@ class Dataset:
         timeout:  seconds that a worker process may be silent over one sample
         """
         return self._function(
-            "map", function, num_workers, where, on_error, max_errors, random=random, stall_s=timeout, start=start
+            "map",
+            function,
+            num_workers,
+            where,
+            on_error=on_error,
+            max_errors=max_errors,
+            random=random,
+            stall_s=timeout,
+            start=start,
         )
 
     def filter(
@@ -168,7 +249,7 @@ class Dataset:
 
         Batches get shorter: no sample moves to another one, so that every rank has as many of them.
         """
-        return self._function("filter", function, num_workers, where, on_error, max_errors)
+        return self._function("filter", function, num_workers, where, on_error=on_error, max_errors=max_errors)
 
     def _function(
         self,
@@ -176,8 +257,6 @@ class Dataset:
         function: Callable[..., Any],
         workers: int | None,
         where: Where | None,
-        on_error: OnError,
-        max_errors: int | float,
         **more: Any,
     ) -> Dataset:
         each: Each = "batch" if self._settings.batched else "sample"
@@ -190,8 +269,6 @@ class Dataset:
             each=each,
             where=where,
             workers=whole("num_workers", workers, 0),
-            on_error=on_error,
-            max_errors=max_errors,
             **more,
         )
         return self._with(functions=(*self._settings.functions, made))
@@ -310,13 +387,13 @@ class Dataset:
     def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
         """Sample `index` in the order of the files, after the functions. A slice or a list gives a list of them.
 
-        Only where iterating gives the same samples in the same order: before shuffle(), shard(), take(), filter(),
-        repeat() and batch(). Behind them it is a TypeError.
+        Only where iterating gives the same samples in the same order: before shuffle(), shard(), take(), skip(),
+        filter(), repeat() and batch(). Behind them it is a TypeError.
         """
         self._check_indexing("[]")
         with self._lock:
             if self._access is None:
-                self._access = Access(self._source, self._settings)
+                self._access = Access(self._files("[]"), self._settings)
         return self._access[index]
 
     def _check_indexing(self, what: str) -> None:
@@ -325,7 +402,8 @@ class Dataset:
         said = {
             "shuffle": one.seed is not None,
             "shard": one.shard is not None,
-            "take": one.take_samples is not None or one.take_batches is not None,
+            "take": one.stop_sample is not None or one.stop_batch is not None,
+            "skip": one.first_sample > 0 or one.first_batch > 0,
             "filter": any(function.kind == "filter" for function in one.functions),
             "repeat": one.repeat != 1,
             "batch": one.batched,
@@ -341,7 +419,7 @@ class Dataset:
     @property
     def samples(self) -> int:
         """All samples there are, over all ranks."""
-        return sum(count for catalog in self._source.catalogs() for count in catalog.counts)
+        return sum(self._source.counts())
 
     @property
     def schema(self) -> dict[str, Column]:
@@ -365,7 +443,7 @@ class Dataset:
         """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples.
 
         The order, the ranks' shares and the batches are torch's there: a dataset with shuffle(), shard(), take(),
-        filter(), repeat() or batch() is a TypeError.
+        skip(), filter(), repeat() or batch() is a TypeError.
         """
         from importlib import import_module
 
@@ -417,6 +495,75 @@ class Dataset:
         if one.prefetches:
             said.append(f"prefetch({one.prefetch_batches or format_bytes(one.prefetch_bytes)!r})")
         return ".".join(said)
+
+
+class Splits(tuple[Dataset, ...]):
+    """The parts of a split, in their order: `train, val = …`, `parts.train` or `parts["train"]`."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, names: Iterable[str], parts: Iterable[Dataset]) -> Self:
+        made = super().__new__(cls, parts)
+        made.names = tuple(names)
+        return made
+
+    def __getitem__(self, which: Any) -> Any:
+        if not isinstance(which, str):
+            return super().__getitem__(which)
+        if which not in self.names:
+            raise KeyError(f"there is no part {which!r}. {names_there(which, self.names)}")
+        return super().__getitem__(self.names.index(which))
+
+    def __getattr__(self, name: str) -> Dataset:
+        if name.startswith("_") or name not in self.names:
+            raise AttributeError(f"there is no part {name!r}. {names_there(name, self.__dict__.get('names', ()))}")
+        return super().__getitem__(self.names.index(name))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.names, tuple(self)
+
+    def __repr__(self) -> str:
+        return f"Splits({', '.join(f'{name}={part!r}' for name, part in zip(self.names, self, strict=True))})"
+
+
+def _shares(parts: Mapping[str, Any]) -> dict[str, Fraction | int]:
+    """Fractions or counts, as they were given, if they make sense together."""
+    said = ", ".join(f"{name}={part!r}" for name, part in parts.items())
+    if not parts:
+        raise TypeError("split: expected parts by name, as split(train=0.9, val=0.1), got none")
+    numbers = [isinstance(part, numbers_of.Integral) and not isinstance(part, bool) for part in parts.values()]
+    if all(numbers):
+        return {name: whole(f"split: {name}", part, 1) for name, part in parts.items()}
+    if any(numbers) or not all(is_number(part) and 0 < part <= 1 for part in parts.values()):
+        raise ValueError(f"split: expected fractions above 0 up to 1, or numbers of samples, and not both, got {said}")
+    shares = {name: Fraction(str(float(part))) for name, part in parts.items()}  # 0.1 is a tenth, as it is written
+    if sum(shares.values()) > 1 + Fraction(1, 10**9):
+        raise ValueError(f"split: expected fractions that are 1 at most together, got {said}")
+    return dict(shares)
+
+
+def concat(datasets: Sequence[Dataset]) -> Dataset:
+    """Several datasets in one, each behind the one before: `hold.concat([a, b])`. A shuffle() is over all of them.
+
+    They have the same columns; functions, shuffle(), batch() and all else come behind.
+    """
+    listed = list(datasets)
+    if not listed or not all(isinstance(one, Dataset) for one in listed):
+        raise TypeError(f"concat: expected datasets of hold.read(), got {datasets!r}")
+    first = listed[0]._settings
+    plain = Settings(on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt)
+    for one in listed:
+        said = [
+            field.name for field in fields(plain) if getattr(one._settings, field.name) != getattr(plain, field.name)
+        ]
+        if {"on_corrupt", "max_corrupt"} & set(said):
+            raise ValueError("concat: expected datasets that were read with the same on_corrupt and max_corrupt")
+        if said:
+            raise ValueError(
+                "concat: expected datasets of hold.read(), select(), split() and concat(), got one with more: shuffle, "
+                "shard, map, take and batch what is concatenated"
+            )
+    return Dataset(ConcatSource([one._files("concat") for one in listed]), plain)
 
 
 def _warn_of_launcher() -> None:

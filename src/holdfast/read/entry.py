@@ -80,7 +80,7 @@ def mix(
         raise ValueError("mix: wanted at least one dataset, got none")
     source = MixSource([(dataset._source, dataset._settings, weight) for dataset, weight in parts], seed, until)
     first = parts[0][0]._settings
-    return _Mixture(source, Settings(seed=seed, on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt))
+    return Mixture(source, Settings(seed=seed, on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt))
 
 
 def _weighted(part: Any) -> tuple[Dataset, float]:
@@ -104,6 +104,8 @@ def _weighted(part: Any) -> tuple[Dataset, float]:
     return dataset, float(weight)
 
 
-class _Mixture(Dataset):
+class Mixture(Dataset):
+    """A Dataset of several that are mixed: it has its order, and epochs may differ in length by a few samples."""
+
     def shuffle(self, *_: Any, **__: Any) -> Dataset:
         raise ValueError("shuffle: wanted it on the datasets that are mixed, got it on the mix")

@@ -76,7 +76,7 @@ class Iteration:
         catalogs = source.catalogs()
         source.schema()  # what is wrong with the files is said now
         self._losses = Losses(
-            sum(catalog.samples for catalog in catalogs),
+            sum(source.counts()),
             settings.max_corrupt,
             [loss for catalog in catalogs for loss in catalog.losses],
         )
@@ -170,7 +170,8 @@ class Iteration:
         order, world = self._order(), self._part.world
         if self._settings.batched:
             return self._cut.steps(order, world)
-        return len(range(self._part.rank, self._cut.end(order, world), world))
+        first = self._cut.first
+        return len(range(first + (self._part.rank - first) % world, self._cut.end(order, world), world))
 
     def _order(self, epoch: int | None = None) -> Sequenced:
         """The order of an epoch, by default the present one. The last one is kept."""
@@ -207,15 +208,15 @@ class Iteration:
 
     def progress(self) -> Progress:
         """How far the epoch is. With remainder="drop" it ends with the last whole step."""
-        position, began, order = self._position, self._began, self._order()
-        total = min(self._cut.samples(order), self._cut.end(order, self._part.world))
+        position, began, order, first = self._position, self._began, self._order(), self._cut.first
+        total = max(0, min(self._cut.last(order), self._cut.end(order, self._part.world)) - first)
         return Progress(
             epoch=position.epoch,
-            done=min(position.done, total),
+            done=min(max(0, position.done - first), total),
             total=total,
             batches=self._meter.batches,
             elapsed_s=self._elapsed_s() if self._meter.batches else 0.0,
-            began_at=began.done - (position.epoch - began.epoch) * total,
+            began_at=max(0, began.done - first) - (position.epoch - began.epoch) * total,
         )
 
     def _elapsed_s(self) -> float:
@@ -315,7 +316,7 @@ class _Running:
                     yield from fetcher.steps(run, part.rank, part.world)
             finally:
                 fetcher.close()
-            if not order.samples:
+            if not cut.steps(order, part.world):  # nothing in an epoch: repeat() would be without an end
                 return
             epoch, done = epoch + 1, 0
 
@@ -399,7 +400,9 @@ def cut_of(settings: Settings, world: int) -> Cut:
                 f"take {' or '.join(map(str, near))}"
             )
         batch = settings.global_batch // world
-    most = settings.take_samples
-    if settings.take_batches is not None:
-        most = min(settings.take_batches * batch * world, most if most is not None else 1 << 62)
-    return Cut(batch=batch, remainder=settings.remainder, most=most, grain=grain)
+    first, most, each = settings.first_sample, settings.stop_sample, batch * world
+    if settings.stop_batch is not None:
+        stop = first + settings.stop_batch * each
+        most = stop if most is None else min(most, stop)
+    first += settings.first_batch * each
+    return Cut(batch=batch, remainder=settings.remainder, first=first, most=most, grain=grain)

@@ -126,8 +126,10 @@ class Settings:
     pad_value: float = 0
     functions: tuple[Function, ...] = ()
     cache: Cache | None = None
-    take_samples: int | None = None
-    take_batches: int | None = None
+    first_sample: int = 0  # of an epoch's order: what skip() and take() left of it
+    stop_sample: int | None = None
+    first_batch: int = 0  # and of the batches of every rank in that
+    stop_batch: int | None = None
     repeat: int | None = 1
     prefetch_batches: int = 0  # or, without batches, samples
     prefetch_bytes: int = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from ..formats.schema_json import first_difference, schema_digest
 from ..formats.shard import open_shard
 from ..formats.tfrecord.reshape import MERGE_PASSES, merge_files
 from ..schema import Column
+from .folder import read_schemas
 from .manifest import ManifestPart, latest_manifest, read_manifests, write_manifest
 from .names import SUFFIXES, record_name
 from .record import PartRecord
@@ -35,6 +37,7 @@ Order = Literal["exact", "any"]
 Progress = Callable[[int], None]
 
 _READ_BYTES = 1 << 20
+_COPIED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Sources:
         self.paths = [folder / "parts" / record.file for record in self.records]
         self.rows = sum(record.rows for record in self.records)
         self.format = self._one_format()
-        self._one_schema(schema)
+        self.schema = schema
+        self.narrower = self._one_schema()
         self._all_there()
         self.stretches = exact_order(self.records) if order == "exact" else None
 
@@ -84,11 +88,16 @@ class Sources:
                 )
         return first.format
 
-    def _one_schema(self, schema: dict[str, Column]) -> None:
-        digest = schema_digest(schema)
-        for record, path in zip(self.records, self.paths, strict=True):
-            if record.schema != digest:
-                raise SchemaError(f"{path}: {_difference(path, schema)}, the run's schema is {digest}")
+    def _one_schema(self) -> list[int]:
+        """The numbers of the parts from before columns were added, which an earlier version of the schema is of."""
+        digest = schema_digest(self.schema)
+        odd = [number for number, record in enumerate(self.records) if record.schema != digest]
+        earlier = {schema_digest(one) for one in read_schemas(self.folder)} if odd else set()
+        for number in odd:
+            if self.records[number].schema not in earlier:
+                path = self.paths[number]
+                raise SchemaError(f"{path}: {_difference(path, self.schema)}, the run's schema is {digest}")
+        return odd
 
     def _all_there(self) -> None:
         for record, path in zip(self.records, self.paths, strict=True):
@@ -125,8 +134,15 @@ def plan(sources: Sources) -> Consolidated:
     facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
     if sources.format != "hdf5":
         return Consolidated(*facts)
+    if sources.narrower:
+        return Consolidated(*facts, notes=[_widened(sources)])
     made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
     return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
+
+
+def _widened(sources: Sources) -> str:
+    n = len(sources.narrower)
+    return f"{n:,} of {len(sources.records):,} parts are from before columns were added: their rows get the defaults"
 
 
 def consolidate(
@@ -196,19 +212,46 @@ class _Work:
 
     def _hdf5(self) -> Consolidated:
         sources = self._sources
-        merged = merge_hdf5(
-            sources.paths,
-            self._target,
-            order=sources.order,
-            runs=sources.runs,
-            overwrite=self._overwrite,
-            progress=self._progress,
-            proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
-        )
+        with self._of_one_schema() as paths:
+            merged = merge_hdf5(
+                paths,
+                self._target,
+                order=sources.order,
+                runs=sources.runs,
+                overwrite=self._overwrite,
+                progress=self._progress,
+                proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
+            )
+        if sources.narrower:
+            merged.notes.append(_widened(sources))
         if self._number is None:  # all but the tidying was done by a call that was killed
             last = latest_manifest(sources.folder)
             self._number = None if last is None else last.number
         return self._made(merged.bytes, merged.crc32c, merged)
+
+    @contextmanager
+    def _of_one_schema(self) -> Iterator[list[Path]]:
+        """The parts' files; in the place of those from before columns were added, copies that have them."""
+        sources = self._sources
+        if not sources.narrower:
+            yield sources.paths
+            return
+        from .out import write
+
+        with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
+            out = write(scratch, sources.schema)
+            paths = list(sources.paths)
+            for number in sources.narrower:
+                record = sources.records[number]
+                _check_file(paths[number], record)
+                shard: Any = open_shard(paths[number], sources.schema)
+                part: Any = out.part(record.task)
+                with shard, part:
+                    for start in range(0, record.rows, _COPIED_ROWS):
+                        stop = min(start + _COPIED_ROWS, record.rows)
+                        part.extend(shard.read(start, stop, sources.schema))
+                paths[number] = out.path_of(part.record)
+            yield paths
 
     # ---- TFRecord
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from .._base.atomic import sync_file
 from ..formats.hdf5.writer import HDF5Writer, Settled
+from ..formats.tfrecord.encoding import buffers_of
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..schema import Column, Ragged
-from .fit import checked
 from .names import SUFFIXES, Format
 from .workspace import Workspace
 
@@ -46,7 +46,7 @@ class _HDF5:
         self.settle, self.discard, self.abandon = self._writer.settle, self._writer.discard, self._writer.abandon
 
     def extend(self, columns: Mapping[str, Any]) -> int:
-        buffers, rows = checked(self._schema, columns)
+        buffers, rows = buffers_of(self._schema, columns)
         self._writer.extend(buffers, rows)
         return rows
 
@@ -59,7 +59,7 @@ class _TFRecord:
         self.path = path.with_name(f".{path.name}.partial")
 
     def extend(self, columns: Mapping[str, Any]) -> int:
-        buffers, rows = checked(self._schema, columns)
+        buffers, rows = buffers_of(self._schema, columns)
         self._writer.extend_buffers(buffers, rows)
         return rows
 

@@ -10,7 +10,13 @@ from typing import Any, NoReturn
 
 from .._base.atomic import sync_folder
 from ..errors import DataError, HoldfastError, InputError, MissingFileError, SchemaError, WriteError, cannot_open
-from ..formats.schema_json import first_difference, schema_from_json, schema_to_json
+from ..formats.schema_json import (
+    first_difference,
+    schema_digest,
+    schema_file_name,
+    schema_from_json,
+    schema_to_json,
+)
 from ..schema import Column
 from .names import FOLDERS, SCHEMA_NAME, SUFFIXES, claim_name, claims_in, data_name, record_name, records_in
 from .record import PartRecord, read_record
@@ -103,11 +109,35 @@ def _create(tmp: Path, target: Path, data: bytes) -> None:
 
 
 def read_schema(folder: Path) -> dict[str, Column]:
-    path = folder / SCHEMA_NAME
-    try:
-        return parse_schema(path.read_bytes(), str(path))
-    except OSError as error:
-        raise cannot_open(str(path), error) from error
+    """Returns the schema that the run's parts are read with."""
+    return read_schemas(folder)[-1]
+
+
+def read_schemas(folder: Path) -> list[dict[str, Column]]:
+    """Returns all versions of the run's schema, the oldest first: each has the columns of the one before, and more."""
+    found: list[dict[str, Column]] = []
+    while not found or _is_there(folder / schema_file_name(len(found))):
+        path = folder / schema_file_name(len(found))
+        try:
+            found.append(parse_schema(path.read_bytes(), str(path)))
+        except OSError as error:
+            raise cannot_open(str(path), error) from error
+    return found
+
+
+def grow_schema(folder: Path, known: dict[str, Column], schema: dict[str, Column]) -> dict[str, Column]:
+    """Makes `schema` the next version of the run's, if `known` is the latest. Returns the latest there is then.
+
+    A version is a file that is made once and never changed: whoever comes second finds the other's, and adds to that.
+    """
+    versions = read_schemas(folder)
+    if schema_digest(versions[-1]) == schema_digest(known):
+        try:
+            _create(folder / "tmp", folder / schema_file_name(len(versions)), schema_file(schema))
+        except OSError as error:
+            raise WriteError(f"cannot add columns to {folder}: {error.strerror}: {error.filename}") from error
+        versions = read_schemas(folder)
+    return versions[-1]
 
 
 def parse_schema(data: bytes, path: str) -> dict[str, Column]:

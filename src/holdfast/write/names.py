@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from .._base.launch import default_task
+from ..formats.schema_json import schema_file_name
 
 Format = Literal["hdf5", "tfrecord"]
 
-SCHEMA_NAME = "schema.json"
+SCHEMA_NAME = schema_file_name()
 FOLDERS = ("parts", "tmp", "manifest", "quarantine")
 SUFFIXES: dict[str, str] = {"hdf5": ".h5", "tfrecord": ".tfrecord"}
 

@@ -13,7 +13,7 @@ from ..formats.hdf5.layout import check_keys
 from ..formats.hdf5.writer import packings
 from ..formats.schema_json import schema_digest
 from ..schema import Column, Value, check_schema
-from .folder import open_folder, sweep
+from .folder import grow_schema, open_folder, read_schemas, sweep
 from .names import Format, check_attempt, check_format, check_task, records_in
 from .part import Part
 from .place import LocalPlace, Place
@@ -149,9 +149,19 @@ class Out:
         """All that are committed."""
         return sum(record.rows for record in self.parts())
 
+    def grow(self, schema: dict[str, Column]) -> Out:
+        """Adds columns for a log whose rows have more of them now. Returns the folder as it is then: with these
+        columns, or with those that another process has added first.
+
+        What is committed stays as it is. So a column that is added needs a default for the parts without it, and one
+        whose type changes must be read from what they have.
+        """
+        return Out(self.folder, grow_schema(self.folder, self.schema, schema))
+
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
         """Reads every byte of every committed part again; changes nothing."""
-        return verify_folder(self.folder, self.schema, schema_digest(self.schema), progress)
+        digests = {schema_digest(one) for one in read_schemas(self.folder)}
+        return verify_folder(self.folder, self.schema, digests | {schema_digest(self.schema)}, progress)
 
     def consolidate(
         self,

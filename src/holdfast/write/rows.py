@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from ..formats.columns import ColumnData
-from ..formats.tfrecord.encoding import batch_maker
+from ..formats.tfrecord.encoding import buffers_of, column_from
 from ..schema import Column
-from .fit import checked
 
 Row = tuple[Any, ...]  # its values, and the ends of what they are in: arrays, or None
 
 
 def row_of(name: str, column: Column, value: Any) -> Row:
     """SchemaError: the value does not fit."""
-    parts = checked({name: column}, {name: [value]})[0][0]
+    parts = buffers_of({name: column}, {name: [value]})[0][0]
     return tuple(None if one is None else np.array(one) for one in parts)
 
 
@@ -32,7 +31,7 @@ def join_rows(column: Column, rows: Sequence[Row]) -> ColumnData:
     """One or more of them, as a column."""
     values, *ends = zip(*rows, strict=True)
     joined: Any = (np.concatenate(values), *(None if one[0] is None else _join_ends(one) for one in ends))
-    return batch_maker({"": column})([joined], None)[""]
+    return column_from(column, joined)
 
 
 def _join_ends(ends: Sequence[Any]) -> Any:

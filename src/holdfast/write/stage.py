@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import SchemaError
-from ..schema import Bytes, Column, Float32, Value
-from .fit import checked
+from ..formats.dtypes import Misfit, cast, dtype_of
+from ..formats.tfrecord.encoding import as_array, buffers_of
+from ..schema import Bytes, Column, Value
 from .rows import Row, bytes_in, join_rows, row_of
 
 _MOST_ROWS = 512
@@ -28,7 +29,7 @@ class Stage:
     def add(self, sample: Mapping[str, Any]) -> bool:
         """Whether it is full now. SchemaError: the sample does not fit, and is not in."""
         if sample.keys() != self._schema.keys():
-            checked(self._schema, {name: [value] for name, value in sample.items()})  # says which
+            buffers_of(self._schema, {name: [value] for name, value in sample.items()})  # says which
         for name, value in sample.items():
             self._bytes += self._columns[name].put(self.rows, value)
         self.rows += 1
@@ -44,35 +45,39 @@ class _Numbers:
 
     def __init__(self, name: str, column: Value) -> None:
         self._name, self._column = name, column
-        self._is_float = isinstance(column, Float32)
-        self._row_bytes = (4 if self._is_float else 8) * column.count
+        self._dtype = dtype_of(column)
+        self._kinds = "iubf" if self._dtype.kind == "f" else "iub"
+        self._row_bytes = self._dtype.itemsize * column.count
         self._rows: Any = None  # most parts that are only asked whether they are done get none
 
     def put(self, row: int, value: Any) -> int:
         array = value if isinstance(value, np.ndarray) else self._array(value)
-        kind = array.dtype.kind
-        if array.shape != self._column.shape or kind not in ("iubf" if self._is_float else "iub"):
+        if array.shape != self._column.shape or array.dtype.kind not in self._kinds:
             self._refuse(array)
-        if (kind == "f" and array.dtype.itemsize > 4) or (kind == "u" and array.dtype.itemsize == 8):
-            checked({self._name: self._column}, {self._name: array[None]})  # it may be too large a number
         if self._rows is None:
             self._rows = self._make()
-        self._rows[row] = array
+        self._rows[row] = array if array.dtype == self._dtype else self._cast(array)
         return self._row_bytes
+
+    def _cast(self, array: Any) -> Any:
+        try:
+            return cast(array, self._dtype)
+        except Misfit as error:
+            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
 
     def _make(self) -> Any:
         """As many rows as come before it is full."""
         rows = min(_MOST_ROWS, -(-_MOST_BYTES // self._row_bytes))
-        return np.empty((rows, *self._column.shape), np.float32 if self._is_float else np.int64)
+        return np.empty((rows, *self._column.shape), self._dtype)
 
     def _array(self, value: Any) -> Any:
         try:
-            return np.asarray(value)
+            return as_array(value, self._dtype)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
 
     def _refuse(self, array: Any) -> NoReturn:
-        checked({self._name: self._column}, {self._name: array[None]})  # says why
+        buffers_of({self._name: self._column}, {self._name: array[None]})  # says why
         text = f"column {self._name!r}: wanted {self._column!r}, got {array.dtype} of the shape {array.shape}"
         raise SchemaError(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,10 +63,15 @@ class Report:
 
 
 def verify(
-    place: Place, schema: dict[str, Column], digest: str, progress: OnProgress | None = None, gone: Container[str] = ()
+    place: Place,
+    schema: dict[str, Column],
+    digests: Set[str],
+    progress: OnProgress | None = None,
+    gone: Container[str] = (),
 ) -> Report:
     """Reads every byte of every part; changes nothing.
 
+    digests:  of all versions of the schema
     progress: called with how many parts of how many are done
     gone:     tasks whose parts were taken away on purpose
     """
@@ -76,7 +81,7 @@ def verify(
     tasks: Counter[str] = Counter()
     for number, name in enumerate(records):
         tasks[name.rsplit(".", 2)[0]] += 1
-        _check_record(place, name, schema, digest, report)
+        _check_record(place, name, schema, digests, report)
         if progress:
             progress(number + 1, len(records))
     for task, times in tasks.items():
@@ -86,9 +91,11 @@ def verify(
     return report
 
 
-def verify_folder(folder: Path, schema: dict[str, Column], digest: str, progress: OnProgress | None = None) -> Report:
+def verify_folder(
+    folder: Path, schema: dict[str, Column], digests: Set[str], progress: OnProgress | None = None
+) -> Report:
     """The same of a folder on this machine, and what is left there of attempts that are no more."""
-    report = verify(LocalPlace(folder), schema, digest, progress, deleted_parts(folder))
+    report = verify(LocalPlace(folder), schema, digests, progress, deleted_parts(folder))
     report.leftovers += [f"parts/{name}: it has no record" for name in strays_in(listed(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:
@@ -96,7 +103,7 @@ def verify_folder(folder: Path, schema: dict[str, Column], digest: str, progress
     return report
 
 
-def _check_record(place: Place, name: str, schema: dict[str, Column], digest: str, report: Report) -> None:
+def _check_record(place: Place, name: str, schema: dict[str, Column], digests: Set[str], report: Report) -> None:
     report.parts += 1
     shown = place.shown(name)
     try:
@@ -107,8 +114,9 @@ def _check_record(place: Place, name: str, schema: dict[str, Column], digest: st
     named = (record.task, record.attempt, ".json")
     if named != parse_name(name):
         report.problems.append(Problem(shown, f"it is of {record}: somebody gave it another name"))
-    if record.schema != digest:
-        report.problems.append(Problem(shown, f"it was written with schema {record.schema}, the run's is {digest}"))
+    if record.schema not in digests:
+        text = f"it was written with schema {record.schema}, the run's is {', '.join(sorted(digests))}"
+        report.problems.append(Problem(shown, text))
     report.rows += record.rows
     report.bytes += record.bytes
     data = place.shown(record.file)

@@ -26,12 +26,21 @@ MISSING = (3, "cannot open: No such file or directory")
 TWICE = (3, "wanted every file once, got it twice")
 NONE = (3, "there are none")
 
+NO_RUNS = {
+    **dict.fromkeys(["index", "split"], (3, "run.hold: expected TFRecord files in this folder, there are none")),
+    "merge": (2, "merge it alone"),
+}
+
 # What is given, what all commands and hold.read answer, and where that differs for a reason. 0 and "": it is done.
 TABLE: dict[str, tuple[list[str], tuple[int, str], dict[str, tuple[int, str]]]] = {
     "the same TFRecord twice": (["a.tfrecord", "./a.tfrecord"], TWICE, {}),
     "the same HDF5 file twice": (["a.h5", "./a.h5"], TWICE, {}),
     "a folder and a file of it": (["folder", "folder/a.tfrecord"], TWICE, {}),
     "a file and a link to it": (["a.tfrecord", "link.tfrecord"], TWICE, {}),
+    "a file and a hard link to it": (["a.tfrecord", "hard.tfrecord"], TWICE, {}),
+    "a file and a pattern that matches it": (["a.tfrecord", "a.tfrec*"], TWICE, {}),
+    "the same run twice": (["run.hold", "./run.hold"], TWICE, NO_RUNS),
+    "a run and a part of it": (["run.hold", "run.hold/parts/t.0.h5"], TWICE, NO_RUNS),
     "a folder": (["folder"], (0, ""), {}),
     "a folder without data": (["bare"], NONE, {}),
     "a missing TFRecord": (["no.tfrecord"], MISSING, {}),
@@ -73,6 +82,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "a.tfrecord", folder / "folder")
     (folder / "bare").mkdir()
     (folder / "link.tfrecord").symlink_to("a.tfrecord")
+    (folder / "hard.tfrecord").hardlink_to(folder / "a.tfrecord")
+    with hold.write(folder / "run.hold", {"x": hold.Int64()}).part("t") as part:
+        part.extend({"x": np.arange(3)})
     return folder
 
 
@@ -106,3 +118,15 @@ def test_reading_agrees_with_them(made: Path, monkeypatch: pytest.MonkeyPatch, g
         assert said in str(caught.value)
     else:
         assert sum(len(batch["x"]) for batch in hold.read(files).batch(8)) in (3, 6, 16)
+
+
+@pytest.mark.parametrize("given", [name for name, (_, same, _) in TABLE.items() if same == TWICE])
+def test_salvage_agrees_where_one_is_given_twice(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, given: str
+) -> None:
+    monkeypatch.chdir(made)
+    files = TABLE[given][0]
+    wanted = "there are none" if "run.hold" in files else TWICE[1]  # it takes files, of which a run has none itself
+    assert run(["salvage", *files, f"{tmp_path}/out/"]) == TWICE[0]
+    assert wanted in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

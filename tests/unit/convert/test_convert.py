@@ -21,7 +21,8 @@ from holdfast._native import codec
 from holdfast.convert import blocks
 from holdfast.convert.entry import convert
 from holdfast.formats.shard import open_shard
-from holdfast.schema import Bytes, Column, Float32, Int64, Ragged
+from holdfast.formats.tfrecord.shard import TFRecordShard
+from holdfast.schema import Array, Bytes, Column, Float32, Int64, Ragged
 
 pytestmark = pytest.mark.formats
 
@@ -142,8 +143,15 @@ def test_types_of_hdf5_that_fit_without_a_loss(tmp_path: Path) -> None:
         t=["ä", "", "x", "y"],
     )
     done = convert(source, tmp_path / "a.tfrecord")
-    assert done.schema == {"i": Int64(), "u": Int64(), "b": Int64(), "h": Float32(), "s": Bytes(), "t": Bytes()}
+    numbers = {"i": "int16", "u": "uint64", "b": "bool", "h": "float16"}
+    assert done.schema == {name: Array(dtype) for name, dtype in numbers.items()} | {"s": Bytes(), "t": Bytes()}
+    assert done.notes[0] == "'b' is bool, stored as int64: read it with this schema to have it back"
+    assert len(done.notes) == 4
     assert contents(tmp_path / "a.tfrecord")["t"] == ["ä".encode(), b"", b"x", b"y"]
+    with TFRecordShard(tmp_path / "a.tfrecord") as shard:
+        assert shard.schema == {"i": Int64(), "u": Int64(), "b": Int64(), "h": Float32(), "s": Bytes(), "t": Bytes()}
+    back = convert(tmp_path / "a.tfrecord", tmp_path / "b.h5", done.schema)
+    assert back.checksum == done.checksum
 
 
 # ---- shards

@@ -50,25 +50,34 @@ def flip(path: Path, offset: int) -> None:
 
 def test_what_float32_holds_only_rounded(tmp_path: Path) -> None:
     source = plain_h5(tmp_path / "a.h5", x=np.array([0.1, 0.2]), y=np.arange(2))
-    refused(SchemaError, "column 'x' is float64, which Float32 holds only rounded", source, tmp_path / "a.tar")
-    done = convert(source, tmp_path / "a.tar", cast=True)
-    assert done.notes == ["'x' is rounded from float64 to Float32"]
+    said = "a.tfrecord: column 'x', sample 0: got 0.1, which float32 cannot hold exactly, and a TFRecord has no float64"
+    refused(SchemaError, said, source, tmp_path / "a.tfrecord")
+    narrow = {"x": hold.Float32()}
+    said = r"column 'x' is float64, which Float32\(\) holds only rounded"
+    refused(SchemaError, said, source, tmp_path / "a.tar", narrow)
+    assert convert(source, tmp_path / "a.tar", narrow, cast=True).notes == ["'x' is rounded from float64 to Float32()"]
+    done = convert(source, tmp_path / "a.tfrecord", cast=True)
+    assert done.notes == ["'x' is rounded from float64 to Float32()"]
+    assert done.schema == {"x": hold.Float32(), "y": hold.Int64()}
     assert convert(source, tmp_path / "b.tar", {"y": hold.Int64()}).schema == {"y": hold.Int64()}
 
 
 def test_lists_of_float64(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        lists = file.create_dataset("x", (2,), h5py.vlen_dtype("f8"))
-        lists[0] = [0.1]
-    refused(SchemaError, "column 'x' is float64", tmp_path / "a.h5", tmp_path / "a.tar")
-    assert convert(tmp_path / "a.h5", tmp_path / "a.tar", cast=True).schema == {"x": hold.Ragged(hold.Float32())}
+        lists = file.create_dataset("x", (3,), h5py.vlen_dtype("f8"))
+        lists[0], lists[2] = [0.5, 1], [2, 0.1]
+    said = "column 'x', sample 2: got 0.1, which float32 cannot hold exactly"
+    refused(SchemaError, said, tmp_path / "a.h5", tmp_path / "a.tfrecord")
+    done = convert(tmp_path / "a.h5", tmp_path / "a.tfrecord", cast=True)
+    assert done.schema == {"x": hold.Ragged(hold.Float32())}
+    assert convert(tmp_path / "a.h5", tmp_path / "a.tar").schema == {"x": hold.Ragged(hold.Array("float64"))}
 
 
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize(
     ("values", "error", "said"),
     [
-        (np.array([2**64 - 1], "u8"), DecodeError, "'x' has 18,446,744,073,709,551,615, which is more than Int64"),
+        (np.array([1, 2**64 - 1], "u8"), SchemaError, "column 'x', sample 1: got 18446744073709551615, which int64"),
         (np.array([1 + 2j]), FormatError, "'x' has the type complex128, which no column can hold"),
         (np.array([(1, 2.0)], [("a", "i4"), ("b", "f4")]), FormatError, "'x' has the type compound"),
     ],
@@ -79,7 +88,8 @@ def test_what_no_column_can_hold(tmp_path: Path, values: Any, error: Any, said: 
 
 def test_too_large_for_float32(tmp_path: Path) -> None:
     source = plain_h5(tmp_path / "a.h5", x=np.array([1e300]))
-    refused(DecodeError, "more than Float32 can hold", source, tmp_path / "a.tar", cast=True)
+    said = r"record 0: dataset 'x' has 1e\+300, which float32 cannot hold"
+    refused(DecodeError, said, source, tmp_path / "a.tfrecord", cast=True)
 
 
 def test_attributes_and_single_values_are_told_of(tmp_path: Path) -> None:

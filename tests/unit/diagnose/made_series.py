@@ -78,6 +78,65 @@ HEALTHY: dict[str, Maker] = {
 }
 
 
+# ---- what a short watch sees: curves by the second
+
+
+def teeth(shortest_s: float, longest_s: float) -> Maker:
+    """A job opens more and more, then closes all of it, and begins again at once."""
+
+    def make(chance: random.Random) -> Curve:
+        base, height, phase = chance.randint(20, 500), chance.randint(20, 800), chance.random()
+        period = chance.uniform(shortest_s, longest_s) / HOUR_S
+        return lambda hours: base + height * ((hours / period + phase) % 1) + chance.randint(0, 4)
+
+    return make
+
+
+def collected(shortest_s: float, longest_s: float) -> Maker:
+    """What the garbage collector closes: each time after another while, and another number."""
+
+    def make(chance: random.Random) -> Curve:
+        base, ends = chance.randint(20, 500), [-chance.uniform(0, longest_s) / HOUR_S]
+        heights = [0]
+
+        def curve(hours: float) -> float:
+            while ends[-1] <= hours:
+                ends.append(ends[-1] + chance.uniform(shortest_s, longest_s) / HOUR_S)
+                heights.append(chance.randint(20, 800))
+            return base + heights[-1] * (hours - ends[-2]) / (ends[-1] - ends[-2])
+
+        return curve
+
+    return make
+
+
+def pool(every_s: float) -> Maker:
+    """Workers of a pool, one more or one less busy every so often: a random walk between none and all."""
+
+    def make(chance: random.Random) -> Curve:
+        base, each, workers = chance.randint(20, 500), chance.randint(1, 6), chance.randint(4, 64)
+        busy, at_s = chance.randint(0, workers), 0.0
+
+        def curve(hours: float) -> float:
+            nonlocal busy, at_s
+            while at_s < hours * HOUR_S:
+                at_s += chance.expovariate(1 / every_s)
+                busy = min(workers, max(0, busy + chance.choice((-1, 1))))
+            return base + each * busy
+
+        return curve
+
+    return make
+
+
+def on_top(per_hour: float, under: Maker) -> Maker:
+    def make(chance: random.Random) -> Curve:
+        curve = under(chance)
+        return lambda hours: curve(hours) + int(per_hour * hours)
+
+    return make
+
+
 def make_samples(curve: Curve, hours: float, every_s: float = EVERY_S, seed: int = 0) -> list[Sample]:
     """At moments that are not quite even, as those of a Watch: an even one would meet a sawtooth at the same tooth."""
     chance = random.Random(seed)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.diagnose.facts import Diagnosis, JobSample, Match, Sample, Structure, Verdict
 from holdfast.diagnose.forecast import count_pipes, eta_s
 from holdfast.diagnose.judge import is_exhausted, judge
+from holdfast.diagnose.sureness import sureness_of
 from holdfast.proc.descriptors import Kind
 
 HOUR_S = 3600.0
@@ -100,11 +101,27 @@ def test_a_trend_alone_is_growing() -> None:
 
 
 def test_a_short_watch_says_so() -> None:
-    found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), match=LIVE)
+    """Since the process was started, a minute ago, it may have grown at this pace."""
+    found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), match=LIVE, uptime_s=60)
     assert found.verdict is Verdict.GROWING
     assert found.evidence[1] == "it was watched for 30 s only: a job under way would look the same"
     assert "idle" not in found.evidence[0]
     assert found.advice[:2] == ("join the workers", "watch it longer before you act: holdfast doctor PID --for 10m")
+
+
+@pytest.mark.parametrize("uptime_s", [None, 3600.0])
+def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | None) -> None:
+    """At this pace it would have begun moments ago: a job under way is likelier than a leak."""
+    found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), uptime_s=uptime_s)
+    assert found.trend is not None
+    assert (found.verdict, found.trend.unclear, found.trend.low) == (Verdict.OK, True, 0)
+    assert found.evidence[0].endswith("in so short a watch a job under way would look the same")
+    sure = sureness_of(found)
+    assert (sure.told, sure.sentence) == (
+        False,
+        "not sure: it rose by 93 in 30 s, as in a job or a leak; a watch of 3 min would settle it",
+    )
+    assert not found.forecasts
 
 
 @pytest.mark.parametrize("per_day", [10_000, 2_000])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_an_exception_commits_what_there_is(tmp_path: Path) -> None:
 
 
 def test_an_exception_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: Pieces) -> None:
+    def fails(*_: Any) -> None:
         raise WriteError("no space")
 
     monkeypatch.setattr(Pieces, "commit", fails)

@@ -51,6 +51,22 @@ def test_what_a_store_refuses(url: str) -> None:
     first.close()
     with pytest.raises(TargetExistsError, match="another process logs as worker 0 too"):
         second.close()
+
+
+def test_columns_are_added_in_a_store_and_fetched(url: str, tmp_path: Path) -> None:
+    with log(url, rank=0) as book:
+        book(0, x=1)
     with log(url, rank=1) as other:
-        with pytest.raises(SchemaError, match="column 'y' is not one of those there"):
-            other(0, y=1)
+        other(0, y=0.5)
+    assert hold.write(f"{url}/run.hold").verify().ok
+    for _ in range(2):
+        out = hold.write(f"{url}/run.hold").fetch(tmp_path / "run.hold")
+        assert out.verify().ok
+    found = {}
+    for folder in (f"{url}/run.hold", str(tmp_path / "run.hold")):
+        with hold.read(folder).shard(None).batch(9).iterate() as batches:
+            found[folder] = [[batch[n].tolist() for n in ("x", "x_present", "y_present")] for batch in batches]
+    assert list(found.values()) == [[[[1, 0], [1, 0], [0, 1]]]] * 2
+    with pytest.raises(SchemaError, match="column 'step' is no such column there"):
+        hold.write(tmp_path / "other", {"z": hold.Int64()})
+        hold.write(f"{url}/run.hold").fetch(tmp_path / "other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
@@ -161,3 +162,29 @@ def test_a_writer_that_does_not_come_back_is_an_error(folder: Path) -> None:
         book.close()
     with pytest.raises(ClosedWriterError):
         book(2, loss=1, tags="")
+
+
+def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With on_error="warn" the rows wait for it, and what has no column there is left out of them."""
+    served = importlib.import_module("holdfast.log.served")
+    monkeypatch.setattr(served, "connect", functools.partial(served.connect, timeout=0.2))
+    with pytest.warns(RuntimeWarning, match="what was logged cannot be written now"):
+        book = log(server=str(folder), rank=0, on_error="warn", every_s=3600)
+    for step in range(3):
+        book(step, loss=step, tags="")
+    with hold.write(folder).server():
+        book.commit()
+        with pytest.warns(RuntimeWarning) as caught:
+            for step in range(3, 6):
+                book(step, loss="x", new=1)
+        assert [str(one.message).partition("out: ")[2].partition(" (")[0] for one in caught] == [
+            "column 'loss': wanted Float32(), got 'x'",
+            "column 'new' is not one of those there",
+            "column 'tags': wanted Bytes(), got nothing, and it cannot be left out without a default",
+        ]
+        book(6, loss=6, tags="")
+        book.close()
+    assert (book.lost, book.left_out, book.rows) == (0, 9, 7)
+    assert repr(rows(folder)) == repr([(0, step, float("nan") if 3 <= step < 6 else float(step)) for step in range(7)])

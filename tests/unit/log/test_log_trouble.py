@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +98,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
         book(1, x=1)  # it is not tried again at every row
         book._not_before_s = 0
         book(2, x=1)
-        assert (book.lost, book.rows) == (2, 1)
-    assert rows(tmp_path / "logs" / "run.hold", "step") == [(2,)]
+        assert (book.lost, book.rows) == (0, 3)
+    assert rows(tmp_path / "logs" / "run.hold", "step") == [(0,), (1,), (2,)]
 
 
 def test_a_commit_that_was_one_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,3 +210,98 @@ def test_it_goes_on_behind_parts_that_were_merged_and_deleted(tmp_path: Path, ki
     target.unlink()
     with pytest.raises(InputError, match="what worker 1 logged went into .*/all.* which is not there any more"):
         log(tmp_path, rank=1, format=kind)
+
+
+# ---- on_error="warn" in a training loop
+
+
+class Hostile:
+    """Nothing can be made of it, and it says so with any error."""
+
+    def __array__(self, *_: Any) -> Any:
+        raise KeyError("no")
+
+    def __repr__(self) -> str:
+        raise KeyError("no")
+
+
+def test_no_value_raises_and_the_rest_of_its_row_is_logged(tmp_path: Path) -> None:
+    import torch
+
+    strange: list[Any] = [
+        object(), Hostile(), 1j, [[1], [2, 3]], np.zeros((0, 2)), "\udc80", 1 << 80, {"a": 1}, lambda: 0, "text", b"",
+        torch.zeros(2, device="meta"), torch.zeros(2, 2).to_sparse(), torch.tensor(1j), torch.tensor([1.0]),
+        np.datetime64(0, "s"),
+    ]  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with log(tmp_path, on_error="warn", every_rows=7) as book:
+            book(0, x=1.0)
+            for step, value in enumerate(strange * 3, 1):
+                book(step, x=value, y=step)
+            for given in ("seven", 1.5, None, 1 << 80):
+                book(given, x=1.0)  # type: ignore[arg-type]
+            book(1000, x=float("nan"), y=None, step=1, worker=2, **{"": 1, "x/y": 1, "\udc80": 1, "y_present": 1})
+            book(1001, x=torch.tensor(2.0), y=3)
+            assert (book.lost, book.left_out, book.rows) == (4, 3 * len(strange) + 6, 3 * len(strange) + 3)
+        book(1002, x=1.0)
+        book.commit()
+        assert book.lost == 5
+    n = 3 * len(strange)
+    assert repr(rows(tmp_path / "run.hold", "step", "x", "x_present", "y", "y_present")) == repr(
+        [
+            (0, 1.0, 1, 0, 0),
+            *((step, np.nan, 0, step, 1) for step in range(1, n + 1)),
+            (1000, np.nan, 1, 0, 0),
+            (1001, 2.0, 1, 3, 1),
+        ]
+    )
+    said = [str(one.message) for one in caught]
+    assert len(said) == len(set(said)) <= len(strange) + 15  # each kind once, not each step
+    assert {one.filename for one in caught} == {__file__}
+    assert any("worker 0: this value is left out: column 'x': no array can be made of this list" in one for one in said)
+    assert any(
+        "this row is not logged: TypeError: 'str' object cannot be interpreted as an integer" in one for one in said
+    )
+    assert any("this row is not logged: worker 0: this log is closed" in one for one in said)
+
+
+@pytest.mark.needs("unshare")
+def test_no_trouble_of_a_disk_raises_or_loses_a_row(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o size=3M none "$0" && exec "$@"'
+    child = Path(__file__).with_name("log_trouble_child.py")
+    command = ["unshare", "-rm", "sh", "-c", mount, str(tmp_path), sys.executable, str(child), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for name, reason in [
+        ("full", "No space left on device"),
+        ("readonly", "Read-only file system"),
+        ("emfile", "Too many open files|no file descriptor"),
+        ("gone", "removed|No such file|gone"),
+    ]:
+        one = found[name]
+        assert re.search(f"worker 0: what was logged cannot be written now: .*({reason})", one["said"][0]), one
+        assert len(one["said"]) <= 3, one["said"]  # of ten steps in trouble
+        assert one["mine"]
+        # What was there went with the folder; all else is there, once.
+        assert (one["steps"], one["lost"]) == ([*range(5 if name == "gone" else 0, 20)], 0), name
+
+
+def test_what_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    hold.write(tmp_path / "run.hold", {"x": hold.Int64()})  # a folder of other data
+    grad = np.zeros(2)
+    with pytest.warns(RuntimeWarning, match="cannot be written now: .*wanted a log, got a folder of other data"):
+        book = log(tmp_path, on_error="warn", every_s=3600)
+    with book:
+        for step in range(3):
+            grad += 1
+            book(step, grad=grad, text="a")
+        shutil.rmtree(tmp_path / "run.hold")
+        book(3, grad=grad, late=1)
+        book.commit()
+        book(4, grad=grad, late=2)
+        assert (book.lost, book.rows) == (0, 5)
+    assert rows(tmp_path / "run.hold", "step", "grad", "late") == [
+        (step, [min(step, 2) + 1.0] * 2, max(step - 2, 0)) for step in range(5)
+    ]

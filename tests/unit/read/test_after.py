@@ -21,9 +21,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> hold.Dataset:
 
 @pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
 @pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("done", [0, 8])
-def test_as_an_iteration_has_it(base: hold.Dataset, remainder: Any, world: int, done: int) -> None:
-    ds = base.shard((world - 1, world), remainder=remainder).batch(4).repeat(2)
+@pytest.mark.parametrize(("done", "skip"), [(0, 0), (8, 0), (0, 5)])
+def test_as_an_iteration_has_it(base: hold.Dataset, remainder: Any, world: int, done: int, skip: int) -> None:
+    ds = base.skip(skip).shard((world - 1, world), remainder=remainder).batch(4).repeat(2)
     with ds.iterate(epoch=5) as it:
         since = it.state_dict() | {"done": done}
         it.load_state_dict(since)

@@ -52,17 +52,19 @@ class Layout:
     batch: int
     remainder: Any
     take: int | None
+    skip: int
 
     def model(self, sequence: list[int], done: int = 0) -> list[list[list[int]]]:
         """Of every rank, its batches: numbers of samples."""
         sequence = sequence[: self.take]
-        last, each = len(sequence), self.world * self.batch
+        last, each, done = len(sequence), self.world * self.batch, max(done, self.skip)
         over = max(0, last - done) % each
         end = max(last, done)
         if over and self.remainder != "keep":
             end = last - over + (each if self.remainder == "pad" else 0)
         # What is behind the last sample begins again with the first.
-        at = [sequence[p] if p < last else sequence[(p - last) % last] for p in range(end)]
+        again = sequence[self.skip :]
+        at = [sequence[p] if p < last else again[(p - last) % len(again)] if again else -1 for p in range(end)]
         return [
             [
                 [at[p] for p in range(start, min(start + each, end)) if p % self.world == rank]
@@ -78,6 +80,7 @@ layouts = st.builds(
     batch=st.sampled_from([1, 3, 16, 50, 1000]),
     remainder=st.sampled_from(["keep", "pad", "drop"]),
     take=st.sampled_from([None, None, 1, 100, 170]),
+    skip=st.sampled_from([0, 0, 5, 64]),
 )
 
 
@@ -173,7 +176,7 @@ def test_what_comes_is_what_the_model_says(
 
     def run(layout: Layout, steps: int | None, state: Any) -> Any:
         """Rank 0 and the last one: of 300 not all are read."""
-        ds = mapped if layout.take is None else mapped.take(layout.take)
+        ds = (mapped if layout.take is None else mapped.take(layout.take)).skip(layout.skip)
         done = 0 if state is None else state["done"]
         want = layout.model(sequence, done)
         for rank in {0, layout.world - 1}:

@@ -113,7 +113,7 @@ class FilesShard:
 
     def _check(self, name: str, column: Column) -> None:
         own = self.schema.get(_key(name, column))
-        if own is not None and (type(column) is not type(own) or isinstance(column, Ragged) or column.shape):
+        if own is not None and (isinstance(column, Ragged) or column.alike() != own):
             raise SchemaError(f"{self.path}: column {name!r} is {own!r} in a list of files, got {column!r}")
         if own is None and (isinstance(column, Ragged) or column.default is None):
             reason = f"there is no {_key(name, column)!r} for column {name!r}"

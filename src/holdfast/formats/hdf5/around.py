@@ -23,7 +23,8 @@ import numpy as np
 from ..._base.placed import write_all
 from ..._native import codec as native
 from ...schema import Schema, Value, check_schema
-from .layout import DTYPES, MARK, key_of, schema_mark
+from ..dtypes import dtype_of
+from .layout import MARK, key_of, schema_mark
 from .sink import Codec, make_dataset
 from .writer import Chunk, Place, Settled, checksums, packings
 
@@ -155,7 +156,7 @@ class AroundWriter:
 
 def _told(name: str, column: Any, packing: tuple[str | None, int]) -> _Told:
     assert isinstance(column, Value)
-    return _Told(key_of(name, column), np.dtype(DTYPES[column.type_name]), column.shape, *packing)
+    return _Told(key_of(name, column), dtype_of(column), column.shape, *packing)
 
 
 # ---- what the library says

@@ -1,6 +1,7 @@
 """How a schema's columns lie in an HDF5 file.
 
-Int64, Float32   a dataset of that type, (rows, *shape): what any reader of HDF5 expects
+Array            a dataset of its dtype, (rows, *shape): what any reader of HDF5 expects. bool is h5py's enumeration
+                 of FALSE and TRUE
 Bytes            a group: `values`, all strings joined as uint8, and `offsets`, int64: where each begins, and where the
                  last ends
 Ragged           a group: `values`, all items joined, and `row_splits`, int64, alike. Where the items are strings or
@@ -24,7 +25,6 @@ from ..schema_json import column_from_json, column_to_json, schema_from_json, sc
 
 MARK = "holdfast"
 _LARGEST_ATTRIBUTE = 60_000
-DTYPES = {"Int64": "<i8", "Float32": "<f4", "Bytes": "u1"}
 
 
 def key_of(name: str, column: Column) -> str:

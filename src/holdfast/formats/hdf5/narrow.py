@@ -7,24 +7,28 @@ from typing import Any
 
 import h5py
 
-from ...schema import Column
+from ...schema import Column, Ragged
+from ..dtypes import dtype_of
 from .layout import MARK, key_of
 from .packed import PackedColumn
 from .shard import HDF5Shard
 
 
 def rounded(shard: HDF5Shard, schema: Mapping[str, Column]) -> Iterator[tuple[str, str]]:
-    """Columns whose numbers have more digits than Float32 does, and the type they have."""
+    """Columns whose numbers have more digits than the column does, and the type they have."""
     for name, column in schema.items():
         key = key_of(name, column)
         if key not in shard._file():
             continue  # it has a default
         dataset = shard._dataset(key)
+        value = column.value if isinstance(column, Ragged) else column
         if isinstance(dataset, PackedColumn):
-            continue  # written by holdfast: it is what its column says
-        inner = h5py.check_vlen_dtype(dataset.dtype)
-        dtype = inner if inner is not None and hasattr(inner, "kind") else dataset.dtype
-        if dtype.kind == "f" and dtype.itemsize > 4:
+            have = dataset.column
+            dtype = dtype_of(have.value if isinstance(have, Ragged) else have)
+        else:
+            inner = h5py.check_vlen_dtype(dataset.dtype)
+            dtype = inner if inner is not None and hasattr(inner, "kind") else dataset.dtype
+        if dtype.kind == "f" and dtype.itemsize > dtype_of(value).itemsize:
             yield name, str(dtype)
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ...schema import Bytes, Column, Ragged, Value
 from ..columns import BytesColumn, ColumnData, RaggedColumn
 from ..gather import gather_rows
-from .layout import DTYPES, marked_column, values_per_row
-from .types import Damaged, Unfit
+from .layout import marked_column, values_per_row
+from .types import Damaged, Unfit, family, in_dtype
 
 _NEAR_ROWS = 256  # rows this near to each other are one read
 
@@ -40,7 +40,7 @@ class PackedColumn:
 
     def check_fit(self, want: Column) -> None:
         have, value = self.column, _value(self.column)
-        same = isinstance(have, Ragged) == isinstance(want, Ragged) and type(_value(want)) is type(value)
+        same = isinstance(have, Ragged) == isinstance(want, Ragged) and family(_value(want)) == family(value)
         if isinstance(have, Ragged) and isinstance(want, Ragged):
             same = same and have.depth == want.depth
         if not same or _value(want).count != value.count:
@@ -48,6 +48,10 @@ class PackedColumn:
 
     def read(self, rows: Sequence[int], want: Column) -> ColumnData:
         self.check_fit(want)
+        found = self._picked(rows, want)
+        return found if isinstance(_value(want), Bytes) else in_dtype(found, _value(want))
+
+    def _picked(self, rows: Sequence[int], want: Column) -> ColumnData:
         if isinstance(rows, range):
             return self._read(rows.start, rows.stop, want)
         if not rows:
@@ -81,8 +85,7 @@ def _read_values(group: h5py.Group, have: Column, want: Column, ends: npt.NDArra
         below = _ends_of(_dataset(inner, name), first * times, last * times)
         return RaggedColumn(_read_values(inner, have.inner, want.inner, below), ends - first)
     value = want.value
-    items = _items(inner, first, last).astype(DTYPES[value.type_name], copy=False)
-    return RaggedColumn(items.reshape(last - first, *value.shape), ends - first)
+    return RaggedColumn(_items(inner, first, last).reshape(last - first, *value.shape), ends - first)
 
 
 def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:

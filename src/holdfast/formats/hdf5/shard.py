@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..._base.dropped import close_dropped
 from ..._base.text import names_there
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
-from ...schema import Bytes, Column, Ragged, Value, check_schema
+from ...schema import Column, Ragged, Value, check_schema, found_in_file
 from ..columns import Batch, ColumnData
 from ..gather import fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
@@ -40,9 +40,10 @@ _LEAVE_OUT = "Leave it out: name the columns you want in a schema"
 class HDF5Shard:
     """Datasets of equal length: a row of each is a sample. A column's key, or name, is its dataset's path.
 
-    Without a schema all datasets with rows are the columns. Numbers become Int64 or Float32 (a float64 is rounded),
-    strings Bytes, variable-length numbers Ragged; Bytes() reads a row of a uint8 dataset as it is. A file that says
-    which schema it was written with (layout.py) has that one.
+    Without a schema all datasets with rows are the columns. Numbers are Array of the dtype that they have in the file,
+    in the machine's byte order; strings are Bytes, variable-length numbers Ragged. Bytes() reads a row of a uint8
+    dataset as it is, and Array another dtype than the file's where every value fits. A file that says which schema it
+    was written with (layout.py) has that one.
     """
 
     seekable = True
@@ -92,8 +93,9 @@ class HDF5Shard:
             names = [key for key, column in keys if _is_needed(column) or self._has(key)]
         else:
             with self._opening("its attribute 'holdfast'"):
-                self._schema = marked_schema(self._file())
-            self._marked = self._schema is not None
+                marked = marked_schema(self._file())
+            self._marked = marked is not None
+            self._schema = None if marked is None else found_in_file(marked)
             names = [_key(name, column) for name, column in (self._schema or {}).items()]
             if not names:
                 self._walk(names)
@@ -221,7 +223,7 @@ class HDF5Shard:
         if self._given is not None:
             return dict(self._given)
         if self._schema is None:
-            self._schema = {name: self._column(name) for name in self._names}
+            self._schema = found_in_file({name: self._column(name) for name in self._names})
         return dict(self._schema)
 
     def _column(self, name: str) -> Column:
@@ -269,7 +271,7 @@ class HDF5Shard:
         except Unfit as error:
             damaged = isinstance(error, Damaged) or (self._marked and self.schema.get(name) == column)
             kind = CorruptError if damaged else DecodeError
-            raise kind(self.path, rows[0] if rows else None, None, f"dataset {key!r} {error}") from None
+            raise kind(self.path, rows[error.row] if rows else None, None, f"dataset {key!r} {error}") from None
         except MemoryError:
             raise
         except Exception as error:
@@ -304,14 +306,7 @@ def _is_needed(column: Column) -> bool:
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:
-    count = int(np.prod(dataset.shape[1:], dtype=np.int64))
-    try:
-        column = column_of(dataset.dtype, dataset.shape[1:])
-    except Unfit:
-        return count * int(dataset.dtype.itemsize)
-    if isinstance(column, (Ragged, Bytes)):
-        return count * int(dataset.dtype.itemsize)
-    return count * (4 if dataset.dtype.kind == "f" else 8)
+    return int(math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
 
 
 def _pick(dataset: h5py.Dataset, rows: Sequence[int]) -> npt.NDArray[Any]:

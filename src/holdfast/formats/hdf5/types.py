@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import SchemaError
-from ...schema import Bytes, Column, Float32, Int64, Ragged, Value
+from ...schema import DTYPES, Array, Bytes, Column, Ragged, Value
 from ..columns import BytesColumn, ColumnData, RaggedColumn
+from ..dtypes import Misfit, cast_column, dtype_of, is_exact
 from ..gather import join_bytes
-
-_KINDS: dict[str, type[Value]] = {"i": Int64, "u": Int64, "b": Int64, "f": Float32, "S": Bytes}
-_INT64_MOST = np.iinfo(np.int64).max
 
 
 class Unfit(ValueError):
-    """A dataset's type or values are not what a column can hold."""
+    """A dataset's type or values are not what a column can hold. `row` is which of those read, if it is one."""
+
+    row = 0
 
 
 class Damaged(Unfit):
@@ -28,13 +28,15 @@ class Damaged(Unfit):
 def column_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
     """The column a dataset of this type, and of this shape behind the first axis, is read as."""
     inner = _listed(dtype)
-    if inner is not None and not shape and _kind(inner) in (Int64, Float32):
-        return Ragged(_KINDS[inner.kind]())
-    kind = None if inner is not None else _kind(dtype)
-    if kind is None:
-        raise Unfit(f"has the type {describe(dtype)}, which no column can hold")
+    name = (dtype if inner is None else inner).newbyteorder("=").name  # a file of either byte order is read
+    if inner is not None and not shape and name in DTYPES:
+        return Ragged(Array(name))
     try:
-        return kind(*shape)
+        if inner is None and (dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None):
+            return Bytes(*shape)
+        if inner is None and name in DTYPES:
+            return Array(name, *shape)
+        raise Unfit(f"has the type {describe(dtype)}, which no column can hold")
     except SchemaError:
         raise Unfit(f"has rows of the shape {shape}, which hold nothing") from None
 
@@ -43,13 +45,6 @@ def _listed(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """What a variable-length list holds; None for all that is none. To h5py a string is one, too."""
     inner = h5py.check_vlen_dtype(dtype)
     return inner if isinstance(inner, np.dtype) else None
-
-
-def _kind(dtype: np.dtype[Any]) -> type[Value] | None:
-    if h5py.check_string_dtype(dtype) is not None:
-        return Bytes
-    kind = _KINDS.get(dtype.kind)
-    return None if kind is Float32 and dtype.itemsize > 8 else kind
 
 
 def describe(dtype: np.dtype[Any]) -> str:
@@ -64,18 +59,31 @@ def describe(dtype: np.dtype[Any]) -> str:
 
 
 def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Whether a dataset can be read as this column; Unfit says what was wanted and what is there."""
+    """Whether a dataset can be read as this column; Unfit says what was wanted and what is there.
+
+    Integers can be read as any other integers, and floats as other floats: the column says which. Values that do not
+    fit are refused when they are read.
+    """
     if _is_raw(column, dtype):
         return
     found = column_of(dtype, shape)
     want, got = _value(column), _value(found)
-    if isinstance(column, Ragged) != isinstance(found, Ragged) or type(want) is not type(got):
+    # A metric of a log may have begun as an int: a whole number is a float, too, where that has room for it.
+    widens = family(got) == "integers" and isinstance(want, Array) and want.dtype == "float64"
+    if isinstance(column, Ragged) != isinstance(found, Ragged) or not (widens or family(want) == family(got)):
         raise Unfit(f"holds {found!r}, wanted {column!r}")
     if isinstance(column, Ragged):
         if column.depth > 1:
             raise Unfit(f"holds {found!r}, wanted {column!r}: lists of lists cannot be read")
     elif want.count != got.count:
         raise Unfit(f"holds {found!r}, wanted {column!r}: {want.count:,} values a row, got {got.count:,}")
+
+
+def family(value: Value) -> str:
+    """Returns what columns must have in common for one to be read as the other: strings, integers or floats."""
+    if isinstance(value, Bytes):
+        return "strings"
+    return "floats" if dtype_of(value).kind == "f" else "integers"
 
 
 def _value(column: Column) -> Value:
@@ -93,7 +101,7 @@ def as_column(raw: npt.NDArray[Any], column: Column) -> ColumnData:
     if isinstance(column, Ragged):
         return _as_lists(raw, column)
     if not isinstance(column, Bytes):
-        return _as_numbers(raw, column).reshape(len(raw), *column.shape)
+        return in_dtype(raw.reshape(len(raw), *column.shape), column)
     if raw.dtype == np.uint8:
         each = raw[0].size if len(raw) else 0
         return BytesColumn(np.ascontiguousarray(raw).reshape(-1), np.arange(len(raw) + 1, dtype=np.int64) * each)
@@ -106,7 +114,7 @@ def _bytes(item: Any) -> bytes:
     return item.encode("utf-8", "surrogateescape") if isinstance(item, str) else bytes(item)
 
 
-def _as_lists(raw: npt.NDArray[Any], column: Ragged) -> RaggedColumn:
+def _as_lists(raw: npt.NDArray[Any], column: Ragged) -> ColumnData:
     value = column.value
     splits = np.zeros(len(raw) + 1, np.int64)
     sizes = np.fromiter((len(item) for item in raw), np.int64, len(raw))
@@ -116,18 +124,15 @@ def _as_lists(raw: npt.NDArray[Any], column: Ragged) -> RaggedColumn:
         raise Unfit(f"wanted lists of a multiple of {value.count} values, got {sizes[at]:,} (row {at:,} of these)")
     np.cumsum(sizes // value.count, out=splits[1:])
     parts = [np.asarray(item) for item in raw if len(item)]
-    dtype = np.int64 if isinstance(value, Int64) else np.float32
-    joined = _as_numbers(np.concatenate(parts), value) if parts else np.zeros(0, dtype)
-    return RaggedColumn(joined.reshape(-1, *value.shape), splits)
+    joined: npt.NDArray[Any] = np.concatenate(parts) if parts else np.zeros(0, dtype_of(value))
+    return in_dtype(RaggedColumn(joined.reshape(-1, *value.shape), splits), value)
 
 
-def _as_numbers(raw: npt.NDArray[Any], value: Value) -> npt.NDArray[Any]:
-    if isinstance(value, Int64):
-        if raw.dtype.kind == "u" and raw.dtype.itemsize == 8 and raw.size and int(raw.max()) > _INT64_MOST:
-            raise Unfit(f"has {int(raw.max()):,}, which is more than Int64 can hold")
-        return raw.astype(np.int64, copy=False)
-    with np.errstate(over="ignore"):
-        cast = raw.astype(np.float32, copy=False)
-    if raw.dtype.itemsize > 4 and not np.array_equal(np.isfinite(cast), np.isfinite(raw)):
-        raise Unfit("has values that are more than Float32 can hold")
-    return cast
+def in_dtype(found: ColumnData, value: Value) -> ColumnData:
+    """Casts what a file has to the column's dtype; Unfit: a value does not fit it."""
+    try:
+        return cast_column(found, dtype_of(value), exact=is_exact(value))
+    except Misfit as error:
+        unfit = Unfit(f"has {error.what}")
+        unfit.row = error.row
+        raise unfit from None

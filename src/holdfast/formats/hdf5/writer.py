@@ -15,9 +15,10 @@ from ..._base.atomic import close_synced
 from ..._native import codec as native
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
+from ..dtypes import dtype_of
 from .filters import PACKAGE, ZSTD, has_filter
 from .joined_crc import join
-from .layout import DTYPES, MARK, check_keys, column_mark, is_packed, key_of, schema_mark
+from .layout import MARK, check_keys, column_mark, is_packed, key_of, schema_mark
 from .sink import ChunkSink, Codec, check_codec
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
@@ -192,7 +193,7 @@ class _ColumnSinks:
             self._values(inside, "values", Bytes(), None)
 
     def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
-        dtype = np.dtype(DTYPES[value.type_name])
+        dtype = dtype_of(value)
         chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
         sink = ChunkSink(group, name, dtype, value.shape, chunk, self._packing)
         self.sinks.append(sink)
@@ -238,7 +239,7 @@ def _row_bytes(column: Column) -> int:
     """Of what has a row each; of a packed column that is an end."""
     if isinstance(column, Ragged) or is_packed(column):
         return 8
-    return np.dtype(DTYPES[column.type_name]).itemsize * column.count
+    return dtype_of(column).itemsize * column.count
 
 
 def checksums(

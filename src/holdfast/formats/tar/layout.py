@@ -1,9 +1,9 @@
 """How a schema's columns lie in a tar: a member for each column of each sample.
 
 Bytes            NAME       the bytes as they are
-Int64            NAME.cls   the number as text, as WebDataset has labels
-Float32, shapes,
-Ragged of both   NAME.npy   numpy's own format
+Int64()          NAME.cls   the number as text, as WebDataset has labels
+Array, Ragged
+of it            NAME.npy   numpy's own format
 Bytes(n), Ragged
 of strings, lists
 of lists         NAME.npz   `values`, all joined; `offsets`, where each string begins and the last ends; `row_splits`,
@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable
 
 from ...errors import SchemaError
-from ...schema import Bytes, Column, Int64, Ragged, Schema
+from ...schema import Bytes, Column, Int64, Ragged, Schema, Value
 from ..schema_json import schema_from_json, schema_to_json
 from .headers import BLOCK_BYTES, BadHeader, name_in, number_in
 
@@ -43,12 +43,17 @@ def is_nested(column: Column) -> bool:
     return isinstance(column, Bytes) and bool(column.shape)
 
 
+def is_label(column: Column) -> bool:
+    """Whether a sample's value is one number that is written as text."""
+    return isinstance(column, Value) and column.alike() == Int64()
+
+
 def suffix_of(column: Column) -> str:
     if is_nested(column):
         return ".npz"
     if isinstance(column, Bytes):
         return ""
-    return ".cls" if isinstance(column, Int64) and not column.shape else ".npy"
+    return ".cls" if is_label(column) else ".npy"
 
 
 def extensions_of(schema: Schema) -> dict[str, str]:
@@ -61,7 +66,8 @@ def extensions_of(schema: Schema) -> dict[str, str]:
         suffix, tries = suffix_of(column), 1
         if not suffix and base.endswith("__"):  # behind a key that begins so, it would be no sample's member
             base = base.rstrip("_.") or "column"
-        extension = base + suffix
+        # A column that came from `x.npy` goes there again.
+        extension = base if suffix and f".{base}".endswith(suffix) else base + suffix
         while extension in found.values():
             tries += 1
             extension = f"{base}_{tries}{suffix}"

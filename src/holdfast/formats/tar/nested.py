@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schema import Bytes, Float32, Ragged, Value
+from ...schema import Bytes, Ragged, Value
 from ..columns import BytesColumn, ColumnData, Ints, RaggedColumn
+from ..dtypes import dtype_of
 from .numbers import Unfit, read_npy
 
 Array = npt.NDArray[Any]
@@ -42,8 +43,7 @@ def nested_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData:
         joined: Any = BytesColumn(_join([row[0] for row in rows], np.uint8), _ends([row[1] for row in rows]), per_item)
         counts = [(len(row[1]) - 1) // value.count for row in rows]
     else:
-        kind = np.float32 if isinstance(value, Float32) else np.int64
-        joined = _join([row[0] for row in rows], kind).reshape(-1, *value.shape)
+        joined = _join([row[0] for row in rows], dtype_of(value)).reshape(-1, *value.shape)
         counts = [len(row[0]) for row in rows]
     if not isinstance(column, Ragged):
         return joined  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ def _values(arrays: dict[str, Array], value: Value) -> tuple[Array, int]:
         if found.dtype != np.uint8 or found.ndim != 1:
             raise ValueError(f"wanted values of uint8, got {found.dtype} of shape {found.shape}")
         return found, len(found)
-    kind = np.dtype(np.float32 if isinstance(value, Float32) else np.int64)
+    kind = dtype_of(value)
     shaped = found.shape[1:] == value.shape or not found.size
     if (found.dtype != kind and found.size) or found.ndim < 1 or not shaped:
         raise ValueError(f"wanted values of {kind} and shape {value.shape}, got {found.dtype} of {found.shape[1:]}")

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schema import Int64, Ragged, Value
+from ...errors import SchemaError
+from ...schema import DTYPES, Bytes, Column, Ragged, Value
+from ...schema import Array as ArrayColumn
 from ..columns import ColumnData, RaggedColumn
+from ..dtypes import cast, cast_column, dtype_of, is_exact
 
+HEAD_BYTES = 1024  # a .npy's header is 128 for nearly all; a longer one is a record of many fields
 _NPY_MAGIC = b"\x93NUMPY"
 _KEPT_BYTES = 512
 Array = npt.NDArray[Any]
@@ -40,7 +44,7 @@ def numbers_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData
         if quick is not None:
             return quick
         rows = [_each(i, item, column) for i, item in enumerate(items)]
-        return np.stack(rows) if rows else np.zeros((0, *value.shape), _dtype(value))
+        return np.stack(rows) if rows else np.zeros((0, *value.shape), dtype_of(value))
     lists = [_each(i, item, column) for i, item in enumerate(items)]
     if column.depth == 1:
         return _ragged(lists, value)
@@ -51,7 +55,7 @@ def _same_npy(items: Sequence[bytes], value: Value) -> Array | None:
     """Arrays of one type and shape, as a writer makes them, all at once; None where one is otherwise."""
     if not items or not items[0].startswith(_NPY_MAGIC):
         return None
-    size, start = len(items[0]), len(items[0]) - value.count * np.dtype(_dtype(value)).itemsize
+    size, start = len(items[0]), len(items[0]) - value.count * dtype_of(value).itemsize
     head = items[0][: max(start, 0)]
     if start <= 0 or any(len(item) != size or not item.startswith(head) for item in items):
         return None
@@ -59,7 +63,7 @@ def _same_npy(items: Sequence[bytes], value: Value) -> Array | None:
         shape, fortran, dtype, at = _npy_header(bytes(head))
     except ValueError:
         return None
-    if (shape, fortran, dtype, at) != (value.shape, False, np.dtype(_dtype(value)), start):
+    if (shape, fortran, dtype, at) != (value.shape, False, dtype_of(value), start):
         return None
     table = np.frombuffer(b"".join(items), np.uint8).reshape(len(items), size)
     return np.ascontiguousarray(table[:, start:]).view(dtype).reshape(len(items), *shape)
@@ -70,9 +74,9 @@ def _quick(items: Sequence[bytes], value: Value) -> Array | None:
     if any(b"_" in item for item in items):  # Python takes 1_000 for a number
         return None
     try:
-        if isinstance(value, Int64):
-            return np.array([int(item) for item in items], np.int64)
-        return _as_float32(np.array([float(item) for item in items], np.float64))
+        if _is_float(value):
+            return cast(np.array([float(item) for item in items], np.float64), dtype_of(value))
+        return cast(np.array([int(item) for item in items]), dtype_of(value)) if items else None
     except (ValueError, OverflowError):
         return None
 
@@ -81,11 +85,12 @@ def _each(place: int, item: bytes, column: Value | Ragged) -> Any:
     value = column.value if isinstance(column, Ragged) else column
     try:
         found = _parse(item, value)
+        exact = is_exact(value) and item.startswith(_NPY_MAGIC)  # text has no dtype that could be rounded
         if not isinstance(column, Ragged):
-            return _shaped(_cast(found, value), value)
+            return _shaped(_cast(found, value, exact), value)
         if column.depth == 1:
-            return _listed(_cast(found, value), value)
-        return [_listed(_cast(one, value), value) for one in _lists_in(found)]
+            return _listed(_cast(found, value, exact), value)
+        return [_listed(_cast(one, value, exact), value) for one in _lists_in(found)]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         text = str(error) if not isinstance(error, RecursionError) else "lists too deep in each other"
         raise Unfit(place, f"{text}; it begins with {item[:40]!r}") from None
@@ -107,11 +112,10 @@ def _parse(item: bytes, value: Value) -> Any:
     if b"_" in text:
         raise ValueError("wanted numbers")
     parts = text.replace(b",", b" ").split()
-    kind = "whole numbers" if isinstance(value, Int64) else "numbers"
     try:
-        return np.array([int(part) for part in parts] if isinstance(value, Int64) else [*map(float, parts)])
+        return np.array([*map(float, parts)] if _is_float(value) else [int(part) for part in parts])
     except ValueError:
-        raise ValueError(f"wanted {kind}") from None
+        raise ValueError("wanted numbers" if _is_float(value) else "wanted whole numbers") from None
 
 
 def read_npy(item: bytes) -> Array:
@@ -119,11 +123,33 @@ def read_npy(item: bytes) -> Array:
     length = int.from_bytes(item[8:10], "little") + 10 if item[6:7] == b"\1" else len(item)
     shape, fortran, dtype, at = _npy_header(bytes(item[:length]))
     data = item[at:]
-    if dtype.kind not in "iuf":
+    if dtype.kind not in "biuf":
         raise ValueError(f"wanted numbers, got .npy of {dtype}")
     if min(shape, default=0) < 0 or len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f".npy of {dtype} and shape {shape} has {len(data):,} bytes of data")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def npy_column(heads: Sequence[bytes]) -> Column:
+    """Returns the column for .npy members that begin like this: Bytes() where their types differ, or are none of ours.
+
+    Arrays whose first size alone differs are lists.
+    """
+    dtypes, shapes = set[str](), set[tuple[int, ...]]()
+    try:
+        for head in heads:
+            length = int.from_bytes(head[8:10], "little") + 10 if head[6:7] == b"\1" else len(head)
+            shape, _, dtype, _ = _npy_header(head[:length])
+            dtypes.add(dtype.newbyteorder("=").name)
+            shapes.add(shape)
+        inner = {shape[1:] for shape in shapes if shape}
+        if len(dtypes) == 1 and dtypes < {*DTYPES} and len(shapes) == 1 and 0 not in min(shapes):
+            return ArrayColumn(min(dtypes), min(shapes))
+        if len(dtypes) == 1 and dtypes < {*DTYPES} and len(inner) == 1 and () not in shapes:
+            return Ragged(ArrayColumn(min(dtypes), min(inner)))
+    except (ValueError, SchemaError):
+        pass  # a damaged header, or a size of 0 inside
+    return Bytes()
 
 
 def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -145,25 +171,18 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
 _kept_header = lru_cache(1024)(_parse_header)
 
 
-def _cast(found: Any, value: Value) -> Array:
+def _cast(found: Any, value: Value, exact: bool) -> Any:
     array = found if isinstance(found, np.ndarray) else np.array(found)  # lists of unequal lengths are a ValueError
     if not array.size:
-        return array.astype(_dtype(value))
-    if isinstance(value, Int64):
-        if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max):
-            raise ValueError("wanted whole numbers of 64 bits")
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iuf":
-        raise ValueError("wanted numbers")
-    return _as_float32(array)
+        return array.astype(dtype_of(value))
+    is_truth = array.dtype.kind == "b" and not isinstance(found, np.ndarray) and dtype_of(value).kind != "b"
+    if array.dtype.kind not in ("iuf" if _is_float(value) else "biu") or is_truth:  # JSON's true is no number
+        raise ValueError("wanted numbers" if _is_float(value) else "wanted whole numbers")
+    return cast_column(array, dtype_of(value), exact=exact)
 
 
-def _as_float32(array: Array) -> Array:
-    with np.errstate(over="ignore"):
-        cast = array.astype(np.float32)
-    if not np.array_equal(np.isfinite(cast), np.isfinite(array)):
-        raise ValueError("wanted numbers that Float32 can hold")
-    return cast
+def _is_float(value: Value) -> bool:
+    return dtype_of(value).kind == "f"
 
 
 def _shaped(array: Array, value: Value) -> Array:
@@ -184,7 +203,7 @@ def _listed(array: Array, value: Value) -> Array:
 
 
 def _ragged(lists: Sequence[Array], value: Value) -> RaggedColumn:
-    joined = np.concatenate(lists) if lists else np.zeros((0, *value.shape), _dtype(value))
+    joined = np.concatenate(lists) if lists else np.zeros((0, *value.shape), dtype_of(value))
     return RaggedColumn(joined, _splits([len(one) for one in lists]))
 
 
@@ -192,7 +211,3 @@ def _splits(sizes: list[int]) -> npt.NDArray[np.int64]:
     splits = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=splits[1:])
     return splits
-
-
-def _dtype(value: Value) -> type[np.int64 | np.float32]:
-    return np.int64 if isinstance(value, Int64) else np.float32

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
 
 from ..._base.text import names_there
 from ...errors import CorruptError, DecodeError, SchemaError
-from ...schema import Bytes, Column, Ragged, check_schema
+from ...schema import Bytes, Column, Ragged, check_schema, found_in_file
 from ..columns import Batch, BytesColumn, ColumnData, Ints
 from ..gather import default_bytes, fill
 from ..shard import GivenSchema, Rows, check_rows, check_run
@@ -19,7 +20,7 @@ from .headers import BLOCK_BYTES
 from .index import build_index, find_index, headers_of
 from .layout import KEY, is_nested, marked_schema
 from .nested import nested_column
-from .numbers import Unfit, numbers_column
+from .numbers import HEAD_BYTES, Unfit, npy_column, numbers_column
 from .source import PlainBytes, packing_of, unpack
 
 _FIRST = 100  # samples that are looked at for the schema
@@ -29,9 +30,10 @@ _Parse = Callable[[list[bytes], Column], ColumnData]
 class TarShard:
     """Members by extension: `Bytes(key="jpg")` is what `<key>.jpg` holds, `key="jpg;png"` the first that is there.
 
-    Without a schema every extension of the first samples is a Bytes column, and `__key__` is the sample's key. Int64
-    and Float32 columns, also Ragged, read members that hold numbers as text, JSON lists or .npy; lists of strings and
-    lists of lists are in .npz members. A tar that says which schema it was written with (layout.py) has that one.
+    Without a schema every extension of the first samples is a column: .npy members are Array of their dtype and shape,
+    or Ragged where their first size differs, all others Bytes; and `__key__` is the sample's key. Array columns, also
+    Ragged, read members that hold numbers as text, JSON lists or .npy; lists of strings and lists of lists are in .npz
+    members. A tar that says which schema it was written with (layout.py) has that one.
 
     A plain tar holds one descriptor. A packed one (gzip, bzip2, xz) holds none and is unpacked from its start for every
     read: read it whole.
@@ -60,6 +62,7 @@ class TarShard:
                 self._index = build_index(source)
             with unpack(self.path, self._packing) as source:
                 self._marked = marked_schema(source.read_at)
+        self._schema: dict[str, Column] | None = None
         self._kinds = {name: kind for kind, name in enumerate(self._index.extensions)}
         blocks = self._index.sizes + 2 * BLOCK_BYTES - 1
         self._ends = np.concatenate([[0], np.cumsum(blocks // BLOCK_BYTES * BLOCK_BYTES)])
@@ -69,11 +72,24 @@ class TarShard:
 
     @property
     def schema(self) -> dict[str, Column]:
-        if self._marked is not None:
-            return dict(self._marked)
-        first = self._index.kinds[: self._index.first[min(len(self), _FIRST)]]
-        names = [KEY, *(self._index.extensions[kind] for kind in np.unique(first))]
-        return {name: Bytes() for name in names}
+        if self._schema is None:
+            self._schema = found_in_file(self.look(_FIRST) if self._marked is None else self._marked)
+        return dict(self._schema)
+
+    def look(self, samples: int) -> dict[str, Column]:
+        """Returns the columns that the first samples show: .npy members in their dtype, all others as Bytes."""
+        first = self._index.kinds[: self._index.first[min(len(self), samples)]]
+        names = {KEY: Bytes()} | {self._index.extensions[kind]: Bytes() for kind in np.unique(first)}
+        return {name: self._npy_column(name, first) if _is_npy(name) else column for name, column in names.items()}
+
+    def _npy_column(self, name: str, kinds: Ints) -> Column:
+        members = np.flatnonzero(kinds == self._kinds[name])
+        samples = int(np.searchsorted(self._index.first, len(kinds)))
+        with unpack(self.path, self._packing) if self._file is None else nullcontext(self._file) as source:
+            places = zip(self._index.offsets[members].tolist(), self._index.sizes[members].tolist(), strict=True)
+            column = npy_column([source.read_at(offset, min(size, HEAD_BYTES)) for offset, size in places])
+        # A sample without the member would be an empty list, which nobody said.
+        return Bytes() if isinstance(column, Ragged) and len(members) < samples else column
 
     @property
     def marked(self) -> bool:
@@ -180,7 +196,8 @@ class TarShard:
         except Unfit as error:
             row = int(rows[error.place])
             reason = f"sample {self._index.key(row)!r}, column {name!r}: {error.reason}"
-            raise DecodeError(self.path, row, None, reason) from None
+            hint = "" if self.marked else "A schema says how to read it; Bytes() takes any member as it is"
+            raise DecodeError(self.path, row, None, reason, hint) from None
 
     def _keys(self, rows: Ints) -> BytesColumn:
         keys = self._index.keys
@@ -232,6 +249,10 @@ class TarShard:
 
 def _key(name: str, column: Column) -> str:
     return name if column.key is None else column.key
+
+
+def _is_npy(extension: str) -> bool:
+    return extension == "npy" or extension.endswith(".npy")
 
 
 def _is_npz(key: str) -> bool:

@@ -16,11 +16,12 @@ from ..._base.atomic import PartialFile
 from ..._base.fork import tell_after_fork
 from ..._native import codec
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError
-from ...schema import Bytes, Column, Float32, Int64, Ragged, Value, check_schema
+from ...schema import Bytes, Column, Ragged, Value, check_schema
+from ..dtypes import dtype_of
 from ..tfrecord.encoding import buffers_of
 from ..tfrecord.manifest import FileEntry
 from .blocks import END, header_of, padding
-from .layout import KEY, MARK, extensions_of, is_key, is_nested, mark_of
+from .layout import KEY, MARK, extensions_of, is_key, is_label, is_nested, mark_of
 from .nested import pack
 from .walk import parts_of
 
@@ -182,7 +183,7 @@ def _encoder_of(column: Column) -> _Encoder:
         return _strings
     if isinstance(column, Ragged):
         return lambda parts, rows: _lists(parts, rows, column.value)
-    if isinstance(column, Int64) and not column.shape:
+    if is_label(column):
         return _labels
     return lambda parts, rows: _arrays(parts, rows, column)
 
@@ -197,7 +198,7 @@ def _labels(parts: Any, rows: int) -> Iterator[Payload]:
 
 
 def _arrays(parts: Any, rows: int, value: Value) -> Iterator[Payload]:
-    head = npy_head(_dtype(value), value.shape)
+    head = npy_head(dtype_of(value).str, value.shape)
     return (head + row.tobytes() for row in parts[0].reshape(rows, *value.shape))
 
 
@@ -205,7 +206,7 @@ def _lists(parts: Any, rows: int, value: Value) -> Iterator[Payload]:
     items, splits = parts[0].reshape(-1, *value.shape), parts[3].tolist()
     for i in range(rows):
         row = items[splits[i] : splits[i + 1]]
-        yield npy_head(_dtype(value), row.shape) + row.tobytes()
+        yield npy_head(dtype_of(value).str, row.shape) + row.tobytes()
 
 
 def _nested(parts: Any, rows: int, column: Column) -> Iterator[Payload]:
@@ -226,10 +227,6 @@ def _nested(parts: Any, rows: int, column: Column) -> Iterator[Payload]:
         else:
             arrays["values"] = values.reshape(-1, *value.shape)[low:high]
         yield pack(arrays)
-
-
-def _dtype(value: Value) -> str:
-    return "<f4" if isinstance(value, Float32) else "<i8"
 
 
 @lru_cache(4096)

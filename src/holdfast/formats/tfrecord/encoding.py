@@ -1,4 +1,8 @@
-"""Between a schema's columns and the codec's buffers."""
+"""Between a schema's columns and the codec's buffers.
+
+A TFRecord has integers of 64 bits, floats of 32 and byte strings. Numbers of other dtypes are stored as one of the
+first two, and are cast back when they are read with the same schema; a value that does not survive that is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ import numpy as np
 from ..._base.text import names_there
 from ..._native import codec
 from ...errors import SchemaError
-from ...schema import Bytes, Column, Float32, Int64, Ragged, Schema, Value
+from ...schema import Bytes, Column, Ragged, Schema, Value
 from ..columns import Batch, BytesColumn, ColumnData, LentBytesColumn, RaggedColumn
+from ..dtypes import Misfit, cast, cast_column, dtype_of
+from ..gather import default_numbers
 
-KINDS: dict[type[Value], int] = {Bytes: codec.BYTES, Float32: codec.FLOAT32, Int64: codec.INT64}
 KIND_NAMES = {codec.NONE: "nothing", codec.BYTES: "bytes", codec.FLOAT32: "floats", codec.INT64: "integers"}
 DTYPES: dict[int, np.dtype[Any]] = {
     codec.BYTES: np.dtype(np.uint8),
@@ -27,7 +32,20 @@ def value_of(column: Column) -> Value:
 
 
 def kind_of(column: Column) -> int:
-    return KINDS[type(value_of(column))]
+    value = value_of(column)
+    if isinstance(value, Bytes):
+        return codec.BYTES
+    return codec.FLOAT32 if dtype_of(value).kind == "f" else codec.INT64
+
+
+def stored_as(column: Column) -> np.dtype[Any]:
+    """Returns the dtype of a column's values in a TFRecord."""
+    return DTYPES[kind_of(column)]
+
+
+def is_cast(column: Column) -> bool:
+    """Whether a TFRecord has another dtype for the column's values."""
+    return stored_as(column) != dtype_of(value_of(column))
 
 
 def lendable(column: Column) -> bool:
@@ -57,18 +75,10 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
         if len(texts) != value.count or not all(isinstance(item, (bytes, bytearray)) for item in texts):
             raise SchemaError(f"column {name!r}: wanted a default of {value.count} bytes, got {value.default!r}")
         return [bytes(item) for item in texts]
-    dtype = DTYPES[KINDS[type(value)]]
     try:
-        array = np.asarray(value.default)
-        if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind not in "iub":
-            raise ValueError(f"{array.dtype} is not {dtype}")
-        with np.errstate(over="ignore"):
-            cast = array.astype(dtype)
-        if not np.array_equal(np.isfinite(cast), np.isfinite(array)) or (dtype.kind == "i" and (cast != array).any()):
-            raise ValueError("it is out of range")
-        return np.broadcast_to(cast, value.shape).tobytes()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit {value!r}: {error}") from None
+        return cast(default_numbers(name, value), stored_as(value), exact=True).tobytes()
+    except Misfit as error:
+        raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit a TFRecord: {error}") from None
 
 
 # ---- reading: buffers -> columns
@@ -82,17 +92,38 @@ def batch_maker(schema: Schema, lend: bool = False) -> Callable[[Sequence[codec.
 
     Everything that follows from the schema is settled once: this runs for every few hundred rows.
     """
-    makers = [(name, _lent_maker if lend and lendable(c) else _column_maker(c)) for name, c in schema.items()]
+    makers = [(name, _reader_of(name, c, lend)) for name, c in schema.items()]
     return lambda taken, lent: {name: make(parts, lent) for (name, make), parts in zip(makers, taken, strict=True)}
+
+
+def _reader_of(name: str, column: Column, lend: bool) -> Maker:
+    if lend and lendable(column):
+        return _lent_maker
+    make, dtype = _column_maker(column, stored_as(column)), dtype_of(value_of(column))
+    if not is_cast(column):
+        return make
+
+    def make_and_cast(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
+        try:
+            return cast_column(make(parts, lent), dtype, exact=True)
+        except Misfit as error:
+            raise Misfit(error.row, f"{error.what}, in column {name!r}") from None
+
+    return make_and_cast
+
+
+def column_from(column: Column, parts: codec.ColumnBuffers) -> ColumnData:
+    """Makes a column of buffers that hold the column's own dtype, as buffers_of gives them."""
+    return _column_maker(column, dtype_of(value_of(column)))(parts, None)
 
 
 def _lent_maker(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
     return LentBytesColumn(np.frombuffer(lent, np.uint8), np.frombuffer(parts[0], np.int64).reshape(-1, 2))
 
 
-def _column_maker(column: Column) -> Maker:
+def _column_maker(column: Column, dtype: np.dtype[Any]) -> Maker:
     value = value_of(column)
-    make = _bytes_maker(value) if isinstance(value, Bytes) else _array_maker(value)
+    make = _bytes_maker(value) if isinstance(value, Bytes) else _array_maker(value, dtype)
     if not isinstance(column, Ragged):
         return make
     frombuffer, int64 = np.frombuffer, np.dtype(np.int64)
@@ -103,8 +134,8 @@ def _column_maker(column: Column) -> Maker:
     )
 
 
-def _array_maker(value: Value) -> Maker:
-    frombuffer, dtype, shape = np.frombuffer, DTYPES[KINDS[type(value)]], (-1, *value.shape)
+def _array_maker(value: Value, dtype: np.dtype[Any]) -> Maker:
+    frombuffer, shape = np.frombuffer, (-1, *value.shape)
     if not value.shape:
         return lambda parts, _: frombuffer(parts[0], dtype)
     return lambda parts, _: frombuffer(parts[0], dtype).reshape(shape)
@@ -120,7 +151,10 @@ def _bytes_maker(value: Bytes) -> Maker:
 
 
 def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.ColumnBuffers], int]:
-    """A batch's columns in the codec's layout, and how many rows it has. Arrays that fit are not copied."""
+    """A batch's columns in the codec's layout, each in its own dtype, and how many rows it has.
+
+    Arrays that fit are not copied. Integers are checked, floats rounded to the column's dtype.
+    """
     missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
     if missing or unknown:
         wrong = [f"missing {missing}"] * bool(missing) + [f"unknown {unknown}"] * bool(unknown)
@@ -130,6 +164,8 @@ def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.C
     for name, column in schema.items():
         try:
             parts, counts[name] = _buffers_of_column(column, columns[name])
+        except Misfit as error:
+            raise SchemaError(f"column {name!r}: wanted {column!r}, {error} (row {error.row:,} of these)") from None
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # the last: a tensor with a gradient
             raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
         buffers.append(parts)
@@ -143,11 +179,13 @@ def _buffers_of_column(column: Column, data: Any) -> tuple[codec.ColumnBuffers, 
         (values, ends), rows = _values_of(column, data)
         return (values, ends, None, None), rows
     data, splits = _split(data)
-    if not isinstance(column.inner, Ragged):
-        (values, ends), _ = _values_of(column.inner, data)
-        return (values, ends, None, splits), len(splits) - 1
-    data, steps = _split(data)
-    (values, ends), _ = _values_of(column.value, data)
+    steps = None
+    try:
+        if isinstance(column.inner, Ragged):
+            data, steps = _split(data)
+        (values, ends), _ = _values_of(column.value, data)
+    except Misfit as error:
+        raise (error if steps is None else error.of_list(steps)).of_list(splits) from None
     return (values, ends, steps, splits), len(splits) - 1
 
 
@@ -170,17 +208,25 @@ def _split(data: Any) -> tuple[Any, Any]:
 def _values_of(value: Value, data: Any) -> tuple[tuple[Any, Any], int]:
     if isinstance(value, Bytes):
         return _bytes_of(value, data)
-    dtype = DTYPES[KINDS[type(value)]]
-    array = np.asarray(data)
+    dtype = dtype_of(value)
+    array = as_array(data, dtype)
     if array.size == 0:
         array = array.astype(dtype).reshape(0, *value.shape)
-    if array.dtype.kind not in "iubf" or (dtype.kind == "i" and array.dtype.kind == "f"):
+    if array.dtype.kind not in "iubf" or (dtype.kind != "f" and array.dtype.kind == "f"):
         raise TypeError(f"got {array.dtype} values")
     if array.shape[1:] != value.shape:
         raise ValueError(f"got items of shape {array.shape[1:]}")
-    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max and dtype.kind == "i":
-        raise OverflowError("got a number above 2^63 - 1")
-    return (np.ascontiguousarray(array, dtype), None), len(array)
+    return (np.ascontiguousarray(cast(array, dtype)), None), len(array)
+
+
+def as_array(data: Any, dtype: np.dtype[Any]) -> Any:
+    """Returns the data as an array of the type they have. Of Python's integers beyond int64 numpy may make floats."""
+    array = np.asarray(data)
+    if dtype == np.uint64 and array.dtype.kind in "fO" and not hasattr(data, "dtype"):
+        objects = np.array(data, object)
+        if all(isinstance(one, int) for one in objects.reshape(-1)):
+            return objects.astype(np.uint64)
+    return array
 
 
 def _bytes_of(value: Bytes, data: Any) -> tuple[tuple[Any, Any], int]:
@@ -208,3 +254,28 @@ def _as_bytes(item: Any) -> bytes | bytearray:
     if isinstance(item, memoryview):
         return item.tobytes()
     raise TypeError(f"got {type(item).__name__} where bytes were due")
+
+
+# ---- writing: buffers -> what a TFRecord can have
+
+
+def stored_buffers(schema: Schema, buffers: list[codec.ColumnBuffers], first: int) -> list[codec.ColumnBuffers]:
+    """Returns the buffers with the values that a TFRecord has. `first` is the number of their first sample.
+
+    Raises SchemaError for a value that would not be the same when it is read again.
+    """
+    found = list(buffers)
+    for number, (name, column) in enumerate(schema.items()):
+        if is_cast(column):
+            values, ends, steps, splits = buffers[number]
+            count = value_of(column).count
+            try:
+                stored = cast(np.asarray(values).reshape(-1, count), stored_as(column), exact=True)
+            except Misfit as error:
+                for outer in (steps, splits):
+                    error = error if outer is None else error.of_list(outer)
+                where, dtype = f"column {name!r}, sample {first + error.row:,}", dtype_of(value_of(column))
+                advice = ". Say Float32 in the schema to have it rounded" * (dtype.kind == "f")
+                raise SchemaError(f"{where}: {error}, and a TFRecord has no {dtype}{advice}") from None
+            found[number] = (stored.reshape(-1), ends, steps, splits)
+    return found

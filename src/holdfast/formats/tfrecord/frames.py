@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..._native import codec
 from ...schema import Schema, check_schema
 from ..columns import Batch, BytesColumn
+from ..dtypes import Misfit
 from ..spent import spent
 from .encoding import batch_maker, fields_of
 
@@ -31,4 +32,7 @@ class FramesDecoder:
             return None
         if self._verify_data:
             spent.verified(values.data, len(values))
-        return self._make(columns, None)
+        try:
+            return self._make(columns, None)
+        except Misfit:
+            return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from ..._base.text import names_there
@@ -13,6 +13,7 @@ from ..._native import codec
 from ...errors import DecodeError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, split_batch
+from ..dtypes import Misfit
 from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
 from .infer import feature_names
 from .problems import Problem
@@ -41,7 +42,8 @@ class TFRecordReader:
 
     verify       "all": the CRC of every length and of all data; "header": only of the lengths
     on_corrupt   what to do at a damage: "raise", "skip" the record, or "salvage" (see `losses`)
-    on_mismatch  what to do with a record that does not fit the schema: "raise" or "skip"
+    on_mismatch  what to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
+                 column's dtype cannot hold is an error in any case
     compression  "auto" looks at the content; or "none", "gzip", "zlib"
     """
 
@@ -141,7 +143,9 @@ class TFRecordReader:
                 continue
             whole = rows - rows % size if failed is not None or drop_last else rows
             if whole:
-                yield from split_batch(make_batch(decoder.take(), None), size, whole)
+                with self._naming(decoder.rows()):
+                    batch = make_batch(decoder.take(), None)
+                yield from split_batch(batch, size, whole)
             if failed is not None:
                 raise failed
             if not more:
@@ -150,6 +154,15 @@ class TFRecordReader:
             if self._can_lend(schema) and self._large():
                 yield from self._lent_batches(schema, size, drop_last, turn)
                 return
+
+    @contextmanager
+    def _naming(self, rows: int) -> Iterator[None]:
+        """Makes a DecodeError of a number that does not fit. Which record has it is known if none was left out."""
+        try:
+            yield
+        except Misfit as error:
+            record = None if self.losses else self._stream.record - rows + error.row
+            raise DecodeError(self.path, record, None, str(error)) from None
 
     def _bytes_of(self, rows: int) -> int:
         """What so many rows take in the file, going by those so far, or by the next one's header."""
@@ -177,7 +190,9 @@ class TFRecordReader:
                 if rows < size and more:
                     continue
                 if rows == size or (rows and failed is None and not drop_last):
-                    yield make_batch(decoder.take(), window.buf)
+                    with self._naming(rows):
+                        batch = make_batch(decoder.take(), window.buf)
+                    yield batch
                     self._still(turn)
                     window.renew(self._bytes_of(size))  # only now: the batch before this one may have been let go of
                 if failed is not None:

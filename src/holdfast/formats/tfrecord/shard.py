@@ -14,6 +14,7 @@ from ..._native import codec
 from ...errors import CorruptError, DataError, DecodeError, FormatError
 from ...schema import Column, Schema, check_schema
 from ..columns import Batch, BytesColumn, Ints
+from ..dtypes import Misfit
 from ..shard import Fill, GivenSchema, Rows, check_rows, check_run
 from ..spent import spent
 from .encoding import batch_maker, fields_of, lendable
@@ -142,7 +143,11 @@ class _Framed(ABC):
             spent.verified(memoryview(buf)[start:stop], total)
         if used != total:
             raise CorruptError(self.path, None, None, "the file has changed since it was opened", "Open it again")
-        return batch_maker(columns, lend)(decoder.take(), buf)
+        try:
+            return batch_maker(columns, lend)(decoder.take(), buf)
+        except Misfit as error:
+            row = rows[error.row]
+            raise DecodeError(self.path, row, int(self._offsets[row]), str(error)) from None
 
     def _unfit(self, schema: dict[str, Column], rows: Sequence[int], fault: codec.Fault) -> DataError:
         row = rows[fault.record]

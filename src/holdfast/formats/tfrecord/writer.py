@@ -19,7 +19,7 @@ from ..._native import codec
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...proc.holders import writers_of
 from ...schema import Column, Ragged, Value, check_schema
-from .encoding import buffers_of, fields_of
+from .encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
@@ -83,6 +83,7 @@ class TFRecordWriter:
             raise SchemaError(
                 "Ragged(Ragged(…)) is a list of lists, which only a SequenceExample holds: say sequence=True"
             )
+        self._casts = any(map(is_cast, (self.schema or {}).values()))
         self._encoder = None if self.schema is None else codec.Encoder(fields_of(self.schema))
         self._pack = _packer(_choose(self.path, compression), level)
         self._pending: list[Any] = []
@@ -136,14 +137,23 @@ class TFRecordWriter:
         """A batch: columns of equal length. Arrays, lists, or what a reader's batch holds."""
         schema = self._need_schema()
         self._flush_rows()
-        self._encode(*buffers_of(schema, columns))
+        self._encode(*self._stored(*buffers_of(schema, columns)))
 
     @_in_turn
     def extend_buffers(self, buffers: list[codec.ColumnBuffers], rows: int) -> None:
         """What buffers_of gives: columns that were checked."""
         self._need_schema()
         self._flush_rows()
-        self._encode(buffers, rows)
+        self._encode(*self._stored(buffers, rows))
+
+    def _stored(self, buffers: list[codec.ColumnBuffers], rows: int) -> tuple[list[codec.ColumnBuffers], int]:
+        """Before anything of them is written: SchemaError names a value that a TFRecord cannot have."""
+        if self.schema is None or not self._casts:
+            return buffers, rows
+        try:
+            return stored_buffers(self.schema, buffers, self.records), rows
+        except SchemaError as error:
+            raise SchemaError(f"{self.path}: {error}") from None
 
     def _need_schema(self) -> dict[str, Column]:
         self._check()
@@ -157,7 +167,7 @@ class TFRecordWriter:
             rows, self._rows = self._rows, []
             columns = {name: [row[name] for row in rows] for name in self.schema}
             try:
-                prepared = buffers_of(self.schema, columns)
+                prepared = self._stored(*buffers_of(self.schema, columns))
             except SchemaError:
                 for i, row in enumerate(rows):  # find the one to blame
                     try:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import SchemaError
 from ...formats.columns import BytesColumn, ColumnData, RaggedColumn
+from ...formats.dtypes import dtype_of
 from ...formats.gather import join_bytes
 from ...schema import Bytes, Column, Float32, Ragged
 from .pad import pad_arrays, pad_column, pad_columns
@@ -208,7 +209,7 @@ def _no_rows(column: Column) -> ColumnData:
         return RaggedColumn(_no_rows(column.inner), np.zeros(1, np.int64))
     if isinstance(column, Bytes):
         return join_bytes([], column.count if column.shape else 0)
-    return np.empty((0, *column.shape), np.float32 if isinstance(column, Float32) else np.int64)
+    return np.empty((0, *column.shape), dtype_of(column))
 
 
 # ---- all values of a column

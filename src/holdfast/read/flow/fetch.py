@@ -44,6 +44,10 @@ class Ordered(Protocol):
     def blocks(self) -> Blocks: ...
 
     @property
+    def wanted(self) -> Ints:
+        """How many samples of every block are in the order."""
+
+    @property
     def samples(self) -> int: ...
 
     @property
@@ -73,7 +77,7 @@ class Fetcher:
         self._library, self._order, self._schema = library, order, schema
         self._epoch, self._losses, self._meter = epoch, losses, meter
         self._skip, self._cache, self._as_samples = skip_corrupt, cache, as_samples
-        self._all_cached = cache is not None and len(cache) >= order.blocks.samples
+        self._all_cached = cache is not None and len(cache) >= int(order.wanted.sum())
         self._arange = np.zeros(0, np.int64)
         self._room = room
         self._sample_bytes = int(order.blocks.size_bytes.sum()) // max(1, order.blocks.samples) + 1
@@ -91,7 +95,7 @@ class Fetcher:
         single, apart = np.zeros((2, len(self._library)), np.bool_)
         for shard in np.unique(blocks.shard).tolist():
             single[shard], apart[shard] = self._library.single(shard), self._library.apart(shard)
-        large = blocks.size_bytes >= _LARGE_BYTES * blocks.count
+        large = blocks.size_bytes >= _LARGE_BYTES * self._order.wanted
         return large & single[blocks.shard] | apart[blocks.shard] | self._all_cached
 
     # ---- steps

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.text import names_there
 from ..._native import codec
 from ...errors import SchemaError
 from ...formats.columns import Batch, BytesColumn, ColumnData, LentBytesColumn, RaggedColumn
@@ -41,6 +42,23 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 def tuple_like(model: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
     """These values as a tuple, or as the named tuple that `model` is."""
     return type(model)(*values) if hasattr(model, "_fields") else tuple(values)
+
+
+class Pick:
+    """A function of dicts that keeps some of their columns."""
+
+    __name__ = "select"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __call__(self, rows: Any) -> dict[str, Any]:
+        if not isinstance(rows, Mapping):
+            raise TypeError(f"select: expected a dict of columns, got {type(rows).__name__}")
+        for name in self._names:
+            if name not in rows:
+                raise KeyError(f"there is no column {name!r}. {names_there(name, [str(one) for one in rows])}")
+        return {name: rows[name] for name in self._names}
 
 
 def rows_of(batch: Any) -> int:

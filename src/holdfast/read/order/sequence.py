@@ -82,6 +82,11 @@ class Order:
         return f"{self._window * self.lanes} {'samples' if self._by_samples else 'bytes'}"
 
     @property
+    def wanted(self) -> Ints:
+        """How many samples of every block are in it: all."""
+        return self.blocks.count
+
+    @property
     def nbytes(self) -> int:
         """What the windows in use take, and making the next one: the order of their samples, not the samples."""
         each = [lane.nbytes for lane in list(self._made.values())]

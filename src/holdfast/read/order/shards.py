@@ -48,15 +48,17 @@ class Part:
 class Cut:
     """How a sequence is cut into steps.
 
-    batch: samples a rank has in a step
-    grain: what a rank's part of the end is a multiple of; by default a whole batch. 1 where samples are given singly
-    remainder: the last step, when there are not enough samples for it: "pad" fills it with samples from the epoch's
-           beginning, "drop" leaves it out, "keep" leaves it short: some ranks may then find no sample in it
-    most:  samples that are taken of the sequence; None: all
+    batch:     samples a rank has in a step
+    grain:     what a rank's part of the end is a multiple of: by default a batch, 1 where samples are given singly
+    remainder: the last step, when there are not enough samples for it: "pad" fills it with samples from the beginning,
+               "drop" leaves it out, "keep" leaves it short: some ranks may then find no sample in it
+    first:     where in the sequence the first step begins
+    most:      samples of the sequence behind which it ends; None: with the last
     """
 
     batch: int
     remainder: Remainder = "keep"
+    first: int = 0
     most: int | None = None
     grain: int | None = None
 
@@ -70,12 +72,13 @@ class Cut:
         if self.most is not None and self.most < 0:
             raise ValueError(f"wanted no negative number of samples, got {self.most}")
 
-    def samples(self, order: Sequenced) -> int:
+    def last(self, order: Sequenced) -> int:
+        """Behind the last sample."""
         return order.samples if self.most is None else min(self.most, order.samples)
 
     def end(self, order: Sequenced, world: int, done: int = 0) -> int:
         """Where the last step ends when `done` samples are done: before the last sample, at it, or, padded, behind."""
-        last, each = self.samples(order), world * (self.grain or self.batch)
+        last, each, done = self.last(order), world * (self.grain or self.batch), max(done, self.first)
         over = max(0, last - done) % each
         if not over or self.remainder == "keep":
             return max(last, done)
@@ -83,7 +86,7 @@ class Cut:
 
     def steps(self, order: Sequenced, world: int, done: int = 0) -> int:
         """How many steps are left after `done` samples."""
-        return -(-(self.end(order, world, done) - done) // (world * self.batch))
+        return -(-(self.end(order, world, done) - max(done, self.first)) // (world * self.batch))
 
 
 class Step:
@@ -121,8 +124,8 @@ class Run(NamedTuple):
 def walk(order: Sequenced, cut: Cut, part: Part | None = None, done: int = 0, at_once: int = _AT_ONCE) -> Iterator[Run]:
     """This part's steps from sample `done` on, about `at_once` samples at a time."""
     part = Part() if part is None else part
-    each, last, end = part.world * cut.batch, cut.samples(order), cut.end(order, part.world, done)
-    steps = cut.steps(order, part.world, done)
+    each, last, end = part.world * cut.batch, cut.last(order), cut.end(order, part.world, done)
+    steps, done = cut.steps(order, part.world, done), max(done, cut.first)
     run = max(1, at_once // cut.batch) * part.workers
     for first in range(0, steps, run):
         numbers = range(first + part.worker, min(steps, first + run), part.workers)
@@ -156,9 +159,9 @@ def _step(order: Sequenced, cut: Cut, part: Part, number: int, start: int, last:
     at = min(stop, last)
     parts = [order.take(start, at, part.rank, part.world)]
     while at < stop:
-        # Place p of the sequence again, as place at + p: who takes it is decided by where it is now.
-        more = min(stop - at, last)
-        parts.append(order.take(0, more, (part.rank - at) % part.world, part.world))
+        # Place first + p of the sequence again, as place at + p: who takes it is decided by where it is now.
+        more = min(stop - at, last - cut.first)
+        parts.append(order.take(cut.first, cut.first + more, (part.rank - at + cut.first) % part.world, part.world))
         at += more
     places = join_places(parts)
     return Step(number, start, min(stop, last), places, 0, len(places))

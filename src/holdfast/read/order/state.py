@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ...errors import StateError
 from ...schema import Schema
 from .sequence import Order
+from .split import PickedOrder
 
 _KIND = "holdfast read state 1"
 _DIGESTS = {
@@ -32,6 +33,7 @@ _SETTINGS = {
     "lanes": "the number of lanes",
     "window": "the window",
     "mix": "the mix",
+    "split": "the split",
 }
 
 
@@ -43,7 +45,7 @@ class Position(NamedTuple):
 
 
 def fingerprint(
-    order: Order, names: Sequence[str], counts: Sequence[int], sizes_bytes: Sequence[int], schema: Schema
+    order: Order | PickedOrder, names: Sequence[str], counts: Sequence[int], sizes_bytes: Sequence[int], schema: Schema
 ) -> dict[str, Any]:
     """What an order was made from. The shards' folder and dates are left out: a copy elsewhere is the same data."""
     if not len(names) == len(counts) == len(sizes_bytes):
@@ -57,11 +59,15 @@ def fingerprint(
         "names": _digest(_without_folder(names)),
         "counts": _digest(counts),
         "sizes": _digest(sizes_bytes),
-        "schema": _digest(f"{name}={schema[name]!r}" for name in sorted(schema)),
+        "schema": schema_digest(schema),
         "seed": order.seed,
         "lanes": order.lanes,
         "window": order.window,
     }
+
+
+def schema_digest(schema: Schema) -> str:
+    return _digest(f"{name}={schema[name]!r}" for name in sorted(schema))
 
 
 def save_state(position: Position, made_from: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,12 @@ class MixSource:
                 )
         return first
 
+    def known_schema(self) -> dict[str, Column] | None:
+        return self._parts[0].source.known_schema()
+
+    def counts(self) -> list[int]:
+        return [count for part in self._parts for count in part.source.counts()]
+
     def order(self, settings: Settings, epoch: int) -> Sequenced:
         return MixOrder(self._parts, self._seed, epoch, self._until)
 
@@ -84,6 +90,11 @@ class MixSource:
             "lanes": ", ".join(str(one["lanes"]) for one in each),
             "window": ", ".join(str(one["window"]) for one in each),
             "mix": f"{shares} until {self._until}",
+            **(
+                {"split": " + ".join(str(one.get("split")) for one in each)}
+                if any("split" in one for one in each)
+                else {}
+            ),
         }
 
     def describe(self) -> str:
@@ -173,6 +184,10 @@ class MixOrder:
             for passes in self._passes
             for order, _, shards in passes
         )
+
+    @cached_property
+    def wanted(self) -> Ints:
+        return np.concatenate([order.wanted for passes in self._passes for order, *_ in passes])
 
     @property
     def nbytes(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from ..._base.stores import ask, open_store
 from ...errors import InputError, SchemaError
-from ...formats.schema_json import schema_from_json
+from ...formats.schema_json import schema_file_name, schema_from_json
 from ...schema import Column
 from .find import SourceSpec
 
@@ -23,10 +24,21 @@ def run_schema(specs: Sequence[SourceSpec], options: Mapping[str, Any] | None = 
     if name != "parts":
         return None
     try:
-        content = json.loads(_read(posixpath.join(run, "schema.json"), specs[0].is_remote, options))
+        content = json.loads(_latest(run, specs[0].is_remote, options))
         return schema_from_json(content["schema"]) if "holdfast_write" in content else None
     except (OSError, InputError, SchemaError, ValueError, LookupError, TypeError, AttributeError):
         return None  # then it is as with any other files
+
+
+def _latest(run: str, is_remote: bool, options: Mapping[str, Any] | None) -> bytes:
+    """A log's schema grows with its columns: the latest version has all of them."""
+    found = _read(posixpath.join(run, schema_file_name()), is_remote, options)
+    for version in count(1):
+        try:
+            found = _read(posixpath.join(run, schema_file_name(version)), is_remote, options)
+        except FileNotFoundError:
+            break
+    return found
 
 
 def _read(path: str, is_remote: bool, options: Mapping[str, Any] | None) -> bytes:

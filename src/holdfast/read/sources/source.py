@@ -1,20 +1,26 @@
-"""Where samples come from, and in which order: files, or several datasets mixed.
+"""Where samples come from, and in which order: files, some columns or samples of them, several sources in a row.
 
-Nothing is opened before it is needed; what was learned then is kept, also in a pickled copy.
+Nothing is opened before it is needed; what was learned then is kept, also in a pickled copy. Datasets that are mixed
+have an order of their own (mix.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Protocol
 
+from ..._base.text import names_there
+from ...errors import InputError, SchemaError
 from ...formats.shard import GivenSchema
-from ...schema import Column
+from ...schema import Column, check_schema
 from ..flow.fetch import Ordered
 from ..order import shards
+from ..order.blocks import Blocks, join_blocks
 from ..order.sequence import Order
-from ..order.state import fingerprint
+from ..order.split import Masks, PickedOrder, picked_counts, split_masks
+from ..order.state import fingerprint, schema_digest
 from ..settings import Settings
 from .catalog import Catalog, OnProgress
 from .find import SourceSpec
@@ -31,6 +37,12 @@ class Source(Protocol):
 
     def schema(self) -> dict[str, Column]: ...
 
+    def known_schema(self) -> dict[str, Column] | None:
+        """The schema, if it is known before a file is looked at."""
+
+    def counts(self) -> list[int]:
+        """How many samples of every shard are read."""
+
     def order(self, settings: Settings, epoch: int) -> Sequenced:
         """The order of an epoch, over the shards of all catalogs in a row."""
 
@@ -40,7 +52,63 @@ class Source(Protocol):
     def describe(self) -> str: ...
 
 
-class FileSource:
+class Files:
+    """What all sources have in common whose samples have an order of their own, that of the files."""
+
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Column]:
+        raise NotImplementedError
+
+    def known_schema(self) -> dict[str, Column] | None:
+        raise NotImplementedError
+
+    def blocks(self) -> Blocks:
+        """What is read in one go, over the shards of all catalogs in a row."""
+        raise NotImplementedError
+
+    def masks(self) -> Masks:
+        """Which samples of every shard are read."""
+        raise NotImplementedError
+
+    def split(self) -> str | None:
+        """Which part of a split it is, as a state has it."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        raise NotImplementedError
+
+    def counts(self) -> list[int]:
+        return picked_counts([count for catalog in self.catalogs() for count in catalog.counts], self.masks())
+
+    def order(self, settings: Settings, epoch: int) -> Sequenced:
+        return self._order(settings, epoch)
+
+    def _order(self, settings: Settings, epoch: int) -> Order | PickedOrder:
+        options: dict[str, Any] = {
+            "seed": settings.seed,
+            "epoch": epoch,
+            "lanes": settings.lanes,
+            "window_bytes": settings.window_bytes,
+            "window_samples": settings.window_samples,
+        }
+        masks = self.masks()
+        if any(mask is not None for mask in masks):
+            return PickedOrder(self.blocks(), masks, **options)
+        return Order(self.blocks(), **options)
+
+    def made_from(self, settings: Settings) -> dict[str, Any]:
+        catalogs = self.catalogs()
+        names = [path for one in catalogs for path in one.paths]
+        counts = [count for one in catalogs for count in one.counts]
+        sizes_bytes = [size for one in catalogs for size in one.sizes_bytes]
+        found = fingerprint(self._order(settings, 0), names, counts, sizes_bytes, self.schema())
+        split = self.split()
+        return found if split is None else found | {"split": split}
+
+
+class FileSource(Files):
     """Shards that were found at paths."""
 
     def __init__(
@@ -65,20 +133,17 @@ class FileSource:
     def schema(self) -> dict[str, Column]:
         return self.catalogs()[0].schema
 
-    def order(self, settings: Settings, epoch: int) -> Order:
-        return Order(
-            self.catalogs()[0].blocks(),
-            seed=settings.seed,
-            epoch=epoch,
-            lanes=settings.lanes,
-            window_bytes=settings.window_bytes,
-            window_samples=settings.window_samples,
-        )
+    def known_schema(self) -> dict[str, Column] | None:
+        return None if self._given is None else check_schema(self._given)
 
-    def made_from(self, settings: Settings) -> dict[str, Any]:
-        [catalog] = self.catalogs()
-        order = self.order(settings, 0)
-        return fingerprint(order, catalog.paths, catalog.counts, catalog.sizes_bytes, catalog.schema)
+    def blocks(self) -> Blocks:
+        return self.catalogs()[0].blocks()
+
+    def masks(self) -> Masks:
+        return [None] * len(self._specs)
+
+    def split(self) -> str | None:
+        return None
 
     def describe(self) -> str:
         more = f" and {len(self._specs) - 1:,} more" if len(self._specs) > 1 else ""
@@ -90,3 +155,145 @@ class FileSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+class ConcatSource(Files):
+    """Several sources, one behind the other."""
+
+    def __init__(self, parts: Sequence[Files]) -> None:
+        self._parts = list(parts)
+
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
+        return [catalog for part in self._parts for catalog in part.catalogs(progress)]
+
+    def schema(self) -> dict[str, Column]:
+        first, *others = self._parts
+        for other in others:
+            _check_columns(first, other)
+        return first.schema()
+
+    def known_schema(self) -> dict[str, Column] | None:
+        return self._parts[0].known_schema()
+
+    def blocks(self) -> Blocks:
+        found, before = [], 0
+        for part in self._parts:
+            one = part.blocks()
+            found.append(Blocks(one.shard + before, one.first, one.count, one.size_bytes))
+            before += sum(map(len, part.catalogs()))
+        return join_blocks(found)
+
+    def masks(self) -> Masks:
+        return [mask for part in self._parts for mask in part.masks()]
+
+    def split(self) -> str | None:
+        each = [part.split() for part in self._parts]
+        return None if not any(each) else " + ".join(one or "all" for one in each)
+
+    def describe(self) -> str:
+        return " + ".join(part.describe() for part in self._parts)
+
+
+class SplitSource(Files):
+    """One part of a source: a share of its samples, or so many."""
+
+    def __init__(self, source: Files, parts: Mapping[str, Fraction | int], name: str, seed: int) -> None:
+        self._source, self._shares, self._name, self._seed = source, dict(parts), name, seed
+        self._masks: Masks | None = None
+
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
+        return self._source.catalogs(progress)
+
+    def schema(self) -> dict[str, Column]:
+        return self._source.schema()
+
+    def known_schema(self) -> dict[str, Column] | None:
+        return self._source.known_schema()
+
+    def blocks(self) -> Blocks:
+        return self._source.blocks()
+
+    def masks(self) -> Masks:
+        if self._masks is None:
+            shares, there = list(self._shares.values()), sum(self._source.counts())
+            if isinstance(shares[0], int) and sum(shares) > there:
+                raise InputError(
+                    f"split: expected parts of at most the {there:,} samples of {self._source.describe()}, got "
+                    f"{', '.join(f'{name}={n:,}' for name, n in self._shares.items())}"
+                )
+            counts = [count for catalog in self.catalogs() for count in catalog.counts]
+            which = list(self._shares).index(self._name)
+            self._masks = split_masks(counts, self._source.masks(), shares, which, self._seed)
+        return self._masks
+
+    def split(self) -> str | None:
+        before = self._source.split()
+        parts = ", ".join(f"{name}={share}" for name, share in self._shares.items())
+        return f"{self._name} of ({parts}, seed={self._seed})" + (f" of {before}" if before else "")
+
+    def describe(self) -> str:
+        return f"{self._name} of {self._source.describe()}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_masks": None}  # quickly made again, and large
+
+
+class SelectSource(Files):
+    """Some of a source's columns. The others are not decoded, nor read where the format has them apart."""
+
+    def __init__(self, source: Source, names: Sequence[str]) -> None:
+        self._source, self._names = source, list(names)
+
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
+        return self._source.catalogs(progress)
+
+    def schema(self) -> dict[str, Column]:
+        return self._selected(self._source.schema())
+
+    def known_schema(self) -> dict[str, Column] | None:
+        there = self._source.known_schema()
+        return None if there is None else self._selected(there)
+
+    def _selected(self, there: dict[str, Column]) -> dict[str, Column]:
+        for name in self._names:
+            if name not in there:
+                raise SchemaError(f"select: there is no column {name!r}. {names_there(name, list(there))}")
+        return {name: there[name] for name in self._names}
+
+    def counts(self) -> list[int]:
+        return self._source.counts()
+
+    def order(self, settings: Settings, epoch: int) -> Sequenced:
+        return self._source.order(settings, epoch)
+
+    def made_from(self, settings: Settings) -> dict[str, Any]:
+        return self._source.made_from(settings) | {"schema": schema_digest(self.schema())}
+
+    def blocks(self) -> Blocks:
+        return self._files().blocks()
+
+    def masks(self) -> Masks:
+        return self._files().masks()
+
+    def split(self) -> str | None:
+        return self._files().split()
+
+    def _files(self) -> Files:
+        if not isinstance(self._source, Files):
+            raise TypeError(f"expected a source of files, got {type(self._source).__name__}")
+        return self._source
+
+    def describe(self) -> str:
+        return f"{', '.join(self._names)} of {self._source.describe()}"
+
+
+def _check_columns(first: Files, other: Files) -> None:
+    """What differs is named; an error of either source comes as it is."""
+    a, b = first.schema(), other.schema()
+    for name in [*a, *(name for name in b if name not in a)]:
+        if a.get(name) != b.get(name):
+            raise SchemaError(
+                f"concat: column {name!r} is {a.get(name, 'missing')!s} in {first.describe()}, but "
+                f"{b.get(name, 'missing')!s} in {other.describe()}: select() the columns that both have, or give "
+                "hold.read a schema that says how to read both"
+            )

@@ -1,6 +1,6 @@
 """Which pieces the payload of a frame has: the buffers of its columns, in the order of the schema.
 
-Int64, Float32   one piece: the values
+Array            one piece: the values
 Bytes            two: the strings joined, and where each ends, int64 with a leading 0
 Ragged           those of its values, then the ends of its lists, inner ones first
 
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._base.codecs import Codec, check_codec
-from ...schema import Bytes, Column, Float32, Ragged, Schema, Value, chunk_rows_of
+from ...formats.dtypes import dtype_of
+from ...schema import Bytes, Column, Ragged, Schema, Value, chunk_rows_of
 from .frames import WHOLE, FrameError, Head, Meta
 
 _CHUNK_BYTES = 1 << 19
@@ -142,7 +143,7 @@ def _pieces_of(column: Column, codec: Codec) -> ColumnPieces:
     if isinstance(value, Bytes):
         pieces += [Piece(0, np.dtype("u1")), Piece(1, _INT64, row_ends=value.count if fixed else 0)]
     else:
-        dtype = np.dtype("<f4" if isinstance(value, Float32) else "<i8")
+        dtype = dtype_of(value)
         pieces.append(Piece(0, dtype, dtype.itemsize * value.count if fixed else 0))
     if isinstance(column, Ragged):
         pieces += [Piece(2, _INT64)] * (column.depth > 1) + [Piece(3, _INT64, row_ends=1)]
@@ -194,7 +195,7 @@ def _cut_ends(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
 def _rows_for(schema: Schema) -> int:
     """As many rows as the widest column of a fixed shape fills a chunk with."""
     widths = [
-        (4 if isinstance(column, Float32) else 8) * column.count
+        dtype_of(column).itemsize * column.count
         for column in schema.values()
         if isinstance(column, Value) and not isinstance(column, Bytes)
     ]

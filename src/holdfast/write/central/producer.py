@@ -24,9 +24,9 @@ from ...errors import (
     WriteError,
 )
 from ...formats.schema_json import schema_from_json
+from ...formats.tfrecord.encoding import buffers_of
 from ...schema import Column
 from ..failpoints import failpoint
-from ..fit import checked
 from ..names import check_task
 from ..stage import Stage
 from .arena import NO_SLOT, SLOT
@@ -128,7 +128,7 @@ class Producer:
             self._check()
             if not isinstance(columns, Mapping):
                 raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
-            buffers, rows = self._plain(columns) or checked(self.schema, columns)
+            buffers, rows = self._plain(columns) or buffers_of(self.schema, columns)
             self._make_room(timeout)
             self._unstage(timeout)
             at = 0
@@ -156,7 +156,7 @@ class Producer:
     def _unstage(self, timeout: float | None) -> None:
         if not self._stage.rows:
             return
-        buffers, rows = checked(self.schema, self._stage.take())
+        buffers, rows = buffers_of(self.schema, self._stage.take())
         at = 0
         while at < rows:
             at = self._chunk.add(buffers, at, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 from ..._native import codec
 from ...errors import CorruptError, DataError, InputError, MissingFileError, WriteError
-from ...formats.schema_json import schema_digest
+from ...formats.schema_json import schema_digest, schema_file_name
 from ...schema import Column
 from ..commit import Commit
-from ..folder import check_ours, check_same, find_committed, parse_schema, schema_file
+from ..folder import check_ours, check_same, find_committed, parse_schema, read_schemas, schema_file
 from ..names import SCHEMA_NAME, claim_name, claims_in, parse_name, records_in, strays_in
 from ..out import Out, write
 from ..place import Place
@@ -30,26 +31,31 @@ def open_remote(url: str, schema: dict[str, Column] | None, storage_options: Map
     """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
     check_scheme(url)
     store = Store(url, storage_options)
-    there = store.get(SCHEMA_NAME)
-    if there is None:
-        there = _make(store, schema)
-    columns = parse_schema(there, store.shown(SCHEMA_NAME))
+    if store.get(SCHEMA_NAME) is None:
+        _make(store, schema)
+    columns = _schemas(store)[-1]
     check_same(store.url, schema, columns)
     out = RemoteOut(store, columns)
     _show_all(store)
     return out
 
 
-def _make(store: Store, schema: dict[str, Column] | None) -> bytes:
+def _schemas(store: Store) -> list[dict[str, Column]]:
+    """All versions of the run's schema, the oldest first."""
+    found: list[dict[str, Column]] = []
+    while (data := store.get(name := schema_file_name(len(found)))) is not None:
+        found.append(parse_schema(data, store.shown(name)))
+    if not found:
+        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was made, and is gone again")
+    return found
+
+
+def _make(store: Store, schema: dict[str, Column] | None) -> None:
     if schema is None:
         text = f"{store.url}: wanted a folder made by hold.write, there is none; give a schema to make it"
         raise MissingFileError(text, store.url)
     check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
-    there = store.get(SCHEMA_NAME)
-    if there is None:
-        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was made, and is gone again")
-    return there
 
 
 def _show_all(store: Store) -> None:
@@ -90,6 +96,13 @@ class RemoteOut(Out):
             self._store.check_exclusive(SCHEMA_NAME, data)
             self._is_checked = True
 
+    def grow(self, schema: dict[str, Column]) -> Out:
+        versions = _schemas(self._store)
+        if schema_digest(versions[-1]) == schema_digest(self.schema):
+            self._store.create(schema_file_name(len(versions)), schema_file(schema))
+            versions = _schemas(self._store)
+        return RemoteOut(self._store, versions[-1])
+
     def parts(self) -> list[PartRecord]:
         names = records_in(self._place().names())
         found = self._store.get_all([f"parts/{name}" for name in names])
@@ -101,7 +114,8 @@ class RemoteOut(Out):
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
         """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
-        report = verify(self._place(), self.schema, schema_digest(self.schema), progress)
+        digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
+        report = verify(self._place(), self.schema, digests, progress)
         why = "it has no record: its attempt is at work, or died"
         report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
         return report
@@ -146,8 +160,15 @@ class RemoteOut(Out):
     def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> Out:
         """A copy of the run on this machine, each part checked against its record. What is there already is not
         brought again: after a kill, call it again."""
-        out = write(folder, self.schema)
-        records = self.parts()
+        records = self.parts()  # before the schema: whatever columns they have, it has
+        versions = _schemas(self._store)
+        here = Path(os.path.abspath(os.fsdecode(folder)))
+        out = write(here, None if (here / SCHEMA_NAME).exists() else versions[0])
+        known = read_schemas(here)
+        for ours, theirs in zip(known, versions, strict=False):
+            check_same(str(here), theirs, ours)
+        for version in versions[len(known) :]:
+            out = out.grow(version)
         for number, record in enumerate(records):
             there = find_committed(out.folder / "parts", record.task)
             if there is not None and there != record:

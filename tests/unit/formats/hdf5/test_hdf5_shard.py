@@ -62,7 +62,7 @@ class TestColumns:
     def test_a_row_of_uint8_as_bytes(self, tmp_path: Path) -> None:
         image = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
         with open_shard(made(tmp_path, image=image)) as shard:
-            assert shard.schema == {"image": hold.Int64(3, 4)}
+            assert shard.schema == {"image": hold.Array("uint8", 3, 4)}
             got = shard.read(0, 2, {"image": hold.Bytes()})["image"]
             assert got.tolist() == [image[0].tobytes(), image[1].tobytes()]
 
@@ -82,16 +82,22 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("data", "column", "said"),
         [
-            (np.zeros(2), hold.Int64(), r"'x' holds Float32\(\), wanted Int64\(\)"),
+            (np.zeros(2), hold.Int64(), r"""'x' holds Array\("float64"\), wanted Int64\(\)"""),
             (np.zeros((2, 3)), hold.Float32(4), "4 values a row, got 3"),
-            (np.array([1, 2**64 - 1], np.uint64), hold.Int64(), "more than Int64 can hold"),
-            (np.array([1, 1e300]), hold.Float32(), "more than Float32 can hold"),
+            (
+                np.array([1, 2**64 - 1], np.uint64),
+                hold.Int64(),
+                "record 1: dataset 'x' has 18446744073709551615, which",
+            ),
+            (np.array([0, 255, 256]), hold.Array("uint8"), "record 2: dataset 'x' has 256, which uint8 cannot hold"),
+            (np.array([0, 1, 2]), hold.Array("bool"), "record 2: dataset 'x' has 2, which bool cannot hold"),
+            (np.array([1, 1e300]), hold.Float32(), r"record 1: dataset 'x' has 1e\+300, which float32 cannot hold"),
             (np.zeros(2, [("a", "i4")]), hold.Int64(), "compound"),
         ],
     )
     def test_what_does_not_fit_is_said(self, tmp_path: Path, data: Any, column: Any, said: str) -> None:
         with open_shard(made(tmp_path, x=data)) as shard, pytest.raises(DecodeError, match=said) as caught:
-            shard.read(0, 2, {"x": column})
+            shard.read(0, len(shard), {"x": column})
         assert "data.h5" in str(caught.value)
 
     def test_an_unknown_type_is_named_and_can_be_left_out(self, tmp_path: Path) -> None:

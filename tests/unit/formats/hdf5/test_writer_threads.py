@@ -12,8 +12,8 @@ import pytest
 import holdfast as hold
 from holdfast.errors import HoldfastError
 from holdfast.formats.hdf5.writer import HDF5Writer
+from holdfast.formats.tfrecord.encoding import buffers_of
 from holdfast.schema import Column
-from holdfast.write.fit import checked
 
 SCHEMA: dict[str, Column] = {"x": hold.Int64(codec=("gzip", 1), chunk_rows=4), "v": hold.Float32(3)}
 THREADS, FILES = 6, 120
@@ -27,7 +27,7 @@ def test_every_file_is_whole(tmp_path: Path, chunks: int) -> None:
     def write(number: int) -> None:
         rows = 4 * chunks
         for n in range(FILES // chunks):
-            buffers, _ = checked(SCHEMA, {"x": np.arange(rows) * number, "v": np.full((rows, 3), n)})
+            buffers, _ = buffers_of(SCHEMA, {"x": np.arange(rows) * number, "v": np.full((rows, 3), n)})
             path = tmp_path / f"{number}-{n}.h5"
             writer = HDF5Writer(path, SCHEMA)
             try:

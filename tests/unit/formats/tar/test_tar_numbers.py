@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.formats.tar.numbers import Unfit, numbers_column
-from holdfast.schema import Column, Float32, Int64, Ragged
+from holdfast.schema import Array, Column, Float32, Int64, Ragged
 
 
 def npy(array: Any) -> bytes:
@@ -62,9 +62,10 @@ def test_numbers(item: bytes, column: Column, want: Any) -> None:
         (b"1_000", Int64(), "wanted numbers"),
         (b"1_000", Float32(), "wanted numbers"),
         (b"1 2", Int64(), "wanted 1 number, got 2"),
-        (b"9223372036854775808", Int64(), "wanted whole numbers of 64 bits"),
+        (b"9223372036854775808", Int64(), "got 9223372036854775808, which int64 cannot hold"),
+        (b"256", Array("uint8"), "got 256, which uint8 cannot hold"),
         (b"9" * 5000, Int64(), "wanted whole numbers"),
-        (b"1e39", Float32(), "wanted numbers that Float32 can hold"),
+        (b"1e39", Float32(), r"got 1e\+39, which float32 cannot hold"),
         (b"1 2 3", Float32(2), "wanted 2 numbers, got 3"),
         (b"[[1, 2]]", Float32(2), r"wanted numbers of shape \(2,\), got \(1, 2\)"),
         (b"[1, [2]]", Float32(2), ""),
@@ -78,8 +79,8 @@ def test_numbers(item: bytes, column: Column, want: Any) -> None:
         (b"[1, 2]", Ragged(Ragged(Int64())), "wanted a list of lists"),
         (b"1 2", Ragged(Ragged(Int64())), "wanted a list of lists"),
         (npy(np.array([1.5])), Int64(), "wanted whole numbers"),
-        (npy(np.array([2**63], np.uint64)), Int64(), "wanted whole numbers of 64 bits"),
-        (npy(np.array([True])), Int64(), "wanted numbers, got .npy of bool"),
+        (npy(np.array([2**63], np.uint64)), Int64(), "got 9223372036854775808, which int64 cannot hold"),
+        (npy(np.array([1j])), Int64(), "wanted numbers, got .npy of complex128"),
         (npy(np.array(["x"])), Int64(), "wanted numbers, got .npy of"),
         (npy(np.arange(4))[:-1], Int64(4), "has 31 bytes of data"),
         (npy(np.arange(4)).replace(b"(4,)", b"(9,)"), Int64(4), "has 32 bytes of data"),

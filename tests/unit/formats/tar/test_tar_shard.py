@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tar_making import Given, info, make_tar
 
@@ -51,6 +54,73 @@ def test_columns_by_extension(tmp_path: Path, suffix: str, mode: str) -> None:
         assert batch["id"].tolist() == [b"a/0", b"a/1", b"b/2", b"b/3"]
         assert shard.read_rows([3, 0, 3], schema)["id"].tolist() == [b"b/3", b"a/0", b"b/3"]
         assert shard.read_rows([2, 0], schema)["image"].tolist() == [b"two", b"zero"]
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tgz", "w:gz")])
+def test_numpy_members_keep_dtype_and_shape(tmp_path: Path, suffix: str, mode: str) -> None:
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (5, 4, 6, 3), np.uint8)
+    columns: dict[str, list[Any]] = {
+        "npy": list(images),
+        "fortran.npy": [np.asfortranarray(image) for image in images],
+        "boxes.npy": [rng.random((i, 4)) for i in range(5)],
+        "swapped.npy": [np.float16(i).astype(">f2") for i in range(5)],
+        "flag.npy": [np.array([i % 2 == 0]) for i in range(5)],
+        "both.npy": [np.zeros(i % 2 + 1, "i4" if i % 2 else "i8") for i in range(5)],
+        "any.npy": [np.zeros((2, i + 1)) for i in range(5)],
+        "complex.npy": [np.array(1j)] * 5,
+        "none.npy": [np.zeros((3, 0))] * 5,
+    }
+    members = [(f"{i}.{name}", npy(column[i])) for i in range(5) for name, column in columns.items()]
+    path = make_tar(tmp_path / f"x{suffix}", members, mode)
+    wanted = {
+        "npy": hold.Array("uint8", 4, 6, 3),
+        "fortran.npy": hold.Array("uint8", 4, 6, 3),
+        "boxes.npy": hold.Ragged(hold.Array("float64", 4)),
+        "swapped.npy": hold.Array("float16"),
+        "flag.npy": hold.Array("bool", 1),
+    }
+    left = {name: hold.Bytes() for name in ("__key__", "both.npy", "any.npy", "complex.npy", "none.npy")}
+    ds = hold.read(path)
+    assert ds.schema == wanted | left  # what no column can hold are the bytes of the members
+    [batch] = ds.batch(5)
+    assert batch["npy"].dtype == np.uint8
+    assert batch["npy"].tobytes() == batch["fortran.npy"].tobytes() == images.tobytes()
+    assert [row.tobytes() for row in batch["boxes.npy"]] == [row.tobytes() for row in columns["boxes.npy"]]
+    assert batch["swapped.npy"].dtype == np.dtype("float16")
+    assert batch["swapped.npy"].tolist() == [0, 1, 2, 3, 4]
+    assert batch["any.npy"].tolist() == [npy(array) for array in columns["any.npy"]]
+    done = hold.convert(path, tmp_path / "a.h5")
+    assert done.schema == wanted | left
+    back = hold.convert(tmp_path / "a.h5", tmp_path / "b.tar")
+    assert back.checksum == done.checksum
+    with tarfile.open(tmp_path / "b.tar") as tar:
+        assert tar.getnames()[1:] == [f"{i}.{name}" for i in range(5) for name in done.schema if name != "__key__"]
+
+
+def test_numpy_members_that_are_other_than_the_first(tmp_path: Path) -> None:
+    arrays: list[Any] = [np.zeros(2, "f4")] * 120 + [np.array([0.5, 0.1])]
+    path = make_tar(tmp_path / "x.tar", [(f"{i}.npy", npy(array)) for i, array in enumerate(arrays)])
+    assert hold.read(path).schema["npy"] == hold.Float32(2)
+    said = "x.tar, record 120: sample '120', column 'npy': got 0.1, which float32 cannot hold exactly.* Bytes"
+    with pytest.raises(DecodeError, match=said):
+        list(hold.read(path).batch(10))
+    said_so = hold.read(path, {"npy": hold.Float32(2)}).batch(121)
+    assert next(iter(said_so))["npy"][120].tolist() == np.array([0.5, 0.1], "f4").tolist()
+    assert hold.convert(path, tmp_path / "x.h5").schema["npy"] == hold.Bytes()  # it looks at all of them
+
+
+def test_a_missing_numpy_member_is_no_empty_list(tmp_path: Path) -> None:
+    members = [("0.x", b""), ("0.npy", npy(np.zeros(2))), ("1.x", b""), ("2.x", b""), ("2.npy", npy(np.zeros(3)))]
+    path = make_tar(tmp_path / "x.tar", members)
+    with pytest.raises(DecodeError, match="sample '1' has no member 'npy'"):
+        list(hold.read(path).batch(3))
 
 
 def test_the_first_alternative_that_is_there(tmp_path: Path) -> None:

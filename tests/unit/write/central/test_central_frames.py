@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 import holdfast as hold
 from holdfast._native.codec import crc32c
 from holdfast.formats.hdf5.joined_crc import join
-from holdfast.formats.tfrecord.encoding import batch_maker
+from holdfast.formats.tfrecord.encoding import batch_maker, buffers_of
 from holdfast.write.central.chunk import Chunk, Frame
 from holdfast.write.central.frames import FrameError, pack_head, pack_meta, parse_head, parse_meta
 from holdfast.write.central.layout import Layout
 from holdfast.write.central.segment import Segment, SegmentView, scan
-from holdfast.write.fit import checked
 
 
 def packed(frame: Frame, producer: str = "p", epoch: int = 1) -> bytes:
@@ -33,7 +32,7 @@ def packed(frame: Frame, producer: str = "p", epoch: int = 1) -> bytes:
 
 def frame_of(layout: Layout, first: int, count: int) -> Frame:
     chunk = Chunk(layout)
-    buffers, _ = checked(SCHEMA, rows(first, count))
+    buffers, _ = buffers_of(SCHEMA, rows(first, count))
     assert chunk.add(buffers, 0, count) == count
     return chunk.take(first)
 
@@ -48,10 +47,10 @@ def as_lists(layout: Layout, frame: Frame, schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("start", [0, 3])
 def test_rows_of_every_kind_come_out_of_a_frame(codec: Any, start: int) -> None:
     layout = Layout(SCHEMA, 16, codec)
-    buffers, _ = checked(SCHEMA, rows(0, 12))
+    buffers, _ = buffers_of(SCHEMA, rows(0, 12))
     chunk = Chunk(layout)
     assert chunk.add(buffers, start, 12) == 12
-    more, _ = checked(SCHEMA, rows(12, 30))
+    more, _ = buffers_of(SCHEMA, rows(12, 30))
     assert chunk.add(more, 0, 30) == 4 + start
     assert chunk.is_full
     frame = chunk.take(5)
@@ -62,7 +61,7 @@ def test_rows_of_every_kind_come_out_of_a_frame(codec: Any, start: int) -> None:
 def test_large_rows_make_frames_of_their_own() -> None:
     schema = {"image": hold.Bytes(), "x": hold.Int64()}
     layout = Layout(schema, 64)
-    buffers, count = checked(schema, {"image": [bytes([i]) * 1_000_000 for i in range(20)], "x": list(range(20))})
+    buffers, count = buffers_of(schema, {"image": [bytes([i]) * 1_000_000 for i in range(20)], "x": list(range(20))})
     chunk, got, at = Chunk(layout), [], 0
     while at < count:
         at = chunk.add(buffers, at, count)
@@ -105,7 +104,7 @@ def test_any_schema_in_any_steps(columns: list[Any], steps: list[int], gzip: boo
     wanted = {name: [value_of(column, i) for i in range(total)] for name, column in schema.items()}
     chunk, got, first = Chunk(layout), {name: [] for name in schema}, 0  # type: ignore[var-annotated]
     for step in steps:
-        buffers, _ = checked(schema, {name: column[first : first + step] for name, column in wanted.items()})
+        buffers, _ = buffers_of(schema, {name: column[first : first + step] for name, column in wanted.items()})
         at, first = 0, first + step
         while at < step:
             at = chunk.add(buffers, at, step)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.formats.schema_json import schema_to_json
+from holdfast.formats.tfrecord.encoding import buffers_of
 from holdfast.write.central import journal
 from holdfast.write.central.chunk import Chunk, Frame
 from holdfast.write.central.epochs import Epoch
@@ -25,7 +26,6 @@ from holdfast.write.central.frames import pack_head, pack_meta
 from holdfast.write.central.journal import Journal
 from holdfast.write.central.layout import Layout
 from holdfast.write.central.sealer import seal
-from holdfast.write.fit import checked
 from holdfast.write.out import write
 
 PRODUCERS = ("a", "b")
@@ -60,7 +60,7 @@ class Central(RuleBasedStateMachine):
     def make_frame(self, name: str, count: int) -> None:
         one = self.producing[name]
         chunk = Chunk(self.layout)
-        chunk.add(checked(SMALL, {"x": range(one.seq, one.seq + count)})[0], 0, count)
+        chunk.add(buffers_of(SMALL, {"x": range(one.seq, one.seq + count)})[0], 0, count)
         one.frames.append(chunk.take(one.seq))
         one.seq += count
 
@@ -117,7 +117,7 @@ class Central(RuleBasedStateMachine):
         """What it was writing last is torn. The next one greets the producers with what it knows."""
         if self.journal.current is not None and torn:
             frame = Chunk(self.layout)
-            frame.add(checked(SMALL, {"x": [0]})[0], 0, 1)
+            frame.add(buffers_of(SMALL, {"x": [0]})[0], 0, 1)
             data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.marks.get("a", 0))))
             os.pwrite(self.journal.current.fd, data[: min(torn, len(data) - 1)], self.journal.current.end)
         self.journal.close()

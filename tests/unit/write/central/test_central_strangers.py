@@ -18,6 +18,7 @@ from central_making import PATIENCE_S, SMALL, by_producer, served, small
 import holdfast as hold
 from holdfast._native.codec import crc32c
 from holdfast.errors import RefusedError
+from holdfast.formats.tfrecord.encoding import buffers_of
 from holdfast.write.central import crowd
 from holdfast.write.central.chunk import Chunk
 from holdfast.write.central.frames import pack_head, pack_meta
@@ -25,7 +26,6 @@ from holdfast.write.central.layout import Layout
 from holdfast.write.central.messages import ACK, HELLO, HELLO_MAGIC, REFUSED, WELCOME, Message, Unpacker, pack_hello
 from holdfast.write.central.producer import connect
 from holdfast.write.central.server import CentralWriter
-from holdfast.write.fit import checked
 from holdfast.write.out import write
 
 LAYOUT = Layout(SMALL, 8)
@@ -78,7 +78,7 @@ class Raw:
 
 def frame(first: int, count: int, epoch: int = 1, name: str = "p", **wrong: Any) -> bytes:
     chunk = Chunk(LAYOUT)
-    chunk.add(checked(SMALL, {"x": range(first, first + count)})[0], 0, count)
+    chunk.add(buffers_of(SMALL, {"x": range(first, first + count)})[0], 0, count)
     made = chunk.take(first)
     meta = pack_meta(name, wrong.get("sizes", [made.bytes]), wrong.get("crcs", made.crcs))
     size = wrong.get("payload_bytes", made.bytes)
