@@ -13,6 +13,7 @@ import torch.multiprocessing
 import torch.utils.data
 from ranks import BATCH, Ledger, batches, one_pass, samples, two_passes
 
+import holdfast as hold
 import holdfast.torch
 
 LOADERS = {"torch": torch.utils.data.DataLoader, "ours": holdfast.torch.DataLoader}
@@ -60,7 +61,12 @@ def generated(workers: int, *, split: bool) -> Any:
     from datasets.distributed import split_dataset_by_node
 
     data = samples().torch()
-    generator = IterableDataset.from_generator(lambda: iter(data))
+
+    def generate() -> Any:  # it names hold, which datasets pickles to make a fingerprint
+        for sample in data:
+            yield sample | {"column": str(hold.Int64())}
+
+    generator = IterableDataset.from_generator(generate)
     if split:
         generator = split_dataset_by_node(generator, distributed.get_rank(), distributed.get_world_size())
     return two_passes(torch.utils.data.DataLoader(generator, batch_size=BATCH, num_workers=workers))

@@ -24,6 +24,8 @@ OFFLINE = {
     "TRANSFORMERS_VERBOSITY": "error",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 ACCELERATE = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", RANKS, "--num_machines", 1]
 ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0]
@@ -168,10 +170,11 @@ def test_lightning(data: Path, orders: list[list[int]], tmp_path: Path) -> None:
     check_once([one["no loader"] for one in found], orders[1:])  # Lightning calls iter() once to see whether it can
     check_once([one["broken off"] for one in found], orders[::2])  # the second of two epochs a pass is left out
     check_begun([one["validation"] for one in found], orders)  # the first one is Lightning's check
-    for passes in zip(*(one["torch_map"] for one in found), strict=True):
-        counted = count(passes)  # DistributedSampler gives both ranks as many: one sample comes twice
-        assert (len(counted), counted.total()) == (SAMPLES, SAMPLES + 1)
-    assert found[0]["torch_map"][0] != found[0]["torch_map"][1]
+    for case in ("torch_map", "torch_map, ours"):
+        for passes in zip(*(one[case] for one in found), strict=True):
+            counted = count(passes)  # DistributedSampler gives both ranks as many: one sample comes twice
+            assert (len(counted), counted.total()) == (SAMPLES, SAMPLES + 1)
+        assert found[0][case][0] != found[0][case][1]
 
 
 # ---- accelerate, and the Hugging Face Trainer --------------------------------------------------------------
