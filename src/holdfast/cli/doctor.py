@@ -29,7 +29,7 @@ With --json the facts are those of the worst process of the tree, `about`:
    "limit": 65536, "kinds": {}, "threads": 12, "rss_bytes": 4210000000,
    "verdict": "LEAK"}]}
 
-  verdict   OK, SETTLING, GROWING, LEAK or EXHAUSTED
+  verdict   OK, UNCLEAR, SETTLING, GROWING, LEAK or EXHAUSTED
   eta_s     seconds to the soft limit, earliest and latest (null: never);
             null when it does not grow
   signature what is to blame; null: nothing, or unknown
@@ -37,8 +37,8 @@ With --json the facts are those of the worst process of the tree, `about`:
 
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
 
-Exit codes: 0 all are OK or SETTLING; 1 one is GROWING; 2 one has a LEAK; 3 one
-is EXHAUSTED; 4 one could not be looked at (no such process, no permission, no
+Exit codes: 0 all are OK, UNCLEAR or SETTLING; 1 one is GROWING; 2 one has a
+LEAK; 3 one is EXHAUSTED; 4 one could not be looked at (no such process, no permission, no
 process of that name), or wrong usage.
 """
 
@@ -66,7 +66,14 @@ from .exits import describe
 from .screen import Screen
 from .waiting import Waiting
 
-EXITS = {Verdict.OK: 0, Verdict.SETTLING: 0, Verdict.GROWING: 1, Verdict.LEAK: 2, Verdict.EXHAUSTED: 3}
+EXITS = {
+    Verdict.OK: 0,
+    Verdict.UNCLEAR: 0,
+    Verdict.SETTLING: 0,
+    Verdict.GROWING: 1,
+    Verdict.LEAK: 2,
+    Verdict.EXHAUSTED: 3,
+}
 CANNOT_LOOK = 4
 _AUTO = math.inf
 

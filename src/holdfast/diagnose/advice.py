@@ -25,6 +25,8 @@ def find_advice(case: Case, verdict: Verdict) -> tuple[str, ...]:
         return (*cause, *((_watch(name),) if case.match is not None else ()), *until_then)
     if verdict is Verdict.SETTLING:
         return ("look again in an hour: what rises ever less is a warm-up most of the time",)
+    if verdict is Verdict.UNCLEAR:
+        return (_watch(name),)
     return (*more, _at_start(case)) if _is_tight(case) else ()
 
 

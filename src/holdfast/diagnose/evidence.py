@@ -20,7 +20,7 @@ _YOUNG_S = 60.0
 def find_evidence(case: Case, verdict: Verdict, forecasts: Sequence[Forecast]) -> list[str]:
     """What decided comes first, what weakens it right after it, how much room is left last."""
     room = room_sentence(case.fds, case.soft)
-    if verdict is Verdict.OK:
+    if verdict in (Verdict.OK, Verdict.UNCLEAR):
         many = case.structure is not None and are_many(case.structure)
         return [*_calm(case), *(dead_sentences(case.structure) if case.structure and many else ()), room]
     said = [*_growth(case, verdict), *_uselessness(case, verdict), *(shrink_sentence(one) for one in forecasts)]

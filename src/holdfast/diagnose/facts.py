@@ -76,6 +76,7 @@ class Structure:
 
 class Verdict(StrEnum):
     OK = "OK"
+    UNCLEAR = "UNCLEAR"
     SETTLING = "SETTLING"
     GROWING = "GROWING"
     LEAK = "LEAK"

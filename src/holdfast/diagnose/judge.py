@@ -20,6 +20,7 @@ _FEW_LEFT = (8, 64)
 _FEW_LEFT_PART = 0.01
 # It may have begun after three quarters of a process's life: behind imports and the first epoch.
 _OF_LIFE = 4
+_SOON_S = 600.0
 
 
 def judge(
@@ -47,17 +48,17 @@ def judge(
     GROWING    the floor grows (the interval of its slope excludes zero), and that is all that is known; or more than
                half of the descriptors, and at least 16, are dead pipes, too few of them to prove a leak
     SETTLING   it grew, but ever less: zero is a possible pace by now
+    UNCLEAR    it rose, in a watch of less than three minutes, in which a job or a rhythm of a minute looks like growth:
+               there it is GROWING only if the process may have grown at that pace for a quarter of its life, or would
+               reach its limit within ten minutes
     OK         none of these
-
-    In less than three minutes a job or a rhythm of a minute looks like growth: there it is GROWING only if the process
-    may have grown at that pace for a quarter of its life, and else unclear.
 
     `samples` and `jobs` are in the order of time. `structure` is the last full look and `first_structure` an earlier
     one; `match` explains what grew between them. `pipe_limit` is how many pipes this user may have before new ones
     shrink, None for a user who is not held to it. `pid` is for the advice.
     """
     trend = find_trend(samples)
-    if trend is not None and trend.grows and not _is_told(trend, fds, uptime_s):
+    if trend is not None and trend.grows and not _is_told(trend, fds, soft, uptime_s):
         is_proven = are_most_of_growth(trend, structure, first_structure, match)
         trend = trend if is_proven else replace(trend, grows=False, unclear=True, low=min(trend.low, 0.0))
     case = Case(
@@ -88,12 +89,16 @@ def judge(
     )
 
 
-def _is_told(trend: Trend, fds: int | None, uptime_s: float | None) -> bool:
+def _is_told(trend: Trend, fds: int | None, soft: float | None, uptime_s: float | None) -> bool:
     """Whether a rhythm is ruled out: by a watch of three of its turns, or because growth since the start would have
-    made about as many descriptors as there are."""
+    made about as many descriptors as there are. What is about to reach its limit is told at once."""
     if trend.span_s >= TOLD_S:
         return True
-    if fds is None or uptime_s is None:
+    if fds is None:
+        return False
+    if soft is not None and trend.low / HOUR_S * _SOON_S >= soft - fds:
+        return True
+    if uptime_s is None:
         return False
     return trend.per_hour / HOUR_S * uptime_s <= _OF_LIFE * fds
 
@@ -105,7 +110,9 @@ def _verdict(case: Case) -> Verdict:
         return Verdict.LEAK
     if case.growing or (case.structure is not None and are_mostly_dead_pipes(case.structure)):
         return Verdict.GROWING
-    return Verdict.SETTLING if case.trend is not None and case.trend.settles else Verdict.OK
+    if case.trend is not None and case.trend.settles:
+        return Verdict.SETTLING
+    return Verdict.UNCLEAR if case.trend is not None and case.trend.unclear else Verdict.OK
 
 
 def is_exhausted(fds: int | None, soft: float | None) -> bool:

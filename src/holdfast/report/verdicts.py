@@ -6,6 +6,7 @@ from ..diagnose.facts import Verdict
 
 MARKS = {
     Verdict.OK: "✓",
+    Verdict.UNCLEAR: "?",
     Verdict.SETTLING: "◌",
     Verdict.GROWING: "▲",
     Verdict.LEAK: "✗",
@@ -13,6 +14,7 @@ MARKS = {
 }
 STYLES = {
     Verdict.OK: "green",
+    Verdict.UNCLEAR: "yellow",
     Verdict.SETTLING: "cyan",
     Verdict.GROWING: "bold yellow",
     Verdict.LEAK: "bold red",

@@ -114,7 +114,7 @@ def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | Non
     """At this pace it would have begun moments ago: a job under way is likelier than a leak."""
     found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), uptime_s=uptime_s)
     assert found.trend is not None
-    assert (found.verdict, found.trend.unclear, found.trend.low) == (Verdict.OK, True, 0)
+    assert (found.verdict, found.trend.unclear, found.trend.low) == (Verdict.UNCLEAR, True, 0)
     assert found.evidence[0].endswith("in so short a watch a job under way would look the same")
     sure = sureness_of(found)
     assert (sure.told, sure.sentence) == (
@@ -122,6 +122,13 @@ def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | Non
         "not sure: it rose by 93 in 30 s, as in a job or a leak; a watch of 3 min would settle it",
     )
     assert not found.forecasts
+    assert found.advice == ("watch it longer before you act: holdfast doctor PID --for 10m",)
+
+
+def test_a_rise_that_reaches_the_limit_soon_is_told_in_a_short_watch() -> None:
+    samples = _ramp(30 / HOUR_S, 12_000, every_s=0.5)
+    soon, later = (_judge(samples=samples, soft=samples[-1].fds + room, uptime_s=3600.0) for room in (1_500, 4_000))
+    assert (soon.verdict, later.verdict) == (Verdict.GROWING, Verdict.UNCLEAR)
 
 
 @pytest.mark.parametrize("per_day", [10_000, 2_000])
