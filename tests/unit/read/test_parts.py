@@ -338,6 +338,7 @@ def test_parts_in_torch_loaders_and_a_cache(base: hold.Dataset) -> None:
         ({"train": -3}, "from 1 up, got -3"),
         ({"train": "most"}, "got train='most'"),
         ({"train": True}, "got train=True"),
+        ({"count": 0.5}, "cannot be called 'count'"),
         ({"train": float("nan")}, "got train=nan"),
     ],
 )
