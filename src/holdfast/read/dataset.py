@@ -88,8 +88,9 @@ class Dataset(Generic[T_co]):
     def shard(self, who: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None) -> Dataset[T_co]:
         """This rank's part of the samples.
 
-        who:       "auto" asks the launcher (torchrun, TF_CONFIG, SLURM, Open MPI, JAX, Ray); or (rank, world); None:
-                   every rank reads everything
+        who:       "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
+                   launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharing to accelerate, datasets
+                   or webdataset where those do it; or (rank, world); None: every rank reads everything
         remainder: what becomes of the last samples when they do not fill a batch on every rank: "keep" (the last
                    batches are short, or have no sample), "pad" (samples from the beginning fill them) or "drop"
         """

@@ -6,6 +6,7 @@ Everything it opens and starts is released when it is exhausted, closed, or drop
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
@@ -331,6 +332,8 @@ class _Running:
 
     def close(self) -> None:
         """Again, if a signal came in between: the finalizer stays until all is done."""
+        if self.closed and sys.is_finalizing():
+            return  # modules are being taken apart
         if getgeneratorstate(self.items) == GEN_RUNNING:
             return  # Python ends while a daemon thread reads, which would tell of an error if it were halted
         if os.getpid() == self.pid:
