@@ -91,7 +91,7 @@ def test_every_dtype_comes_back_from_json_and_code(dtype: str) -> None:
         ("S5", "strings have no fixed size, so say Bytes"),
         (">f4", "'>f4': columns have the byte order of the machine, .* say \"float32\""),
         (np.longdouble, "numbers can be bool, int8"),
-        ("bfloat16", "Numbers can be bool, int8"),
+        ("bfloat16", "[Nn]umbers can be bool, int8"),
         (Named("torch.bfloat16"), "Numbers can be bool, int8"),
         ([("a", "i4")], "as many columns"),
         ((np.uint8, 3), 'Array\\("uint8", \\(3,\\)\\)'),

@@ -608,6 +608,8 @@ def _shares(parts: Mapping[str, Any]) -> dict[str, Fraction | int]:
     said = ", ".join(f"{name}={part!r}" for name, part in parts.items())
     if not parts:
         raise TypeError("split: expected parts by name, as split(train=0.9, val=0.1), got none")
+    if taken := [name for name in parts if hasattr(Splits, name) or name == "names"]:
+        raise ValueError(f"split: a part cannot be called {taken[0]!r}, as every tuple has something of that name")
     numbers = [isinstance(part, numbers_of.Integral) and not isinstance(part, bool) for part in parts.values()]
     if all(numbers):
         return {name: whole(f"split: {name}", part, 1) for name, part in parts.items()}

@@ -318,7 +318,7 @@ def test_a_state_of_another_split_is_refused(base: hold.Dataset) -> None:
             it.load_state_dict(state)
 
 
-def test_parts_in_torch_loaders_and_a_cache(base: hold.Dataset) -> None:
+def test_parts_with_workers_and_a_cache(base: hold.Dataset) -> None:
     val = base.split(train=0.5, val=0.5).val
     want = ids_of(val)
     cached = val.map(doubled).cache().batch(4)
@@ -338,6 +338,7 @@ def test_parts_in_torch_loaders_and_a_cache(base: hold.Dataset) -> None:
         ({"train": -3}, "from 1 up, got -3"),
         ({"train": "most"}, "got train='most'"),
         ({"train": True}, "got train=True"),
+        ({"count": 0.5}, "cannot be called 'count'"),
         ({"train": float("nan")}, "got train=nan"),
     ],
 )

@@ -50,10 +50,10 @@ def collate(
         raise ValueError("wanted at least one sample")
     if not isinstance(samples[0], (Mapping, tuple)):
         raise SchemaError(f"sample 0 of the batch: expected a dict of columns or a tuple, got {_short(samples[0])}")
-    return _node("", samples, how, schema or {}, pad_value)
+    return _node("", list(samples), how, schema or {}, pad_value)
 
 
-def _node(path: str, values: Sequence[Any], how: How | None, schema: Mapping[str, Column], pad_value: Any) -> Any:
+def _node(path: str, values: list[Any], how: How | None, schema: Mapping[str, Column], pad_value: Any) -> Any:
     """One column, or a dict or tuple of them. `path`: where in the samples these values are."""
     first = values[0]
     if isinstance(first, Mapping):
@@ -77,7 +77,7 @@ def _node(path: str, values: Sequence[Any], how: How | None, schema: Mapping[str
         )
     hint = schema.get(path)
     wanted = "ragged" if how is None and isinstance(hint, Ragged) else how or "stack"
-    return _column(path, list(values), wanted, hint, pad_value)
+    return _column(path, values, wanted, hint, pad_value)
 
 
 def _below(path: str, name: Any) -> str:

@@ -17,6 +17,8 @@ from ..._native import codec
 from ...errors import SchemaError
 from ...formats.columns import Batch, BytesColumn, ColumnData, LentBytesColumn, RaggedColumn
 
+_VALUES = frozenset((np.ndarray, BytesColumn, LentBytesColumn, RaggedColumn, memoryview, np.int64, np.float32))
+
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The values of a nested sample or batch, each with its path: `image`, `meta.size`, `[0]`."""
@@ -28,6 +30,14 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}[{at}]")
     else:
         yield path, tree
+
+
+def is_flat(tree: Any) -> bool:
+    """Whether it is a plain dict of values, as most are: these are gone through at every step, so quickly."""
+    return type(tree) is dict and (
+        _VALUES.issuperset(map(type, tree.values()))
+        or not any(isinstance(value, (tuple, Mapping)) for value in tree.values())
+    )
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -63,7 +73,8 @@ class Pick:
 
 def rows_of(batch: Any) -> int:
     """How many rows all of its columns have."""
-    counts = {path: len(column) for path, column in leaves(batch)}
+    columns = batch if is_flat(batch) else dict(leaves(batch))
+    counts = {path: len(column) for path, column in columns.items()}
     if len(set(counts.values())) > 1:
         raise SchemaError(f"the columns have different numbers of rows: {counts}")
     return next(iter(counts.values()), 0)
@@ -71,6 +82,8 @@ def rows_of(batch: Any) -> int:
 
 def nbytes_of(batch: Any) -> int:
     """The bytes of its rows; not of what else the memory they are in holds."""
+    if is_flat(batch):
+        return sum(map(_column_bytes, batch.values()))
     return sum(_column_bytes(column) for _, column in leaves(batch))
 
 
