@@ -18,10 +18,12 @@ import holdfast.torch
 from holdfast.errors import InputError
 
 
-def prepared(loader: Any, dispatch: bool | None, *, split: bool = False) -> Any:
+def prepared(loader: Any, dispatch: bool | None, *, split: bool = False, stateful: bool = False) -> Any:
     AcceleratorState._reset_state()  # the next one has another configuration
     GradientState._reset_state()
-    configuration = DataLoaderConfiguration(dispatch_batches=dispatch, split_batches=split)
+    configuration = DataLoaderConfiguration(
+        dispatch_batches=dispatch, split_batches=split, use_stateful_dataloader=stateful
+    )
     return Accelerator(cpu=True, dataloader_config=configuration).prepare(loader)
 
 
@@ -33,8 +35,8 @@ def of_samples(data: Any, **options: Any) -> Any:
     return torch.utils.data.DataLoader(data, batch_size=BATCH, **options)
 
 
-def shared(loader: Any, dispatch: bool | None, *, split: bool = False) -> Any:
-    return two_passes(prepared(loader, dispatch, split=split))
+def shared(loader: Any, dispatch: bool | None, **options: bool) -> Any:
+    return two_passes(prepared(loader, dispatch, **options))
 
 
 def broken_off() -> Any:
@@ -63,9 +65,8 @@ def skipped() -> Any:
     return one_pass(skip_first_batches(loader, 3))
 
 
-def shortened() -> Any:
+def refused(loader: Any) -> Any:
     """The first rank alone sees the error: it lets the others end, as the end of the data would."""
-    loader = prepared(of_batches(batches().filter(lambda batch: batch["id"] % 9 != 0).torch()), True)
     try:
         return one_pass(loader)
     except InputError:
@@ -134,9 +135,12 @@ def main() -> None:
     ledger.enter("broken off", broken_off)
     ledger.enter("skipped", skipped)
     ledger.enter("state", state_read_ahead)
+    ledger.enter("stateful", shared, of_batches(batches().torch()), True, stateful=True)
+    ledger.enter("samples, False, stateful", shared, of_samples(samples().torch()), False, stateful=True)
     ledger.enter("given rank", shared, of_batches(batches((rank, 2)).torch()), None)
     ledger.enter("global size", shared, of_batches(samples().batch(global_size=16).torch()), None)
-    ledger.enter("shortened", shortened)
+    filtered = batches().filter(lambda batch: batch["id"] % 9 != 0).torch()
+    ledger.enter("shortened", refused, prepared(of_batches(filtered), True))
     ledger.write(rank)
     torch.distributed.destroy_process_group()
 

@@ -46,6 +46,7 @@ def main() -> None:
         "ours": holdfast.torch.DataLoader(batches().torch(), num_workers=2),
         "no loader": batches().torch(),
         "broken off": torch.utils.data.DataLoader(batches().repeat(2).torch(), batch_size=None),
+        "torch_map, ours": holdfast.torch.DataLoader(unordered().torch_map(), batch_size=BATCH, shuffle=True),
         "torch_map": torch.utils.data.DataLoader(unordered().torch_map(), batch_size=BATCH, shuffle=True),
     }
     trainer = Trainer(

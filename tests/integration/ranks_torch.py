@@ -13,12 +13,16 @@ import torch.multiprocessing
 import torch.utils.data
 from ranks import BATCH, Ledger, batches, one_pass, samples, two_passes
 
+import holdfast as hold
 import holdfast.torch
 
 LOADERS = {"torch": torch.utils.data.DataLoader, "ours": holdfast.torch.DataLoader}
 
 
 # ---- torchrun ----------------------------------------------------------------------------------------------
+
+
+kept: list[Any] = []  # as Python ends
 
 
 def launched() -> None:
@@ -33,6 +37,7 @@ def launched() -> None:
         ledger.enter(f"stateful, {workers}", stateful, workers)
         for split in (False, True):
             ledger.enter(f"datasets, {workers}, {split}", generated, workers, split=split)
+        ledger.enter(f"webdataset, {workers}", piped, workers)
     rank = distributed.get_rank()
     distributed.destroy_process_group()
     ledger.write(rank)
@@ -45,7 +50,9 @@ def stateful(workers: int) -> Any:
     first, again = (StatefulDataLoader(batches().torch(), batch_size=None, num_workers=workers) for _ in range(2))
     passes = [one_pass(first), one_pass(islice(first, 3))]
     again.load_state_dict(first.state_dict())
-    return [*passes, one_pass(again), one_pass(again), one_pass(first)]
+    passes += [one_pass(again), one_pass(again), one_pass(first)]
+    kept.append((first, next(iter(first))))
+    return passes
 
 
 def generated(workers: int, *, split: bool) -> Any:
@@ -54,10 +61,24 @@ def generated(workers: int, *, split: bool) -> Any:
     from datasets.distributed import split_dataset_by_node
 
     data = samples().torch()
-    generator = IterableDataset.from_generator(lambda: iter(data))
+
+    def generate() -> Any:  # it names hold, which datasets pickles to make a fingerprint
+        for sample in data:
+            yield sample | {"column": str(hold.Int64())}
+
+    generator = IterableDataset.from_generator(generate)
     if split:
         generator = split_dataset_by_node(generator, distributed.get_rank(), distributed.get_world_size())
     return two_passes(torch.utils.data.DataLoader(generator, batch_size=BATCH, num_workers=workers))
+
+
+def piped(workers: int) -> Any:
+    """webdataset shares the samples among ranks and workers."""
+    import webdataset
+
+    splits = [webdataset.split_by_node, webdataset.split_by_worker]
+    pipeline = webdataset.DataPipeline(samples().torch(), splits, webdataset.batched(BATCH))
+    return two_passes(webdataset.WebLoader(pipeline, batch_size=None, num_workers=workers))
 
 
 # ---- ranks that are started by a program -------------------------------------------------------------------

@@ -24,6 +24,8 @@ OFFLINE = {
     "TRANSFORMERS_VERBOSITY": "error",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 ACCELERATE = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", RANKS, "--num_machines", 1]
 ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0]
@@ -33,7 +35,17 @@ pytestmark = [
     pytest.mark.timeout(TIMEOUT_S + 100),
     *(
         pytest.mark.skipif(find_spec(name) is None, reason=f"needs the Python package {name}")
-        for name in ("torch", "accelerate", "transformers", "datasets", "lightning", "torchdata", "jax", "ray")
+        for name in (
+            "torch",
+            "accelerate",
+            "transformers",
+            "datasets",
+            "lightning",
+            "torchdata",
+            "webdataset",
+            "jax",
+            "ray",
+        )
     ),
 ]
 
@@ -62,6 +74,7 @@ def run(data: Path, out: Path, *command: object, after: tuple[object, ...] = (),
     with started(*command, data, out, *after, HOME=str(out), HF_HOME=str(out / "cache"), **OFFLINE) as process:
         said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, said.decode()
+    assert b"Exception ignored" not in said, said.decode()
     return [json.loads((out / f"{name}-{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -126,6 +139,13 @@ def test_a_generator_of_hugging_face_datasets(
     check_once([ledger[f"datasets, {workers}, {split}"]["passes"] for ledger in torchrun], orders)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pipeline_of_webdataset_that_splits_by_node(torchrun: Found, orders: list[list[int]], workers: int) -> None:
+    for number in range(2):
+        found = [ledger[f"webdataset, {workers}"]["passes"][number] for ledger in torchrun]
+        assert count(found) == count([orders[number]])
+
+
 def test_ranks_that_a_program_starts_itself(
     data: Path, orders: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -150,10 +170,11 @@ def test_lightning(data: Path, orders: list[list[int]], tmp_path: Path) -> None:
     check_once([one["no loader"] for one in found], orders[1:])  # Lightning calls iter() once to see whether it can
     check_once([one["broken off"] for one in found], orders[::2])  # the second of two epochs a pass is left out
     check_begun([one["validation"] for one in found], orders)  # the first one is Lightning's check
-    for passes in zip(*(one["torch_map"] for one in found), strict=True):
-        counted = count(passes)  # DistributedSampler gives both ranks as many: one sample comes twice
-        assert (len(counted), counted.total()) == (SAMPLES, SAMPLES + 1)
-    assert found[0]["torch_map"][0] != found[0]["torch_map"][1]
+    for case in ("torch_map", "torch_map, ours"):
+        for passes in zip(*(one[case] for one in found), strict=True):
+            counted = count(passes)  # DistributedSampler gives both ranks as many: one sample comes twice
+            assert (len(counted), counted.total()) == (SAMPLES, SAMPLES + 1)
+        assert found[0][case][0] != found[0][case][1]
 
 
 # ---- accelerate, and the Hugging Face Trainer --------------------------------------------------------------
@@ -179,6 +200,7 @@ def test_a_loader_that_is_not_prepared(accelerate: Found, orders: list[list[int]
         ("samples, False", 9, 7),
         ("samples, False, split", 1, 14),
         ("samples, False, workers", 9, 7),
+        ("samples, False, stateful", 9, 7),
         ("datasets, True", 1, None),
         ("datasets, False", 9, None),
         ("Trainer, None", 1, 7),
@@ -223,12 +245,13 @@ def test_epochs_and_states_in_accelerate(accelerate: Found, orders: list[list[in
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("batches, False", "TypeError: accelerate with dispatch_batches=False: expected a loader that makes batches"),
+        ("batches, False", "TypeError: accelerate with dispatch_batches=False: expected samples and a loader that"),
         ("samples, True, workers", "write num_workers=1"),
         ("samples, None, workers", "write num_workers=1"),
         ("given rank", 'expected .shard("auto") or .shard(None), which leave that to it, got .shard(('),
         ("global size", "expected .batch(size) with the size of one rank's batches, got .batch(global_size=16)"),
-        ("state", "accelerate reads this dataset, and fetches ahead: wanted state_after(batches)"),
+        ("stateful", "StateError: accelerate dispatches this dataset, and fetches ahead: wanted state_after(batches)"),
+        ("state", "accelerate dispatches this dataset, and fetches ahead: wanted state_after(batches)"),
     ],
 )
 def test_what_would_be_lost_in_accelerate_is_refused(accelerate: Found, case: str, said: str) -> None:
@@ -236,7 +259,7 @@ def test_what_would_be_lost_in_accelerate_is_refused(accelerate: Found, case: st
         assert said in ledger[case]
 
 
-def test_batches_that_accelerate_cuts_wrongly_are_refused(accelerate: Found) -> None:
+def test_batches_that_accelerate_would_cut_wrongly_are_refused(accelerate: Found) -> None:
     """The first rank alone reads."""
     assert "InputError: accelerate with dispatch_batches=True: expected batches of 8" in accelerate[0]["shortened"]
     assert "Leave the loader out of accelerator.prepare()" in accelerate[0]["shortened"]

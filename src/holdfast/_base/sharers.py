@@ -1,9 +1,9 @@
 """Frameworks that share samples among the ranks themselves: whose loader asks for data right now.
 
-accelerate and Hugging Face datasets let every rank, or the first one, read everything, and keep each rank's part of it.
-A dataset that shares as well would lose the rest. The dataset inside does not know of its wrapper; the wrapper's method
-is on the stack, also in a forked worker, which has the stack it was forked on, and while a dataset is pickled for a
-worker that is being spawned.
+accelerate, Hugging Face datasets and webdataset let every rank, or the first one, read everything, and keep each rank's
+part of it. A dataset that shares as well would lose the rest. The dataset inside does not know of its wrapper; but the
+wrapper's method is on the stack, also in a forked worker, which has the stack it was forked on, and while a dataset is
+pickled for a worker that is being spawned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_sharer() -> Sharer | None:
     asked = {name: share for name, share in _SHARERS.items() if name in sys.modules}
     for frame in callers() if asked else ():
         share = asked.get(module_of(frame))
-        if share is not None and (found := share(local_of(frame, "self"))):
+        if share is not None and (found := share(frame)):
             return found
     return None
 
@@ -59,24 +59,42 @@ def callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _accelerate(asking: Any) -> Sharer | None:
-    """A loader that dispatches; or the dataset that keeps each rank's part, or the loader of one."""
+def _accelerate(frame: FrameType) -> Sharer | None:
+    """A loader that dispatches; or the dataset that keeps each rank's part, or the loader of one.
+
+    A stateful loader is asked, and starts its workers, while accelerate's is being made: it has few attributes then.
+    """
+    asking = local_of(frame, "self")
     if type(asking).__name__ == "DataLoaderDispatcher":
-        ranks = getattr(getattr(asking, "state", None), "num_processes", 1)
+        ranks = sys.modules["accelerate.state"].PartialState().num_processes
         return Sharer("accelerate with dispatch_batches=True", asking) if ranks > 1 else None
-    keeper = asking if type(asking).__name__ == "IterableDatasetShard" else getattr(asking, "dataset", None)
-    if type(keeper).__name__ == "IterableDatasetShard" and getattr(keeper, "num_processes", 1) > 1:
-        return Sharer("accelerate with dispatch_batches=False", keeper)
+    keepers: list[Any] = [asking, getattr(asking, "dataset", None), local_of(frame, "dataset")]
+    for keeper in keepers:
+        if type(keeper).__name__ == "IterableDatasetShard" and keeper.num_processes > 1:
+            return Sharer("accelerate with dispatch_batches=False", keeper)
     return None
 
 
-def _datasets(asking: Any) -> Sharer | None:
+def _datasets(frame: FrameType) -> Sharer | None:
     """A dataset that was given to split_dataset_by_node()."""
+    asking = local_of(frame, "self")
     ranks = getattr(getattr(asking, "_distributed", None), "world_size", 1)
     return Sharer("datasets.split_dataset_by_node", asking) if ranks > 1 else None
 
 
-_SHARERS: dict[str, Callable[[Any], Sharer | None]] = {
+def _webdataset(frame: FrameType) -> Sharer | None:
+    """A pipeline that shares what its source gives."""
+    asking = local_of(frame, "self")
+    return Sharer("webdataset.split_by_node", asking) if has_stage(asking, "split_by_node") else None
+
+
+def has_stage(pipeline: Any, name: str) -> bool:
+    """Whether one of a webdataset pipeline's functions has this name."""
+    return any(getattr(stage, "__name__", "") == name for stage in getattr(pipeline, "pipeline", ()))
+
+
+_SHARERS: dict[str, Callable[[FrameType], Sharer | None]] = {
     "accelerate.data_loader": _accelerate,
     "datasets.iterable_dataset": _datasets,
+    "webdataset.pipeline": _webdataset,
 }

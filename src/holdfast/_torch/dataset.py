@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, get_worker_info
 
 from holdfast._base.launch import ALONE
-from holdfast._base.sharers import Sharer, callers, find_sharer, is_asked_by, local_of, module_of
+from holdfast._base.sharers import Sharer, callers, find_sharer, has_stage, is_asked_by, local_of, module_of
 from holdfast.errors import InputError, StateError
 from holdfast.read.after import state_after, steps_left
 from holdfast.read.dataset import Dataset
@@ -84,8 +84,8 @@ class TorchDataset(IterableDataset[Any]):
                 "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
                 "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
             )
-        info = None if _datasets_shares_workers() else get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None or _are_workers_shared() else (info.id, info.num_workers)
         self._ahead = is_asked_by("accelerate.data_loader")
         epochs = self._times or 1  # a pass without an end counts as one: how far it gets differs from rank to rank
         if info is None:
@@ -95,7 +95,7 @@ class TorchDataset(IterableDataset[Any]):
             begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
         stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
         equal = self._dispatched or _is_dispatched(find_sharer())
-        readable = self._readable(inside=get_worker_info() is not None)
+        readable = self._readable(inside=info is not None)
         self._pass = _Pass(readable, begin, stop, worker, workers, equal=equal)
         return self._pass.run()
 
@@ -106,10 +106,10 @@ class TorchDataset(IterableDataset[Any]):
             return
         self.dataset._launch()  # says what is wrong with a rank that was given
         if not _is_dispatched(sharer):
-            if sharer.by.batch_size is None:
+            if self.batched or sharer.by.batch_size is None:
                 raise TypeError(
-                    f"{sharer.name}: expected a loader that makes batches, got batch_size=None. {_UNPREPARED}, "
-                    "or write dispatch_batches=True"
+                    f"{sharer.name}: expected samples and a loader that makes batches of them, got "
+                    f"{'batches' if self.batched else 'batch_size=None'}. {_UNPREPARED}, or write dispatch_batches=True"
                 )
         elif self.dataset._settings.global_batch is not None:
             raise InputError(
@@ -142,15 +142,19 @@ class TorchDataset(IterableDataset[Any]):
 
         When a loader's workers read, only who takes their batches knows how many were used: `state_after` tells then.
         """
-        if get_worker_info() is not None:  # a stateful loader asks each of its workers
-            return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)
-        ahead = "a loader's workers read this dataset, and fetch" if self._place.in_workers else ""
-        if self._ahead and self._pass is not None:
-            ahead = ahead or "accelerate reads this dataset, and fetches"
+        inside, ahead = get_worker_info() is not None, ""
+        if self._pass is not None and self._pass.equal:
+            ahead = "accelerate dispatches this dataset, and fetches"  # also where its stateful loader asks
+        elif self._pass is not None and self._ahead and not is_asked_by("accelerate.data_loader"):
+            ahead = "accelerate reads this dataset, and fetches"
+        elif not inside and self._place.in_workers:
+            ahead = "a loader's workers read this dataset, and fetch"
         if ahead:
             raise StateError(
                 f"{ahead} ahead: wanted state_after(batches), with the number of batches that were taken in this pass"
             )
+        if inside:  # a stateful loader asks each of its workers
+            return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)
         if self._pass is not None and self._pass.iteration is not None:
             return self._pass.iteration.state_dict()
         return self._state(self._place.last)
@@ -215,10 +219,15 @@ def _accelerate_begins_pass() -> bool:
     return any(frame.f_code.co_name == "__iter__" for frame in own)
 
 
-def _datasets_shares_workers() -> bool:
-    """Whether a generator of Hugging Face datasets is asked, which has given each worker its part already."""
-    frames = takewhile(lambda frame: frame.f_code.co_name != "_worker_loop", callers())
-    return any(module_of(frame) == "datasets.iterable_dataset" for frame in frames)
+def _are_workers_shared() -> bool:
+    """Whether datasets or webdataset asks, and gives each worker of a loader its part itself."""
+    for frame in takewhile(lambda frame: frame.f_code.co_name != "_worker_loop", callers()):
+        module = module_of(frame)
+        if module == "datasets.iterable_dataset":
+            return True
+        if module == "webdataset.pipeline" and has_stage(local_of(frame, "self"), "split_by_worker"):
+            return True
+    return False
 
 
 def _loader_number(info: Any) -> int:
@@ -250,7 +259,7 @@ class _Pass:
         self, dataset: Dataset, begin: Begin, stop: int | None, worker: int, workers: int, *, equal: bool
     ) -> None:
         self.begin, self.workers = begin, workers
-        self._dataset, self._stop, self._worker, self._equal = dataset, stop, worker, equal
+        self._dataset, self._stop, self._worker, self.equal = dataset, stop, worker, equal
         self.iteration: Iteration | None = None
         settings = dataset._settings
         maps = any(one.each == "batch" and one.kind == "map" for one in settings.functions)
@@ -272,7 +281,7 @@ class _Pass:
                 for number, batch in enumerate(self.iteration):
                     self.given += 1
                     made = convert(batch)
-                    if self._equal and batched and turn + number * self.workers != last:
+                    if self.equal and batched and turn + number * self.workers != last:
                         self._check_whole(made)
                     yield made
             if not steps and not done:
