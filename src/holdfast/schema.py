@@ -358,7 +358,9 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
         if not isinstance(name, str):
             raise SchemaError(f"a column's name is a string, got {name!r}")
         if not isinstance(column, (Value, Ragged)):
-            raise SchemaError(f"column {name!r}: expected Array, Int64, Float32, Bytes or Ragged, got {column!r}")
+            raise SchemaError(
+                f"column {name!r}: expected Array, Int64, Float32, Bytes or Ragged, got {column!r}{_meant(column)}"
+            )
         key = name if column.key is None else column.key
         if not isinstance(key, str):
             raise SchemaError(f"column {name!r}: wanted a feature's name as its key, got {key!r}")
@@ -368,6 +370,14 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
         columns[name] = column
     chunk_rows_of(columns)
     return columns
+
+
+def _meant(given: Any) -> str:
+    """What to write for a dtype that stands where a column is due."""
+    try:
+        return f"; say {Array(given)!r}"
+    except SchemaError:
+        return ""
 
 
 def chunk_rows_of(schema: Schema) -> int | None:

@@ -133,7 +133,8 @@ def test_a_schema_is_checked_as_a_whole() -> None:
         ([("a", hold.Int64())], "wanted a schema such as"),
         ({}, "empty"),
         ({3: hold.Int64()}, "name is a string"),
-        ({"a": int}, "column 'a': expected Array"),
+        ({"a": 3}, "column 'a': expected Array, Int64, Float32, Bytes or Ragged, got 3$"),
+        ({"a": np.uint8}, """column 'a': expected Array.* got <class 'numpy.uint8'>; say Array\\("uint8"\\)"""),
         ({"a": hold.Int64(key=3)}, "column 'a': wanted a feature's name as its key, got 3"),  # type: ignore[arg-type]
         ({"a": hold.Int64(), "b": hold.Int64(key="a")}, "both read the feature 'a'"),
     ]:

@@ -77,7 +77,8 @@ def _for_tfrecord(name: str, column: Column, cast: bool, notes: list[str]) -> Co
         narrowed = _as_float32(column)
         notes.append(f"{name!r} is rounded from float64 to {narrowed!r}")
         return narrowed
-    notes.append(f"{name!r} is {value.dtype}, stored as {stored_as(column)}: read it with this schema to have it back")
+    plain = _plain(column)
+    notes.append(f"{name!r} is {value.dtype}, stored as {stored_as(column)}; reading it as {plain!r} gives it back")
     return column
 
 

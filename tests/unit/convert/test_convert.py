@@ -145,7 +145,7 @@ def test_types_of_hdf5_that_fit_without_a_loss(tmp_path: Path) -> None:
     done = convert(source, tmp_path / "a.tfrecord")
     numbers = {"i": "int16", "u": "uint64", "b": "bool", "h": "float16"}
     assert done.schema == {name: Array(dtype) for name, dtype in numbers.items()} | {"s": Bytes(), "t": Bytes()}
-    assert done.notes[0] == "'b' is bool, stored as int64: read it with this schema to have it back"
+    assert done.notes[0] == """'b' is bool, stored as int64; reading it as Array("bool") gives it back"""
     assert len(done.notes) == 4
     assert contents(tmp_path / "a.tfrecord")["t"] == ["ä".encode(), b"", b"x", b"y"]
     with TFRecordShard(tmp_path / "a.tfrecord") as shard:

@@ -275,7 +275,7 @@ def stored_buffers(schema: Schema, buffers: list[codec.ColumnBuffers], first: in
                 for outer in (steps, splits):
                     error = error if outer is None else error.of_list(outer)
                 where, dtype = f"column {name!r}, sample {first + error.row:,}", dtype_of(value_of(column))
-                advice = ". Say Float32 in the schema to have it rounded" * (dtype.kind == "f")
+                advice = ". Float32 in the schema rounds it, and so does cast in a conversion" * (dtype.kind == "f")
                 raise SchemaError(f"{where}: {error}, and a TFRecord has no {dtype}{advice}") from None
             found[number] = (stored.reshape(-1), ends, steps, splits)
     return found
