@@ -12,6 +12,7 @@ import copy
 import importlib
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any, Self
 
 from ._base.codecs import Codec, check_codec
@@ -97,7 +98,7 @@ class Value(_Stored):
     ) -> None:
         if type(self) is Value:
             raise SchemaError("Value is the base of Array and Bytes: use one of those")
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        sizes: Any = shape[0] if len(shape) == 1 and not isinstance(shape[0], Integral) else shape
         try:
             self.shape = tuple(_size(n) for n in sizes)
         except TypeError:
@@ -143,9 +144,11 @@ class Value(_Stored):
 
 
 def _size(n: object) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise SchemaError(f"a shape is made of whole numbers from 1 up, got {n!r}")
-    return n
+    size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's are Integral, too
+    if size < 1:
+        lists = "; lists of any length are Ragged(…)" if n is None or n == -1 else ""
+        raise SchemaError(f"a shape is made of whole numbers from 1 up, got {n!r}{lists}")
+    return size
 
 
 class Bytes(Value):

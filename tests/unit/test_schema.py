@@ -21,6 +21,7 @@ def test_shapes_are_what_they_look_like() -> None:
     assert hold.Float32().shape == ()
     assert hold.Float32(128).shape == (128,)
     assert hold.Float32(4, 3).shape == hold.Float32((4, 3)).shape == hold.Float32([4, 3]).shape == (4, 3)
+    assert hold.Float32(np.int64(4)) == hold.Float32(4) == hold.Float32(np.array([4]))
     assert hold.Float32(4, 3).count == 12
     assert hold.Ragged(hold.Ragged(hold.Bytes())).depth == 2
     assert hold.Ragged(hold.Int64).inner == hold.Int64()
@@ -117,6 +118,8 @@ def test_other_dtypes_are_refused_with_what_to_write(dtype: Any, instead: str) -
         (lambda: Value(), "use one of those"),
         (lambda: hold.Array("uint8", 3, shape=(3,)), "expected the shape once"),
         (lambda: hold.Array("uint8", 0), "from 1 up, got 0"),
+        (lambda: hold.Array("uint8", None, 3), "got None; lists of any length are Ragged"),  # type: ignore[arg-type]
+        (lambda: hold.Ragged(hold.Array), 'expected a dtype such as "uint8", got None'),
     ],
 )
 def test_nonsense_is_refused(make: Any, text: str) -> None:

@@ -18,6 +18,7 @@ OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()
 _TEXT = (str, bytes, bytearray, memoryview)
 _VALUE_BYTES = 100  # that an object takes beside what it holds
 _PRESENT = "_present"
+_PRESENCE = (Int64(default=0), Int64(default=1))
 
 Schema = dict[str, Column]
 Row = dict[str, Any]  # the values that were logged, and no others
@@ -62,7 +63,9 @@ def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Chec
             if name in columns:
                 if is_presence(columns, name):
                     raise SchemaError(f"column {name!r} says in which rows {_stem(name)!r} is; give yours another name")
-                column = _meet(columns[name], _column_of(name, value) if is_int(columns[name]) else None)
+                column = columns[name]
+                if not isinstance(value, int) and is_int(column):
+                    column = _meet(column, _column_of(name, value))
             else:
                 found = _column_of(name, value)
                 column = found if is_first else _late(found)
@@ -76,7 +79,7 @@ def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Chec
             add_presence(columns, name, 0)
         columns[name] = column
     for name in [name for name in columns if name not in row and name not in OWN]:
-        if not is_presence(columns, name):
+        if name + _PRESENT not in columns and not is_presence(columns, name):
             add_presence(columns, name)
     return columns, row
 
@@ -106,12 +109,11 @@ def fitted(schema: Schema, values: Mapping[str, Any], refuse: Refuse) -> Row:
 def is_presence(schema: Mapping[str, Column], name: str) -> bool:
     """Whether a column says in which rows another one is. One that a user logs by such a name has no default, or has
     such a column of its own."""
-    column = schema.get(name)
     return (
         name.endswith(_PRESENT)
         and _stem(name) in schema
         and name + _PRESENT not in schema
-        and column in (Int64(default=0), Int64(default=1))
+        and schema.get(name) in _PRESENCE
     )
 
 
@@ -121,7 +123,7 @@ def _stem(name: str) -> str:
 
 def add_presence(columns: Schema, name: str, before: int = 1) -> None:
     """`before`: what it is in rows from before there was such a column."""
-    columns.setdefault(name + _PRESENT, Int64(default=before))
+    columns.setdefault(name + _PRESENT, _PRESENCE[before])
 
 
 def _late(column: Column) -> Column:
@@ -138,9 +140,9 @@ def _nothing(column: Value) -> Any:
     return math.nan if is_float(column) else b"" if isinstance(column, Bytes) else 0
 
 
-def _meet(there: Column, new: Column | None) -> Column:
+def _meet(there: Column, new: Column) -> Column:
     """The column there; but if it has ints and gets a float, one of float64, which has room for both."""
-    if not is_int(there) or new is None or not is_float(new) or new.shape != there.shape:
+    if not is_int(there) or not is_float(new) or new.shape != there.shape:
         return there
     default = None if there.default is None else math.nan
     return Array("float64", there.shape, default=default, codec=there.codec)
@@ -195,11 +197,11 @@ def _fitted(name: str, column: Column, value: Any) -> Any:
 
 
 def is_float(column: Column) -> TypeGuard[Array]:
-    return isinstance(column, Array) and dtype_of(column).kind == "f"
+    return isinstance(column, Array) and column.dtype.startswith("float")
 
 
 def is_int(column: Column) -> TypeGuard[Array]:
-    return isinstance(column, Array) and dtype_of(column).kind != "f"
+    return isinstance(column, Array) and not column.dtype.startswith("float")
 
 
 def _number(name: str, column: Array, value: Any) -> Any:

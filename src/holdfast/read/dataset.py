@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeVar, overload
 
 from .._base.launch import Launch, find_rank
 from .._base.text import names_there
@@ -22,7 +22,7 @@ from ..schema import Column
 from .access import Access
 from .flow.keep import SampleCache
 from .flow.samples import Pick
-from .iteration import Iteration
+from .iteration import Iteration, T_co
 from .order.shards import Remainder
 from .settings import Cache, Collate, Each, Function, OnError, Settings, Where, is_number, one_of, whole
 from .sources.catalog import OnProgress
@@ -31,12 +31,21 @@ from .sources.source import ConcatSource, Files, SelectSource, Source, SplitSour
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    import tensorflow
+
+    from ..torch import TorchDataset, TorchSamples
+
+U = TypeVar("U")
+Sample = dict[str, Any]
+Batch = dict[str, Any]  # of arrays, BytesColumns and RaggedColumns
+
 _MOST_LANES = 1 << 12  # each costs some time in every plan
 _MOST_PREFETCHED = 10_000  # batches: a larger number was meant as bytes
 _ALONE = Launch(0, 1, "not sharded")
 
 
-class Dataset:
+class Dataset(Generic[T_co]):
     """Made by `hold.read(...)`. Every method gives another Dataset and leaves this one as it is.
 
     It counts the passes over it: `for batch in ds` is of epoch 0 the first time, then of epoch 1, also after a pass
@@ -51,7 +60,7 @@ class Dataset:
         self._next_epoch = 0
         self._lock = threading.Lock()
 
-    def _with(self, **changes: Any) -> Dataset:
+    def _with(self, **changes: Any) -> Dataset[T_co]:
         return type(self)(self._source, replace(self._settings, **changes))
 
     # ---- the order
@@ -63,7 +72,7 @@ class Dataset:
         window: str | int = "256MB",
         samples: int | None = None,
         lanes: int | None = None,
-    ) -> Dataset:
+    ) -> Dataset[T_co]:
         """Another order in every epoch, decided by the seed, the epoch and the data alone.
 
         window:  how much is shuffled together, about; or `samples` of them
@@ -76,7 +85,7 @@ class Dataset:
             lanes=None if lanes is None else whole("lanes", lanes, 1, _MOST_LANES),
         )
 
-    def shard(self, who: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None) -> Dataset:
+    def shard(self, who: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None) -> Dataset[T_co]:
         """This rank's part of the samples.
 
         who:       "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
@@ -91,6 +100,18 @@ class Dataset:
             one_of("remainder", remainder, Remainder)
         return self._with(shard=who, shard_said=True, remainder=remainder or self._settings.remainder)
 
+    @overload
+    def batch(
+        self: Dataset[Sample],
+        size: int | None = None,
+        *,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+        pad_value: float = 0,
+        global_size: int | None = None,
+    ) -> Dataset[Batch]: ...
+
+    @overload
     def batch(
         self,
         size: int | None = None,
@@ -99,7 +120,17 @@ class Dataset:
         collate: Collate | None = None,
         pad_value: float = 0,
         global_size: int | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Any]: ...
+
+    def batch(
+        self,
+        size: int | None = None,
+        *,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+        pad_value: float = 0,
+        global_size: int | None = None,
+    ) -> Dataset[Any]:
         """`size` samples a batch and rank; or `global_size` over all ranks.
 
         collate: "stack" expects equal shapes, "pad" fills up with `pad_value`, "ragged" keeps lengths. By default
@@ -120,7 +151,7 @@ class Dataset:
             batch=size, global_batch=global_size, collate=collate, pad_value=pad_value, remainder=remainder
         )
 
-    def take(self, n: int) -> Dataset:
+    def take(self, n: int) -> Dataset[T_co]:
         """The first `n` samples of an epoch, over all ranks; behind batch(), the first `n` batches of every rank.
 
         They are those of the epoch's order, wherever shuffle() stands: other ones in every epoch where it shuffles. For
@@ -130,7 +161,7 @@ class Dataset:
         end = first + whole("take", n, 0)
         return self._within(first, end if stop is None else min(stop, end))
 
-    def skip(self, n: int) -> Dataset:
+    def skip(self, n: int) -> Dataset[T_co]:
         """All but the first `n` samples of an epoch, over all ranks; behind batch(), all but `n` batches of every rank.
 
         Of the epoch's order, as take() is: skip(100).take(50) has samples 100 to 149 of it.
@@ -142,17 +173,17 @@ class Dataset:
         one = self._settings
         return (one.first_batch, one.stop_batch) if one.batched else (one.first_sample, one.stop_sample)
 
-    def _within(self, first: int, stop: int | None) -> Dataset:
+    def _within(self, first: int, stop: int | None) -> Dataset[T_co]:
         what = "batch" if self._settings.batched else "sample"
         return self._with(**{f"first_{what}": first, f"stop_{what}": stop})
 
-    def repeat(self, times: int | None = None) -> Dataset:
+    def repeat(self, times: int | None = None) -> Dataset[T_co]:
         """So many epochs in a row, each in its own order. Without a number: for ever."""
         return self._with(repeat=None if times is None else whole("repeat", times, 1))
 
     # ---- parts, and several in one
 
-    def select(self, *columns: str | Sequence[str]) -> Dataset:
+    def select(self, *columns: str | Sequence[str]) -> Dataset[Sample]:
         """Only these columns: `select("image", "label")`, or a list of names.
 
         Before functions, no other column is decoded, nor read where the format has columns apart (HDF5). Behind
@@ -169,12 +200,13 @@ class Dataset:
         if not functions:
             selected = SelectSource(self._source, names)
             selected.known_schema()  # says at once which of them is not there
-            return type(self)(selected, self._settings)
+            made: Dataset[Any] = type(self)(selected, self._settings)
+            return made
         # Where the last function runs, so that it is no stage of its own.
         at = functions[-1]
         return self._function("map", Pick(tuple(names)), at.workers, at.where, stall_s=at.stall_s, start=at.start)
 
-    def split(self, *, seed: int = 0, **parts: float) -> Splits:
+    def split(self, *, seed: int = 0, **parts: float) -> Splits[T_co]:
         """Disjoint parts of the samples: `train, val = ds.split(train=0.9, val=0.1, seed=7)`; or `.train`, `["train"]`.
 
         parts: fractions of all samples, together 1 at most, rounded so that parts that are all make up all; or numbers
@@ -190,7 +222,7 @@ class Dataset:
         made = [type(self)(SplitSource(self._files("split"), shares, name, seed), one) for name in parts]
         return Splits(parts, made)
 
-    def concat(self, *others: Dataset) -> Dataset:
+    def concat(self, *others: Dataset[T_co]) -> Dataset[T_co]:
         """This dataset and others, one behind the other; see hold.concat."""
         return concat([self, *others])
 
@@ -201,6 +233,34 @@ class Dataset:
         return self._source
 
     # ---- functions
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T_co], U],
+        num_workers: int | None = None,
+        where: Where | None = None,
+        *,
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+        random: Literal[False] = False,
+        timeout: float | None = 300.0,
+        start: Literal["forkserver", "spawn"] = "forkserver",
+    ) -> Dataset[U]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T_co, np.random.Generator], U],
+        num_workers: int | None = None,
+        where: Where | None = None,
+        *,
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+        random: Literal[True],
+        timeout: float | None = 300.0,
+        start: Literal["forkserver", "spawn"] = "forkserver",
+    ) -> Dataset[U]: ...
 
     def map(
         self,
@@ -213,7 +273,7 @@ class Dataset:
         random: bool = False,
         timeout: float | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
-    ) -> Dataset:
+    ) -> Dataset[Any]:
         """`function(sample)` gives another sample; behind batch(), `function(batch)` another batch.
 
         What is read is a dict. A function may return a dict or a tuple, also nested: (x, y) goes into Keras' fit() and
@@ -239,13 +299,13 @@ class Dataset:
 
     def filter(
         self,
-        function: Callable[..., Any],
+        function: Callable[[T_co], Any],
         num_workers: int | None = None,
         where: Where | None = None,
         *,
         on_error: OnError = "raise",
         max_errors: int | float = 100,
-    ) -> Dataset:
+    ) -> Dataset[T_co]:
         """Samples that `function(sample)` is true of stay; behind batch() it says which rows, as an array of bools.
 
         Batches get shorter: no sample moves to another one, so that every rank has as many of them.
@@ -259,7 +319,7 @@ class Dataset:
         workers: int | None,
         where: Where | None,
         **more: Any,
-    ) -> Dataset:
+    ) -> Dataset[Any]:
         each: Each = "batch" if self._settings.batched else "sample"
         where = where or ("threads" if workers else "inline")
         if workers is None:
@@ -274,7 +334,7 @@ class Dataset:
         )
         return self._with(functions=(*self._settings.functions, made))
 
-    def cache(self, most: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset:
+    def cache(self, most: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset[T_co]:
         """Keeps samples as the functions before it left them, up to `most` bytes: in memory, or in a file in `folder`.
 
         What does not fit is made anew in every epoch. It lives as long as this dataset.
@@ -288,7 +348,7 @@ class Dataset:
 
     # ---- bounds
 
-    def prefetch(self, most: int | str = 2) -> Dataset:
+    def prefetch(self, most: int | str = 2) -> Dataset[T_co]:
         """Makes batches ready in a thread before they are asked for. 0: none.
 
         most: an int is a number of batches (without batch(), of samples); a string such as "64MB" is bytes. One batch
@@ -304,7 +364,9 @@ class Dataset:
             )
         return self._with(prefetch_batches=most, prefetch_bytes=0)
 
-    def limits(self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None) -> Dataset:
+    def limits(
+        self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None
+    ) -> Dataset[T_co]:
         """Sets the most files open at once ("auto": half of what this process may still open), and bytes of memory.
 
         memory: what an iteration adds to this process: blocks that are held or read beforehand, the order of the
@@ -327,7 +389,7 @@ class Dataset:
             changes["memory_bytes"] = parse_bytes(memory)
         return self._with(**changes)._checked()
 
-    def _checked(self) -> Dataset:
+    def _checked(self) -> Dataset[T_co]:
         one = self._settings
         if one.prefetch_bytes >= one.memory_bytes:
             raise ValueError(
@@ -338,7 +400,7 @@ class Dataset:
 
     # ---- reading
 
-    def plan(self, progress: OnProgress | None = None) -> Dataset:
+    def plan(self, progress: OnProgress | None = None) -> Dataset[T_co]:
         """Looks at every shard now rather than when the first batch is asked for.
 
         progress: called with (done, total) after each shard
@@ -347,7 +409,7 @@ class Dataset:
         self._source.schema()
         return self
 
-    def iterate(self, epoch: int | None = None, *, worker: tuple[int, int] = (0, 1)) -> Iteration:
+    def iterate(self, epoch: int | None = None, *, worker: tuple[int, int] = (0, 1)) -> Iteration[T_co]:
         """One pass: batches, or samples without batch(). Use it with `with`, so that everything is released at once.
 
         epoch:  by default the one after that of the last pass; after all of its epochs with repeat(n), and after its
@@ -375,7 +437,7 @@ class Dataset:
     def _set_next_epoch(self, epoch: int) -> None:
         self._next_epoch = epoch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         return self.iterate()
 
     def __len__(self) -> int:
@@ -385,7 +447,13 @@ class Dataset:
             self._lengths[launch] = len(Iteration(self._source, self._settings, launch))
         return self._lengths[launch]
 
-    def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T_co: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int]) -> list[T_co]: ...
+
+    def __getitem__(self, index: Any) -> Any:
         """Sample `index` in the order of the files, after the functions. A slice or a list gives a list of them.
 
         Only where iterating gives the same samples in the same order: before shuffle(), shard(), take(), skip(),
@@ -434,13 +502,14 @@ class Dataset:
 
     # ---- frameworks
 
-    def torch(self, *, epoch: int = 0) -> Any:
+    def torch(self, *, epoch: int = 0) -> TorchDataset:
         """An IterableDataset of dicts of tensors, alone or in any DataLoader; see holdfast.torch.TorchDataset."""
         from importlib import import_module
 
-        return import_module("holdfast.torch").as_torch(self, epoch=epoch)
+        made: TorchDataset = import_module("holdfast.torch").as_torch(self, epoch=epoch)
+        return made
 
-    def torch_map(self) -> Any:
+    def torch_map(self) -> TorchSamples:
         """A map-style Dataset of samples by number, for torch's samplers; see holdfast.torch.TorchSamples.
 
         The order, the ranks' shares and the batches are torch's there: a dataset with shuffle(), shard(), take(),
@@ -448,9 +517,10 @@ class Dataset:
         """
         from importlib import import_module
 
-        return import_module("holdfast.torch").as_torch_map(self)
+        made: TorchSamples = import_module("holdfast.torch").as_torch_map(self)
+        return made
 
-    def tf(self, *, epoch: int = 0, spec: Mapping[str, Any] | None = None) -> Any:
+    def tf(self, *, epoch: int = 0, spec: Mapping[str, Any] | tuple[Any, ...] | None = None) -> tensorflow.data.Dataset:
         """A tf.data.Dataset; see holdfast.tensorflow.Passes."""
         from importlib import import_module
 
@@ -498,15 +568,21 @@ class Dataset:
         return ".".join(said)
 
 
-class Splits(tuple[Dataset, ...]):
+class Splits(tuple[Dataset[T_co], ...], Generic[T_co]):
     """The parts of a split, in their order: `train, val = …`, `parts.train` or `parts["train"]`."""
 
     names: tuple[str, ...]
 
-    def __new__(cls, names: Iterable[str], parts: Iterable[Dataset]) -> Self:
+    def __new__(cls, names: Iterable[str], parts: Iterable[Dataset[T_co]]) -> Self:
         made = super().__new__(cls, parts)
         made.names = tuple(names)
         return made
+
+    @overload
+    def __getitem__(self, which: SupportsIndex | str) -> Dataset[T_co]: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> tuple[Dataset[T_co], ...]: ...
 
     def __getitem__(self, which: Any) -> Any:
         if not isinstance(which, str):
@@ -515,7 +591,7 @@ class Splits(tuple[Dataset, ...]):
             raise KeyError(f"there is no part {which!r}. {names_there(which, self.names)}")
         return super().__getitem__(self.names.index(which))
 
-    def __getattr__(self, name: str) -> Dataset:
+    def __getattr__(self, name: str) -> Dataset[T_co]:
         if name.startswith("_") or name not in self.names:
             raise AttributeError(f"there is no part {name!r}. {names_there(name, self.__dict__.get('names', ()))}")
         return super().__getitem__(self.names.index(name))
@@ -543,7 +619,7 @@ def _shares(parts: Mapping[str, Any]) -> dict[str, Fraction | int]:
     return dict(shares)
 
 
-def concat(datasets: Sequence[Dataset]) -> Dataset:
+def concat(datasets: Sequence[Dataset[U]]) -> Dataset[U]:
     """Several datasets in one, each behind the one before: `hold.concat([a, b])`. A shuffle() is over all of them.
 
     They have the same columns; functions, shuffle(), batch() and all else come behind.

@@ -12,7 +12,7 @@ from typing import Any
 from .._base.units import parse_bytes
 from ..formats.shard import GivenSchema
 from ..schema import check_schema
-from .dataset import Dataset
+from .dataset import Dataset, Sample
 from .settings import OnCorrupt, Settings, one_of, whole
 from .sources.find import find_sources
 from .sources.mix import MixSource, Until
@@ -34,7 +34,7 @@ def read(
     storage_options: Mapping[str, Any] | None = None,
     cache_folder: Given | None = None,
     cache_bytes: str | int = "20GB",
-) -> Dataset:
+) -> Dataset[Sample]:
     """Samples from TFRecord, HDF5, tar and other files: a path, a glob, a folder, a URL, or a list of them.
 
     schema:       the columns to read; by default what the files have, or the run that they are parts of
@@ -70,7 +70,7 @@ def read(
 
 def mix(
     datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]], *, seed: int = 0, until: Until = "first"
-) -> Dataset:
+) -> Dataset[Sample]:
     """Several datasets in one, each with its share of the samples: `hold.mix({a: 0.7, b: 0.3})`.
 
     until: an epoch ends when the "first" of them is used up; or when "all" are, the others beginning again

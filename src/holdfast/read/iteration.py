@@ -13,7 +13,7 @@ from contextlib import closing
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from .._base.dropped import close_when_dropped
 from .._base.launch import Launch
@@ -37,13 +37,22 @@ from .sources.handles import PoolStats
 from .sources.library import Library
 from .sources.source import Sequenced, Source
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)  # what iterating gives: samples, or batches
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+
 _FEW_LOST = 3  # iterations that the collector has not found yet
 _AT_ONCE_BYTES = 16 << 20
 _AT_ONCE_MOST = 1 << 15
 _AT_ONCE_PART = 16  # of the memory there is
 
 
-class Iteration:
+class Iteration(Generic[T_co]):
     """Batches, or samples where no batch was asked for. Made by `Dataset.iterate()`.
 
     with ds.iterate(epoch=0) as it:
@@ -94,7 +103,7 @@ class Iteration:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T_co:
         if os.getpid() != self._pid and not self._ended:
             raise StateError("this iteration belongs to the process that began it: begin another one in a forked child")
         start = monotonic()
@@ -118,7 +127,8 @@ class Iteration:
             if given is None or self._is_over():
                 self._release()
                 raise StopIteration
-            rows, self._position = given
+            rows: T_co = given[0]
+            self._position = given[1]
             self.step += 1
             self._meter.batches += 1
             self._meter.wait_s += monotonic() - start

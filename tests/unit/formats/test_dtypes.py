@@ -69,6 +69,21 @@ def test_written_and_read_in_any_order(run: Path, data: dict[str, Any]) -> None:
     same(ds.shuffle(seed=3).map(dict).batch(8), data)  # samples, and put together again
 
 
+def test_cached_and_filled_up(run: Path, data: dict[str, Any], tmp_path: Path) -> None:
+    cached = hold.read(run).cache(folder=tmp_path).batch(8)
+    same(cached, data)
+    same(cached, data)
+    [padded] = hold.read(run).batch(ROWS, collate="pad", pad_value=1)
+    for name in SCHEMA:
+        shape, _, dtype = name.partition("_")
+        if shape in ("list", "boxes"):
+            column, sizes = padded[name], np.diff(data[name].row_splits)
+            assert column.dtype == np.dtype(dtype)
+            there = np.arange(column.shape[1]) < sizes[:, None]
+            assert column[there].tobytes() == data[name].values.tobytes()
+            assert (column[~there] == 1).all()
+
+
 def test_through_worker_processes(run: Path, data: dict[str, Any]) -> None:
     same(hold.read(run).shuffle(seed=3).map(dict, where="processes", num_workers=1).batch(16), data)
 
@@ -83,7 +98,7 @@ def test_converted_and_back(run: Path, data: dict[str, Any], tmp_path: Path) -> 
         same(hold.read(path).batch(32), data)
 
 
-def test_consolidated_and_merged(run: Path, data: dict[str, Any], tmp_path: Path) -> None:
+def test_consolidated(run: Path, data: dict[str, Any], tmp_path: Path) -> None:
     out = hold.write(run)
     out.consolidate(tmp_path / "whole.h5")
     assert hold.read(tmp_path / "whole.h5").schema == SCHEMA

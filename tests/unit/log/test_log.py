@@ -163,6 +163,20 @@ def test_a_given_schema(tmp_path: Path) -> None:
         log(tmp_path, rank=1, schema={"time_ns": hold.Int64()})
 
 
+def test_a_given_schema_of_other_dtypes(tmp_path: Path) -> None:
+    schema = {"loss": hold.Array("float64"), "map": hold.Array("uint8", 2), "grad": hold.Array("float16", 2)}
+    with log(tmp_path, rank=0, schema=schema) as book:
+        book(1, loss=0.1, map=[0, 255], grad=[1, 2])
+        book(2, map=np.array([1, 2], np.uint8))
+        with pytest.raises(SchemaError, match="column 'map': wanted Array.* got 256, which uint8 cannot hold"):
+            book(3, map=[0, 256])
+    [batch] = hold.read(tmp_path).batch(4)
+    assert {name: batch[name].dtype.name for name in schema} == {name: column.dtype for name, column in schema.items()}
+    assert batch["loss"][0] == 0.1
+    assert np.isnan(batch["loss"][1])
+    assert batch["map"].tolist() == [[0, 255], [1, 2]]
+
+
 def test_a_folder_of_other_data_is_no_log(tmp_path: Path) -> None:
     hold.write(tmp_path / "run.hold", {"x": hold.Int64()})
     with pytest.raises(SchemaError, match="wanted a log, got a folder of other data, column 'step' is missing"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_growing_child import values_of
 
 import holdfast as hold
 from holdfast.errors import ClosedWriterError, WriteError
 from holdfast.log.entry import log
 from holdfast.log.pieces import Pieces
 
+CHILD = Path(__file__).with_name("log_growing_child.py")
 PROGRAM = """
 import os, signal, sys
 from holdfast.log.entry import log
@@ -166,3 +169,45 @@ def test_it_holds_no_descriptor(tmp_path: Path) -> None:
         for step in range(12):
             book(step, x=step)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_committed_stays_while_columns_come_and_workers_are_killed(tmp_path: Path) -> None:
+    """Every row that was acknowledged is there with its values, and it is known which of them were logged."""
+    check_growing(tmp_path, seed=1, ranks=2, lives=1, steps=50)
+
+
+def check_growing(logdir: Path, seed: int, ranks: int, lives: int, steps: int) -> None:
+    chance = random.Random(seed)
+    acknowledged = [-1] * ranks
+    for life in range(lives + 1):
+        workers = []
+        for rank in range(ranks):
+            command = [sys.executable, "-W", "error", str(CHILD), str(logdir), str(rank), str(chance.random())[2:9]]
+            workers.append(subprocess.Popen([*command, str(steps)], stdout=subprocess.PIPE, text=True))
+        for rank, worker in enumerate(workers):
+            assert worker.stdout is not None
+            assert int(worker.stdout.readline()) >= acknowledged[rank]
+            for line in worker.stdout:
+                if life < lives and chance.random() < 0.3:
+                    worker.kill()
+                acknowledged[rank] = int(line)
+            worker.stdout.close()
+            assert worker.wait() in (0, -signal.SIGKILL)
+    out = hold.write(logdir / "run.hold")
+    assert out.verify().ok
+    out.consolidate(logdir / "all.h5")
+    for source in (logdir / "run.hold", logdir / "all.h5"):
+        found: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+        with hold.read(str(source)).shard(None).batch(1000).iterate() as batches:
+            for batch in batches:
+                for row, (rank, step) in enumerate(zip(batch["worker"].tolist(), batch["step"].tolist(), strict=True)):
+                    found[rank].append(step)
+                    logged = values_of(rank, step)
+                    for name in out.schema:
+                        if name in ("step", "worker", "time_ns") or name.endswith("_present"):
+                            continue
+                        assert bool(batch[f"{name}_present"][row]) == (name in logged), (source, rank, step, name)
+                        if name in logged:
+                            got = bytes(batch[name][row]).decode() if name == "tag" else float(batch[name][row])
+                            assert repr(got) == repr(logged[name] if name == "tag" else float(logged[name]))
+        assert found == {rank: [*range(steps)] for rank in range(ranks)}

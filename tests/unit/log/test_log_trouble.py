@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -305,3 +306,32 @@ def test_what_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     assert rows(tmp_path / "run.hold", "step", "grad", "late") == [
         (step, [min(step, 2) + 1.0] * 2, max(step - 2, 0)) for step in range(5)
     ]
+
+
+def test_a_second_process_of_one_rank_is_warned_and_raises_nothing(tmp_path: Path) -> None:
+    first, second = (log(tmp_path, rank=0, every_rows=2, on_error="warn") for _ in range(2))
+    first(0, x=1)
+    second(0, x=2)
+    first(1, x=1)
+    with pytest.warns(RuntimeWarning, match="another process logs as worker 0 too: .*give each worker") as caught:
+        for step in range(1, 6):
+            second(step, x=2)
+        second.close()
+    first.close()
+    assert (len(caught), second.lost, rows(tmp_path / "run.hold", "x")) == (1, 6, [(1,), (1,)])
+
+
+def test_a_forked_child_is_warned_and_the_parent_has_its_rows(tmp_path: Path) -> None:
+    with log(tmp_path, on_error="warn") as book:
+        book(0, x=1)
+        child = os.fork()
+        if child == 0:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                book(1, x=2)
+                book.commit()
+                book.close()
+            os._exit(0 if len(caught) == 2 and book.lost == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        book(1, x=3)
+    assert rows(tmp_path / "run.hold", "x") == [(1,), (3,)]
