@@ -11,9 +11,10 @@ import torch.utils.data
 from accelerate import Accelerator, skip_first_batches
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration, broadcast_object_list
-from ranks import BATCH, SAMPLES, Ledger, batches, one_pass, samples, two_passes, unordered
+from ranks import BATCH, SAMPLES, SCHEMA, Ledger, batches, one_pass, samples, two_passes, unordered
 from torch import Tensor, nn
 
+import holdfast as hold
 import holdfast.torch
 from holdfast.errors import InputError
 
@@ -82,6 +83,18 @@ def generated() -> Any:
     return IterableDataset.from_generator(lambda: ({"id": int(sample["id"])} for sample in ds))
 
 
+def generated_by_files() -> Any:
+    """datasets gives each rank some of the files: accelerate asks it to."""
+    from datasets import IterableDataset
+
+    def generate(files: list[str]) -> Any:
+        for sample in hold.read(files, SCHEMA).shard("auto"):
+            yield {"id": int(sample["id"])}
+
+    files = sorted(str(path) for path in Path(sys.argv[1]).glob("*.tfrecord") if path.stat().st_size)
+    return IterableDataset.from_generator(generate, gen_kwargs={"files": files})
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -126,6 +139,7 @@ def main() -> None:
         ledger.enter(f"batches, {dispatch}", shared, of_batches(batches().torch()), dispatch)
         ledger.enter(f"datasets, {dispatch}", shared, of_samples(generated()), dispatch)
         ledger.enter(f"Trainer, {dispatch}", trained, dispatch)
+    ledger.enter("files", shared, of_samples(generated_by_files()), False)
     spawned = {"multiprocessing_context": "spawn", "persistent_workers": True}
     ledger.enter("fork", shared, of_batches(batches().torch(), num_workers=2), None)
     ledger.enter("spawn", shared, of_batches(batches().torch(), num_workers=1, **spawned), None)

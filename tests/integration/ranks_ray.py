@@ -41,7 +41,13 @@ def read(settings: dict[str, Any]) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # its sockets need a short path
-        ray.init(num_cpus=3, include_dashboard=False, object_store_memory=80 << 20, _temp_dir=folder)
+        ray.init(
+            num_cpus=3,
+            include_dashboard=False,
+            object_store_memory=80 << 20,
+            _temp_dir=folder,
+            _node_ip_address="127.0.0.1",
+        )
         try:
             assert ray.get(ray.remote(columns).remote(3)) == columns(3)
             DataParallelTrainer(

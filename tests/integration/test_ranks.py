@@ -230,6 +230,11 @@ def test_what_accelerate_shares(
     assert {one["length"] for one in found} == {length}
 
 
+def test_files_that_datasets_gives_the_ranks(accelerate: Found, orders: list[list[int]]) -> None:
+    for number in range(2):
+        assert count(ledger["files"]["passes"][number] for ledger in accelerate) == count([orders[0]])
+
+
 def test_epochs_and_states_in_accelerate(accelerate: Found, orders: list[list[int]]) -> None:
     first, begun, second, fifth, sixth, rest, after = (
         count(both) for both in zip(*(ledger["broken off"] for ledger in accelerate), strict=True)

@@ -64,13 +64,14 @@ def _accelerate(frame: FrameType) -> Sharer | None:
 
     A stateful loader is asked, and starts its workers, while accelerate's is being made: it has few attributes then.
     """
+    if sys.modules["accelerate.state"].PartialState().num_processes == 1:
+        return None
     asking = local_of(frame, "self")
     if type(asking).__name__ == "DataLoaderDispatcher":
-        ranks = sys.modules["accelerate.state"].PartialState().num_processes
-        return Sharer("accelerate with dispatch_batches=True", asking) if ranks > 1 else None
-    keepers: list[Any] = [asking, getattr(asking, "dataset", None), local_of(frame, "dataset")]
-    for keeper in keepers:
-        if type(keeper).__name__ == "IterableDatasetShard" and keeper.num_processes > 1:
+        return Sharer("accelerate with dispatch_batches=True", asking)
+    for keeper in (asking, getattr(asking, "dataset", None), local_of(frame, "dataset")):
+        # One of datasets that is in no IterableDatasetShard has given each rank some of its files.
+        if type(keeper).__name__ == "IterableDatasetShard" or type(keeper).__module__ == "datasets.iterable_dataset":
             return Sharer("accelerate with dispatch_batches=False", keeper)
     return None
 
