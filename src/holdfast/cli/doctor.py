@@ -38,8 +38,8 @@ With --json the facts are those of the worst process of the tree, `about`:
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
 
 Exit codes: 0 all are OK, UNCLEAR or SETTLING; 1 one is GROWING; 2 one has a
-LEAK; 3 one is EXHAUSTED; 4 one could not be looked at (no such process, no permission, no
-process of that name), or wrong usage.
+LEAK; 3 one is EXHAUSTED; 4 one could not be looked at (no such process, no
+permission, no process of that name), or wrong usage.
 """
 
 from __future__ import annotations
