@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as arrays_of
 
 from holdfast.errors import SchemaError
 from holdfast.formats.columns import Batch, BytesColumn, LentBytesColumn, RaggedColumn
 from holdfast.formats.gather import join_bytes
 from holdfast.read.flow.collate import collate, nbytes_of, pad_columns, rows_of, split_samples
-from holdfast.schema import Bytes, Float32, Int64, Ragged
+from holdfast.schema import Array, Bytes, Float32, Int64, Ragged
 
 pytestmark = pytest.mark.formats
 
@@ -41,7 +42,7 @@ def splits(*ends: int) -> Any:
         ([np.int32(1), np.int32(2)], "int32", [1, 2]),
         ([np.float64(1), np.float64(2)], "float64", [1, 2]),
         ([np.float32(1), 2.0], "float32", [1, 2]),
-        ([np.int8(1), 2], "int64", [1, 2]),
+        ([np.int8(1), 2], "int8", [1, 2]),
         ([np.uint8(1), np.float32(2)], "float32", [1, 2]),
         ([np.array(3), np.array(4)], "int64", [3, 4]),
         ([[1, 2], [3, 4]], "int64", [[1, 2], [3, 4]]),
@@ -119,6 +120,127 @@ def test_real_tensors() -> None:
     assert column_of([torch.tensor(1.5), torch.tensor(2.5)]).dtype == np.float32
 
 
+# ---- dtypes
+
+BIG = 2**64 - 1
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted"),
+    [
+        ([np.uint64(BIG), 0], "uint64", [BIG, 0]),
+        ([0, np.uint64(1), BIG], "uint64", [0, 1, BIG]),
+        ([[np.uint64(BIG), 0]], "uint64", [[BIG, 0]]),
+        ([np.array([BIG], np.uint64), [2**63]], "uint64", [[BIG], [2**63]]),
+        ([np.float64(0.2), 0.1], "float64", [0.2, 0.1]),
+        ([[np.float64(0.2), 0.1]], "float64", [[0.2, 0.1]]),
+        ([np.array([0.2]), [0.1], [3]], "float64", [[0.2], [0.1], [3]]),
+        ([np.float64(0.2), 2**53], "float64", [0.2, 2**53]),
+        ([np.float16(1), 0.1], "float16", [1, float(np.float16(0.1))]),
+        ([np.float32(1), float("inf")], "float32", [1, float("inf")]),
+        ([np.uint8(1), 0.1], "float32", [1, float(np.float32(0.1))]),
+        ([np.int32(2**31 - 1), 0.1], "float64", [2**31 - 1, 0.1]),
+        ([np.int32(2**31 - 1), np.float32(0.5)], "float64", [2**31 - 1, 0.5]),
+        ([np.uint32(2**32 - 1), np.int8(-1)], "int64", [2**32 - 1, -1]),
+        ([np.bool_(True), 2], "int64", [1, 2]),
+        ([np.uint8(7), True], "uint8", [7, 1]),
+        ([2**24, NAN], "float32", None),
+        ([[[]], np.zeros((1, 0), np.uint8)], "uint8", [[[]], [[]]]),
+        ([[np.zeros(2, np.uint8)], [np.ones(2, np.uint8)]], "uint8", [[[0, 0]], [[1, 1]]]),
+        ([[np.zeros(0, np.uint8)], [np.ones(0, np.uint8)]], "uint8", [[[]], [[]]]),
+        ([[[np.uint8(1)] * 2] * 2, [[np.uint8(2)] * 2] * 2], "uint8", [[[1, 1]] * 2, [[2, 2]] * 2]),
+        ([[(1, 2)], [[3, 4]]], "int64", [[[1, 2]], [[3, 4]]]),
+    ],
+)
+def test_numbers_beside_each_other_keep_their_values(values: list[Any], dtype: str, wanted: Any) -> None:
+    for order in (values, values[::-1]):
+        column = column_of(order)
+        assert column.dtype == dtype
+        assert wanted is None or column.tolist() == (wanted if order is values else wanted[::-1])
+
+
+@pytest.mark.parametrize("how", ["stack", "pad", "ragged"])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([np.uint64(BIG), np.int64(1)], "sample 0 of the batch is uint64, sample 1 is int64, and no dtype holds"),
+        ([np.int64(1), np.int64(2), np.float64(1)], "sample 0 of the batch is int64, sample 2 is float64, and no"),
+        ([np.zeros(1, np.int64), np.zeros(1, np.float32)], "sample 0 of the batch is int64, sample 1 is float32"),
+        ([np.uint64(1), np.int8(1), np.uint8(1)], "sample 0 of the batch is uint64, sample 1 is int8"),
+        ([np.array("x"), np.int64(1)], "sample 0 of the batch is <U1, sample 1 is int64"),
+        ([np.int64(16777217), NAN], "sample 0 of the batch is int64, sample 1 is float nan, and no dtype holds"),
+        ([[0.5], np.zeros(1, np.uint64)], r"sample 1 of the batch is uint64, sample 0 is list \[0.5\]"),
+        ([[np.uint64(1), np.int64(1)]], "sample 0 of the batch: list .* no dtype holds all of int64, uint64 exactly"),
+        ([[np.int64(1), 0.5]], "sample 0 of the batch: list .* no dtype holds all of int64, Python's float exactly"),
+        ([np.uint8(1), 300], "sample 1 of the batch: uint8 cannot hold 300. This is the dtype of sample 0"),
+        ([-1, np.uint64(1)], "sample 0 of the batch: uint64 cannot hold -1. This is the dtype of sample 1"),
+        ([[np.uint8(1), 300]], "sample 0 of the batch: list .* uint8 cannot hold 300"),
+        ([np.float32(1), 1e300], "sample 1 of the batch: float32 cannot hold 1e[+]300. This is the dtype of sample 0"),
+        ([np.float16(1), 2049], "sample 1 of the batch: float16 cannot hold 2049 exactly"),
+        ([np.float64(1), 2**53 + 1], "sample 1 of the batch: float64 cannot hold 9007199254740993 exactly"),
+        ([0.5, 1e300], "sample 1 of the batch: float32 cannot hold 1e[+]300. This is the dtype of Python's floats"),
+        ([0.5, 10**400], "sample 1 of the batch: float32 cannot hold 1000"),
+        ([NAN, 16777217], "sample 1 of the batch: float32 cannot hold 16777217 exactly. This is the dtype of Python's"),
+        ([[NAN], [16777217]], "sample 1 of the batch: float32 cannot hold 16777217 exactly"),
+        ([[1], [2**63]], "sample 1 of the batch: int64 cannot hold 9223372036854775808. This is the dtype of Python's"),
+        ([[1], [1e300]], "sample 1 of the batch: float32 cannot hold 1e[+]300"),
+    ],
+)
+def test_numbers_that_no_dtype_holds_are_refused(values: list[Any], said: str, how: Any) -> None:
+    with pytest.raises(SchemaError, match=f"column 'a'.*{said}"):
+        column_of(values, how)
+
+
+def test_lists_of_lists_of_different_dtypes_are_refused() -> None:
+    rows = [RaggedColumn(np.ones(1, dtype), splits(0, 1)) for dtype in (np.uint64, np.int64)]
+    with pytest.raises(SchemaError, match="column 'a': .* sample 0 of the batch is uint64, sample 1 is int64"):
+        column_of(rows, "ragged")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8", "int64", "bool"])
+def test_lists_have_the_dtype_of_a_ragged_column_in_the_schema(dtype: Any) -> None:
+    schema = {"a": Ragged(Array(dtype))}
+    numbers = np.array([0, 1, 1], dtype)
+    for values in ([[], []], [[], numbers.tolist()], [numbers.tolist()], [list(numbers), []]):
+        assert column_of(values, schema=schema).values.dtype == dtype
+    for other in ([np.int16(3)], [np.zeros(2, np.int16)]):  # a function may make something else of it
+        assert column_of([other], schema=schema).values.dtype == np.int16
+
+
+def test_lists_that_do_not_fit_a_ragged_column_in_the_schema() -> None:
+    schema = {"a": Ragged(Array("uint8"))}
+    assert column_of([[0.5], []], schema=schema).values.dtype == np.float32
+    with pytest.raises(
+        SchemaError, match="sample 1 of the batch: uint8 cannot hold 256. This is the dtype of the schema"
+    ):
+        column_of([[255], [256]], schema=schema)
+
+
+numpy_numbers = st.sampled_from(
+    [np.dtype(name) for name in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8")]
+).flatmap(lambda dtype: arrays_of(dtype, ()).map(lambda array: array[()]))
+python_numbers = st.booleans() | st.integers(-(2**65), 2**65) | st.floats(allow_nan=False)
+
+
+@given(values=st.lists(numpy_numbers | python_numbers, min_size=1, max_size=4), lists=st.sampled_from([0, 1, 2]))
+@settings(deadline=None, max_examples=300)
+def test_a_batch_holds_the_numbers_of_its_samples_or_is_refused(values: list[Any], lists: int) -> None:
+    samples = [values] if lists == 2 else [[value] for value in values] if lists else values
+    try:
+        column = column_of(samples).reshape(-1)
+    except SchemaError:
+        return
+    for value, found in zip(values, column.tolist(), strict=True):
+        if type(value) is float:
+            assert column.dtype.kind == "f"
+            assert found == column.dtype.type(value)
+            assert np.isinf(found) == np.isinf(value)
+        else:  # compared as Python's numbers, which is exact
+            wanted = value.item() if isinstance(value, np.generic) else value
+            assert found == wanted or (wanted != wanted and found != found)
+
+
 # ---- unequal
 
 
@@ -143,7 +265,10 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
         ([np.array([None])], "wanted numbers, got arrays of Python objects"),
         ([[1, 2], [None, 2]], "sample 1 of the batch"),
         ([[[1], [1, 2]]], "sample 0 of the batch"),
-        ([1 << 64], "sample 0 of the batch: 18446744073709551616 does not fit 64 bits"),
+        (
+            [1 << 64],
+            "sample 0 of the batch: int64 cannot hold 18446744073709551616. This is the dtype of Python's ints",
+        ),
         ([1, b"x"], "sample 0 of the batch is numbers, sample 1 is a string"),
         ([b"x", ["x"]], "sample 0 of the batch is a string, sample 1 is a list of strings"),
         ([[1, "x"]], "sample 0 of the batch: list .* strings and numbers in one list"),
@@ -200,6 +325,8 @@ def test_what_cannot_be_padded() -> None:
     for value in (-1, 0.5j, "x", 300):
         with pytest.raises(SchemaError, match="column 'a': the pad value .* does not fit uint8"):
             column_of([np.ones(1, np.uint8), np.ones(2, np.uint8)], "pad", pad_value=value)
+    with pytest.raises(SchemaError, match="column 'a': the pad value 1000000.0 does not fit float16"):
+        column_of([np.ones(1, np.float16), np.ones(2, np.float16)], "pad", pad_value=1e6)
 
 
 def test_ragged_columns_of_a_batch_are_padded() -> None:

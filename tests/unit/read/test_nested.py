@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from made_files import SCHEMA, make_shards
@@ -109,6 +111,34 @@ def test_a_batch_of_no_samples_has_the_structure_of_those_before(base: hold.Data
     batches = list(base.map(pair).filter(lambda sample: int(sample[1]) in first).batch(16))
     assert [len(y) for _, y in batches] == [16] + [0] * 12
     assert check(batches[-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "column", "dtype"),
+    [
+        (lambda sample: 0, "hash", "uint64"),
+        (lambda sample: 0.1, "weight", "float64"),
+        (lambda sample: np.int64(0), "hash", "sample 0 of the batch is uint64, sample 2 is int64"),
+        (lambda sample: float("nan"), "id", "sample 0 of the batch is int64, sample 2 is float nan"),
+    ],
+)
+def test_numbers_that_functions_return_keep_their_dtype(tmp_path: Path, other: Any, column: str, dtype: str) -> None:
+    columns = {
+        "hash": np.array([2**64 - 1, 2**63 + 1, 7], np.uint64),
+        "weight": np.array([0.1, 0.2, 0.3]),
+        "id": np.array([16777217, 2, 3]),
+    }
+    with h5py.File(tmp_path / "numbers.h5", "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+    ds = hold.read(tmp_path / "numbers.h5").map(lambda s: {"x": other(s) if s["id"] == 3 else s[column]}).batch(3)
+    if dtype not in ("uint64", "float64"):
+        with pytest.raises(SchemaError, match=dtype):
+            next(iter(ds))
+        return
+    (batch,) = ds
+    assert batch["x"].dtype == dtype
+    assert batch["x"].tolist() == [*columns[column][:2].tolist(), other(None)]
 
 
 # ---- collate

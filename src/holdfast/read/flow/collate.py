@@ -2,13 +2,19 @@
 
 A sample is a dict. Its values may be numbers, numpy arrays and scalars, anything that turns into an array (tensors,
 images), bytes, str, lists of these, and whatever `split_samples` makes of a batch.
+
+Arrays and numpy's scalars keep their dtype. Different dtypes make a column only if numpy's common dtype holds every
+value of each: uint8 and float32 do, uint64 and int64 do not. Python's numbers have no dtype: they take the one of the
+values beside them, and int64 or float32 where there is none. An int is never rounded, and a float never becomes
+infinite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any, Literal
+from itertools import chain, pairwise
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +22,7 @@ from ...errors import SchemaError
 from ...formats.columns import BytesColumn, ColumnData, RaggedColumn
 from ...formats.dtypes import dtype_of
 from ...formats.gather import join_bytes
-from ...schema import Bytes, Column, Float32, Ragged
+from ...schema import Array, Bytes, Column, Float32, Ragged
 from .pad import pad_arrays, pad_column, pad_columns
 from .samples import nbytes_of, rows_of, split_samples, tuple_like
 
@@ -27,6 +33,8 @@ How = Literal["stack", "pad", "ragged"]
 _STRINGS = (bytes, str, bytearray, memoryview)
 _EXACT_STRINGS = frozenset(_STRINGS)
 _PYTHON_NUMBERS = frozenset((int, float, bool))
+_HOLDS = {"f": "fc", "i": "iufc", "b": "biufc"}  # kinds of dtypes that take Python's numbers without being promoted
+_dtype = attrgetter("dtype")
 _SAY_HOW = 'say collate="pad" or collate="ragged"'
 
 
@@ -42,7 +50,8 @@ def collate(
     "pad":         arrays are filled up with `pad_value` to the largest of the batch.
     "ragged":      every value of one dimension or more is a row of a RaggedColumn.
 
-    Python's int becomes int64 and its float float32, as in a schema; arrays keep their type.
+    Python's int becomes int64 and its float float32, unless numbers with a dtype stand beside them; lists in a column
+    that is Ragged in `schema` take its dtype. Arrays keep theirs.
     """
     if how not in (None, "stack", "pad", "ragged"):
         raise ValueError(f'expected collate to be one of "stack", "pad", "ragged", got {how!r}')
@@ -114,17 +123,56 @@ def _column(name: str, values: list[Any], how: str, hint: Column | None, pad_val
     kinds = set(map(type, values))
     if kinds <= _EXACT_STRINGS:
         return join_bytes(values if kinds == {bytes} else [_string(value) for value in values])
+    if _is_one_scalar_type(kinds):
+        return np.array(values, values[0].dtype)
     if all(map(_is_numpy, kinds)):
         return _arrays(name, values, how, pad_value)
-    if kinds <= _PYTHON_NUMBERS:
-        return _python_numbers(name, values, kinds)
-    items = _fill_empty([_item(name, place, value) for place, value in enumerate(values)], hint)
+    try:
+        if kinds <= _PYTHON_NUMBERS:
+            return _convert(values, kinds, _python_dtype(kinds))
+        lists = _flat_lists(values, hint) if kinds == {list} else None
+        if lists is not None:
+            return _arrays(name, lists, how, pad_value)
+    except _MisfitError:
+        pass  # told below, with the sample that it is in
+    items = [_item(name, place, value) for place, value in enumerate(values)]
+    items = _fill_empty(_give_dtype(name, items, hint), hint)
     _check_alike(name, items)
     if isinstance(items[0], np.ndarray):
-        return _arrays(name, _whole_as_floats(values, items), how, pad_value)
+        return _arrays(name, items, how, pad_value)
     if isinstance(items[0], (BytesColumn, RaggedColumn)):
         return _lists(name, items, how, pad_value)
     return join_bytes(items)
+
+
+def _flat_lists(values: list[list[Any]], hint: Column | None) -> list[Any] | None:
+    """Arrays of lists, or of lists of lists, of Python's numbers or of one dtype: all at once, which is quicker.
+
+    None for everything else, and where there is no number.
+    """
+    inner: list[int] = []
+    numbers = list(chain.from_iterable(values))
+    count = len(numbers)
+    kinds = set(map(type, numbers))
+    while kinds == {list}:
+        inner.append(len(numbers[0]))
+        if set(map(len, numbers)) != {inner[-1]}:
+            return None
+        numbers = list(chain.from_iterable(numbers))
+        kinds = set(map(type, numbers))
+    if not kinds:
+        return None
+    if kinds <= _PYTHON_NUMBERS:
+        array = _convert(numbers, kinds, _dtype_in(hint, kinds) or _python_dtype(kinds))
+    elif _is_one_scalar_type(kinds):
+        array = np.array(numbers, numbers[0].dtype)
+    elif kinds == {np.ndarray} and len({(one.shape, one.dtype) for one in numbers}) == 1 and numbers[0].ndim:
+        array = np.concatenate(numbers)
+        inner += numbers[0].shape
+    else:
+        return None
+    array = array.reshape(count, *inner) if inner else array
+    return [array[start:stop] for start, stop in pairwise(_splits(values).tolist())]
 
 
 def _is_numpy(kind: type) -> bool:
@@ -134,12 +182,23 @@ def _is_numpy(kind: type) -> bool:
 # ---- one value
 
 
+class _Untyped(NamedTuple):
+    """Python's numbers: one, a list of them, or lists of lists."""
+
+    value: Any
+    kinds: set[Any]
+
+
+class _MisfitError(ValueError):
+    """A Python number that a dtype cannot hold."""
+
+
 def _item(name: str, place: int, value: Any) -> Any:
-    """An array, a byte string, a column for a list of strings or of lists; None for an empty list."""
+    """An array, a byte string, a column for a list of strings or of lists, Python's numbers; None for an empty list."""
     try:
         item = _plain(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise SchemaError(f"column {name!r}, sample {place} of the batch: {_short(value)}: {error}") from error
+        raise _wrong(name, place, value, error) from error
     if isinstance(item, np.ndarray) and item.dtype.hasobject:
         raise SchemaError(
             f"column {name!r}, sample {place} of the batch: wanted numbers, an array, bytes or a list of these, "
@@ -154,7 +213,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (BytesColumn, RaggedColumn)):
         return value
     if type(value) in _PYTHON_NUMBERS:
-        return np.asarray(value, _python_dtype({type(value)}))
+        return _Untyped(value, {type(value)})
     if isinstance(value, (list, tuple)):
         return _list(value)
     if callable(getattr(value, "numpy", None)):  # a tensor of torch or TensorFlow
@@ -173,17 +232,50 @@ def _list(value: Sequence[Any]) -> Any:
         return None
     if all(isinstance(item, _STRINGS) for item in value):
         return join_bytes([_string(item) for item in value])
+    numbers = _flat(value)
+    kinds = set(map(type, numbers))
+    if kinds <= _PYTHON_NUMBERS:
+        return _Untyped(value, kinds)
+    if not any(issubclass(kind, _STRINGS) for kind in kinds) and not _is_one_scalar_type(kinds):
+        if all(map(_is_numpy, kinds)):
+            dtypes = set(map(_dtype, numbers))
+        else:
+            dtypes = {np.asarray(one).dtype for one in numbers if type(one) not in _PYTHON_NUMBERS}
+        if len(dtypes) > 1 or kinds & _PYTHON_NUMBERS:
+            return _mixed_list(value, kinds & _PYTHON_NUMBERS, dtypes)
     array = np.asarray(value)
     if array.dtype.kind in "US" and not isinstance(value[0], np.ndarray):
         raise TypeError("strings and numbers in one list, or lists of strings in lists")
-    return array.astype(np.float32) if array.dtype == np.float64 and _is_python(value) else array
+    return array
 
 
-def _is_python(value: Any) -> bool:
-    """Numbers without a type of their own, by the first of them."""
-    while isinstance(value, (list, tuple)) and value:
-        value = value[0]
-    return type(value) in _PYTHON_NUMBERS
+def _mixed_list(value: Sequence[Any], kinds: set[Any], dtypes: set[np.dtype[Any]]) -> Any:
+    """A list of numbers and arrays of several dtypes, or of some and Python's numbers."""
+    common = _common(dtypes)
+    dtype = common and _dtype_beside(common, kinds)
+    if dtype is None:
+        words = sorted(map(str, dtypes)) + sorted(f"Python's {kind.__name__}" for kind in kinds)
+        raise TypeError(f"no dtype holds all of {', '.join(words)} exactly: cast them in the function")
+    return _convert(value, kinds, dtype)
+
+
+def _flat(value: Sequence[Any]) -> Sequence[Any]:
+    """What lists of lists hold."""
+    kinds = set(map(type, value))
+    if kinds <= {list, tuple}:
+        return _flat(list(chain.from_iterable(value))) if value else value
+    if not any(issubclass(kind, (list, tuple)) for kind in kinds):
+        return value
+    return list(chain.from_iterable(_flat(item) if isinstance(item, (list, tuple)) else (item,) for item in value))
+
+
+def _is_one_scalar_type(kinds: set[Any]) -> bool:
+    """Whether all are numpy's numbers of one dtype."""
+    return len(kinds) == 1 and all(issubclass(kind, (np.number, np.bool_)) for kind in kinds)
+
+
+def _wrong(name: str, place: int, value: Any, error: object) -> SchemaError:
+    return SchemaError(f"column {name!r}, sample {place} of the batch: {_short(value)}: {error}")
 
 
 def _short(value: Any) -> str:
@@ -215,28 +307,138 @@ def _no_rows(column: Column) -> ColumnData:
 # ---- all values of a column
 
 
-def _python_dtype(kinds: set[Any] | frozenset[Any]) -> Any:
-    return np.float32 if float in kinds else np.int64 if int in kinds else np.bool_
+def _python_dtype(kinds: set[Any]) -> np.dtype[Any]:
+    """The dtype of Python's numbers where nothing else gives them one; of none at all, that of an empty list."""
+    return np.dtype(np.float32 if float in kinds or not kinds else np.int64 if int in kinds else np.bool_)
 
 
-def _whole_as_floats(values: list[Any], items: list[Any]) -> list[Any]:
-    """Python's whole numbers do not make float64 of the floats beside them."""
-    if not any(item.dtype.kind == "f" for item in items):
-        return items
-    return [
-        item.astype(np.float32) if item.dtype.kind == "i" and _is_python(value) else item
-        for value, item in zip(values, items, strict=True)
-    ]
+def _dtype_beside(dtype: np.dtype[Any], kinds: set[Any]) -> np.dtype[Any] | None:
+    """The dtype of Python's numbers beside numpy's; None if there is none that holds both."""
+    own = _python_dtype(kinds)
+    return dtype if not kinds or dtype.kind in _HOLDS[own.kind] else _common({dtype, own})
 
 
-def _python_numbers(name: str, values: list[Any], kinds: set[Any]) -> ColumnData:
+def _dtype_in(hint: Column | None, kinds: set[Any]) -> np.dtype[Any] | None:
+    """The dtype that lists of Python's numbers have in the schema, if it is one for numbers like them."""
+    if not isinstance(hint, Ragged):
+        return None
+    inner: Column = hint
+    while isinstance(inner, Ragged):
+        inner = inner.inner
+    dtype, own = dtype_of(inner), _python_dtype(kinds)
+    alike = isinstance(inner, Array) and (not kinds or dtype.kind == own.kind or dtype.kind + own.kind == "ui")
+    return dtype if alike else None
+
+
+def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any] | None:
+    """What numpy promotes these to; None unless that holds every value of each exactly."""
     try:
-        return np.array(values, _python_dtype(kinds))
-    except OverflowError:
-        place = next(place for place, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
-        raise SchemaError(
-            f"column {name!r}, sample {place} of the batch: {values[place]} does not fit 64 bits"
-        ) from None
+        common = np.result_type(*dtypes)
+    except TypeError:
+        return None
+    return common if common.hasobject or all(_holds(common, dtype) for dtype in dtypes) else None
+
+
+def _holds(common: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    if common.kind == dtype.kind:
+        return common.kind != "V" or common == dtype
+    if dtype.kind in "iu" and common.kind in "fc":
+        bits = 8 * dtype.itemsize - (dtype.kind == "i")
+        return bits <= np.finfo(common).nmant + 1
+    return dtype.kind + common.kind in ("bi", "bu", "bf", "bc", "ui", "fc")
+
+
+def _give_dtype(name: str, items: list[Any], hint: Column | None) -> list[Any]:
+    """Makes arrays of Python's numbers."""
+    untyped = [item for item in items if isinstance(item, _Untyped)]
+    if not untyped:
+        return items
+    kinds: set[Any] = set().union(*[item.kinds for item in untyped])
+    beside = [(place, item.dtype) for place, item in enumerate(items) if isinstance(item, np.ndarray)]
+    in_schema = _dtype_in(hint, kinds) if isinstance(untyped[0].value, (list, tuple)) else None
+    if beside:
+        common = _common({dtype for _, dtype in beside})
+        dtype = common and _dtype_beside(common, kinds)
+        if dtype is None:
+            raise _no_dtype(name, items)
+        whose = next((f"sample {place}" for place, one in beside if one == dtype), "the batch")
+    elif in_schema is not None:
+        dtype, whose = in_schema, "the schema"
+    else:
+        dtype, whose = _python_dtype(kinds), f"Python's {'floats' if float in kinds else 'ints'}"
+    found = []
+    for place, item in enumerate(items):
+        if isinstance(item, _Untyped):
+            try:
+                found.append(_convert(item.value, item.kinds, dtype))
+            except _MisfitError as error:
+                raise SchemaError(
+                    f"column {name!r}, sample {place} of the batch: {error}. This is the dtype of {whose}; where "
+                    "it is not enough, return numpy's numbers or arrays of one dtype from the function"
+                ) from None
+            except (TypeError, ValueError) as error:
+                raise _wrong(name, place, item.value, error) from error
+        else:
+            found.append(item)
+    return found
+
+
+def _convert(value: Any, kinds: set[Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Python's numbers, or lists with some of these kinds, as an array; _MisfitError if one does not fit."""
+    try:
+        if dtype.kind in "fc":
+            with np.errstate(over="raise", under="ignore", invalid="ignore"):
+                array = np.array(value, dtype)
+        else:
+            array = np.array(value, dtype)
+    except (OverflowError, FloatingPointError) as error:
+        raise _MisfitError(f"{dtype} cannot hold {_misfits(value, dtype) or error}") from None
+    if int in kinds and dtype != np.int64:  # to int64 numpy is exact, or raises OverflowError
+        wrong = _misfits(value, dtype)
+        if wrong:
+            raise _MisfitError(f"{dtype} cannot hold {wrong} exactly")
+    return array
+
+
+def _misfits(value: Any, dtype: np.dtype[Any]) -> str:
+    """The first of Python's numbers that does not fit, or nothing."""
+    numbers = _flat(value) if isinstance(value, (list, tuple)) else (value,)
+    return next((str(one) for one in numbers if type(one) in _PYTHON_NUMBERS and not _fits(one, dtype)), "")
+
+
+def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether an int stays the same, and a float finite."""
+    try:
+        with np.errstate(over="raise", under="ignore", invalid="ignore"):
+            found = np.array(number, dtype)
+    except (OverflowError, FloatingPointError):
+        return False
+    return type(number) is not int or bool(found.item() == number)  # by Python, which compares int and float exactly
+
+
+def _check_dtypes(name: str, items: list[Any]) -> None:
+    """Raises where numpy would promote the values of different samples to what cannot hold them exactly."""
+    dtypes = set(map(_dtype, items))
+    if len(dtypes) > 1 and _common(dtypes) is None:
+        raise _no_dtype(name, items)
+
+
+def _no_dtype(name: str, items: list[Any]) -> SchemaError:
+    """Names two of the samples that do not go together. Their numbers have dtypes, or are Python's."""
+    typed = [(place, item.dtype) for place, item in enumerate(items) if isinstance(item, (np.ndarray, np.generic))]
+    first, dtype = typed[0]
+    words = [(place, str(other)) for place, other in typed if _common({dtype, other}) is None] + [
+        (place, _short(item.value))
+        for place, item in enumerate(items)
+        if isinstance(item, _Untyped) and _dtype_beside(dtype, item.kinds) is None
+    ]
+    if not words:  # each goes together with the first: three dtypes, or more
+        words = [(place, str(other)) for place, other in typed if other != dtype]
+    place, word = words[0]
+    return SchemaError(
+        f"column {name!r}: the samples' types do not go together: sample {first} of the batch is {dtype}, sample "
+        f"{place} is {word}, and no dtype holds all of their numbers exactly: cast them in the function"
+    )
 
 
 def _check_alike(name: str, items: list[Any]) -> None:
@@ -261,8 +463,9 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
         if how == "ragged" and all(shapes):
             joined = _ragged(name, items, shapes)
         elif len(set(shapes)) == 1:
-            joined = np.concatenate(items).reshape(len(items), *shapes[0]) if shapes[0] else np.array(items)
+            joined = _concatenate(name, items).reshape(len(items), *shapes[0]) if shapes[0] else _scalars(name, items)
         elif how == "pad":
+            _check_dtypes(name, items)
             joined = pad_arrays(name, items, pad_value)
         else:
             raise _unequal(name, shapes, shapes)
@@ -278,7 +481,7 @@ def _ragged(name: str, items: list[Any], shapes: list[tuple[int, ...]]) -> Ragge
     inner = [shape[1:] for shape in shapes]
     if len(set(inner)) > 1:
         raise _unequal(name, shapes, inner, 'only the first size may differ: say collate="pad"')
-    return RaggedColumn(_join(items), _splits(items))
+    return RaggedColumn(_join(name, items), _splits(items))
 
 
 def _unequal(
@@ -292,7 +495,7 @@ def _unequal(
 
 
 def _lists(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData:
-    ragged = RaggedColumn(_join(items), _splits(items))
+    ragged = RaggedColumn(_join(name, items), _splits(items))
     if how == "ragged":
         return ragged
     if how == "pad":
@@ -313,15 +516,31 @@ def _splits(items: list[Any]) -> Any:
     return splits
 
 
-def _join(items: list[Any]) -> Any:
+def _join(name: str, items: list[Any]) -> Any:
     """Arrays or columns, one behind the other. Nothing of them is kept."""
     if isinstance(items[0], RaggedColumn):
-        inner = _join([item.values for item in items])
+        inner = _join(name, [item.values for item in items])
         return RaggedColumn(inner, _joined_ends([item.row_splits for item in items]))
     if isinstance(items[0], BytesColumn):
         values = np.concatenate([item.values for item in items])
         return BytesColumn(values, _joined_ends([item.offsets for item in items]), items[0].per_item)
-    return np.concatenate(items)
+    return _concatenate(name, items)
+
+
+def _concatenate(name: str, arrays: list[Any]) -> Any:
+    dtype = arrays[0].dtype
+    if dtype.isnative:
+        try:
+            return np.concatenate(arrays, dtype=dtype, casting="no")  # numpy compares them in less time than Python
+        except TypeError:
+            pass
+    _check_dtypes(name, arrays)
+    return np.concatenate(arrays)
+
+
+def _scalars(name: str, items: list[Any]) -> Any:
+    _check_dtypes(name, items)
+    return np.array(items)
 
 
 def _joined_ends(ends: list[Any]) -> Any:

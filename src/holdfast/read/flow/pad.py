@@ -65,9 +65,10 @@ def pad_arrays(name: str, arrays: list[Array], pad_value: Any = 0) -> Array:
 
 def _filled(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], pad_value: Any) -> Array:
     try:
-        value = np.array(pad_value, dtype)
+        with np.errstate(over="raise"):
+            value = np.array(pad_value, dtype)
         if dtype.kind in "iub" and value != pad_value:  # a float may be rounded
             raise ValueError(f"it would be {value}")
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, FloatingPointError) as error:
         raise SchemaError(f"column {name!r}: the pad value {pad_value!r} does not fit {dtype}: {error}") from None
     return np.full(shape, value, dtype)
