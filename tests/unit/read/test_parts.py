@@ -318,6 +318,32 @@ def test_a_state_of_another_split_is_refused(base: hold.Dataset) -> None:
             it.load_state_dict(state)
 
 
+def test_a_state_of_another_concatenation_of_parts_is_refused(folder: Path) -> None:
+    """The same files in the same order, of which other ones are split."""
+    files = sorted(folder.iterdir())
+    halves = {"a": 0.5, "b": 0.5, "seed": 1}
+
+    def joined(first: int) -> hold.Dataset:
+        return hold.concat([hold.read(files[:first], SCHEMA), hold.read(files[first:], SCHEMA).split(**halves).a])
+
+    def nested(*, inside: bool) -> hold.Dataset:
+        whole, half = hold.read(files[:1], SCHEMA), hold.read(files[3:4], SCHEMA).split(**halves).b
+        last = hold.read(files[4:], SCHEMA).split(**halves).b
+        if inside:
+            return hold.concat([whole, half, last]).split(**halves).a
+        return hold.concat([hold.concat([whole, half]).split(**halves).a, last])
+
+    for then, now in ((joined(3), joined(4)), (nested(inside=True), nested(inside=False))):
+        with then.shard(None).iterate() as it:
+            read = [int(next(it)["id"]) for _ in range(3)]
+            state = it.state_dict()
+        with now.shard(None).iterate() as it, pytest.raises(StateError, match="the split was"):
+            it.load_state_dict(state)
+        with then.shard(None).iterate() as it:
+            it.load_state_dict(state)
+            assert read + ids_of(it) == ids_of(then.shard(None))
+
+
 def test_parts_with_workers_and_a_cache(base: hold.Dataset) -> None:
     val = base.split(train=0.5, val=0.5).val
     want = ids_of(val)

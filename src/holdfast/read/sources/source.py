@@ -188,7 +188,12 @@ class ConcatSource(Files):
 
     def split(self) -> str | None:
         each = [part.split() for part in self._parts]
-        return None if not any(each) else " + ".join(one or "all" for one in each)
+        if not any(each):
+            return None
+        # With how many shards each has: the names of all shards in a row do not tell where a part begins.
+        shards = [sum(map(len, part.catalogs())) for part in self._parts]
+        texts = [f"{one or 'all'} of {n:,} shards" for one, n in zip(each, shards, strict=True)]
+        return f"({' + '.join(texts)})"
 
     def describe(self) -> str:
         return " + ".join(part.describe() for part in self._parts)
