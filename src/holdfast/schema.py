@@ -124,6 +124,10 @@ class Value(_Stored):
         made._store(chunk_rows, codec)
         return made
 
+    def holds_same(self, other: Column) -> bool:
+        """Whether values of both have one type and shape: whatever the key and the default are."""
+        return isinstance(other, Value) and self.alike() == other.alike()
+
     def _parts(self) -> tuple[Any, ...]:
         return (Bytes, self.shape, _comparable(self.default), self.key)
 
@@ -346,6 +350,10 @@ class Ragged(_Stored):
     def value(self) -> Value:
         """What the lists hold in the end."""
         return self.inner.value if isinstance(self.inner, Ragged) else self.inner
+
+    def holds_same(self, other: Column) -> bool:
+        """Whether the lists of both hold values of one type and shape: whatever the key is."""
+        return isinstance(other, Ragged) and self.inner == other.inner
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ragged) and (self.inner, self.key) == (other.inner, other.key)
