@@ -256,6 +256,9 @@ class Pieces:
         self._forgotten += len(self.rows)
         self.rows = []
 
+    def end(self) -> None:
+        """The next commit is the last one, and like the others."""
+
     def close(self) -> None:
         """Nothing is open between two commits."""
 

@@ -396,6 +396,8 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logdir": tmp_path, "name": "a/b"}, "name"),
         ({"logdir": tmp_path, "format": "csv"}, "wanted format"),
         ({"logdir": tmp_path, "steps": range(3)}, "steps= is for a central writer"),
+        ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
+        ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
         ({"server": "unix:x", "steps": [1]}, "wanted steps to be a range"),
     ]:
