@@ -193,7 +193,7 @@ class ConcatSource(Files):
             return None
         # With how many shards each has: the names of all shards in a row do not tell where a part begins.
         shards = [sum(map(len, part.catalogs())) for part in self._parts]
-        texts = [f"{one or 'all'} of {n:,} shards" for one, n in zip(each, shards, strict=True)]
+        texts = [f"{one or 'all'} of {n:,} shard{'s' * (n != 1)}" for one, n in zip(each, shards, strict=True)]
         return f"({' + '.join(texts)})"
 
     def describe(self) -> str:
