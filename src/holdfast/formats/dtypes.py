@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class Misfit(ValueError):
 def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) -> npt.NDArray[Any]:
     """Returns the numbers in this dtype, without a copy if they have it already.
 
-    Raises Misfit for an integer that is out of range, and for a number that would become infinite. Other numbers are
-    rounded to floats, unless `exact`: then floats must have the same bits when they are cast back.
+    Raises Misfit for an integer that is out of range or that a float cannot hold exactly, and for a number that would
+    become infinite. Floats are rounded, unless `exact`: then they must have the same bits when they are cast back.
     """
     if array.dtype == dtype:
         # h5py's dtypes may carry metadata, of an enumeration for instance, that equality does not look at.
@@ -55,7 +56,9 @@ def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) 
         with np.errstate(over="ignore", invalid="ignore"):
             found = array.astype(dtype)
         _refuse(array, np.isfinite(found) != np.isfinite(array), f"{dtype} cannot hold" + " exactly" * exact)
-    if exact and array.dtype.kind == "f":
+    if array.dtype.kind in "iu":
+        _check_whole(array, dtype)
+    elif exact and array.dtype.kind == "f":
         bits = f"u{array.dtype.itemsize}"
         with np.errstate(invalid="ignore"):
             back = found.astype(array.dtype)
@@ -86,6 +89,17 @@ def _check_range(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
         # Compared as Python's numbers: numpy would make floats of int64 beside uint64.
         wrong = np.array([not low <= one <= high for one in array.reshape(-1).tolist()], bool)
         _refuse(array, wrong, f"{dtype} cannot hold")
+
+
+def _check_whole(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Refuses integers that this dtype of floats cannot hold exactly: all up to a power of two, and some above."""
+    most = 2 ** (int(np.finfo(dtype).nmant) + 1)
+    if array.size and (int(array.max()) > most or int(array.min()) < -most):
+        with np.errstate(over="ignore"):
+            floats = [float(dtype.type(one)) for one in array.reshape(-1).tolist()]
+        numbers = zip(floats, array.reshape(-1).tolist(), strict=True)
+        wrong = np.array([not math.isfinite(one) or int(one) != number for one, number in numbers], bool)
+        _refuse(array, wrong, f"{dtype} cannot hold exactly")
 
 
 def _refuse(array: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], why: str) -> None:

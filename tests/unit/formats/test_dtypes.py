@@ -13,6 +13,7 @@ import holdfast as hold
 from dtype_making import ROWS, SCHEMA, bits_of, made, numbers
 from holdfast.errors import DecodeError, SchemaError
 from holdfast.formats.columns import RaggedColumn
+from holdfast.formats.hdf5.merge.merge import merge_hdf5
 from holdfast.formats.shard import open_shard
 from holdfast.schema import DTYPES
 
@@ -221,15 +222,20 @@ def test_hdf5_of_either_byte_order(tmp_path: Path, dtype: str) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = values, swapped
         vlen = file.create_dataset("z", 20, h5py.vlen_dtype(dtype))
+        swapped_vlen = file.create_dataset("zz", 20, h5py.vlen_dtype(swapped.dtype))
         for i, row in enumerate(lists):
-            vlen[i] = row
+            vlen[i], swapped_vlen[i] = row, swapped[i][: i % 4]
     column = hold.Array(dtype, 3)
     ds = hold.read(tmp_path / "a.h5")
-    assert ds.schema == {"x": column, "y": column, "z": hold.Ragged(hold.Array(dtype))}
+    assert ds.schema == {"x": column, "y": column, "z": hold.Ragged(hold.Array(dtype)), "zz": hold.Ragged(hold.Array(dtype))}
     [batch] = ds.batch(20)
     assert batch["x"].dtype == batch["y"].dtype == np.dtype(dtype)
     assert batch["x"].tobytes() == values.tobytes() == batch["y"].tobytes()
-    assert [row.tobytes() for row in batch["z"]] == [row.tobytes() for row in lists]
+    for name in ("z", "zz"):
+        assert [row.tobytes() for row in batch[name]] == [row.tobytes() for row in lists]
+    merge_hdf5([tmp_path / "a.h5"], tmp_path / "b.h5")
+    [again] = hold.read(tmp_path / "b.h5").batch(20)
+    assert [row.tobytes() for row in again["zz"]] == [row.tobytes() for row in lists]
 
 
 def test_another_file_is_not_rounded_to_the_first_ones_dtype(tmp_path: Path) -> None:
@@ -253,6 +259,8 @@ def test_another_file_is_not_rounded_to_the_first_ones_dtype(tmp_path: Path) -> 
         (hold.Array("bool"), [0, 2], "got 2, which bool cannot hold"),
         (hold.Array("float16"), [1e6], "got 1000000.0, which float16 cannot hold"),
         (hold.Array("float16"), [70_000], "got 70000, which float16 cannot hold"),
+        (hold.Array("float64"), [1, 2**53 + 1], "got 9007199254740993, which float64 cannot hold exactly"),
+        (hold.Float32(), [2**25, 2**24 + 1], "got 16777217, which float32 cannot hold exactly"),
         (hold.Ragged(hold.Array("int8", 2)), [[], [[1, 2], [3, 128]]], r"got 128, which int8 cannot hold \(row 1 of"),
         (hold.Array("uint64"), [2**64 - 1, -1], "column 'x'"),
     ],
@@ -266,6 +274,19 @@ def test_a_value_that_does_not_fit_the_column(tmp_path: Path, column: Any, value
             for value in values:
                 part.append(x=value)
     assert out.rows == len(values) - 1
+
+
+def test_integers_are_read_as_floats_only_if_they_are_the_same_numbers(tmp_path: Path) -> None:
+    column = {"n": hold.Array("float64")}
+    for name, number in (("a", 2**53 + 1), ("b", 2**60)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["n"] = np.array([number])
+    with pytest.raises(DecodeError, match="dataset 'n' has 9007199254740993, which float64 cannot hold exactly"):
+        list(hold.read(tmp_path / "a.h5", column).batch(1))
+    with pytest.raises(DecodeError, match="cannot hold exactly"):
+        hold.convert(tmp_path / "a.h5", tmp_path / "c.h5", column)
+    [batch] = hold.read(tmp_path / "b.h5", column).batch(1)
+    assert batch["n"].tolist() == [2.0**60]
 
 
 def test_integers_of_python_beyond_int64(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from .heaps import check_heaps
 from .layout import key_of as _key
 from .layout import marked_column, marked_schema
 from .packed import PackedColumn
-from .types import Damaged, Unfit, as_column, check_fit, column_of
+from .types import Damaged, Unfit, as_column, check_fit, column_of, in_native_order
 from .walk import raw_of, reason_of, text_of
 
 _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
@@ -267,7 +267,7 @@ class HDF5Shard:
                 return dataset.read(rows, column)
             check_fit(column, dataset.dtype, dataset.shape[1:])
             raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
-            return as_column(raw, column)
+            return as_column(in_native_order(raw, dataset.dtype), column)
         except Unfit as error:
             damaged = isinstance(error, Damaged) or (self._marked and self.schema.get(name) == column)
             kind = CorruptError if damaged else DecodeError

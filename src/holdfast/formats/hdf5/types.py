@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from functools import cache
 from typing import Any
 
 import h5py
@@ -88,6 +90,26 @@ def family(value: Value) -> str:
 
 def _value(column: Column) -> Value:
     return column.value if isinstance(column, Ragged) else column
+
+
+def in_native_order(raw: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Swaps the bytes of lists that h5py read as they are in a dataset of this type, and called native."""
+    inner = _listed(dtype)
+    if inner is None or inner.isnative or not _forgets_byte_order():
+        return raw
+    found = np.empty_like(raw)
+    for place, item in np.ndenumerate(raw):
+        found[place] = item.byteswap() if isinstance(item, np.ndarray) and item.dtype.isnative else item
+    return found
+
+
+@cache
+def _forgets_byte_order() -> bool:
+    """Whether this h5py is one that reads lists of the other byte order wrong; 3.14 is."""
+    with h5py.File(io.BytesIO(), "w") as file:
+        dataset = file.create_dataset("x", (1,), h5py.vlen_dtype(np.dtype(np.uint16).newbyteorder()))
+        dataset[0] = np.array([1], np.dtype(np.uint16).newbyteorder())
+        return int(dataset[0][0]) != 1
 
 
 def _is_raw(column: Column, dtype: np.dtype[Any]) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...._base.placed import write_all
 from ..filters import verbatim_parameters
+from ..types import in_native_order
 from .agree import Agreement
 from .encode import create_like, fill_of, plist_of
 from .facts import Attribute, Dataset, Ints, Refusal, Target
@@ -197,7 +198,7 @@ def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
     space = dataset.id.get_space()
     space.select_hyperslab((row, *[0] * (len(dataset.shape) - 1)), values.shape)
     dataset.id.read(h5py.h5s.create_simple(values.shape), space, values)
-    return values
+    return in_native_order(values, dataset.dtype)
 
 
 def _copy_objects(dataset: Any, target: Target, files: Files, alive: Alive) -> None:
