@@ -75,7 +75,7 @@ class Value(_Stored):
     """A value of fixed shape: the base of Array and Bytes.
 
     default:    what a record without this feature gets, one value for all places or as many as the shape has.
-                Without a default such a record is an error.
+                Without a default such a record is an error. Arrays are kept as lists of Python's numbers.
     key:        the feature's name in the file, where it is not the column's.
     codec:      how it is packed in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a
                 level, as ("gzip", 1). For writing alone: columns that differ in this are equal.
@@ -103,7 +103,7 @@ class Value(_Stored):
             self.shape = tuple(_size(n) for n in sizes)
         except TypeError:
             raise SchemaError(f"{self.type_name}: wanted sizes of a shape, got {shape!r}") from None
-        self.default = default
+        self.default = _plain_default(default)
         self.key = key
         self._store(chunk_rows, codec)
 
@@ -120,12 +120,16 @@ class Value(_Stored):
     def alike(self, *, default: Any = None, codec: Codec = None, chunk_rows: int | None = None) -> Self:
         """Returns a column of the same type and shape, with these options and without a key."""
         made = copy.copy(self)
-        made.default, made.key = default, None
+        made.default, made.key = _plain_default(default), None
         made._store(chunk_rows, codec)
         return made
 
+    def holds_same(self, other: Column) -> bool:
+        """Whether values of both have one type and shape: whatever the key and the default are."""
+        return isinstance(other, Value) and self._parts()[:2] == other._parts()[:2]
+
     def _parts(self) -> tuple[Any, ...]:
-        return (Bytes, self.shape, self.default, self.key)
+        return (Bytes, self.shape, _comparable(self.default), self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self._parts() == other._parts()
@@ -141,6 +145,24 @@ class Value(_Stored):
         parts += [f"default={self.default!r}"] if self.default is not None else []
         parts += [f"key={self.key!r}"] if self.key is not None else []
         return f"{self.type_name}({', '.join(parts + self._said())})"
+
+
+def _plain_default(default: Any) -> Any:
+    """The default in Python's own values: an array has no truth of `==`, and no repr that could be pasted."""
+    if isinstance(default, (bytearray, memoryview)):
+        return bytes(default)
+    if hasattr(default, "__array__") and not hasattr(default, "tolist"):  # a tensor of TensorFlow
+        default = default.__array__()
+    if hasattr(default, "tolist"):
+        default = default.tolist()
+    return [_plain_default(one) for one in default] if isinstance(default, (list, tuple)) else default
+
+
+def _comparable(default: Any) -> Any:
+    """With NaN as its name: one NaN is not equal to another."""
+    if isinstance(default, list):
+        return [_comparable(one) for one in default]
+    return "nan" if isinstance(default, float) and math.isnan(default) else default
 
 
 def _size(n: object) -> int:
@@ -196,7 +218,7 @@ class Array(Value):
         return _SHORT.get(self.dtype, "Array")
 
     def _parts(self) -> tuple[Any, ...]:
-        return (self.dtype, self.shape, self.default, self.key)
+        return (self.dtype, self.shape, _comparable(self.default), self.key)
 
     def _shown(self) -> list[str]:
         if self.dtype in _SHORT:
@@ -329,6 +351,10 @@ class Ragged(_Stored):
         """What the lists hold in the end."""
         return self.inner.value if isinstance(self.inner, Ragged) else self.inner
 
+    def holds_same(self, other: Column) -> bool:
+        """Whether the lists of both hold values of one type and shape: whatever the key is."""
+        return isinstance(other, Ragged) and self.inner == other.inner
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ragged) and (self.inner, self.key) == (other.inner, other.key)
 
@@ -399,4 +425,10 @@ def as_code(schema: Schema, prefix: str = "hold.") -> str:
 def _code(column: Column, prefix: str) -> str:
     if isinstance(column, Ragged):
         return prefix + repr(column).replace(repr(column.inner), _code(column.inner, prefix), 1)
-    return prefix + repr(column).replace("default=nan", 'default=float("nan")')
+    return prefix + repr(column).replace(f"default={column.default!r}", f"default={_default_code(column.default)}", 1)
+
+
+def _default_code(default: Any) -> str:
+    if isinstance(default, list):
+        return f"[{', '.join(map(_default_code, default))}]"
+    return f'float("{default}")' if isinstance(default, float) and not math.isfinite(default) else repr(default)

@@ -25,7 +25,7 @@ from holdfast.read.after import state_after
 from holdfast.read.dataset import Dataset
 from holdfast.read.entry import Mixture
 from holdfast.read.flow.samples import leaves, map_leaves, tuple_like
-from holdfast.read.iteration import Iteration, cut_of
+from holdfast.read.iteration import Iteration, cut_of, stop_of
 from holdfast.read.settings import Settings, whole
 from holdfast.schema import Array, Bytes, Column, Ragged, Value
 
@@ -42,12 +42,13 @@ class Passes:
 
     So `fit(epochs=3)` has three orders. Whoever looks at one batch and starts over has begun two; `set_epoch` is exact.
 
-    epoch, state: where the first pass begins: an epoch, or a state of `state_after`
+    epoch: of the first pass. With `repeat(n)` every n epochs from here on are a pass.
+    state: of `state_after`: the first pass is the one that the state was made in, and goes on from there.
     spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
            Without it the functions are run on the first batch that is not filtered out whole, to see what they make;
            if there is none, on samples that the filters do not take. Where the functions make tuples, all of it.
 
-    It has a cardinality where all passes have one length: not after a resume in the middle of an epoch, nor where
+    It has a cardinality where all passes have one length: not after a resume in the middle of a pass, nor where
     samples, without batch(), may be filtered out or skipped, nor of a mix.
 
     Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
@@ -66,7 +67,7 @@ class Passes:
             launch = dataset._launch()
             dataset = dataset.shard((launch.rank, launch.world))
         self._read, self._loaded = dataset, state
-        self._epoch = epoch if state is None else int(state.get("epoch", epoch))
+        self._first = self._epoch = epoch
         self._resumes = state is not None
         self._lock = threading.Lock()
         self._convert = _batch_to_tf if dataset._settings.batched else _sample_to_tf
@@ -78,8 +79,9 @@ class Passes:
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         made = tf.data.Dataset.from_generator(self._run, output_signature=self._spec)
-        resumes = self._loaded is not None and self._loaded["done"] > 0  # the first pass is shorter than the others
-        known = tf.data.UNKNOWN_CARDINALITY if resumes else _cardinality(self._read)
+        at = self._loaded
+        shorter = at is not None and (at["done"] > 0 or at["epoch"] != self._first_of_pass(at["epoch"]))
+        known = tf.data.UNKNOWN_CARDINALITY if shorter else _cardinality(self._read)
         if known != tf.data.UNKNOWN_CARDINALITY:
             made = made.apply(tf.data.experimental.assert_cardinality(known))
         return made.with_options(options)
@@ -87,18 +89,33 @@ class Passes:
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where the state it was made with says.
 
+        With repeat(n), that is the first epoch of the pass; a pass that is resumed goes by the state's epoch as well.
+
         For Keras, whose fit() looks at a batch first and then starts over: call it when an epoch begins, and whatever
         was fetched ahead before is of no account.
         """
         whole("epoch", epoch, 0)
         with self._lock:
-            self._epoch = epoch
-            self._resumes = self._loaded is not None and self._loaded["epoch"] == epoch
+            self._resumes = self._is_resumed(epoch)
+            self._epoch = self._first if self._resumes else epoch
 
     def state_after(self, batches: int, *, epoch: int) -> dict[str, Any]:
-        """The state after so many batches of an epoch were taken, since its beginning or since it was resumed."""
-        resumed = self._loaded is not None and self._loaded["epoch"] == epoch
-        return state_after(self._read, batches, epoch=epoch, since=self._loaded if resumed else None)
+        """The state after so many batches of an epoch were taken, since its beginning or since it was resumed.
+
+        With repeat(n), `epoch` is the first one of a pass, as in `set_epoch`, and the batches are those of the pass.
+        """
+        if self._is_resumed(epoch):
+            return state_after(self._read, batches, epoch=self._first, since=self._loaded)
+        return state_after(self._read, batches, epoch=epoch)
+
+    def _is_resumed(self, epoch: int) -> bool:
+        return self._loaded is not None and epoch in (self._loaded["epoch"], self._first_of_pass(self._loaded["epoch"]))
+
+    def _first_of_pass(self, epoch: int) -> int:
+        """The first epoch of the pass that `epoch` is in. Of one that repeats for ever, the same epoch."""
+        settings = self._read._settings
+        stop = stop_of(settings, self._first, epoch)
+        return epoch if stop is None or settings.repeat is None else stop - settings.repeat
 
     def _begin(self) -> Iteration:
         begun = self._read.iterate(self._epoch)

@@ -364,6 +364,29 @@ def resumed(ask: dict[str, Any]) -> Any:
     return {"seen": seen, "rest": rest, "next": next_epoch, "again": ids(then.dataset) == rest}
 
 
+def resumed_repeat(ask: dict[str, Any]) -> Any:
+    """In the second of the three epochs of a pass; and at the beginning of one that is not the first of its pass."""
+    ds = dataset(ask).repeat(3)
+    each = len(dataset(ask))
+    first = Passes(ds, epoch=3)
+    seen = ids(first.dataset.take(each + 2))
+    state = first.state_after(each + 2, epoch=3)
+    then = Passes(ds, epoch=3, state=state)
+    found = {"seen": seen, "rest": ids(then.dataset), "next": ids(then.dataset)}
+    for name, epoch in (("by the pass", 3), ("by the epoch", 4)):
+        then.set_epoch(epoch)
+        found[name] = ids(then.dataset)
+        found[f"{name}, state"] = then.state_after(each + 1, epoch=epoch)
+        found[f"{name}, end"] = then.state_after(2 * each - 2, epoch=epoch)
+    without_end = Passes(dataset(ask).repeat(), state=state).dataset.take(3 * each)
+    between = Passes(ds, epoch=3, state=state | {"done": 0}).dataset
+    return found | {
+        "place": [state["epoch"], state["done"]],
+        "for ever": ids(without_end),
+        "between": [int(between.cardinality()), sum(1 for _ in between)],
+    }
+
+
 # ---- strategies --------------------------------------------------------------------------------------------
 
 
@@ -439,6 +462,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         rich,
         samples,
         cardinality,
+        resumed_repeat,
         structures,
         told_spec,
     )

@@ -192,6 +192,24 @@ def test_resume(play: Player, taken: int) -> None:
     assert told["again"] is True
 
 
+def test_a_resumed_repeat_ends_with_its_pass(play: Player) -> None:
+    orders = {epoch: play("order", epoch=epoch) for epoch in range(3, 9)}
+    told = play("resumed_repeat")
+    each = len(orders[3])
+    whole = [one for epoch in (3, 4, 5) for one in orders[epoch]]
+    done = each + 2 * 16
+    assert told["place"] == [4, 2 * 16]
+    assert told["seen"] + told["rest"] == whole
+    assert told["next"] == [one for epoch in (6, 7, 8) for one in orders[epoch]]
+    for name in ("by the pass", "by the epoch"):
+        assert told[name] == whole[done:]
+        assert (told[f"{name}, state"]["epoch"], told[f"{name}, state"]["done"]) == (5, 3 * 16)
+        assert (told[f"{name}, end"]["epoch"], told[f"{name}, end"]["done"]) == (5, each)
+    assert told["for ever"][: each - 32] == orders[4][32:]
+    unknown = -2
+    assert told["between"] == [unknown, 26]
+
+
 # ---- ends --------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import pytest
 import holdfast as hold
 from holdfast.cli.schema_file import parse_schema
 from holdfast.errors import SchemaError
+from holdfast.formats.gather import default_numbers
 from holdfast.formats.schema_json import column_to_json, schema_digest, schema_from_json, schema_to_json
 from holdfast.schema import DTYPES, Value, as_code, check_schema
 
@@ -154,3 +155,33 @@ def test_a_default_of_nan_survives_code_and_json() -> None:
     assert schema_from_json(json.loads(text)) == schema
     assert schema_digest(schema) == schema_digest({**schema, "x": hold.Float32(2, default=float("nan"))})
     assert parse_schema(as_code({"x": schema["x"]})) == {"x": schema["x"]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("float16", [0.1, math.nan]),
+        ("float32", [0.1, 1e-45]),
+        ("float64", [0.1, -math.inf]),
+        ("uint64", [1, 2**64 - 1]),
+        ("bool", [True, False]),
+    ],
+)
+def test_a_default_may_be_an_array(dtype: str, values: list[Any]) -> None:
+    array = np.array(values, dtype)
+    column = hold.Array(dtype, 2, default=array)
+    for other in (np.array(values, dtype), array.tolist(), tuple(array), [array[0], array[1:].reshape(())]):
+        assert hold.Array(dtype, 2, default=other) == column
+    assert hold.Array(dtype, 2, default=array[::-1]) != column
+    assert {column: 1}[hold.Array(dtype, 2, default=array.copy())] == 1
+    for again in (
+        pickle.loads(pickle.dumps(column)),
+        schema_from_json(json.loads(json.dumps(schema_to_json({"x": column}))))["x"],
+        parse_schema(as_code({"x": column}))["x"],
+        column.alike(default=array),
+    ):
+        assert again == column
+        assert isinstance(again, hold.Array)
+        assert default_numbers("x", again).tobytes() == array.tobytes()
+    array[:] = 0
+    assert hold.Array(dtype, 2, default=array) != column  # which keeps no view of it

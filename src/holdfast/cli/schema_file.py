@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 from typing import Any
 
 from ..errors import SchemaError, cannot_open
@@ -69,8 +68,12 @@ def _column(node: ast.expr) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """A value as Python spells it; a NaN has no spelling of its own."""
-    return math.nan if ast.unparse(node) == "float('nan')" else ast.literal_eval(node)
+    """A value as Python spells it; NaN and infinity have no spelling of their own."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_literal(one) for one in node.elts]
+    odd = {f"float('{name}')": float(name) for name in ("nan", "inf", "-inf")}
+    text = ast.unparse(node)
+    return odd[text] if text in odd else ast.literal_eval(node)
 
 
 def _argument(node: ast.expr) -> Any:

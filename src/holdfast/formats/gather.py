@@ -41,6 +41,8 @@ def default_numbers(name: str, value: Value) -> Any:
     dtype = dtype_of(value)
     try:
         given = np.asarray(value.default)
+        if given.dtype.kind in "fO" and all(isinstance(one, int) for one in np.asarray(value.default, object).flat):
+            given = np.array(value.default, np.uint64)  # numpy makes floats of 1 beside 2**63
         if given.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
             raise TypeError(f"{given.dtype} is not {dtype}")
         return np.broadcast_to(cast(given, dtype), value.shape)

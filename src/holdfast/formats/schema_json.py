@@ -40,14 +40,12 @@ def column_to_json(column: Column) -> dict[str, Any]:
 
 def _plain(default: Any) -> Any:
     """Of a default what JSON can hold; bytes as their hexadecimal digits, inf and NaN by name."""
-    if hasattr(default, "tolist"):
-        default = default.tolist()
-    if isinstance(default, (bytes, bytearray)):
-        return {"hex": bytes(default).hex()}
-    if isinstance(default, (list, tuple)):
+    if isinstance(default, bytes):
+        return {"hex": default.hex()}
+    if isinstance(default, list):
         return [_plain(one) for one in default]
     if isinstance(default, float) and not math.isfinite(default):
-        return {"float": str(default)}  # JSON has no such numbers, and a NaN is not equal to itself
+        return {"float": str(default)}  # JSON has no such numbers
     if not isinstance(default, (int, float, str)):
         raise SchemaError(f"wanted a default of numbers or bytes, got {default!r}")
     return default
@@ -73,8 +71,8 @@ def column_from_json(content: Any) -> Column:
 
 def _rich(default: Any) -> Any:
     if isinstance(default, dict):
-        if "float" in default:  # the one NaN of the math module is equal to itself inside of a column
-            return math.nan if default["float"] == "nan" else float(default["float"])
+        if "float" in default:
+            return float(default["float"])
         return bytes.fromhex(default["hex"])
     return [_rich(one) for one in default] if isinstance(default, list) else default
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -29,14 +29,24 @@ Check = Callable[[Schema], None]
 def given_schema(schema: Mapping[str, Column | type[Value]]) -> Schema:
     """Of a whole row: what a user says, behind the columns that every log has."""
     columns = check_schema(schema)
-    for name in columns:
+    for name, column in columns.items():
         _keep_own(name)
+        if column not in _PRESENCE:  # else it is the flag
+            _keep_flag({_stem(name)} & columns.keys(), name)
     return OWN | columns
 
 
 def _keep_own(name: str) -> None:
     if name in OWN:
         raise SchemaError(f"column {name!r}: every log has one of this name already; give yours another")
+
+
+def _keep_flag(columns: Container[str], name: str) -> None:
+    """Raises SchemaError where a new column and one there are x and x_present, which is the name of x's own flag."""
+    flag = name if _stem(name) != name and _stem(name) in columns else name + _PRESENT
+    if flag == name or flag in columns:
+        text = f"{flag!r} says in which rows {_stem(flag)!r} is, so that a log cannot have both as metrics"
+        raise SchemaError(f"column {name!r}: {text}; give one of them another name")
 
 
 def check_own(schema: Mapping[str, Column], where: str) -> None:
@@ -67,6 +77,7 @@ def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Chec
                 if not isinstance(value, int) and is_int(column):
                     column = _meet(column, _column_of(name, value))
             else:
+                _keep_flag(columns, name)
                 found = _column_of(name, value)
                 column = found if is_first else _late(found)
             if column is not columns.get(name):
@@ -153,7 +164,10 @@ def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]
     columns, wrong = dict(there), {}
     for name, column in ours.items():
         try:
-            if name not in columns:
+            if is_presence(ours, name):
+                continue
+            if name not in columns or is_presence(columns, name):
+                _keep_flag(columns, name)
                 columns[name] = _late(column)
                 continue
             met = _meet(columns[name], column)
@@ -162,7 +176,16 @@ def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]
             columns[name] = met
         except SchemaError as error:
             wrong[name] = error
+    for name, column in ours.items():
+        if is_presence(ours, name) and _stem(name) not in wrong:
+            columns.setdefault(name, column)
     return columns, wrong
+
+
+def without(schema: Schema, names: Container[str]) -> Schema:
+    """Returns the schema without these columns and their flags."""
+    flags = [name for name in schema if is_presence(schema, name) and _stem(name) in names]
+    return {name: column for name, column in schema.items() if name not in names and name not in flags}
 
 
 def _takes(there: Column, ours: Column) -> bool:

@@ -29,6 +29,7 @@ OnError = Literal["raise", "warn"]
 
 _PIECE_BYTES = 64 << 20
 _MOST_BYTES = 4 * _PIECE_BYTES  # of rows that cannot be written
+_SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: where it is an error, and where rows can wait longer
 _LATER = "what was logged cannot be written now"
 _CHANGING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -68,6 +69,7 @@ def log(
     storage_options: Mapping[str, Any] | None = None,
     server: str | None = None,
     steps: range | None = None,
+    timeout: float | None = None,
 ) -> Log:
     """A log that every worker of a training writes into: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
 
@@ -84,6 +86,8 @@ def log(
     storage_options  options for a URL, as fsspec takes them
     server      a central writer, instead of a logdir: its address, or the folder it serves
     steps       with a server: which steps this worker logs, all of them in turn; None: every step from 0 on
+    timeout     with a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
+                None: 60, but with on_error="warn" 5 before the end, so that a training does not stand still meanwhile
     """
     if (logdir is None) == (server is None):
         raise ValueError("wanted a logdir, or server= with the address of a central writer, and not both")
@@ -98,10 +102,16 @@ def log(
     if server is not None:
         if replay == "keep":
             raise ValueError('replay="keep" is for a logdir: a central writer takes every row of a worker once')
-        target: Pieces | Served = Served(server, worker, steps)
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"expected a timeout above 0, got {timeout!r}")
+        short_s = _SERVER_S if on_error == "raise" else _SHORT_S
+        end_s, timeout_s = (_SERVER_S, short_s) if timeout is None else (timeout, timeout)
+        target: Pieces | Served = Served(server, worker, steps, timeout_s, end_s)
     else:
         if steps is not None:
             raise ValueError("steps= is for a central writer: a logdir knows which steps it has")
+        if timeout is not None:
+            raise ValueError("timeout= is for a central writer: a logdir is written without waiting for one")
         assert logdir is not None
         if not os.fsdecode(logdir):
             raise ValueError('wanted the name of a folder as logdir, got an empty one; "." is the one you are in')
@@ -326,6 +336,7 @@ class Log:
             if self._state != "open":
                 return
             try:
+                self._target.end()
                 self.commit()
                 if self._waiting_rows:
                     self._give_up()

@@ -18,7 +18,21 @@ from ..write.names import Format
 from ..write.out import Out, write
 from ..write.record import PartRecord
 from ..write.remote.out import RemoteOut
-from .columns import OWN, Refuse, Row, Schema, add_presence, check_own, grown, is_float, is_int, joined, united
+from .columns import (
+    OWN,
+    Refuse,
+    Row,
+    Schema,
+    add_presence,
+    check_own,
+    grown,
+    is_float,
+    is_int,
+    is_presence,
+    joined,
+    united,
+    without,
+)
 
 _STEP: dict[str, Column] = {"step": Int64(), "worker": Int64()}
 
@@ -198,10 +212,10 @@ class Pieces:
         assert self._out is not None
         assert self.schema is not None
         there = self._out.schema
-        self.schema = {name: one for name, one in self.schema.items() if name not in wrong}
+        self.schema = without(self.schema, wrong)
         found = []
         for name, error in wrong.items():
-            if name in there:
+            if name in there and not is_presence(there, name):
                 self.schema[name] = there[name]
                 add_presence(self.schema, name)
             n = sum(row.pop(name, None) is not None for row in self.rows)
@@ -241,6 +255,9 @@ class Pieces:
     def forget(self) -> None:
         self._forgotten += len(self.rows)
         self.rows = []
+
+    def end(self) -> None:
+        """The next commit is the last one, and like the others."""
 
     def close(self) -> None:
         """Nothing is open between two commits."""

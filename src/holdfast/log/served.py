@@ -18,7 +18,8 @@ class Served:
     last_step  that the writer has of this worker, None: there is none
     """
 
-    def __init__(self, address: str, worker: int, steps: range | None) -> None:
+    def __init__(self, address: str, worker: int, steps: range | None, timeout_s: float, end_s: float) -> None:
+        """end_s: the timeout of the last commit, after which rows that wait are lost."""
         self.name = address
         self.schema: Schema | None = None
         self.last_step: int | None = None
@@ -26,6 +27,7 @@ class Served:
         self._steps = _ALL_STEPS if steps is None else steps
         if not isinstance(self._steps, range) or self._steps.step < 1:
             raise ValueError(f"wanted steps to be a range that grows, such as range(0, 1000, 10), got {steps!r}")
+        self._timeout_s, self._end_s = timeout_s, end_s
         self._link: Producer | None = None
         self._next = 0
         self._waiting: list[Row] = []
@@ -49,7 +51,7 @@ class Served:
 
     def open_if_there(self) -> bool:
         """A central writer always is: it has the folder, and knows its columns."""
-        self._link = connect(self.name, producer=f"log-{self._worker:05d}")
+        self._link = connect(self.name, producer=f"log-{self._worker:05d}", timeout=self._timeout_s)
         try:
             self.schema = self._link.schema
             check_own(self.schema, self.name)
@@ -86,10 +88,14 @@ class Served:
         before = self._link.next_seq
         try:
             if self._waiting:
-                self._link.extend(joined(self.schema, self._waiting))
+                self._link.extend(joined(self.schema, self._waiting), self._timeout_s)
         finally:
             del self._waiting[: self._link.next_seq - before]  # those it has it sends again by itself
-        self._link.commit()
+        self._link.commit(self._timeout_s)
+
+    def end(self) -> None:
+        """The next commit is the last one."""
+        self._timeout_s = self._end_s
 
     def forget(self) -> None:
         self._has_gap = self._has_gap or bool(self._waiting)

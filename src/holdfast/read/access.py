@@ -34,7 +34,7 @@ class Access:
         self._source = source
         self._ends = np.cumsum(source.counts())
         self._masks = source.masks()
-        self._library = Library(source.catalogs(), settings.open_files)
+        self._library = Library(source.catalogs(), settings.open_files, source.schema())
         close_when_dropped(self, self._library.close)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Access:
             if mask is not None:
                 in_shard = picked_rows(mask, in_shard)
             with self._library.use(shard) as opened:
-                rows = opened.read_rows(in_shard, self._source.schema())
+                rows = opened.read_rows(in_shard, self._library.schema(shard))
             found.update(self._mapped(shard, of_shard, in_shard, rows))
         gone = [number for number in numbers if number not in found]
         if gone:

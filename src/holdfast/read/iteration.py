@@ -260,7 +260,7 @@ class _Running:
     def __init__(self, of: Iteration) -> None:
         settings, source = of._settings, of._source
         end_strays(_FEW_LOST)
-        self.library = Library(source.catalogs(), settings.open_files)
+        self.library = Library(source.catalogs(), settings.open_files, source.schema())
         self.halt = Halt()
         self.pid = os.getpid()
         self.closed = False

@@ -227,7 +227,12 @@ def test_hdf5_of_either_byte_order(tmp_path: Path, dtype: str) -> None:
             vlen[i], swapped_vlen[i] = row, swapped[i][: i % 4]
     column = hold.Array(dtype, 3)
     ds = hold.read(tmp_path / "a.h5")
-    assert ds.schema == {"x": column, "y": column, "z": hold.Ragged(hold.Array(dtype)), "zz": hold.Ragged(hold.Array(dtype))}
+    assert ds.schema == {
+        "x": column,
+        "y": column,
+        "z": hold.Ragged(hold.Array(dtype)),
+        "zz": hold.Ragged(hold.Array(dtype)),
+    }
     [batch] = ds.batch(20)
     assert batch["x"].dtype == batch["y"].dtype == np.dtype(dtype)
     assert batch["x"].tobytes() == values.tobytes() == batch["y"].tobytes()

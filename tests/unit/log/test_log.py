@@ -274,12 +274,47 @@ def test_two_workers_add_columns_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_that_says_where_another_is(tmp_path: Path) -> None:
+    both = (
+        "column {0!r}: '{1}_present' says in which rows '{1}' is, so that a log cannot have both as metrics; give one"
+    )
     with log(tmp_path) as book:
-        book(0, x=1, y=2, y_present=5)
-        book(1, y_present=6)
+        with pytest.raises(SchemaError, match=both.format("y_present", "y")):
+            book(0, x=1, y=2, y_present=5)
+        book(0, x=1, z_present=5)
+        book(1, z_present=6)
         with pytest.raises(SchemaError, match="column 'x_present' says in which rows 'x' is; give yours another name"):
             book(2, x=1, x_present=3)
-    assert rows(tmp_path / "run.hold", "x_present", "y_present") == [(1, 5), (0, 6)]
+        with pytest.raises(SchemaError, match=both.format("z", "z")):
+            book(2, x=1, z=0.5)
+    assert rows(tmp_path / "run.hold", "x_present", "z_present") == [(1, 5), (0, 6)]
+    with pytest.raises(SchemaError, match=both.format("y_present", "y")):
+        log(tmp_path, schema={"y_present": hold.Float32(), "y": hold.Int64()})
+
+
+def test_a_flag_of_one_worker_is_no_metric_of_another(tmp_path: Path) -> None:
+    """They learn of each other when they commit: the second loses that metric, and is told its name and the other."""
+    first, second, third = (log(tmp_path, rank=rank, on_error="warn") for rank in range(3))
+    for one in (first, second, third):
+        one(0, x=1)
+    first(1, x=1, a=1)
+    first(2, x=1, b_present=7)
+    second(1, x=2, a_present=0.5)
+    second(2, x=2, a_present=1.5, c=1)
+    third(1, x=3, b=4)
+    third(2, x=3)
+    first.close()
+    for one, name in ((second, "a"), (third, "b")):
+        with pytest.warns(
+            RuntimeWarning, match=f"'{name}_present' says in which rows '{name}' is.* values of it are left"
+        ):
+            one.close()
+    found = rows(tmp_path / "run.hold", "worker", "step", "x", "a", "a_present", "b_present", "c")
+    assert found == [
+        (0, 0, 1, 0, 0, 0, 0), (0, 1, 1, 1, 1, 0, 0), (0, 2, 1, 0, 0, 7, 0),
+        (1, 0, 1, 0, 0, 0, 0), (1, 1, 2, 0, 0, 0, 0), (1, 2, 2, 0, 0, 0, 1),
+        (2, 0, 1, 0, 0, 0, 0), (2, 1, 3, 0, 0, 0, 0), (2, 2, 3, 0, 0, 0, 0),
+    ]  # fmt: skip
+    assert "b" not in hold.read(tmp_path / "run.hold").schema
 
 
 # ---- pieces
@@ -361,6 +396,8 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logdir": tmp_path, "name": "a/b"}, "name"),
         ({"logdir": tmp_path, "format": "csv"}, "wanted format"),
         ({"logdir": tmp_path, "steps": range(3)}, "steps= is for a central writer"),
+        ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
+        ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
         ({"server": "unix:x", "steps": [1]}, "wanted steps to be a range"),
     ]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import signal
@@ -110,7 +109,7 @@ def test_a_writer_that_is_gone_loses_nothing_when_it_comes_back(folder: Path, mo
     """Rows wait for it, and are tried again at the next commit."""
     server = hold.write(folder).server().start()
     with log(server=str(folder), rank=0, every_rows=5, on_error="warn") as book:
-        book._target._link._timeout_s = 0.2  # type: ignore[union-attr]
+        book._target._timeout_s = 0.2  # type: ignore[union-attr]
         for step in range(3):
             book(step, loss=step, tags="")
         kill(server)
@@ -118,7 +117,7 @@ def test_a_writer_that_is_gone_loses_nothing_when_it_comes_back(folder: Path, mo
             for step in range(3, 5):
                 book(step, loss=step, tags="")
         book(5, loss=5, tags="")
-        book._target._link._timeout_s = 60  # type: ignore[union-attr]
+        book._target._timeout_s = 60  # type: ignore[union-attr]
         with hold.write(folder).server():
             for step in range(6, 10):
                 book(step, loss=step, tags="")
@@ -152,8 +151,7 @@ def refuse() -> NoReturn:
 
 def test_a_writer_that_does_not_come_back_is_an_error(folder: Path) -> None:
     server = hold.write(folder).server().start()
-    book = log(server=str(folder), rank=0, every_rows=2)
-    book._target._link._timeout_s = 0.2  # type: ignore[union-attr]
+    book = log(server=str(folder), rank=0, every_rows=2, timeout=0.2)
     kill(server)
     book(0, loss=0, tags="")
     with pytest.raises(ServerLostError):
@@ -164,14 +162,33 @@ def test_a_writer_that_does_not_come_back_is_an_error(folder: Path) -> None:
         book(2, loss=1, tags="")
 
 
-def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_long_a_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With on_error="warn" rows can wait instead of the training; at the end they cannot."""
+    asked: list[float] = []
+
+    def gone(*_: object, timeout: float, **__: object) -> NoReturn:
+        asked.append(timeout)
+        raise ServerLostError("nobody there")
+
+    monkeypatch.setattr(importlib.import_module("holdfast.log.served"), "connect", gone)
+    for given, want in (({}, [5, 5, 60]), ({"timeout": 2.5}, [2.5, 2.5, 2.5])):
+        with pytest.warns(RuntimeWarning, match="nobody there"):
+            book = log(server="unix:gone", rank=0, on_error="warn", **given)  # type: ignore[arg-type]
+            book(0, loss=1)
+            book.commit()
+            book.close()
+        assert (asked, book.lost) == (want, 1)
+        asked.clear()
+    with pytest.raises(ServerLostError):
+        log(server="unix:gone", rank=0)
+    assert asked == [60]
+
+
+def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(folder: Path) -> None:
     """With on_error="warn" the rows wait for it, and what has no column there is left out of them."""
-    served = importlib.import_module("holdfast.log.served")
-    monkeypatch.setattr(served, "connect", functools.partial(served.connect, timeout=0.2))
     with pytest.warns(RuntimeWarning, match="what was logged cannot be written now"):
-        book = log(server=str(folder), rank=0, on_error="warn", every_s=3600)
+        book = log(server=str(folder), rank=0, on_error="warn", every_s=3600, timeout=0.2)
+    book._target._timeout_s = 60  # type: ignore[union-attr]
     for step in range(3):
         book(step, loss=step, tags="")
     with hold.write(folder).server():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pickle
 import re
 import subprocess
 import sys
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,47 @@ def test_one_behind_the_other_and_shuffled_together(folder: Path, others: Path) 
     assert ids_of(a.concat(b, a).batch(7)) == [*everything, *range(SAMPLES)]
 
 
+@pytest.mark.formats
+def test_each_part_has_its_own_keys_and_defaults(tmp_path: Path, others: Path) -> None:
+    """A tar has its columns in members such as id.cls; the TFRecords have features of two names, and no weight."""
+    hold.convert(others, tmp_path / "others.tar")
+    for file, first in (("a", 0), ("b", 20)):
+        with hold.TFRecordWriter(tmp_path / f"{file}.tfrecord", {file: hold.Int64()}) as writer:
+            writer.extend({file: range(first, first + 20)})
+
+    def of_key(key: str, weight: list[float]) -> hold.Dataset:
+        schema = {"id": hold.Int64(key=key), "weight": hold.Float32(2, default=np.array(weight))}
+        return hold.read(tmp_path / f"{key}.tfrecord", schema)
+
+    tar, hdf5 = hold.read(tmp_path / "others.tar"), hold.read(others)
+    numbers = tar.select("id").concat(hdf5.select("id"), of_key("b", [1, 2]).select("id"))
+    for ds, want in (
+        (tar.concat(hdf5), [*range(100, 111)] * 2),
+        (hdf5.concat(tar), [*range(100, 111)] * 2),
+        (numbers, [*range(100, 111), *range(100, 111), *range(20, 40)]),
+        (of_key("a", [0, math.nan]).concat(of_key("b", [1, 2])), list(range(40))),
+    ):
+        assert ids_of(ds) == want
+        assert ids_of(ds.batch(3)) == want
+        assert [int(sample["id"]) for sample in ds[:]] == want
+        assert sorted(ids_of(ds.shuffle(seed=2).batch(4))) == sorted(want)
+        resumed_everywhere(ds.shuffle(seed=3, samples=9), want)
+    for ds in (tar.concat(hdf5), hold.mix({hdf5: 0.5, tar: 0.5})):
+        for batch in ds.batch(5):
+            check_rows(batch)
+    often = Counter(ids_of(hold.mix({tar: 0.5, hdf5: 0.5}, until="all")))  # which begins one of them again
+    assert set(often) == set(range(100, 111))
+    assert min(often.values()) == 2
+    weights = {int(one["id"]): one["weight"].tolist() for one in of_key("a", [3, 4]).concat(of_key("b", [1, 2]))}
+    assert weights == {number: [3, 4] if number < 20 else [1, 2] for number in range(40)}
+    with of_key("a", [3, 4]).concat(of_key("b", [1, 2])).iterate() as it:
+        state = it.state_dict()
+    with of_key("a", [3, 4]).concat(of_key("b", [1, 5])).iterate() as it, pytest.raises(StateError, match="schema"):
+        it.load_state_dict(state)
+    with pytest.raises(SchemaError, match=r"others\.tar.*hold\.concat"):
+        next(iter(hold.read([tmp_path / "others.tar", next(others.glob("*/*.h5"))])))
+
+
 def test_concatenated_files_are_the_files_in_a_list(folder: Path) -> None:
     paths = sorted(folder.glob("*.tfrecord"))
     listed = hold.read(paths, SCHEMA).shuffle(seed=5).batch(6)
@@ -316,6 +359,32 @@ def test_a_state_of_another_split_is_refused(base: hold.Dataset) -> None:
     ):
         with other.batch(4).iterate() as it, pytest.raises(StateError, match=said):
             it.load_state_dict(state)
+
+
+def test_a_state_of_another_concatenation_of_parts_is_refused(folder: Path) -> None:
+    """The same files in the same order, of which other ones are split."""
+    files = sorted(folder.iterdir())
+    halves = {"a": 0.5, "b": 0.5, "seed": 1}
+
+    def joined(first: int) -> hold.Dataset:
+        return hold.concat([hold.read(files[:first], SCHEMA), hold.read(files[first:], SCHEMA).split(**halves).a])
+
+    def nested(*, inside: bool) -> hold.Dataset:
+        whole, half = hold.read(files[:1], SCHEMA), hold.read(files[3:4], SCHEMA).split(**halves).b
+        last = hold.read(files[4:], SCHEMA).split(**halves).b
+        if inside:
+            return hold.concat([whole, half, last]).split(**halves).a
+        return hold.concat([hold.concat([whole, half]).split(**halves).a, last])
+
+    for then, now in ((joined(3), joined(4)), (nested(inside=True), nested(inside=False))):
+        with then.shard(None).iterate() as it:
+            read = [int(next(it)["id"]) for _ in range(3)]
+            state = it.state_dict()
+        with now.shard(None).iterate() as it, pytest.raises(StateError, match="the split was"):
+            it.load_state_dict(state)
+        with then.shard(None).iterate() as it:
+            it.load_state_dict(state)
+            assert read + ids_of(it) == ids_of(then.shard(None))
 
 
 def test_parts_with_workers_and_a_cache(base: hold.Dataset) -> None:

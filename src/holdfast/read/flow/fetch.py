@@ -84,7 +84,6 @@ class Fetcher:
         self._shelf = Shelf(
             library,
             order.blocks,
-            schema,
             self._wanted_singly(order.blocks),
             meter,
             self._read_around if skip_corrupt else None,
@@ -227,7 +226,7 @@ class Fetcher:
     def _read_some(self, shard: int, numbers: Ints) -> tuple[Batch, Ints]:
         with self._shelf.use(shard) as opened, self._meter.reading(_sum_bytes(opened, numbers)):
             try:
-                return opened.read_rows(numbers, self._schema), numbers[:0]
+                return opened.read_rows(numbers, self._library.schema(shard)), numbers[:0]
             except DataError:
                 if not self._skip:
                     raise
@@ -237,7 +236,7 @@ class Fetcher:
 
     def _read_around(self, shard: int, opened: Shard, numbers: Ints) -> tuple[Batch, Ints]:
         """All but the samples that are damaged, and these, which are noted as lost."""
-        batch, damaged = read_around(opened, numbers, self._schema)
+        batch, damaged = read_around(opened, numbers, self._library.schema(shard))
         for number, error in damaged:
             lost_bytes = opened.bytes_of(number, number + 1)
             self._losses.corrupt(self._library.paths[shard], number, error, lost_bytes)

@@ -17,7 +17,6 @@ from ...errors import DataError, InputError
 from ...formats.columns import Batch, BytesColumn, Ints
 from ...formats.gather import RowPool
 from ...formats.shard import FramedShard, FramesDecoder, Shard
-from ...schema import Schema
 from ..order.blocks import Blocks
 from ..order.lanes import Places
 from ..sources.library import Library
@@ -39,12 +38,11 @@ class Shelf:
         self,
         library: Library,
         blocks: Blocks,
-        schema: Schema,
         singly: np.ndarray[tuple[int], np.dtype[np.bool_]],
         meter: Meter,
         read_around: ReadAround | None,
     ) -> None:
-        self._library, self._blocks, self._schema, self._meter = library, blocks, schema, meter
+        self._library, self._blocks, self._meter = library, blocks, meter
         self._singly, self._read_around = singly, read_around
         self.bound_bytes = 0  # what may be held; its owner says how much that is now
         self.packed_bytes = 0  # and with a packed shard among it
@@ -212,7 +210,7 @@ class Shelf:
         shard, first, stop = self._run_of(block)
         with self.use(shard) as opened, self._meter.reading(int(self._blocks.size_bytes[block])):
             try:
-                return opened.read(first, stop, self._schema)
+                return opened.read(first, stop, self._library.schema(shard))
             except DataError:
                 if self._read_around is None:
                     raise
@@ -233,7 +231,7 @@ class Shelf:
         with self.use(shard) as opened, self._meter.reading(size):
             assert isinstance(opened, FramedShard)
             if self._decoder is None:
-                self._decoder = opened.frames_decoder(self._schema)
+                self._decoder = opened.frames_decoder(self._library.schema(shard))
             return opened.frames(first, stop, self._memory(size) if memory is None else memory)
 
     def _run_of(self, block: int) -> tuple[int, int, int]:

@@ -66,8 +66,10 @@ def fingerprint(
     }
 
 
-def schema_digest(schema: Schema) -> str:
-    return _digest(f"{name}={schema[name]!r}" for name in sorted(schema))
+def schema_digest(*schemas: Schema) -> str:
+    """Of several schemas, one of all; of equal ones, that of one."""
+    each = [_digest(f"{name}={schema[name]!r}" for name in sorted(schema)) for schema in schemas]
+    return each[0] if len(set(each)) == 1 else _digest(each)
 
 
 def save_state(position: Position, made_from: Mapping[str, Any]) -> dict[str, Any]:

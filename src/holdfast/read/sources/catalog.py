@@ -40,6 +40,7 @@ _ALONE_S = 0.03
 _TRIES = 3
 _GUESSED = 32  # shards whose columns are found out; it takes milliseconds, so of many shards some, evenly spread
 
+_ONE_SCHEMA = "Give a schema that says how to read both"
 _OTHER_VERSION = "its store has another version of it now"
 
 
@@ -303,8 +304,9 @@ class Catalog:
         first, wanted = self._first
         try:
             shard.read(0, 1, wanted)
-        except DecodeError:
-            if self._given is None:
+        except DataError as error:
+            # A part of hold.write without a column that another format has elsewhere is not damaged.
+            if self._given is None and (isinstance(error, DecodeError) or self._on_corrupt == "raise"):
                 _must_agree(first, wanted, path, shard.schema)
             raise
         if self._given is None and number % max(1, len(self) // _GUESSED) == 0:
@@ -360,7 +362,8 @@ def _cut(number: int, shard: Shard) -> Blocks:
 def _must_agree(first: str, wanted: Columns, path: str, got: Columns) -> None:
     for name in [*wanted, *(name for name in got if name not in wanted)]:
         if wanted.get(name) != got.get(name):
+            by_key = name in wanted and name in got and wanted[name].holds_same(got[name])
             raise SchemaError(
                 f"{path}: column {name!r} is {got.get(name, 'missing')!s}, but {wanted.get(name, 'missing')!s} "
-                f"in {first}. Give a schema that says how to read both"
+                f"in {first}. " + ("Read each by itself, and join them with hold.concat" if by_key else _ONE_SCHEMA)
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -10,18 +10,25 @@ import numpy as np
 
 from ...formats.columns import Ints
 from ...formats.shard import Shard
+from ...schema import Schema
 from .budget import find_budget
 from .catalog import Catalog
 from .handles import HandlePool, PoolStats
 
 
 class Library:
-    """The shards of a catalog are numbered behind those of the one before. close() closes every file."""
+    """The shards of a catalog are numbered behind those of the one before. close() closes every file.
 
-    def __init__(self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"]) -> None:
+    columns: the names of the columns that are read. Each catalog has them by its own keys, with its own defaults.
+    """
+
+    def __init__(
+        self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"], columns: Collection[str]
+    ) -> None:
         self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
         self.paths = [path for one in catalogs for path in one.paths]
         self._catalogs = list(catalogs)
+        self._schemas: list[Schema] = [{name: one.schema[name] for name in columns} for one in catalogs]
         self._pools: list[HandlePool[Shard]] = []
         # One budget for all: each taking half of what is free would take all of it.
         share = max(1, find_budget(open_files) // len(catalogs))
@@ -46,6 +53,10 @@ class Library:
         at = int(np.searchsorted(self._begins, shard, "right")) - 1
         return at, shard - int(self._begins[at])
 
+    def schema(self, shard: int) -> Schema:
+        """The columns as this shard is to be read."""
+        return self._schemas[self._find(shard)[0]]
+
     def seekable(self, shard: int) -> bool:
         """Whether single samples can be read without the rest of their shard."""
         at, number = self._find(shard)
@@ -64,7 +75,8 @@ class Library:
     @property
     def framed(self) -> bool:
         """Whether all samples can be taken undecoded, and decoded together later."""
-        return {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})
+        alike = all(one == self._schemas[0] for one in self._schemas)
+        return alike and {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})
 
     def apart(self, shard: int) -> bool:
         """Whether every sample of it is a file of its own."""

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...errors import SchemaError
 from ...formats.columns import Ints
 from ...schema import Column
 from ..order.blocks import Blocks, join_blocks
@@ -23,7 +22,7 @@ from ..order.chance import key_of, shuffled
 from ..order.lanes import Places
 from ..settings import Settings
 from .catalog import Catalog, OnProgress
-from .source import Sequenced, Source
+from .source import Sequenced, Source, check_columns
 
 Until = Literal["first", "all"]
 _CYCLE = 1000
@@ -58,14 +57,10 @@ class MixSource:
         return [catalog for part in self._parts for catalog in part.source.catalogs(progress)]
 
     def schema(self) -> dict[str, Column]:
-        first = self._parts[0].source.schema()
-        for part in self._parts[1:]:
-            if part.source.schema() != first:
-                raise SchemaError(
-                    f"wanted mixed datasets to have the same columns, got {part.source.schema()} of "
-                    f"{part.source.describe()} beside {first} of {self._parts[0].source.describe()}"
-                )
-        return first
+        first, *others = (part.source for part in self._parts)
+        for other in others:
+            check_columns("mix", first, other)
+        return first.schema()
 
     def known_schema(self) -> dict[str, Column] | None:
         return self._parts[0].source.known_schema()

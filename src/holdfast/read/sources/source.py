@@ -104,6 +104,7 @@ class Files:
         counts = [count for one in catalogs for count in one.counts]
         sizes_bytes = [size for one in catalogs for size in one.sizes_bytes]
         found = fingerprint(self._order(settings, 0), names, counts, sizes_bytes, self.schema())
+        found["schema"] = _columns_digest(self)
         split = self.split()
         return found if split is None else found | {"split": split}
 
@@ -169,7 +170,7 @@ class ConcatSource(Files):
     def schema(self) -> dict[str, Column]:
         first, *others = self._parts
         for other in others:
-            _check_columns(first, other)
+            check_columns("concat", first, other)
         return first.schema()
 
     def known_schema(self) -> dict[str, Column] | None:
@@ -188,7 +189,12 @@ class ConcatSource(Files):
 
     def split(self) -> str | None:
         each = [part.split() for part in self._parts]
-        return None if not any(each) else " + ".join(one or "all" for one in each)
+        if not any(each):
+            return None
+        # With how many shards each has: the names of all shards in a row do not tell where a part begins.
+        shards = [sum(map(len, part.catalogs())) for part in self._parts]
+        texts = [f"{one or 'all'} of {n:,} shard{'s' * (n != 1)}" for one, n in zip(each, shards, strict=True)]
+        return f"({' + '.join(texts)})"
 
     def describe(self) -> str:
         return " + ".join(part.describe() for part in self._parts)
@@ -267,7 +273,7 @@ class SelectSource(Files):
         return self._source.order(settings, epoch)
 
     def made_from(self, settings: Settings) -> dict[str, Any]:
-        return self._source.made_from(settings) | {"schema": schema_digest(self.schema())}
+        return self._source.made_from(settings) | {"schema": _columns_digest(self)}
 
     def blocks(self) -> Blocks:
         return self._files().blocks()
@@ -287,13 +293,22 @@ class SelectSource(Files):
         return f"{', '.join(self._names)} of {self._source.describe()}"
 
 
-def _check_columns(first: Files, other: Files) -> None:
-    """What differs is named; an error of either source comes as it is."""
+def _columns_digest(source: Source) -> str:
+    """Of the columns as each part of the source has them."""
+    names = source.schema()
+    return schema_digest(*({name: catalog.schema[name] for name in names} for catalog in source.catalogs()))
+
+
+def check_columns(what: str, first: Source, other: Source) -> None:
+    """Raises SchemaError for columns that hold different values. Each source has its own keys and defaults.
+
+    What differs is named; an error of either source comes as it is.
+    """
     a, b = first.schema(), other.schema()
     for name in [*a, *(name for name in b if name not in a)]:
-        if a.get(name) != b.get(name):
+        if name not in a or name not in b or not a[name].holds_same(b[name]):
             raise SchemaError(
-                f"concat: column {name!r} is {a.get(name, 'missing')!s} in {first.describe()}, but "
+                f"{what}: column {name!r} is {a.get(name, 'missing')!s} in {first.describe()}, but "
                 f"{b.get(name, 'missing')!s} in {other.describe()}: select() the columns that both have, or give "
                 "hold.read a schema that says how to read both"
             )
