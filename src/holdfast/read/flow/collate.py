@@ -123,13 +123,13 @@ def _column(name: str, values: list[Any], how: str, hint: Column | None, pad_val
     kinds = set(map(type, values))
     if kinds <= _EXACT_STRINGS:
         return join_bytes(values if kinds == {bytes} else [_string(value) for value in values])
-    if _is_one_scalar_type(kinds):
-        return np.array(values, values[0].dtype)
-    if all(map(_is_numpy, kinds)):
-        return _arrays(name, values, how, pad_value)
     try:
         if kinds <= _PYTHON_NUMBERS:
             return _convert(values, kinds, _python_dtype(kinds))
+        if _is_one_scalar_type(kinds):
+            return np.array(values, values[0].dtype)
+        if all(map(_is_numpy, kinds)):
+            return _arrays(name, values, how, pad_value)
         lists = _flat_lists(values, hint) if kinds == {list} else None
         if lists is not None:
             return _arrays(name, lists, how, pad_value)
@@ -271,7 +271,7 @@ def _flat(value: Sequence[Any]) -> Sequence[Any]:
 
 def _is_one_scalar_type(kinds: set[Any]) -> bool:
     """Whether all are numpy's numbers of one dtype."""
-    return len(kinds) == 1 and all(issubclass(kind, (np.number, np.bool_)) for kind in kinds)
+    return len(kinds) == 1 and issubclass(next(iter(kinds)), (np.number, np.bool_))
 
 
 def _wrong(name: str, place: int, value: Any, error: object) -> SchemaError:
