@@ -11,6 +11,7 @@ shift 2
 unset PYTHONPATH
 
 scratch=$(mktemp -d)
+chmod 755 "$scratch" # for tests that run as another user
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --without-pip "$scratch/venv"
 site=$("$scratch/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
