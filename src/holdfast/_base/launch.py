@@ -16,7 +16,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from .sharers import find_sharer
+from .sharders import find_sharder
 
 Environment = Mapping[str, str]
 ALONE = "alone: no launcher was found"
@@ -37,21 +37,21 @@ class Launch(NamedTuple):
 def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None = None) -> Launch:
     """`shard` is "auto", or a rank and how many there are. Alone, a process is rank 0 of 1.
 
-    So it is while a framework asks for data that shares it among the ranks itself.
+    So it is while a framework asks for data that shards it among the ranks itself.
     """
-    sharer = find_sharer()
+    sharder = find_sharder()
     if not isinstance(shard, str):
         given = _explicit(shard)
-        if sharer and given.world > 1 and given[:2] == (_told(environ) or given)[:2]:
+        if sharder and given.world > 1 and given[:2] == (_told(environ) or given)[:2]:
             raise InputError(
-                f'{sharer.name} shares the samples among the ranks itself: expected .shard("auto") or .shard(None), '
+                f'{sharder.name} shards the samples among the ranks itself: expected .shard("auto") or .shard(None), '
                 f"which leave that to it, got .shard({given[:2]})"
             )
         return given
     if shard != "auto":
         raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}')
-    if sharer:
-        return Launch(0, 1, f"{sharer.name} shares the samples among the ranks itself")
+    if sharder:
+        return Launch(0, 1, f"{sharder.name} shards the samples among the ranks itself")
     return _told(environ) or Launch(0, 1, ALONE)
 
 

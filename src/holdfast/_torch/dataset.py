@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, get_worker_info
 
 from holdfast._base.launch import ALONE
-from holdfast._base.sharers import Sharer, callers, find_sharer, has_stage, is_asked_by, local_of, module_of
+from holdfast._base.sharders import Sharder, callers, find_sharder, has_stage, is_asked_by, local_of, module_of
 from holdfast.errors import InputError, StateError
 from holdfast.read.after import state_after, steps_left
 from holdfast.read.dataset import Dataset
@@ -94,32 +94,32 @@ class TorchDataset(IterableDataset[Any]):
             own, self._own = self._own, None
             begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
         stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
-        equal = self._dispatched or _is_dispatched(find_sharer())
+        equal = self._dispatched or _is_dispatched(find_sharder())
         readable = self._readable(inside=info is not None)
         self._pass = _Pass(readable, begin, stop, worker, workers, equal=equal)
         return self._pass.run()
 
     def _check_shared(self) -> None:
         """Raises in every rank, and before workers start, where accelerate would lose samples or fail on them."""
-        sharer = find_sharer()
-        if sharer is None:
+        sharder = find_sharder()
+        if sharder is None:
             return
         self.dataset._launch()  # says what is wrong with a rank that was given
-        if not _is_dispatched(sharer):
-            if self.batched or sharer.by.batch_size is None:
+        if not _is_dispatched(sharder):
+            if self.batched or sharder.by.batch_size is None:
                 raise TypeError(
-                    f"{sharer.name}: expected samples and a loader that makes batches of them, got "
+                    f"{sharder.name}: expected samples and a loader that makes batches of them, got "
                     f"{'batches' if self.batched else 'batch_size=None'}. {_UNPREPARED}, or write dispatch_batches=True"
                 )
         elif self.dataset._settings.global_batch is not None:
             raise InputError(
-                f"{sharer.name}: expected .batch(size) with the size of one rank's batches, got .batch(global_size="
+                f"{sharder.name}: expected .batch(size) with the size of one rank's batches, got .batch(global_size="
                 f"{self.dataset._settings.global_batch}): accelerate puts together as many batches as there are ranks"
             )
-        elif not self.batched and sharer.by.num_workers > 1:
+        elif not self.batched and sharder.by.num_workers > 1:
             raise InputError(
-                f"{sharer.name}: expected at most one worker where torch makes the batches, got "
-                f"{sharer.by.num_workers}. Each ends with a short batch, of which accelerate may drop samples: write "
+                f"{sharder.name}: expected at most one worker where torch makes the batches, got "
+                f"{sharder.by.num_workers}. Each ends with a short batch, of which accelerate may drop samples: write "
                 "num_workers=1 (for a Trainer dataloader_num_workers=1), dispatch_batches=False, or .batch(…) and "
                 "batch_size=None"
             )
@@ -195,7 +195,7 @@ class TorchDataset(IterableDataset[Any]):
         state = self.__dict__ | {"_pass": None, "_inside": None}
         if context.get_spawning_popen() is None:
             return state
-        state["_dispatched"] = _is_dispatched(find_sharer())
+        state["_dispatched"] = _is_dispatched(find_sharder())
         if self.dataset._settings.shard == "auto" and (rank := self.dataset._launch()).source != ALONE:
             for name in ("dataset", "_epochs"):
                 state[name] = state[name].shard((rank.rank, rank.world))
@@ -207,9 +207,9 @@ _UNPREPARED = (
 )
 
 
-def _is_dispatched(sharer: Sharer | None) -> bool:
+def _is_dispatched(sharder: Sharder | None) -> bool:
     """Whether accelerate reads on the first rank alone, and cuts what it read into parts for all of them."""
-    return sharer is not None and type(sharer.by).__name__ == "DataLoaderDispatcher"
+    return sharder is not None and type(sharder.by).__name__ == "DataLoaderDispatcher"
 
 
 def _accelerate_begins_pass() -> bool:

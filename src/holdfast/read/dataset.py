@@ -89,7 +89,7 @@ class Dataset(Generic[T_co]):
         """This rank's part of the samples.
 
         who:       "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
-                   launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharing to accelerate, datasets
+                   launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharding to accelerate, datasets
                    or webdataset where those do it; or (rank, world); None: every rank reads everything
         remainder: what becomes of the last samples when they do not fill a batch on every rank: "keep" (the last
                    batches are short, or have no sample), "pad" (samples from the beginning fill them) or "drop"

@@ -7,6 +7,7 @@ have an order of their own (mix.py).
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Protocol
@@ -52,32 +53,32 @@ class Source(Protocol):
     def describe(self) -> str: ...
 
 
-class Files:
+class Files(ABC):
     """What all sources have in common whose samples have an order of their own, that of the files."""
 
-    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
-        raise NotImplementedError
+    @abstractmethod
+    def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]: ...
 
-    def schema(self) -> dict[str, Column]:
-        raise NotImplementedError
+    @abstractmethod
+    def schema(self) -> dict[str, Column]: ...
 
-    def known_schema(self) -> dict[str, Column] | None:
-        raise NotImplementedError
+    @abstractmethod
+    def known_schema(self) -> dict[str, Column] | None: ...
 
+    @abstractmethod
     def blocks(self) -> Blocks:
         """What is read in one go, over the shards of all catalogs in a row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def masks(self) -> Masks:
         """Which samples of every shard are read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def split(self) -> str | None:
         """Which part of a split it is, as a state has it."""
-        raise NotImplementedError
 
-    def describe(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def describe(self) -> str: ...
 
     def counts(self) -> list[int]:
         return picked_counts([count for catalog in self.catalogs() for count in catalog.counts], self.masks())

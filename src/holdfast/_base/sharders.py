@@ -1,7 +1,7 @@
-"""Frameworks that share samples among the ranks themselves: whose loader asks for data right now.
+"""Frameworks that shard samples among the ranks themselves: whose loader asks for data right now.
 
 accelerate, Hugging Face datasets and webdataset let every rank, or the first one, read everything, and keep each rank's
-part of it. A dataset that shares as well would lose the rest. The dataset inside does not know of its wrapper; but the
+part of it. A dataset that shards as well would lose the rest. The dataset inside does not know of its wrapper; but the
 wrapper's method is on the stack, also in a forked worker, which has the stack it was forked on, and while a dataset is
 pickled for a worker that is being spawned.
 """
@@ -14,16 +14,16 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 
-class Sharer(NamedTuple):
-    """`name` says which framework shares, and how; `by` is its loader or dataset."""
+class Sharder(NamedTuple):
+    """`name` says which framework shards, and how; `by` is its loader or dataset."""
 
     name: str
     by: Any
 
 
-def find_sharer() -> Sharer | None:
-    """Find the framework that asks for data now, and shares what it gets among several ranks."""
-    asked = {name: share for name, share in _SHARERS.items() if name in sys.modules}
+def find_sharder() -> Sharder | None:
+    """Find the framework that asks for data now, and shards what it gets among several ranks."""
+    asked = {name: share for name, share in _SHARDERS.items() if name in sys.modules}
     for frame in callers() if asked else ():
         share = asked.get(module_of(frame))
         if share is not None and (found := share(frame)):
@@ -59,7 +59,7 @@ def callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _accelerate(frame: FrameType) -> Sharer | None:
+def _accelerate(frame: FrameType) -> Sharder | None:
     """A loader that dispatches; or the dataset that keeps each rank's part, or the loader of one.
 
     A stateful loader is asked, and starts its workers, while accelerate's is being made: it has few attributes then.
@@ -68,25 +68,25 @@ def _accelerate(frame: FrameType) -> Sharer | None:
         return None
     asking = local_of(frame, "self")
     if type(asking).__name__ == "DataLoaderDispatcher":
-        return Sharer("accelerate with dispatch_batches=True", asking)
+        return Sharder("accelerate with dispatch_batches=True", asking)
     for keeper in (asking, getattr(asking, "dataset", None), local_of(frame, "dataset")):
         # One of datasets that is in no IterableDatasetShard has given each rank some of its files.
         if type(keeper).__name__ == "IterableDatasetShard" or type(keeper).__module__ == "datasets.iterable_dataset":
-            return Sharer("accelerate with dispatch_batches=False", keeper)
+            return Sharder("accelerate with dispatch_batches=False", keeper)
     return None
 
 
-def _datasets(frame: FrameType) -> Sharer | None:
+def _datasets(frame: FrameType) -> Sharder | None:
     """A dataset that was given to split_dataset_by_node()."""
     asking = local_of(frame, "self")
     ranks = getattr(getattr(asking, "_distributed", None), "world_size", 1)
-    return Sharer("datasets.split_dataset_by_node", asking) if ranks > 1 else None
+    return Sharder("datasets.split_dataset_by_node", asking) if ranks > 1 else None
 
 
-def _webdataset(frame: FrameType) -> Sharer | None:
-    """A pipeline that shares what its source gives."""
+def _webdataset(frame: FrameType) -> Sharder | None:
+    """A pipeline that shards what its source gives."""
     asking = local_of(frame, "self")
-    return Sharer("webdataset.split_by_node", asking) if has_stage(asking, "split_by_node") else None
+    return Sharder("webdataset.split_by_node", asking) if has_stage(asking, "split_by_node") else None
 
 
 def has_stage(pipeline: Any, name: str) -> bool:
@@ -94,7 +94,7 @@ def has_stage(pipeline: Any, name: str) -> bool:
     return any(getattr(stage, "__name__", "") == name for stage in getattr(pipeline, "pipeline", ()))
 
 
-_SHARERS: dict[str, Callable[[FrameType], Sharer | None]] = {
+_SHARDERS: dict[str, Callable[[FrameType], Sharder | None]] = {
     "accelerate.data_loader": _accelerate,
     "datasets.iterable_dataset": _datasets,
     "webdataset.pipeline": _webdataset,
