@@ -87,6 +87,18 @@ def test_values_of_other_datasets_are_not_searched(tmp_path: Path, monkeypatch: 
         HDF5Shard(path)
 
 
+def test_a_damaged_object_that_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heaps, "_SMALL_BYTES", 1 << 10)
+    path = make(tmp_path / "x.h5")
+    with h5py.File(path) as file:
+        at = h5py.h5o.get_info(file["x"].id).addr
+    data = bytearray(path.read_bytes())
+    data[at : at + 16] = b"\xff" * 16
+    path.write_bytes(data)
+    with HDF5Shard(path, {"s": hold.Bytes()}) as shard:
+        assert [bytes(b).decode() for b in shard.read(0, 600)["s"]] == STRINGS
+
+
 def test_a_file_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
     search = heaps._search
