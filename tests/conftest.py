@@ -107,7 +107,7 @@ def _allowed_kind(mark: pytest.Mark) -> str:
     arguments = dict(zip(("kind", "reason"), mark.args, strict=False)) | dict(mark.kwargs)
     if arguments.get("kind") not in leftovers.KINDS or not arguments.get("reason"):
         raise pytest.UsageError(
-            f"wanted may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
+            f"expected may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
         )
     return str(arguments["kind"])
 

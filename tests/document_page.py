@@ -83,7 +83,7 @@ class Page:
         got = done.stdout.decode(errors="replace")
         if done.returncode == command.exit_code and matches(command.output, got, numbers_vary=command.numbers_vary):
             return []
-        wanted = f"--- wanted, with exit code {command.exit_code}\n{command.output}"
+        wanted = f"--- expected, with exit code {command.exit_code}\n{command.output}"
         return [
             self.problem(
                 command.line,
@@ -104,7 +104,7 @@ class Page:
             if words[:2] == ["pip", "install"]:  # it would need a network: what it names must be there
                 problems += [self.problem(number, f"no such extra: {name}") for name in self.unknown_extras(line)]
             elif words and words[0] != "make":
-                problems.append(self.problem(number, f"wanted `make …` in a block of sh, got: {line}"))
+                problems.append(self.problem(number, f"expected `make …` in a block of sh, got: {line}"))
             elif words:
                 done = subprocess.run(
                     ["make", "-n", *words[1:]],

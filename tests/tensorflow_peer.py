@@ -31,7 +31,7 @@ def feature(given: dict[str, Any]) -> tf.train.Feature:
         case None:
             return tf.train.Feature()
         case other:
-            raise ValueError(f"wanted a kind of {list(DTYPES)} or null, got {other!r}")
+            raise ValueError(f"expected a kind of {list(DTYPES)} or null, got {other!r}")
 
 
 def features(given: Iterable[dict[str, Any]]) -> tf.train.Features:

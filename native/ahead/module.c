@@ -84,7 +84,7 @@ static PyObject *reader_begin(PyObject *op, PyObject *args) {
     if (!is_here(self)) {
         PyErr_SetString(PyExc_ValueError, "it was closed, or belongs to another process");
     } else if (start < 0 || size < 0 || start > memory.len - size) {
-        PyErr_Format(PyExc_ValueError, "wanted a place in %zd bytes, got %zd from %zd on", memory.len, size, start);
+        PyErr_Format(PyExc_ValueError, "expected a place in %zd bytes, got %zd from %zd on", memory.len, size, start);
     } else if (!(w = PyMem_Calloc(1, sizeof *w))) {
         PyErr_NoMemory();
     }

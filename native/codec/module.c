@@ -10,7 +10,7 @@ int hf_py_range(PyObject *buf, Py_ssize_t start, Py_ssize_t stop, Py_buffer *vie
         return 0;
     }
     if (start < 0 || stop < start || stop > view->len) {
-        PyErr_Format(PyExc_ValueError, "wanted a range within 0 and %zd, got %zd to %zd", view->len, start, stop);
+        PyErr_Format(PyExc_ValueError, "expected a range within 0 and %zd, got %zd to %zd", view->len, start, stop);
         PyBuffer_Release(view);
         return 0;
     }
@@ -22,7 +22,7 @@ int hf_py_refill(PyObject *buf, Py_buffer *view, hf_refill *r) {
         return 0;
     }
     if (view->readonly) {
-        PyErr_SetString(PyExc_BufferError, "wanted a buffer that can be written to");
+        PyErr_SetString(PyExc_BufferError, "expected a buffer that can be written to");
         PyBuffer_Release(view);
         return 0;
     }
@@ -288,7 +288,7 @@ static PyMethodDef methods[] = {
     {"walk_heap", py_walk_heap, METH_VARARGS, "walk_heap(buf, start, stop, width) -> (offset, stuck)"},
     {"frame", py_frame, METH_O, "frame(data) -> bytes"},
     {"copy_checked", hf_py_copy_checked, METH_VARARGS,
-     "copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again) -> crcs or None"},
+     "copy_checked(from_fd, offset, to_fd, place, sizes, expected, here, again) -> crcs or None"},
     {"pieces", hf_py_pieces, METH_VARARGS, "pieces(names, columns, n) -> [{name: piece}]"},
     {NULL, NULL, 0, NULL},
 };

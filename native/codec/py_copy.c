@@ -73,7 +73,7 @@ static int fits(job *j, const Py_buffer *sizes, const Py_buffer *wanted, const P
                 const Py_buffer *again) {
     j->n = (size_t)sizes->len / sizeof(int64_t);
     if (sizes->len != wanted->len || sizes->len % (Py_ssize_t)sizeof(int64_t)) {
-        PyErr_SetString(PyExc_ValueError, "wanted a size and a checksum, as int64, for every chunk");
+        PyErr_SetString(PyExc_ValueError, "expected a size and a checksum, as int64, for every chunk");
         return 0;
     }
     uint64_t room = (uint64_t)(here->len < again->len ? here->len : again->len);
@@ -81,7 +81,7 @@ static int fits(job *j, const Py_buffer *sizes, const Py_buffer *wanted, const P
     for (size_t i = 0; i < j->n; i++) {
         uint64_t size = (uint64_t)j->sizes[i];
         if (size > room - total) {
-            PyErr_SetString(PyExc_ValueError, "wanted two buffers that hold all chunks");
+            PyErr_SetString(PyExc_ValueError, "expected two buffers that hold all chunks");
             return 0;
         }
         total += size;

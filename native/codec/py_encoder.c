@@ -110,7 +110,7 @@ static PyObject *encoder_encode(PyObject *op, PyObject *args) {
         return NULL;
     }
     if ((size_t)n != self->width) {
-        PyErr_Format(PyExc_ValueError, "wanted %zu columns, got %zd", self->width, n);
+        PyErr_Format(PyExc_ValueError, "expected %zu columns, got %zd", self->width, n);
         return NULL;
     }
     size_t slots = ARRAYS * self->width + 1;

@@ -54,7 +54,7 @@ static int set_default(hf_field *f, PyObject *value) {
             return 0;
         }
         if ((uint64_t)n != f->count) {
-            PyErr_Format(PyExc_ValueError, "default: wanted %llu bytes objects, got %zd", (unsigned long long)f->count,
+            PyErr_Format(PyExc_ValueError, "default: expected %llu bytes objects, got %zd", (unsigned long long)f->count,
                          n);
             return 0;
         }
@@ -66,7 +66,7 @@ static int set_default(hf_field *f, PyObject *value) {
         return 0;
     }
     if ((uint64_t)n != f->count * hf_value_size(f->kind)) {
-        PyErr_Format(PyExc_ValueError, "default: wanted %llu values, got %zd bytes", (unsigned long long)f->count, n);
+        PyErr_Format(PyExc_ValueError, "default: expected %llu values, got %zd bytes", (unsigned long long)f->count, n);
         return 0;
     }
     f->fill = malloc((size_t)n);

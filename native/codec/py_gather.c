@@ -41,7 +41,7 @@ static int add_layout(hf_gatherer *self, PyObject *layout) {
         grown[before + i] = (uint64_t)count;
     }
     if (!good) {
-        PyErr_SetString(PyExc_ValueError, "wanted counts from 1 up and a width from 0 up");
+        PyErr_SetString(PyExc_ValueError, "expected counts from 1 up and a width from 0 up");
         return 0;
     }
     self->columns[self->width++] = (hf_gather_column){.levels = levels, .width = (size_t)width};
@@ -181,12 +181,12 @@ static PyObject *gatherer_put(PyObject *op, PyObject *args) {
         return NULL;
     }
     if (slot < 0 || slot >= MOST_SLOTS || rows < 0) {
-        return PyErr_Format(PyExc_ValueError, "wanted a slot below %d and rows from 0 up, got %zd and %zd", MOST_SLOTS,
+        return PyErr_Format(PyExc_ValueError, "expected a slot below %d and rows from 0 up, got %zd and %zd", MOST_SLOTS,
                             slot, rows);
     }
     Py_ssize_t n = PySequence_Size(buffers);
     if (n >= 0 && (size_t)n != self->parts) {
-        PyErr_SetString(PyExc_ValueError, "wanted a buffer for every array of every column");
+        PyErr_SetString(PyExc_ValueError, "expected a buffer for every array of every column");
     }
     if (n < 0 || (size_t)n != self->parts) {
         return NULL;

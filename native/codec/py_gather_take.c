@@ -50,7 +50,7 @@ static int find_rows(hf_gatherer *self, taking *t, const uint8_t *which, const u
             return 0;
         }
         if (row < 0 || row >= s->rows) {
-            PyErr_Format(PyExc_IndexError, "wanted a row below %lld of slot %lld, got %lld", (long long)s->rows,
+            PyErr_Format(PyExc_IndexError, "expected a row below %lld of slot %lld, got %lld", (long long)s->rows,
                          (long long)slot, (long long)row);
             return 0;
         }
@@ -97,7 +97,7 @@ static PyObject *blocks_of(hf_gatherer *self, taking *t) {
 
 static PyObject *take_rows(hf_gatherer *self, const Py_buffer *which, const Py_buffer *rows) {
     if (which->len != rows->len || rows->len % 8) {
-        return PyErr_Format(PyExc_ValueError, "wanted a slot for every row, got %zd slots and %zd rows", which->len / 8,
+        return PyErr_Format(PyExc_ValueError, "expected a slot for every row, got %zd slots and %zd rows", which->len / 8,
                             rows->len / 8);
     }
     taking t;

@@ -50,7 +50,7 @@ PyObject *hf_py_pieces(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (PyTuple_Size(names) != PyTuple_Size(columns) || n < 0) {
-        PyErr_SetString(PyExc_ValueError, "wanted a name for every column, and a number of pieces from 0 up");
+        PyErr_SetString(PyExc_ValueError, "expected a name for every column, and a number of pieces from 0 up");
         return NULL;
     }
     PyObject *list = PyList_New(n);

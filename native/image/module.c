@@ -5,12 +5,12 @@
 
 static PyObject *check(const Py_buffer *rows, const Py_buffer *out, Py_ssize_t row_bytes, Py_ssize_t pixel_bytes) {
     if (pixel_bytes < 1 || pixel_bytes > 4 || row_bytes < 1 || row_bytes % pixel_bytes) {
-        return PyErr_Format(PyExc_ValueError, "wanted pixels of 1 to 4 bytes and rows of whole pixels, got %zd and %zd",
+        return PyErr_Format(PyExc_ValueError, "expected pixels of 1 to 4 bytes and rows of whole pixels, got %zd and %zd",
                             pixel_bytes, row_bytes);
     }
     if (out->len % row_bytes || rows->len != out->len / row_bytes * (row_bytes + 1)) {
         return PyErr_Format(PyExc_ValueError,
-                            "wanted rows of 1 + %zd bytes and a place as large, got %zd and %zd bytes", row_bytes,
+                            "expected rows of 1 + %zd bytes and a place as large, got %zd and %zd bytes", row_bytes,
                             rows->len, out->len);
     }
     Py_RETURN_NONE;

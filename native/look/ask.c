@@ -144,7 +144,7 @@ PyObject *hf_ask_other(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (most < 1 || most > MOST_AT_ONCE) {
-        return PyErr_Format(PyExc_ValueError, "wanted to borrow 1 to %d at a time, got %zd", MOST_AT_ONCE, most);
+        return PyErr_Format(PyExc_ValueError, "expected to borrow 1 to %d at a time, got %zd", MOST_AT_ONCE, most);
     }
     int *theirs = hf_numbers(list, &n);
     PyObject *found = theirs ? PyBytes_FromStringAndSize(NULL, n) : NULL;

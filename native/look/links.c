@@ -121,7 +121,7 @@ static PyObject *read_links(PyObject *args, reader read, int (*add)(batch *, PyO
         return NULL;
     }
     if (length >= PATH_MAX) {
-        return PyErr_Format(PyExc_ValueError, "wanted a path of less than %d bytes, got one of %zd", PATH_MAX, length);
+        return PyErr_Format(PyExc_ValueError, "expected a path of less than %d bytes, got one of %zd", PATH_MAX, length);
     }
     /* A list of its own: nobody else can change it while other threads run. */
     PyObject *names = PySequence_List(given);

@@ -15,7 +15,7 @@ PyObject *hf_new_row(PyObject *type, Py_ssize_t items) {
 
 int *hf_numbers(PyObject *list, Py_ssize_t *n) {
     if (!PyList_Check(list)) {
-        PyErr_Format(PyExc_TypeError, "wanted a list of descriptors, got %R", list);
+        PyErr_Format(PyExc_TypeError, "expected a list of descriptors, got %R", list);
         return NULL;
     }
     *n = PyList_Size(list);
@@ -28,7 +28,7 @@ int *hf_numbers(PyObject *list, Py_ssize_t *n) {
         long number = PyLong_AsLong(PyList_GetItem(list, i));
         if (number < 0 || number > INT_MAX) {
             if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "wanted a descriptor's number, got %ld", number);
+                PyErr_Format(PyExc_ValueError, "expected a descriptor's number, got %ld", number);
             }
             PyMem_Free(numbers);
             return NULL;

@@ -90,7 +90,7 @@ static PyObject *judge_answer(const hf_pairing *w, const hf_process *one, const 
     PyObject *text;
     int dead;
     if (!PyTuple_Check(answer)) {
-        return PyErr_Format(PyExc_TypeError, "wanted an Answer, got %R", answer);
+        return PyErr_Format(PyExc_TypeError, "expected an Answer, got %R", answer);
     }
     if (!PyArg_ParseTuple(answer, "Up", &text, &dead)) {
         return NULL;

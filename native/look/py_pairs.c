@@ -59,7 +59,7 @@ static int set_pipes(hf_pairing *w, hf_process *one) {
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *row = PyList_GetItem(one->table, i);
         if (!row || !PyTuple_Check(row) || PyTuple_Size(row) != 5) {
-            PyErr_Format(PyExc_TypeError, "wanted a Descriptor, got %R", row ? row : Py_None);
+            PyErr_Format(PyExc_TypeError, "expected a Descriptor, got %R", row ? row : Py_None);
             return 0;
         }
         if (PyTuple_GetItem(row, 1) != w->kind) {
@@ -164,7 +164,7 @@ PyObject *hf_pair_pipes(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)w.type, &PyTuple_Type) || PyTuple_Size(w.fates) != FATES) {
-        return PyErr_Format(PyExc_TypeError, "wanted a class of tuples and %d fates, got %R and %R", FATES, w.type,
+        return PyErr_Format(PyExc_TypeError, "expected a class of tuples and %d fates, got %R and %R", FATES, w.type,
                             w.fates);
     }
     w.nobody = PyTuple_New(0);

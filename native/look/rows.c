@@ -77,7 +77,7 @@ static int judge(PyObject *target, PyObject *kinds, PyObject *ask, PyObject **ki
             *kind = Py_NewRef(PyTuple_GetItem(pair, 0));
             *inode = Py_NewRef(PyTuple_GetItem(pair, 1));
         } else if (pair) {
-            PyErr_Format(PyExc_TypeError, "wanted a kind and an inode, got %R", pair);
+            PyErr_Format(PyExc_TypeError, "expected a kind and an inode, got %R", pair);
         }
         Py_XDECREF(pair);
         return good;
@@ -132,7 +132,7 @@ PyObject *hf_describe(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type) || PyTuple_Size(kinds) != KINDS) {
-        PyErr_Format(PyExc_TypeError, "wanted a class of tuples and %d kinds, got %R and %R", KINDS, type, kinds);
+        PyErr_Format(PyExc_TypeError, "expected a class of tuples and %d kinds, got %R and %R", KINDS, type, kinds);
         return NULL;
     }
     /* Copies: what is called may change the lists. */
@@ -141,7 +141,7 @@ PyObject *hf_describe(PyObject *module, PyObject *args) {
         if (PyList_Size(fds) == PyList_Size(targets)) {
             found = describe(fds, targets, type, kinds, ask);
         } else {
-            PyErr_Format(PyExc_ValueError, "wanted a target for each of %zd descriptors, got %zd", PyList_Size(fds),
+            PyErr_Format(PyExc_ValueError, "expected a target for each of %zd descriptors, got %zd", PyList_Size(fds),
                          PyList_Size(targets));
         }
     }

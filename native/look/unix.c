@@ -66,7 +66,7 @@ PyObject *hf_parse_unix(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (at < 0 || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
-        return PyErr_Format(PyExc_ValueError, "wanted a place and a class of tuples, got %zd and %R", at, type);
+        return PyErr_Format(PyExc_ValueError, "expected a place and a class of tuples, got %zd and %R", at, type);
     }
     PyObject *nameless = PyUnicode_InternFromString("");
     Py_ssize_t end = nameless ? parse(data, size, at, type, rows, nameless) : -1;

@@ -114,7 +114,7 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _more_descriptors() -> Iterator[None]:
-    """`hold.explain` is first wanted when there are none left, and a module must be opened to be loaded."""
+    """`hold.explain` is first expected when there are none left, and a module must be opened to be loaded."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _number(text: str) -> int:
     if not text.isdigit():
-        raise pytest.UsageError(f"wanted --fd-leaks or --fd-leaks=N, got {text!r}; before a path write --fd-leaks=0")
+        raise pytest.UsageError(f"expected --fd-leaks or --fd-leaks=N, got {text!r}; before a path write --fd-leaks=0")
     return int(text)
 
 
@@ -57,7 +57,7 @@ def _allowed_by_config(config: pytest.Config) -> int | None:
     if given is not None or not text:
         return given
     if not text.isdigit():
-        raise pytest.UsageError(f"wanted fd_leaks to be a number in the ini file, got {text!r}")
+        raise pytest.UsageError(f"expected fd_leaks to be a number in the ini file, got {text!r}")
     return int(text)
 
 
@@ -70,7 +70,7 @@ def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
     most = given.pop("max", 0)
     kinds = given.pop("kinds", None)
     if given or len(mark.args) > 2 or not (most is None or (type(most) is int and most >= 0)):
-        raise pytest.UsageError(f"wanted fd_leaks(max=0, kinds=None), got {mark.args} {mark.kwargs}")
+        raise pytest.UsageError(f"expected fd_leaks(max=0, kinds=None), got {mark.args} {mark.kwargs}")
     return most, kinds
 
 

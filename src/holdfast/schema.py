@@ -67,7 +67,7 @@ class _Stored:
 
 def check_chunk_rows(rows: Any) -> int:
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise SchemaError(f"wanted chunk_rows to be a number from 1 up, got {rows!r}")
+        raise SchemaError(f"expected chunk_rows to be a number from 1 up, got {rows!r}")
     return rows
 
 
@@ -102,7 +102,7 @@ class Value(_Stored):
         try:
             self.shape = tuple(_size(n) for n in sizes)
         except TypeError:
-            raise SchemaError(f"{self.type_name}: wanted sizes of a shape, got {shape!r}") from None
+            raise SchemaError(f"{self.type_name}: expected sizes of a shape, got {shape!r}") from None
         self.default = _plain_default(default)
         self.key = key
         self._store(chunk_rows, codec)
@@ -331,7 +331,7 @@ class Ragged(_Stored):
         if isinstance(inner, type) and issubclass(inner, Value):
             inner = inner()
         if not isinstance(inner, (Value, Ragged)):
-            raise SchemaError(f"Ragged: wanted a column type such as Float32(4), got {inner!r}")
+            raise SchemaError(f"Ragged: expected a column type such as Float32(4), got {inner!r}")
         if isinstance(inner, Ragged) and isinstance(inner.inner, Ragged):
             raise SchemaError("Ragged: two levels are the most a record can hold")
         if inner.key is not None or (isinstance(inner, Value) and inner.default is not None):
@@ -373,7 +373,7 @@ Schema = Mapping[str, Column]
 def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column]:
     """The schema as a dict of columns, or a SchemaError that says what is wrong. `Int64` stands for `Int64()`."""
     if not isinstance(schema, Mapping):
-        raise SchemaError(f"wanted a schema such as {{'label': Int64()}}, got {type(schema).__name__}")
+        raise SchemaError(f"expected a schema such as {{'label': Int64()}}, got {type(schema).__name__}")
     if not schema:
         raise SchemaError("the schema is empty: name at least one column")
     columns: dict[str, Column] = {}
@@ -389,7 +389,7 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
             )
         key = name if column.key is None else column.key
         if not isinstance(key, str):
-            raise SchemaError(f"column {name!r}: wanted a feature's name as its key, got {key!r}")
+            raise SchemaError(f"column {name!r}: expected a feature's name as its key, got {key!r}")
         if key in keys:
             raise SchemaError(f"columns {keys[key]!r} and {name!r} both read the feature {key!r}")
         keys[key] = name
@@ -411,7 +411,7 @@ def chunk_rows_of(schema: Schema) -> int | None:
     said = {column.chunk_rows: name for name, column in schema.items() if column.chunk_rows is not None}
     if len(said) > 1:
         (one, a), (other, b) = list(said.items())[:2]
-        text = f"wanted one chunk_rows for all columns, whose rows are read together, got {one:,} and {other:,}"
+        text = f"expected one chunk_rows for all columns, whose rows are read together, got {one:,} and {other:,}"
         raise SchemaError(f"columns {a!r} and {b!r}: {text}")
     return next(iter(said), None)
 

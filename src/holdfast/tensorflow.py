@@ -195,7 +195,7 @@ def _element_spec(dataset: Dataset, given: Any) -> Any:
         return found
     unknown = sorted(given.keys() - found.keys())
     if unknown:
-        raise SchemaError(f"wanted a spec of columns there are ({', '.join(found)}), got one of {unknown[0]!r}")
+        raise SchemaError(f"expected a spec of columns there are ({', '.join(found)}), got one of {unknown[0]!r}")
     return {**found, **given}
 
 
@@ -325,7 +325,7 @@ def _seen_column(name: str, column: Any, rows: int | None, free: bool) -> Any:
         return tf.TensorSpec([first, *inside], tf.string)
     value = _seen_value(name, column, None, free)
     if not value.shape.rank:
-        raise SchemaError(f"column {name!r}: wanted one value a row, got {column!r}")
+        raise SchemaError(f"column {name!r}: expected one value a row, got {column!r}")
     return tf.TensorSpec([rows if rows == value.shape[0] else None, *value.shape[1:]], value.dtype)
 
 

@@ -105,8 +105,8 @@ def test_a_schema_of_a_file(shards: list[Path], tmp_path: Path) -> None:
         ("nothing", "got 0 schemas"),
         ("x = ", "invalid syntax"),
         ("schema = {'x': hold.Int64(-1)}", "whole numbers from 1 up"),
-        ("schema = {'x': hold.Int64(key=3)}", "wanted a feature's name as its key, got 3"),
-        ('{"holdfast_write": 1, "schema": {"x": 3}}', "wanted a column as JSON"),
+        ("schema = {'x': hold.Int64(key=3)}", "expected a feature's name as its key, got 3"),
+        ('{"holdfast_write": 1, "schema": {"x": 3}}', "expected a column as JSON"),
     ],
 )
 def test_a_schema_that_is_none(shards: list[Path], tmp_path: Path, text: str, said: str) -> None:
@@ -117,7 +117,7 @@ def test_a_schema_that_is_none(shards: list[Path], tmp_path: Path, text: str, sa
 
 def test_exit_codes(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "a.h5"
-    assert "wanted a name that ends in" in refused("convert", *shards, "-o", tmp_path / "a.csv", code=2)
+    assert "expected a name that ends in" in refused("convert", *shards, "-o", tmp_path / "a.csv", code=2)
     assert "cannot open: No such file" in refused("convert", tmp_path / "nix.tar", "-o", out, code=3)
     out.write_bytes(b"")
     assert refused("convert", *shards, "-o", out, code=3).endswith("allow it to be replaced, with --force")

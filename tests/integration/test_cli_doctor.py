@@ -158,7 +158,7 @@ WRONG = {
         "doctor: no process has 'no-such-process-anywhere-' in its command line (see `holdfast doctor --help`)"
     ),
     "1 --for soon": (
-        "doctor: invalid value for '--for': wanted a time such as 30s, 5m or 1h, got 'soon' "
+        "doctor: invalid value for '--for': expected a time such as 30s, 5m or 1h, got 'soon' "
         "(see `holdfast doctor --help`)"
     ),
     "--frobnicate": "doctor: no such option: --frobnicate (see `holdfast doctor --help`)",

@@ -133,7 +133,7 @@ def test_wrong_use(run: Out, workers: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "x.h5"
     cases: list[tuple[tuple[str | Path, ...], int, str]] = [
         ((run.folder, workers[0], "-o", out), 2, "merge it alone"),
-        ((workers[0], shards[0], "-o", out), 2, "wanted files of one format"),
+        ((workers[0], shards[0], "-o", out), 2, "expected files of one format"),
         ((*workers, "-o", tmp_path / "x.tfrecord"), 2, "is a name for TFRecord, these are HDF5 files"),
         ((*shards, "-o", out), 2, "is a name for HDF5, these are TFRecord files"),
         ((*shards, "-o", tmp_path / "x.tfrecord", "--virtual"), 2, "are for HDF5"),

@@ -95,7 +95,7 @@ def test_without_workers_given_there_is_one_for_each_core() -> None:
         ("--workers -1", "plan: invalid value for '--workers': -1 is not in the range 0<=x<=100000"),
         (
             "--batch-bytes big",
-            "plan: invalid value for '--batch-bytes': wanted a size such as 256MB or 1.5GiB, got 'big'",
+            "plan: invalid value for '--batch-bytes': expected a size such as 256MB or 1.5GiB, got 'big'",
         ),
         (
             "--prefetch 9999999999",

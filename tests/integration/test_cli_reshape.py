@@ -102,7 +102,7 @@ def test_split_of_damaged_input_leaves_nothing(shards: list[Path], tmp_path: Pat
 
 def test_split_wants_a_name_not_a_path(shards: list[Path], tmp_path: Path) -> None:
     said = refused("split", *shards, "-n", "2", "-o", tmp_path / "out", "--name", "a/b", code=2)
-    assert "wanted a name for the parts, without a folder, got 'a/b'" in said
+    assert "expected a name for the parts, without a folder, got 'a/b'" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -72,7 +72,7 @@ WRONG = {
     "merge x": "merge: missing option '-o' / '--out'",
     "split x -o d": f"split: {EITHER}",
     "split x -o d -n 2 --size 1MB": f"split: {EITHER}",
-    "split x -o d --size big": "split: invalid value for '--size': wanted a size such as 256MB or 1.5GiB, got 'big'",
+    "split x -o d --size big": "split: invalid value for '--size': expected a size such as 256MB or 1.5GiB, got 'big'",
 }
 
 

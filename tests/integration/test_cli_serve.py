@@ -129,13 +129,13 @@ def test_another_takes_over(out: Out) -> None:
     ("arguments", "code", "said"),
     [
         (["nowhere"], 3, "holdfast: {}/nowhere/schema.json: cannot open: No such file or directory"),
-        (["run", "--listen", "tcp://127.0.0.1:0"], 2, "wanted a token for a server"),
-        (["run", "--listen", "http://x"], 2, "wanted an address such as unix"),
+        (["run", "--listen", "tcp://127.0.0.1:0"], 2, "expected a token for a server"),
+        (["run", "--listen", "http://x"], 2, "expected an address such as unix"),
         (["run", "--listen", "unix:/nowhere/at/all.sock"], 3, "cannot listen at /nowhere/at/all.sock"),
         (["run", "--token-file", "none"], 3, "none: cannot read: No such file or directory"),
-        (["run", "--token-file", "run/noise"], 3, "run/noise: wanted a token, the file holds no text"),
+        (["run", "--token-file", "run/noise"], 3, "run/noise: expected a token, the file holds no text"),
         (["nested"], 3, "column 'a/b' would lie inside of column 'a'"),
-        (["run", "--memory", "lots"], 2, "wanted a size such as 256MB"),
+        (["run", "--memory", "lots"], 2, "expected a size such as 256MB"),
         (["run", "--codec", "zip"], 2, "'zip' is not one of"),
     ],
 )

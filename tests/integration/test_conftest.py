@@ -72,7 +72,7 @@ def test_may_leave_needs_a_known_kind_and_a_reason(suite: Path) -> None:
     assert run(suite, "@pytest.mark.may_leave('fd', 'kept by the kernel')\n" + leaves)[0] == {"passed": 1}
     counts, said = run(suite, "@pytest.mark.may_leave('fd')\n" + leaves)
     assert counts == {"error": 1}
-    assert "wanted may_leave(kind, reason)" in said
+    assert "expected may_leave(kind, reason)" in said
 
 
 def test_a_missing_command_skips_naming_its_package(suite: Path) -> None:

@@ -55,7 +55,7 @@ def test_blocks_of_a_page_share_folder_and_interpreter(tmp_path: Path) -> None:
         ("```console\n$ echo one\ntwo\n```", 3, "two\n--- got, with exit code 0\none"),
         ("```console\n$ true\n$ false\n```", 4, "with exit code 1"),
         ("```sh\nmake nowhere\n```", 3, "No rule to make target"),
-        ("```sh\nrm -rf .\n```", 3, "wanted `make …`"),
+        ("```sh\nrm -rf .\n```", 3, "expected `make …`"),
         ("```sh\npip install '.[tset]'\n```", 3, "no such extra: tset"),
         ("```json\n{,}\n```", 3, "this is not json"),
         ("```\nwhat?\n```", 3, "say what it is"),

@@ -485,7 +485,7 @@ def test_a_missing_file() -> None:
 
 
 def test_what_cannot_be_explained() -> None:
-    with pytest.raises(TypeError, match="wanted an exception or a text, got int"):
+    with pytest.raises(TypeError, match="expected an exception or a text, got int"):
         explain(24)  # type: ignore[arg-type]
 
 

@@ -130,15 +130,15 @@ def test_nothing_known() -> None:
     assert (done.returncode, done.stdout) == (1, "all is well: no error that is known here\n")
     assert holdfast("explain", "gone.log").stdout == "gone.log is no file, and no error that is known here\n"
     assert document("explain", "", code=1) == {"known": False, "lines": 0, "causes": []}
-    assert holdfast("explain", " ").stdout.startswith("the text is empty: wanted an error message")
+    assert holdfast("explain", " ").stdout.startswith("the text is empty: expected an error message")
     assert holdfast("explain", "/dev/null").stdout == "nothing in 0 lines is an error that is known here\n"
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
-    assert "is a folder; wanted a log file" in refused("explain", tmp_path, code=3)
+    assert "is a folder; expected a log file" in refused("explain", tmp_path, code=3)
     assert refused("explain", "x", "--pid", "999999999", code=3) == "there is no process 999999999"
     assert refused("explain", "x", "--path", "gone", code=3, cwd=tmp_path) == "there is no file gone"
-    assert refused("explain", "x", "--path", ".", code=3, cwd=tmp_path).startswith(". is a folder; wanted the file")
+    assert refused("explain", "x", "--path", ".", code=3, cwd=tmp_path).startswith(". is a folder; expected the file")
     said = "there is no file gone, but /dev/null is one; a text goes in quotes"
     assert refused("explain", "/dev/null", "gone", code=3, cwd=tmp_path) == said
     line = 'exec "$1" -m holdfast explain - <&-'

@@ -164,7 +164,7 @@ def test_strange_requests_do_no_harm() -> None:
             {"within_s": float("nan")},
         ):
             said = _say(path, json.dumps({"ask": "owners", **request}).encode())
-            assert "wanted" in json.loads(said)["error"], request
+            assert "expected" in json.loads(said)["error"], request
         said = _say(path, b" " * (MOST_REQUEST_BYTES + 10))
         assert said == b"" or b"at most" in said
         with socket.socket(socket.AF_UNIX) as rude:  # gone before the answer
@@ -236,7 +236,7 @@ def test_two_share_one() -> None:
 
 def test_a_folder_of_somebody_else_is_not_used(runtime: Path) -> None:
     (runtime / "holdfast").symlink_to("/tmp")
-    with pytest.raises(PermissionError, match="wanted .* to be a folder"):
+    with pytest.raises(PermissionError, match="expected .* to be a folder"):
         meeting.make_private(runtime / "holdfast")
 
 

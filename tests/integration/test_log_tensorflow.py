@@ -39,10 +39,10 @@ def test_hooks_and_callbacks(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patched, hold.write(tmp_path / "served.hold").server():
         patched.delenv("TF_CONFIG", raising=False)
         found = told("rest", tmp_path)
-    assert "wanted a graph with a global step" in found["refused"][0]
-    assert "wanted tensors by the names of their columns" in found["refused"][1]
-    assert "wanted every_steps to be a number from 1 up, got 0" in found["refused"][2]
-    assert 'wanted every to be "epoch" or "batch"' in found["refused"][3]
+    assert "expected a graph with a global step" in found["refused"][0]
+    assert "expected tensors by the names of their columns" in found["refused"][1]
+    assert "expected every_steps to be a number from 1 up, got 0" in found["refused"][2]
+    assert 'expected every to be "epoch" or "batch"' in found["refused"][3]
 
     # The second session begins anew: its steps are replays.
     assert steps(tmp_path / "sparse") == {7: [3, 6, 9]}

@@ -237,13 +237,13 @@ def test_wrong_use(tmp_path: Path) -> None:
     text = "import pytest\n@pytest.mark.fd_leaks(most=3)\ndef test_it(): pass\n"
     code, said = run(tmp_path, text, "--fd-leaks", "test_it.py")
     assert code == 4
-    assert "wanted --fd-leaks or --fd-leaks=N, got 'test_it.py'; before a path write --fd-leaks=0" in said
+    assert "expected --fd-leaks or --fd-leaks=N, got 'test_it.py'; before a path write --fd-leaks=0" in said
     code, said = run(tmp_path, text, ini="fd_leaks = many")
     assert code == 4
-    assert "wanted fd_leaks to be a number in the ini file, got 'many'" in said
+    assert "expected fd_leaks to be a number in the ini file, got 'many'" in said
     code, said = run(tmp_path, text)
     assert code == 1
-    assert "wanted fd_leaks(max=0, kinds=None), got" in said
+    assert "expected fd_leaks(max=0, kinds=None), got" in said
     code, said = run(tmp_path, text.replace("most=3", "kinds=['pipes']"))
     assert code == 1
     assert "got 'pipes'" in said

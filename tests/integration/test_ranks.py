@@ -255,8 +255,8 @@ def test_epochs_and_states_in_accelerate(accelerate: Found, orders: list[list[in
         ("samples, None, workers", "write num_workers=1"),
         ("given rank", 'expected .shard("auto") or .shard(None), which leave that to it, got .shard(('),
         ("global size", "expected .batch(size) with the size of one rank's batches, got .batch(global_size=16)"),
-        ("stateful", "StateError: accelerate dispatches this dataset, and fetches ahead: wanted state_after(batches)"),
-        ("state", "accelerate dispatches this dataset, and fetches ahead: wanted state_after(batches)"),
+        ("stateful", "StateError: accelerate dispatches this dataset, and fetches ahead: expected state_after"),
+        ("state", "accelerate dispatches this dataset, and fetches ahead: expected state_after(batches)"),
     ],
 )
 def test_what_would_be_lost_in_accelerate_is_refused(accelerate: Found, case: str, said: str) -> None:

@@ -83,7 +83,7 @@ def test_what_is_not_there(store: Store, tmp_path: Path) -> None:
     store.put(tmp_path)
     expected = {
         "s3://bucket/none.tfrecord": "the store has no such file",
-        "s3://bucket/none/*": "wanted shards, nothing matches",
+        "s3://bucket/none/*": "expected shards, nothing matches",
         "s3://no-bucket/a.tfrecord": "the store has no such file",
     }
     found = store.read(tmp_path / "cache", *([url] for url in expected))

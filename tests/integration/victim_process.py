@@ -62,7 +62,7 @@ class Victim:
         got = self._process.stdout.readline() if waited else f"nothing in {TIMEOUT_S} s"
         if got != answer + "\n":
             self._end(kill=True)
-            raise AssertionError(f"wanted {answer!r} of the victim, got {got!r}")
+            raise AssertionError(f"expected {answer!r} of the victim, got {got!r}")
 
     def _end(self, kill: bool) -> None:
         if kill:

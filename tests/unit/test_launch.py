@@ -62,8 +62,8 @@ def test_environments(environ: dict[str, str], rank: int, world: int, source: st
         ({"WORLD_SIZE": "1"}, "WORLD_SIZE is set and RANK is not"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "got 4 of 4"),
         ({"RANK": "one", "WORLD_SIZE": "4"}, "two whole numbers, got 'one'"),
-        ({"TF_CONFIG": "{"}, "TF_CONFIG: wanted a cluster and a task as JSON"),
-        ({"TF_CONFIG": "[1]"}, "TF_CONFIG: wanted a cluster and a task as JSON"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG: expected a cluster and a task as JSON"),
+        ({"TF_CONFIG": "[1]"}, "TF_CONFIG: expected a cluster and a task as JSON"),
         (tf_config(task={"type": "worker", "index": 2}), "a worker from 0 to below 2, got 2"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_name_for_a_task(environ: dict[str, str], task: str | None) -> None:
 def test_as_given() -> None:
     assert find_rank((1, 4), {"RANK": "0", "WORLD_SIZE": "2"}) == Launch(1, 4, "as given")
     for wrong in ((4, 4), (-1, 2), (1,), 3, "all"):
-        with pytest.raises(ValueError, match="wanted"):
+        with pytest.raises(ValueError, match="expected"):
             find_rank(wrong)  # type: ignore[arg-type]
 
 

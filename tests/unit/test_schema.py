@@ -110,10 +110,10 @@ def test_other_dtypes_are_refused_with_what_to_write(dtype: Any, instead: str) -
     [
         (lambda: hold.Float32(0), "from 1 up, got 0"),
         (lambda: hold.Float32(-3), "from 1 up"),
-        (lambda: hold.Float32(2.5), "Float32: wanted sizes"),
+        (lambda: hold.Float32(2.5), "Float32: expected sizes"),
         (lambda: hold.Float32("4"), "from 1 up, got '4'"),
         (lambda: hold.Float32(True), "got True"),
-        (lambda: hold.Ragged(3), "wanted a column type"),
+        (lambda: hold.Ragged(3), "expected a column type"),
         (lambda: hold.Ragged(hold.Ragged(hold.Ragged(hold.Int64()))), "two levels"),
         (lambda: hold.Ragged(hold.Int64(default=3)), "an empty list is the only default"),
         (lambda: Value(), "use one of those"),
@@ -131,12 +131,12 @@ def test_nonsense_is_refused(make: Any, text: str) -> None:
 def test_a_schema_is_checked_as_a_whole() -> None:
     assert check_schema({"a": hold.Int64}) == {"a": hold.Int64()}
     for schema, text in [
-        ([("a", hold.Int64())], "wanted a schema such as"),
+        ([("a", hold.Int64())], "expected a schema such as"),
         ({}, "empty"),
         ({3: hold.Int64()}, "name is a string"),
         ({"a": 3}, "column 'a': expected Array, Int64, Float32, Bytes or Ragged, got 3$"),
         ({"a": np.uint8}, """column 'a': expected Array.* got <class 'numpy.uint8'>; say Array\\("uint8"\\)"""),
-        ({"a": hold.Int64(key=3)}, "column 'a': wanted a feature's name as its key, got 3"),  # type: ignore[arg-type]
+        ({"a": hold.Int64(key=3)}, "column 'a': expected a feature's name as its key, got 3"),  # type: ignore[arg-type]
         ({"a": hold.Int64(), "b": hold.Int64(key="a")}, "both read the feature 'a'"),
     ]:
         with pytest.raises(SchemaError, match=text):

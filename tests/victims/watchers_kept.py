@@ -13,7 +13,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def _watch() -> int:
     fd = int(libc.inotify_init())
     if fd < 0:
-        raise OSError(ctypes.get_errno(), "wanted an inotify descriptor")
+        raise OSError(ctypes.get_errno(), "expected an inotify descriptor")
     return fd
 
 

@@ -78,7 +78,7 @@ class PartialFile:
             if not overwrite and os.path.lexists(self.target):
                 raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
             if self.target.is_dir():
-                raise WriteError(f"{self.target} is a folder; wanted the name of a file")
+                raise WriteError(f"{self.target} is a folder; expected the name of a file")
             self._folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.fd = self._open()
         except OSError as error:

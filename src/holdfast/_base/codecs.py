@@ -28,4 +28,4 @@ def check_codec(codec: Any) -> tuple[str | None, int]:
 
 
 def _not_one(codec: Any) -> ValueError:
-    return ValueError(f"wanted codec to be {_WANTED}, got {codec!r}")
+    return ValueError(f"expected codec to be {_WANTED}, got {codec!r}")

@@ -16,7 +16,7 @@ def raise_nofile(want: int | None = None) -> tuple[int, int]:
     children inherit it.
     """
     if want is not None and want < 1:
-        raise ValueError(f"wanted at least one descriptor, got {want}")
+        raise ValueError(f"expected at least one descriptor, got {want}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = hard if want is None or _exceeds(want, hard) else want
     if not _exceeds(goal, soft):
@@ -46,7 +46,7 @@ class Reserve:
 
     def __init__(self, n: int = 4) -> None:
         if n < 1:
-            raise ValueError(f"wanted a reserve of at least one descriptor, got {n}")
+            raise ValueError(f"expected a reserve of at least one descriptor, got {n}")
         self.n = n
         self._fds: list[int] = []
         self._closed = False

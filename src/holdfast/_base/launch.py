@@ -49,7 +49,7 @@ def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None
             )
         return given
     if shard != "auto":
-        raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}')
+        raise ValueError(f'expected "auto" or (rank, world), got {shard!r}')
     if sharder:
         return Launch(0, 1, f"{sharder.name} shards the samples among the ranks itself")
     return _told(environ) or Launch(0, 1, ALONE)
@@ -78,9 +78,9 @@ def _explicit(shard: Any) -> Launch:
     try:
         rank, world = (index(one) for one in shard)
     except (TypeError, ValueError):
-        raise ValueError(f'wanted "auto" or (rank, world), got {shard!r}') from None
+        raise ValueError(f'expected "auto" or (rank, world), got {shard!r}') from None
     if not 0 <= rank < world:
-        raise ValueError(f"wanted a rank from 0 to below the number of ranks, got {rank} of {world}")
+        raise ValueError(f"expected a rank from 0 to below the number of ranks, got {rank} of {world}")
     return Launch(rank, world, "as given")
 
 
@@ -155,9 +155,9 @@ def _launch(source: str, rank: object, world: object) -> Launch:
     try:
         found = Launch(int(str(rank)), int(str(world)), source)
     except ValueError:
-        raise InputError(f"{source}: wanted two whole numbers, got {rank!r} and {world!r}") from None
+        raise InputError(f"{source}: expected two whole numbers, got {rank!r} and {world!r}") from None
     if not 0 <= found.rank < found.world:
-        raise InputError(f"{source}: wanted a rank from 0 to below the number of ranks, got {rank} of {world}")
+        raise InputError(f"{source}: expected a rank from 0 to below the number of ranks, got {rank} of {world}")
     return found
 
 
@@ -193,7 +193,7 @@ def _tf_config(environ: Environment) -> Launch | None:
         kind, index = task.get("type"), int(task.get("index", 0))
         cluster = {name: list(hosts or ()) for name, hosts in cluster.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"TF_CONFIG: wanted a cluster and a task as JSON, got {text[:80]!r} ({error})") from None
+        raise InputError(f"TF_CONFIG: expected a cluster and a task as JSON, got {text[:80]!r} ({error})") from None
     return _tf_task("TF_CONFIG", cluster, kind, index) if cluster and task else None
 
 
@@ -202,7 +202,7 @@ def _tf_task(source: str, cluster: Mapping[str, list[Any]], kind: Any, index: in
     if kind not in sizes:
         return Launch(0, 1, f"{source}: a task of type {kind!r} reads by itself", f"{kind}{index}")
     if not 0 <= index < sizes[kind]:
-        raise InputError(f"{source}: wanted a {kind} from 0 to below {sizes[kind]}, got {index}")
+        raise InputError(f"{source}: expected a {kind} from 0 to below {sizes[kind]}, got {index}")
     before = index if kind != "worker" else sizes["chief"] + sizes["master"] + index
     return _launch(source, before, sum(sizes.values()))
 

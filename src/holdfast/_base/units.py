@@ -25,18 +25,18 @@ _MOST = 2**63
 
 
 def parse_bytes(size: str | int) -> int:
-    """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was wanted."""
+    """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was expected."""
     if isinstance(size, int) and not isinstance(size, bool):
         value: float = size
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(size))
         if not match or match[2].lower() not in _FACTORS:
-            raise ValueError(f"wanted a size such as 256MB or 1.5GiB, got {size!r}")
+            raise ValueError(f"expected a size such as 256MB or 1.5GiB, got {size!r}")
         value = float(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
-        raise ValueError(f"wanted a size of at least one byte, got {size!r}")
+        raise ValueError(f"expected a size of at least one byte, got {size!r}")
     if value > _MOST:
-        raise ValueError(f"wanted a size of at most 2^63 bytes, got {str(size)[:40]}")
+        raise ValueError(f"expected a size of at most 2^63 bytes, got {str(size)[:40]}")
     return int(value)
 
 

@@ -32,11 +32,11 @@ walk_heap(buf, start, stop, width)
                             object whose header is not there in full, or of one whose size leads nowhere, and which it
                             is
 frame(data)                 header + data + footer
-copy_checked(from_fd, offset, to_fd, place, sizes, wanted, here, again)
+copy_checked(from_fd, offset, to_fd, place, sizes, expected, here, again)
                             chunks of these sizes, which follow each other, from one file to another: read, compared
-                            with the CRCs that are wanted (-1: any), written, and read again. Their CRCs as uint32, or
+                            with the CRCs that are expected (-1: any), written, and read again. Their CRCs as uint32, or
                             None where anything was not as it should be, for the caller to find out what. sizes and
-                            wanted are int64; `here` and `again` are memory to work in
+                            expected are int64; `here` and `again` are memory to work in
 pieces(names, columns, n)   n dicts, the i-th with item i of each column under its name. A column is a sequence, or
                             (sequence, class, slot, ((other slot, value), …)): then the item is put into a slot
                             of a new instance of that class, whose __init__ is not called

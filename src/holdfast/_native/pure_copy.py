@@ -20,9 +20,9 @@ def copy_checked(
     lengths, crcs = (memoryview(one).cast("B").cast("q").tolist() for one in (sizes, wanted))
     total = sum(lengths)
     if len(lengths) != len(crcs):
-        raise ValueError("wanted a size and a checksum, as int64, for every chunk")
+        raise ValueError("expected a size and a checksum, as int64, for every chunk")
     if min(lengths, default=0) < 0 or total > min(len(memoryview(here)), len(memoryview(again))):
-        raise ValueError("wanted two buffers that hold all chunks")
+        raise ValueError("expected two buffers that hold all chunks")
     first, second = memoryview(here)[:total], memoryview(again)[:total]
     try:
         if not _read(from_fd, first, offset):

@@ -59,7 +59,7 @@ class _Column:
         self.rows = array("q", [0])
 
     def judge(self, found: Values | Steps | None) -> tuple[int, int]:
-        """OK, or why this field spoils the row, and what there was in place of what was wanted."""
+        """OK, or why this field spoils the row, and what there was in place of what was expected."""
         field = self.field
         if isinstance(found, Steps):
             return (IS_LIST, 0) if field.depth == FIXED else found.fault or (OK, 0)

@@ -134,7 +134,7 @@ class Encoder:
 
     def _views(self, columns: Sequence[ColumnBuffers], rows: int, sequence: bool) -> list[_View]:
         if len(columns) != len(self._fields):
-            raise ValueError(f"wanted {len(self._fields)} columns, got {len(columns)}")
+            raise ValueError(f"expected {len(self._fields)} columns, got {len(columns)}")
         views = []
         for i, field in enumerate(self._fields):
             view = _View(field, columns[i])

@@ -53,16 +53,16 @@ def _check_field(field: Field) -> Wanted:
 
 def _check_bytes_default(default: Sequence[object], count: int) -> list[bytes]:
     if len(default) != count:
-        raise ValueError(f"default: wanted {count} bytes objects, got {len(default)}")
+        raise ValueError(f"default: expected {count} bytes objects, got {len(default)}")
     values = [value for value in default if isinstance(value, bytes)]
     if len(values) != count:
-        raise TypeError("default: wanted bytes objects")
+        raise TypeError("default: expected bytes objects")
     return values
 
 
 def _check_number_default(default: object, kind: int, count: int) -> bytes:
     if not isinstance(default, bytes):
-        raise TypeError(f"default: wanted the values' bytes, got {type(default).__name__}")
+        raise TypeError(f"default: expected the values' bytes, got {type(default).__name__}")
     if len(default) != count * VALUE_SIZES[kind]:
-        raise ValueError(f"default: wanted {count} values, got {len(default)} bytes")
+        raise ValueError(f"default: expected {count} values, got {len(default)} bytes")
     return default

@@ -37,7 +37,7 @@ _CHUNK = 1 << 16  # offsets looked at together: what is searched for is often ne
 def as_range(buf: Buffer, start: int, stop: int) -> memoryview:
     view = as_array(buf).data
     if start < 0 or stop < start or stop > len(view):
-        raise ValueError(f"wanted a range within 0 and {len(view)}, got {start} to {stop}")
+        raise ValueError(f"expected a range within 0 and {len(view)}, got {start} to {stop}")
     return view
 
 

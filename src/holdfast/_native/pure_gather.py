@@ -28,14 +28,14 @@ class Gatherer:
     def __init__(self, layouts: Sequence[GatherLayout]) -> None:
         self._layouts = [(tuple(counts), width) for counts, width in layouts]
         if any(width < 0 or min(counts, default=1) < 1 for counts, width in self._layouts):
-            raise ValueError("wanted counts from 1 up and a width from 0 up")
+            raise ValueError("expected counts from 1 up and a width from 0 up")
         self._slots: dict[int, tuple[int, list[_Part]]] = {}
 
     def put(self, slot: int, rows: int, buffers: Sequence[Any], /) -> None:
         if not 0 <= slot < _MOST_SLOTS or rows < 0:
-            raise ValueError(f"wanted a slot below {_MOST_SLOTS} and rows from 0 up, got {slot} and {rows}")
+            raise ValueError(f"expected a slot below {_MOST_SLOTS} and rows from 0 up, got {slot} and {rows}")
         if len(buffers) != sum(len(counts) + 1 for counts, _ in self._layouts):
-            raise ValueError("wanted a buffer for every array of every column")
+            raise ValueError("expected a buffer for every array of every column")
         each = iter(buffers)
         self._slots[slot] = (
             rows,
@@ -48,7 +48,7 @@ class Gatherer:
     def take(self, which: Any, rows: Any, /) -> list[Any]:
         slots, wanted = np.frombuffer(which, np.int64), np.frombuffer(rows, np.int64)
         if len(slots) != len(wanted):
-            raise ValueError(f"wanted a slot for every row, got {len(slots)} slots and {len(wanted)} rows")
+            raise ValueError(f"expected a slot for every row, got {len(slots)} slots and {len(wanted)} rows")
         names = np.unique(slots).tolist()
         self._check_rows(names, slots, wanted)
         places = [np.flatnonzero(slots == name) for name in names]
@@ -64,7 +64,7 @@ class Gatherer:
             if there[slot] < 0:
                 raise IndexError(f"slot {slot} holds nothing")
             if not 0 <= row < there[slot]:
-                raise IndexError(f"wanted a row below {there[slot]} of slot {slot}, got {row}")
+                raise IndexError(f"expected a row below {there[slot]} of slot {slot}, got {row}")
 
 
 def _part(number: int, rows: int, layout: GatherLayout, buffers: Iterator[Any]) -> _Part:

@@ -36,7 +36,7 @@ class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if every not in ("epoch", "batch"):
-            raise ValueError(f'wanted every to be "epoch" or "batch", got {every!r}')
+            raise ValueError(f'expected every to be "epoch" or "batch", got {every!r}')
         self.log: Log | None = None
         self._logdir, self._options = logdir, options
         self._every, self._arrays = every, arrays

@@ -38,9 +38,9 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
-            raise ValueError(f"wanted every_steps to be a number from 1 up, got {every_steps!r}")
+            raise ValueError(f"expected every_steps to be a number from 1 up, got {every_steps!r}")
         if not isinstance(tensors, Mapping) or not tensors:
-            raise ValueError(f"wanted tensors by the names of their columns, got {tensors!r}")
+            raise ValueError(f"expected tensors by the names of their columns, got {tensors!r}")
         self.log: Log | None = None
         self._logdir, self._options = logdir, options
         self._given, self._every = dict(tensors), every_steps
@@ -52,7 +52,7 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def begin(self) -> None:
         self._global_step = _train.get_global_step()
         if self._global_step is None:
-            raise RuntimeError("wanted a graph with a global step: tf.compat.v1.train.get_or_create_global_step()")
+            raise RuntimeError("expected a graph with a global step: tf.compat.v1.train.get_or_create_global_step()")
         graph = tf.compat.v1.get_default_graph()
         self._tensors = {
             name: graph.as_graph_element(one, allow_operation=False) if isinstance(one, str) else one

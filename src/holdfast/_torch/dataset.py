@@ -151,7 +151,7 @@ class TorchDataset(IterableDataset[Any]):
             ahead = "a loader's workers read this dataset, and fetch"
         if ahead:
             raise StateError(
-                f"{ahead} ahead: wanted state_after(batches), with the number of batches that were taken in this pass"
+                f"{ahead} ahead: expected state_after(batches), with the number of batches that were taken in this pass"
             )
         if inside:  # a stateful loader asks each of its workers
             return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)

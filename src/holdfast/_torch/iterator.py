@@ -32,8 +32,8 @@ _PINNED_LOOK_S = 0.5
 _SHOWN_SAMPLES = 8
 _SHOWN_BATCHES = 4
 _TOO_MANY = (
-    "Too many open files: wanted one more descriptor, to fetch a batch from a worker, got none. `holdfast doctor` says "
-    "what holds them; torch.multiprocessing.set_sharing_strategy('file_system') takes one for a batch, not one a tensor"
+    "Too many open files: expected one more descriptor to fetch a batch from a worker, got none. `holdfast doctor` says"
+    " what holds them. torch.multiprocessing.set_sharing_strategy('file_system') takes one a batch, not one a tensor"
 )
 
 
@@ -105,10 +105,10 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
 
     def _step(self) -> tuple[Any, BaseException | None]:
         if self._ended_by is not None:
-            return None, ClosedLoaderError(f"wanted a batch of an open iterator, got one that {self._ended_by}")
+            return None, ClosedLoaderError(f"expected a batch of an open iterator, got one that {self._ended_by}")
         if not self._crew.is_here:
             return None, ClosedLoaderError(
-                f"wanted a batch in the process that made the iterator (pid {self._crew.pid}), got asked in its child"
+                f"expected a batch in the process that made the iterator (pid {self._crew.pid}), got asked in its child"
             )
         self._dataset_failed = False
         try:

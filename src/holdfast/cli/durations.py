@@ -11,13 +11,13 @@ _LONGEST_S = 365 * 86400.0
 
 
 def parse_seconds(text: str) -> float:
-    """`30s`, `5m`, `1.5h` or `90` -> seconds. ValueError says what was wanted."""
+    """`30s`, `5m`, `1.5h` or `90` -> seconds. ValueError says what was expected."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not match or match[2] not in _FACTORS:
-        raise ValueError(f"wanted a time such as 30s, 5m or 1h, got {text!r}")
+        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
     value = float(match[1]) * _FACTORS[match[2]]
     if not 0 < value <= _LONGEST_S:
-        raise ValueError(f"wanted a time above zero and of a year at most, got {text!r}")
+        raise ValueError(f"expected a time above zero and of a year at most, got {text!r}")
     return value
 
 

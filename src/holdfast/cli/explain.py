@@ -70,7 +70,7 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
     if path is not None and not os.path.exists(path):
         raise MissingFileError(f"there is no file {path}", path)
     if path is not None and os.path.isdir(path):
-        raise InputError(f"{path} is a folder; wanted the file in question")
+        raise InputError(f"{path} is a folder; expected the file in question")
     scanner = _scan(screen, texts)
     causes = [explain_sighting(seen, pid, path, shell=True) for seen in scanner.sightings()]
     screen.document(explanations_as_dict(causes, scanner.lines))
@@ -134,6 +134,6 @@ def _nothing(texts: tuple[str, ...], lines: int) -> str:
     if any(text == "-" or _is_there(text) for text in texts):
         return f"nothing in {counted(lines, 'line')} is an error that is known here"
     if not " ".join(texts).strip():
-        return "the text is empty: wanted an error message, a log file, or - for stdin"
+        return "the text is empty: expected an error message, a log file, or - for stdin"
     name = " is no file, and" if len(texts) == 1 and " " not in texts[0] and len(texts[0]) < 200 else ":"
     return f"{printable(' '.join(texts)[:200])}{name} no error that is known here"

@@ -121,7 +121,7 @@ def merge(
     if hdf5 and len(hdf5) < len(paths):
         other = next(path for path in paths if path not in hdf5)
         raise _usage(
-            f"wanted files of one format: {hdf5[0]} is HDF5, {other} is not; `holdfast convert` makes them one"
+            f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; `holdfast convert` makes them one"
         )
     if hdf5:
         _refuse(compression is not None, "--compression is for TFRecord: --codec is for HDF5")

@@ -54,7 +54,7 @@ def _not_of(runs: Iterable[str], files: Iterable[str]) -> None:
     for file in files if parts else ():
         folder = os.path.dirname(file) or "."
         if os.path.isdir(folder) and (run := parts.get(identify(folder))) is not None:
-            raise InputError(f"{file}: wanted every file once, got it twice: also as a part of {run}")
+            raise InputError(f"{file}: expected every file once, got it twice: also as a part of {run}")
 
 
 def _runs_in(path: str) -> list[str]:

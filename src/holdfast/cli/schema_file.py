@@ -11,7 +11,7 @@ from ..formats.schema_json import schema_from_json
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
-_WANTED = "wanted a schema as `holdfast inspect --schema` prints it, or a run's schema.json"
+_WANTED = "expected a schema as `holdfast inspect --schema` prints it, or a run's schema.json"
 
 
 def read_schema_file(path: str) -> dict[str, Column]:
@@ -55,7 +55,7 @@ def parse_schema(text: str) -> dict[str, Column]:
 def _name(node: ast.expr | None) -> str:
     name = None if node is None else ast.literal_eval(node)
     if not isinstance(name, str):
-        raise SchemaError(f"wanted a column's name, got {name!r}")
+        raise SchemaError(f"expected a column's name, got {name!r}")
     return name
 
 

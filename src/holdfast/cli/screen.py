@@ -48,7 +48,7 @@ class Screen:
 
     @property
     def talks(self) -> bool:
-        """Whether text for people is wanted."""
+        """Whether text for people is expected."""
         return not self.as_json and not self.quiet
 
     @property

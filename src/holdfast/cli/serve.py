@@ -128,9 +128,9 @@ def _token_of(name: str) -> str:
     except OSError as error:
         raise InputError(f"{name}: cannot read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise InputError(f"{name}: wanted a token, the file holds no text") from None
+        raise InputError(f"{name}: expected a token, the file holds no text") from None
     if not token:
-        raise InputError(f"{name}: wanted a token, the file is empty")
+        raise InputError(f"{name}: expected a token, the file is empty")
     return token
 
 

@@ -64,7 +64,7 @@ def decide(
             notes += _left_in_tar(source, staging)
     for name in schema:
         if not _is_text(name):
-            raise SchemaError(f"column {name!r}: wanted a name of characters that UTF-8 has")
+            raise SchemaError(f"column {name!r}: expected a name of characters that UTF-8 has")
     return Columns(schema, reads, list(dict.fromkeys(notes)))
 
 

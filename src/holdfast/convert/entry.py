@@ -96,13 +96,13 @@ def _wanted(name: Name, shards: int | None, shard_bytes: str | int | None, codec
     if shards is not None and shard_bytes is not None:
         raise ValueError("say either how many shards or how large one may be")
     if shards is not None and (type(shards) is not int or not 1 <= shards <= MOST_PARTS):
-        raise ValueError(f"wanted from 1 to {MOST_PARTS:,} shards, got {shards!r}")
+        raise ValueError(f"expected from 1 to {MOST_PARTS:,} shards, got {shards!r}")
     if codec is not None and name.kind != "hdf5":
         raise ValueError(f"a codec is for HDF5, got {codec!r} for {name.whole}")
     if codec is not None:
         check_codec(codec)
     if compression not in ("auto", "none", "gzip", "zlib"):
-        raise ValueError(f"wanted compression to be auto, none, gzip or zlib, got {compression!r}")
+        raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
     if compression in ("gzip", "zlib") and name.kind != "tfrecord":
         raise ValueError(f"compression is for TFRecord, got {compression!r} for {name.whole}")
     size = None if shard_bytes is None else parse_bytes(shard_bytes)
@@ -123,7 +123,7 @@ def _refuse_targets(name: Name, wanted: Wanted, names: Sequence[str], overwrite:
 def _refuse_own(sources: Sequence[Source], name: Name, wanted: Wanted) -> None:
     """Shards of an earlier conversion, found in the folder that was given, would be taken in a second time."""
     if not sources:
-        raise InputError("wanted at least one file to convert")
+        raise InputError("expected at least one file to convert")
     for source in sources:
         path = Path(os.path.realpath(source.path))
         beside = path.parent == Path(os.path.realpath(name.folder))

@@ -39,13 +39,13 @@ class Name:
 
 
 def parse_target(target: str | os.PathLike[str]) -> Name:
-    """ValueError: the name does not say which format is wanted."""
+    """ValueError: the name does not say which format is expected."""
     if "://" in os.fsdecode(target):
-        raise ValueError(f"wanted a file on this machine to write to, got the URL {os.fspath(target)!r}")
+        raise ValueError(f"expected a file on this machine to write to, got the URL {os.fspath(target)!r}")
     path = Path(os.fsdecode(target))
     found = _SUFFIX.search(path.name)
     if found is None or found.start() == 0:
         wanted = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
-        raise ValueError(f"wanted {wanted} to write to, got {os.fspath(target)!r}")
+        raise ValueError(f"expected {wanted} to write to, got {os.fspath(target)!r}")
     kind: Kind = "tfrecord" if found["tfrecord"] else "hdf5" if found["hdf5"] else "tar"
     return Name(path.parent, path.name[: found.start()], found[0], kind)

@@ -39,9 +39,9 @@ def find(what: Given | Iterable[Given]) -> list[Source]:
     found = []
     for spec in find_sources(what):
         if spec.is_remote:
-            raise InputError(f"{spec.path}: wanted a file on this machine, got a URL; bring it here first")
+            raise InputError(f"{spec.path}: expected a file on this machine, got a URL; bring it here first")
         if spec.is_files:
-            raise InputError(f"{(spec.files or (spec.path,))[0]}: wanted TFRecord, HDF5 or tar files, got other files")
+            raise InputError(f"{(spec.files or (spec.path,))[0]}: expected TFRecord, HDF5 or tar files, got others")
         run = _run_of(spec.path)
         schema = None if run is None else _schema_of(run)
         found.append(Source(spec.path, kind_of(spec.path), stamp_of(spec.path), run, schema))

@@ -51,9 +51,9 @@ class Wish:
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("open_shards", 0), ("prefetch", 1), ("tensors", 1), ("loaders", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"wanted {name} of at least {least}, got {getattr(self, name)}")
+                raise ValueError(f"expected {name} of at least {least}, got {getattr(self, name)}")
         if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ValueError(f"wanted a batch of at least one byte, got {self.batch_bytes}")
+            raise ValueError(f"expected a batch of at least one byte, got {self.batch_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +288,7 @@ def _settings(wish: Wish, settled: Wish | None, room: Room) -> Iterator[Setting]
 
 
 def _lacking(wish: Wish, settled: Wish, room: Room) -> str:
-    """What is lacking with all the workers that were wanted, when everything else has been given up."""
+    """What is lacking with all the workers that were expected, when everything else has been given up."""
     raised = _raised(room)
     least = _easiest(wish, settled.workers + 1)
     lacking = [line.name for line in lines(least, raised) if line.must and not line.enough]

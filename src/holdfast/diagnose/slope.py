@@ -29,7 +29,7 @@ def find_slope(at: Sequence[float], values: Sequence[float]) -> Slope:
     points = list(zip(at, values, strict=True))
     n = len(points)
     if n < 2:
-        raise ValueError(f"wanted at least two points, got {n}")
+        raise ValueError(f"expected at least two points, got {n}")
     slopes = sorted([(y - b) / (x - a) for i, (a, b) in enumerate(points) for x, y in points[i + 1 :]])
     reach = _Z_95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low = max(0, round((len(slopes) - reach) / 2) - 1)

@@ -18,7 +18,7 @@ def span_words(seconds: float) -> str:
         smaller, smaller_name = _UNITS[at + 1]
         rest = int((seconds - whole * size) // smaller)
         return f"{whole} {name} {rest} {smaller_name}" if rest else f"{whole} {name}"
-    raise AssertionError(f"wanted a span of at least one second, got {seconds}")
+    raise AssertionError(f"expected a span of at least one second, got {seconds}")
 
 
 def number_words(value: float) -> str:

@@ -196,7 +196,7 @@ class RaggedColumn(Sequence[Any]):
 def _position(i: Any, n: int) -> int:
     position = i.__index__()
     if not -n <= position < n:
-        raise IndexError(f"wanted a row from {-n} to {n - 1}, got {i}")
+        raise IndexError(f"expected a row from {-n} to {n - 1}, got {i}")
     return int(position % n)
 
 

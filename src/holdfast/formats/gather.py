@@ -55,7 +55,7 @@ def default_bytes(name: str, value: Value) -> bytes:
     if isinstance(given, str):
         return given.encode()
     if not isinstance(given, (bytes, bytearray)):
-        raise SchemaError(f"column {name!r}: wanted a default of bytes, got {given!r}")
+        raise SchemaError(f"column {name!r}: expected a default of bytes, got {given!r}")
     return bytes(given)
 
 
@@ -65,7 +65,7 @@ def default_bytes(name: str, value: Value) -> bytes:
 def gather_rows(sources: Sequence[Batch], which: Any, rows: Any) -> Batch:
     """Row i is row rows[i] of sources[which[i]]. Nothing of the sources is kept."""
     if not sources:
-        raise ValueError("wanted at least one batch to take rows from")
+        raise ValueError("expected at least one batch to take rows from")
     pool = RowPool()
     for slot, batch in enumerate(sources):
         pool.put(slot, batch)
@@ -148,7 +148,7 @@ def _numbers(name: str, given: Any) -> Ints:
         return given
     array = np.asarray(given)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise TypeError(f"wanted {name} as a list of whole numbers, got {array.dtype} of shape {array.shape}")
+        raise TypeError(f"expected {name} as a list of whole numbers, got {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -192,16 +192,16 @@ def _kind_of(name: str, column: ColumnData) -> _Kind:
         return _Kind(ragged, column.per_item, _UINT8, ())
     if not isinstance(column, np.ndarray) or column.ndim == 0 or column.dtype.hasobject:
         what = f"{column.dtype} of shape {column.shape}" if isinstance(column, np.ndarray) else type(column).__name__
-        raise SchemaError(f"column {name!r}: wanted an array of numbers, a BytesColumn or a RaggedColumn, got {what}")
+        raise SchemaError(f"column {name!r}: expected an array of numbers, a BytesColumn or a RaggedColumn, got {what}")
     return _Kind(ragged, None, column.dtype, column.shape[1:])
 
 
 def _check_kinds(wanted: Mapping[str, _Kind], got: Mapping[str, _Kind]) -> None:
     if wanted.keys() != got.keys():
-        raise SchemaError(f"wanted the columns of the batches before, {', '.join(wanted)}; got {', '.join(got)}")
+        raise SchemaError(f"expected the columns of the batches before, {', '.join(wanted)}; got {', '.join(got)}")
     for name, kind in wanted.items():
         if got[name] != kind:
-            raise SchemaError(f"column {name!r}: wanted {kind} as in the batches before, got {got[name]}")
+            raise SchemaError(f"column {name!r}: expected {kind} as in the batches before, got {got[name]}")
 
 
 def _buffers_of(column: ColumnData) -> Iterator[Any]:

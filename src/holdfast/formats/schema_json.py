@@ -47,14 +47,14 @@ def _plain(default: Any) -> Any:
     if isinstance(default, float) and not math.isfinite(default):
         return {"float": str(default)}  # JSON has no such numbers
     if not isinstance(default, (int, float, str)):
-        raise SchemaError(f"wanted a default of numbers or bytes, got {default!r}")
+        raise SchemaError(f"expected a default of numbers or bytes, got {default!r}")
     return default
 
 
 def schema_from_json(content: Any) -> dict[str, Column]:
     """SchemaError: it is not what schema_to_json gives."""
     if not isinstance(content, Mapping):
-        raise SchemaError(f"wanted columns as JSON, got {type(content).__name__}")
+        raise SchemaError(f"expected columns as JSON, got {type(content).__name__}")
     return check_schema({str(name): column_from_json(one) for name, one in content.items()})
 
 
@@ -66,7 +66,7 @@ def column_from_json(content: Any) -> Column:
         dtype = [content["dtype"]] if content["type"] == Array.__name__ else []
         return _TYPES[content["type"]](*dtype, *content["shape"], default=_rich(content.get("default")), **more)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SchemaError(f"wanted a column as JSON, got {str(content)[:80]} ({error!r})") from None
+        raise SchemaError(f"expected a column as JSON, got {str(content)[:80]} ({error!r})") from None
 
 
 def _rich(default: Any) -> Any:

@@ -156,7 +156,7 @@ def _is_tar(head: bytes) -> bool:
 
 def check_run(path: str, count: int, start: int, stop: int) -> None:
     if not 0 <= start <= stop <= count:
-        raise IndexError(f"{path}: wanted samples from 0 to {count:,}, got [{start:,}, {stop:,})")
+        raise IndexError(f"{path}: expected samples from 0 to {count:,}, got [{start:,}, {stop:,})")
 
 
 def check_rows(path: str, count: int, rows: Rows) -> list[int]:
@@ -164,11 +164,11 @@ def check_rows(path: str, count: int, rows: Rows) -> list[int]:
     numbers = [_number(path, row) for row in rows]
     for number in numbers:
         if not 0 <= number < count:
-            raise IndexError(f"{path}: wanted a sample from 0 to {count - 1:,}, got {number:,}")
+            raise IndexError(f"{path}: expected a sample from 0 to {count - 1:,}, got {number:,}")
     return numbers
 
 
 def _number(path: str, row: Any) -> int:
     if type(row).__name__ in ("bool", "bool_") or not hasattr(row, "__index__"):
-        raise TypeError(f"{path}: wanted a sample's number, got {row!r}")
+        raise TypeError(f"{path}: expected a sample's number, got {row!r}")
     return int(row.__index__())

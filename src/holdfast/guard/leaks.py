@@ -28,7 +28,7 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[str]:
         return KINDS
     wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
     if wrong := sorted(wanted - KINDS - {_FD}):
-        raise ValueError(f"wanted kinds of {', '.join(sorted({*KINDS, _FD}))}, got {wrong[0]!r}")
+        raise ValueError(f"expected kinds of {', '.join(sorted({*KINDS, _FD}))}, got {wrong[0]!r}")
     return frozenset(wanted - {_FD} | ({str(kind) for kind in Kind} if _FD in wanted else set()))
 
 

@@ -1,4 +1,4 @@
-"""The file that `locked` locks: `NAME.lock` beside what it stands for, made when it is first wanted, never taken away.
+"""The file that `locked` locks: `NAME.lock` beside what it stands for, made when it is first used, never deleted.
 
 Not the file itself: what is replaced by rename takes its lock along, and the next comer locks another file. And where
 flock is made of byte ranges (NFS), a lock on an HDF5 file itself would shut out the very h5py it is to protect. It is
@@ -56,7 +56,7 @@ def open_lock_file(path: str, *, shared: bool) -> int:
         raise WriteError(f"cannot open the lock file {path}: {error.strerror}{hint}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise WriteError(f"wanted a regular file to lock, {path} is none")
+        raise WriteError(f"expected a regular file to lock, {path} is none")
     return fd
 
 

@@ -40,7 +40,7 @@ class Locked:
 
     def __init__(self, path: str | os.PathLike[str], *, shared: bool = False, timeout_s: float | None = None) -> None:
         if timeout_s is not None and not timeout_s >= 0:
-            raise ValueError(f"wanted a timeout of at least 0 seconds, or None, got {timeout_s!r}")
+            raise ValueError(f"expected a timeout of at least 0 seconds, or None, got {timeout_s!r}")
         self._fd = -1
         self.path = os.fsdecode(path)
         self.shared = shared

@@ -37,7 +37,7 @@ def no_leaks(kinds: Iterable[str] | None = None, max: int = 0, gc: bool = True, 
 class NoLeaks:
     def __init__(self, kinds: Iterable[str] | None, max: int, gc: bool, within_s: float) -> None:
         if max < 0 or within_s < 0:
-            raise ValueError(f"wanted max and within_s of at least 0, got {max} and {within_s}")
+            raise ValueError(f"expected max and within_s of at least 0, got {max} and {within_s}")
         self._kinds = check_kinds(kinds)
         self._max = max
         self._gc = gc
@@ -89,7 +89,7 @@ class NoLeaks:
 
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"wanted a function that ends before it returns, got the generator {function.__name__}")
+            raise TypeError(f"expected a function that ends before it returns, got the generator {function.__name__}")
         around = _around_coroutine if inspect.iscoroutinefunction(function) else _around
         return cast(F, wraps(function)(around(self, function)))
 

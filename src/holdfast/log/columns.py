@@ -54,7 +54,7 @@ def check_own(schema: Mapping[str, Column], where: str) -> None:
         if schema.get(name) != column:
             got = f"is {schema[name]!r}" if name in schema else "is missing"
             hint = "make the folder of a log with hold.log(logdir, schema=…)"
-            raise SchemaError(f"{where}: wanted a log, got a folder of other data, column {name!r} {got}; {hint}")
+            raise SchemaError(f"{where}: expected a log, got a folder of other data, column {name!r} {got}; {hint}")
 
 
 # ---- one row
@@ -112,7 +112,7 @@ def fitted(schema: Schema, values: Mapping[str, Any], refuse: Refuse) -> Row:
         if name in row or name in OWN or is_presence(schema, name):
             continue
         if isinstance(column, Value) and not is_float(column) and column.default is None:
-            text = f"wanted {column!r}, got nothing, and it cannot be left out without a default"
+            text = f"expected {column!r}, got nothing, and it cannot be left out without a default"
             refuse(SchemaError(f"column {name!r}: {text}"))
     return row
 
@@ -140,7 +140,7 @@ def add_presence(columns: Schema, name: str, before: int = 1) -> None:
 def _late(column: Column) -> Column:
     """One that earlier rows are without."""
     if isinstance(column, Ragged):
-        raise SchemaError(f"wanted {column!r} from the first row on: a list cannot be added later")
+        raise SchemaError(f"expected {column!r} from the first row on: a list cannot be added later")
     if column.default is not None:
         return column
     return column.alike(default=_nothing(column), codec=column.codec)
@@ -209,7 +209,7 @@ def _column_of(name: str, value: Any) -> Column:
             return Bytes(*array.shape)
         return (Float32 if array.dtype.kind == "f" else Int64)(*array.shape)
     except UnicodeEncodeError:
-        raise SchemaError(f"column {name!r}: wanted a name that UTF-8 can hold") from None
+        raise SchemaError(f"column {name!r}: expected a name that UTF-8 can hold") from None
     except SchemaError as error:
         text = str(error)
         raise SchemaError(text if text.startswith("column ") else f"column {name!r}: {text}") from None
@@ -232,14 +232,14 @@ def _number(name: str, column: Array, value: Any) -> Any:
     kinds = "fiub" if is_float(column) else "iub"
     if array.shape != column.shape or array.dtype.kind not in kinds:
         got = f"{array.dtype} of the shape {array.shape}" if array.shape or column.shape else f"{value!r}"
-        raise SchemaError(f"column {name!r}: wanted {column!r}, got {got}")
+        raise SchemaError(f"column {name!r}: expected {column!r}, got {got}")
     if is_float(column):
         with np.errstate(over="ignore"):  # a loss that has run away is what one wants to see: it is inf
             return array.astype(dtype_of(column))
     try:
         return np.array(cast(array, dtype_of(column)))
     except Misfit as error:
-        raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
+        raise SchemaError(f"column {name!r}: expected {column!r}, {error}") from None
 
 
 def _array(name: str, value: Any) -> Any:
@@ -252,7 +252,7 @@ def _array(name: str, value: Any) -> Any:
         raise SchemaError(f"column {name!r}: no array can be made of this {type(value).__name__}: {error}") from error
     texts = array.dtype.kind in "OSU" and all(isinstance(one, _TEXT) for one in array.ravel().tolist())
     if array.dtype.kind not in "fiub" and not texts:
-        wanted = "wanted a number, an array of numbers, bytes or str"
+        wanted = "expected a number, an array of numbers, bytes or str"
         raise SchemaError(f"column {name!r}: {wanted}, got {type(value).__name__} ({array.dtype})")
     return array
 

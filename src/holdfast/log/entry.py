@@ -90,12 +90,12 @@ def log(
                 None: 60, but with on_error="warn" 5 before the end, so that a training does not stand still meanwhile
     """
     if (logdir is None) == (server is None):
-        raise ValueError("wanted a logdir, or server= with the address of a central writer, and not both")
+        raise ValueError("expected a logdir, or server= with the address of a central writer, and not both")
     if replay not in ("drop", "keep") or on_error not in ("raise", "warn"):
-        wanted = 'wanted replay to be "drop" or "keep" and on_error "raise" or "warn"'
+        wanted = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
         raise ValueError(f"{wanted}, got {replay!r} and {on_error!r}")
     if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
-        wanted = "wanted every_rows to be a number from 1 up and every_s one from 0 up"
+        wanted = "expected every_rows to be a number from 1 up and every_s one from 0 up"
         raise ValueError(f"{wanted}, got {every_rows!r} and {every_s!r}")
     worker = _worker(rank, name)
     columns = None if schema is None else given_schema(schema)
@@ -114,7 +114,7 @@ def log(
             raise ValueError("timeout= is for a central writer: a logdir is written without waiting for one")
         assert logdir is not None
         if not os.fsdecode(logdir):
-            raise ValueError('wanted the name of a folder as logdir, got an empty one; "." is the one you are in')
+            raise ValueError('expected the name of a folder as logdir, got an empty one; "." is the one you are in')
         folder = f"{os.fsdecode(logdir).rstrip('/')}/{check_task(name)}.hold"
         target = Pieces(folder, worker, check_format(format), storage_options)
     return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
@@ -123,7 +123,7 @@ def log(
 def _worker(rank: int | None, name: str) -> int:
     if rank is not None:
         if isinstance(rank, bool) or index(rank) < 0:
-            raise ValueError(f"wanted rank to be a number from 0 up, got {rank!r}")
+            raise ValueError(f"expected rank to be a number from 0 up, got {rank!r}")
         return index(rank)
     found = find_rank()
     if found.role and name == "run":
@@ -134,7 +134,7 @@ def _worker(rank: int | None, name: str) -> int:
 def _number(step: int) -> int:
     number = index(step)
     if not -(1 << 63) <= number < 1 << 63:  # else all rows that it is committed with would fail
-        raise SchemaError(f"column 'step': wanted Int64(), got {number}")
+        raise SchemaError(f"column 'step': expected Int64(), got {number}")
     return number
 
 

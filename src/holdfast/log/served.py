@@ -26,7 +26,7 @@ class Served:
         self._worker = worker
         self._steps = _ALL_STEPS if steps is None else steps
         if not isinstance(self._steps, range) or self._steps.step < 1:
-            raise ValueError(f"wanted steps to be a range that grows, such as range(0, 1000, 10), got {steps!r}")
+            raise ValueError(f"expected steps to be a range that grows, such as range(0, 1000, 10), got {steps!r}")
         self._timeout_s, self._end_s = timeout_s, end_s
         self._link: Producer | None = None
         self._next = 0
@@ -76,7 +76,7 @@ class Served:
             raise WriteError(f"{self.name}: rows that it did not take were given up; it takes no later ones")
         wanted = self._steps[self._next] if self._next < len(self._steps) else None
         if row["step"] != wanted:
-            text = f"wanted step {wanted} next, got {row['step']}: a central writer counts a worker's rows"
+            text = f"expected step {wanted} next, got {row['step']}: a central writer counts a worker's rows"
             raise SchemaError(f"{self.name}: {text}; say with steps= which steps are logged")
         self._next += 1
         self._waiting.append(row)

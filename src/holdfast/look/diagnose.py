@@ -49,7 +49,7 @@ def diagnose(
     guard will act) are of the process itself. InputError: there is no such process.
     """
     if not 0 <= for_s < math.inf:
-        raise ValueError(f"wanted a time to watch, or 0 for one look, got {for_s} s")
+        raise ValueError(f"expected a time to watch, or 0 for one look, got {for_s} s")
     seen = Observation(pid, tree=tree, procfs=procfs)
     if for_s > 0:
         seen.watch(for_s)
@@ -79,7 +79,7 @@ class Observation:
     def watch(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
         """Samples for that long; `tell` hears after each round how many seconds have passed, and may end the watch."""
         if not 0 < for_s < math.inf:
-            raise ValueError(f"wanted a time to watch above zero, got {for_s} s")
+            raise ValueError(f"expected a time to watch above zero, got {for_s} s")
         if self._watch is None:
             every_s = min(EVERY_S, max(_SOONEST_S, for_s / _ROUNDS))
             self._watch = Watch([self._pid], self._procfs, self._clock, self._wait, tree=self._tree, every_s=every_s)

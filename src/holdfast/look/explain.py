@@ -42,7 +42,7 @@ def explain(
     if isinstance(what, BaseException):
         return _explain_exception(what, pid, path, procfs)
     if not isinstance(what, str):
-        raise TypeError(f"wanted an exception or a text, got {type(what).__name__}")
+        raise TypeError(f"expected an exception or a text, got {type(what).__name__}")
     seen = scan_text(what)
     return explain_sighting(seen[0], pid, path, procfs=procfs) if seen else of_unknown_text()
 

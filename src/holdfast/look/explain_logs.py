@@ -25,7 +25,7 @@ _MARKS = (
 def scan_file(scanner: Scanner, path: str, progress: Callable[[int], None] = lambda n: None) -> None:
     """InputError: it cannot be read. Rotated logs may be packed with gzip."""
     if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; wanted a log file, a text in quotes, or - for stdin")
+        raise InputError(f"{path} is a folder; expected a log file, a text in quotes, or - for stdin")
     try:
         with open(path, "rb", buffering=0) as file:
             scan_stream(scanner, file, path, progress)

@@ -39,7 +39,7 @@ class Watch:
         every_s: float = EVERY_S,
     ) -> None:
         if every_s <= 0:
-            raise ValueError(f"wanted a time between samples above zero, got {every_s} s")
+            raise ValueError(f"expected a time between samples above zero, got {every_s} s")
         self.roots = tuple(dict.fromkeys(pids))
         self.series: dict[Identity, Series] = {}
         self.every_s = every_s

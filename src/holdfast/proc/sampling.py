@@ -63,7 +63,7 @@ def sample_kinds(procfs: ProcFS, pid: int, n: int = 300, chance: random.Random |
     draw would miss whole stretches.
     """
     if n < 1:
-        raise ValueError(f"wanted a sample of at least one descriptor, got {n}")
+        raise ValueError(f"expected a sample of at least one descriptor, got {n}")
     numbers = list_fds(procfs, pid)
     if numbers is None:
         return None

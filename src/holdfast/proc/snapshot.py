@@ -122,7 +122,7 @@ def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = RE
     """
     root = pid if pid is not None else procfs.own_pid()
     if root is None:
-        raise InputError("this process is not to be seen in /proc; wanted the pid of one that is")
+        raise InputError("this process is not to be seen in /proc; expected the pid of one that is")
     with _without_gc():
         return _take(procfs, root, tree)
 

@@ -48,7 +48,7 @@ _NAMELESS = {state: SocketInfo("unix", name) for state, name in _ROW_STATES.item
 def read_sockets(
     procfs: ProcFS, pid: int, wanted: AbstractSet[int] | None = None, unix: Mapping[int, UnixRow] | None = None
 ) -> dict[int, SocketInfo]:
-    """The sockets of the process's network namespace by inode, or those wanted; what cannot be read is left out.
+    """The sockets of the process's network namespace by inode, or those expected; what cannot be read is left out.
 
     `unix` is what is known of Unix sockets already.
     """

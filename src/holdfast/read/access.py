@@ -49,10 +49,10 @@ class Access:
 
     def _number(self, index: Any) -> int:
         if isinstance(index, bool) or not hasattr(index, "__index__"):
-            raise TypeError(f"wanted a sample's number, a slice or a list of them, got {index!r}")
+            raise TypeError(f"expected a sample's number, a slice or a list of them, got {index!r}")
         number = int(index.__index__())
         if not -len(self) <= number < len(self):
-            raise IndexError(f"wanted a sample from 0 to {len(self) - 1:,}, got {number:,}")
+            raise IndexError(f"expected a sample from 0 to {len(self) - 1:,}, got {number:,}")
         return number % len(self)
 
     def _many(self, numbers: Sequence[int]) -> list[Any]:

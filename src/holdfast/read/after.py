@@ -22,9 +22,9 @@ def state_after(
     at_most: more than there are is the end, and not an error
     """
     if isinstance(batches, bool) or not isinstance(batches, int) or batches < 0:
-        raise ValueError(f"wanted a number of batches from 0 up, got {batches!r}")
+        raise ValueError(f"expected a number of batches from 0 up, got {batches!r}")
     if not dataset._settings.batched:
-        raise StateError("wanted a dataset of batches, so that they can be counted: say .batch(…)")
+        raise StateError("expected a dataset of batches, so that they can be counted: say .batch(…)")
     with dataset.iterate(epoch) as begun:
         if since is not None:
             begun.load_state_dict(since)
@@ -35,7 +35,7 @@ def state_after(
         if state["epoch"] + 1 == stop or not (steps or state["done"]):
             if at_most:
                 break
-            raise ValueError(f"wanted at most the {batches - left + steps:,} batches that are left, got {batches:,}")
+            raise ValueError(f"expected at most the {batches - left + steps:,} batches that are left, got {batches:,}")
         left -= steps
         state |= {"epoch": state["epoch"] + 1, "done": 0}
     return state | {"done": _done(dataset, state["epoch"], state["done"], left)}

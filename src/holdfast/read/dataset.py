@@ -137,13 +137,13 @@ class Dataset(Generic[T_co]):
                  columns that the schema has as Ragged stay so, and everything else is stacked.
         """
         if (size is None) == (global_size is None):
-            raise TypeError(f"batch: wanted a size or a global_size, got {size!r} and {global_size!r}")
+            raise TypeError(f"batch: expected a size or a global_size, got {size!r} and {global_size!r}")
         if self._settings.batched:
             raise ValueError("batch: this dataset has batches already")
         size = None if size is None else whole("a batch", size, 1)
         global_size = None if global_size is None else whole("a global batch", global_size, 1)
         if not is_number(pad_value) and not isinstance(pad_value, bool):
-            raise ValueError(f"wanted a number as the pad_value, got {pad_value!r}")
+            raise ValueError(f"expected a number as the pad_value, got {pad_value!r}")
         if collate is not None:
             one_of("collate", collate, Collate)
         remainder: Remainder = "drop" if drop_last else self._settings.remainder
@@ -340,7 +340,7 @@ class Dataset(Generic[T_co]):
         What does not fit is made anew in every epoch. It lives as long as this dataset.
         """
         if self._settings.batched or self._settings.cache:
-            raise ValueError("cache: wanted one cache, before batch()")
+            raise ValueError("cache: expected one cache, before batch()")
         if any(function.random for function in self._settings.functions):
             raise ValueError("cache: a random function before it would be the same in every epoch: put it behind")
         folder = None if folder is None else os.path.abspath(folder)
@@ -393,7 +393,7 @@ class Dataset(Generic[T_co]):
         one = self._settings
         if one.prefetch_bytes >= one.memory_bytes:
             raise ValueError(
-                f"wanted less to prefetch than the memory there may be, got {format_bytes(one.prefetch_bytes)} of "
+                f"expected less to prefetch than the memory there may be, got {format_bytes(one.prefetch_bytes)} of "
                 f"{format_bytes(one.memory_bytes)}: raise limits(memory=…) first, or prefetch less"
             )
         return self
@@ -419,7 +419,7 @@ class Dataset(Generic[T_co]):
         """
         epoch = None if epoch is None else whole("epoch", epoch, 0)
         if not isinstance(worker, tuple) or len(worker) != 2:
-            raise ValueError(f"wanted worker to be (number, how many), got {worker!r}")
+            raise ValueError(f"expected worker to be (number, how many), got {worker!r}")
         numbers = whole("worker", worker[0], 0), whole("workers", worker[1], 1)
         launch, cache = self._launch(), self._sample_cache()
         moved = None

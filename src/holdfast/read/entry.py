@@ -47,7 +47,7 @@ def read(
     """
     columns = None if schema is None else check_schema(schema)
     if verify not in ("all", "header"):
-        raise ValueError(f"wanted verify to be 'all' or 'header', got {verify!r}")
+        raise ValueError(f"expected verify to be 'all' or 'header', got {verify!r}")
     one_of("on_corrupt", on_corrupt, OnCorrupt)
     whole("max_corrupt", max_corrupt, 0)
     if keep_doubtful and on_corrupt == "raise":
@@ -77,7 +77,7 @@ def mix(
     """
     parts = [_weighted(part) for part in (datasets.items() if isinstance(datasets, Mapping) else datasets)]
     if not parts:
-        raise ValueError("mix: wanted at least one dataset, got none")
+        raise ValueError("mix: expected at least one dataset, got none")
     source = MixSource([(dataset._source, dataset._settings, weight) for dataset, weight in parts], seed, until)
     first = parts[0][0]._settings
     return Mixture(source, Settings(seed=seed, on_corrupt=first.on_corrupt, max_corrupt=first.max_corrupt))
@@ -88,17 +88,17 @@ def _weighted(part: Any) -> tuple[Dataset, float]:
     try:
         dataset, weight = part
     except TypeError:
-        raise TypeError(f"mix: wanted datasets with weights, as {{a: 0.7, b: 0.3}}, got {part!r}") from None
+        raise TypeError(f"mix: expected datasets with weights, as {{a: 0.7, b: 0.3}}, got {part!r}") from None
     if not isinstance(dataset, Dataset):
-        raise TypeError(f"mix: wanted datasets of hold.read(), got {dataset!r}")
+        raise TypeError(f"mix: expected datasets of hold.read(), got {dataset!r}")
     if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not 0 < float(weight) < math.inf:
-        raise ValueError(f"mix: wanted weights above 0, got {weight!r}")
+        raise ValueError(f"mix: expected weights above 0, got {weight!r}")
     one, plain = dataset._settings, Settings()
     order = {"seed", "window_bytes", "window_samples", "lanes", "on_corrupt", "max_corrupt"}
     said = [field.name for field in fields(one) if getattr(one, field.name) != getattr(plain, field.name)]
     if set(said) - order:
         raise ValueError(
-            "mix: wanted datasets with at most a shuffle(), got one with more: shard, map, take, repeat, limit "
+            "mix: expected datasets with at most a shuffle(), got one with more: shard, map, take, repeat, limit "
             "and batch what is mixed"
         )
     return dataset, float(weight)
@@ -108,4 +108,4 @@ class Mixture(Dataset):
     """A Dataset of several that are mixed: it has its order, and epochs may differ in length by a few samples."""
 
     def shuffle(self, *_: Any, **__: Any) -> Dataset:
-        raise ValueError("shuffle: wanted it on the datasets that are mixed, got it on the mix")
+        raise ValueError("shuffle: expected it on the datasets that are mixed, got it on the mix")

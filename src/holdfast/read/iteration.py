@@ -197,7 +197,7 @@ class Iteration(Generic[T_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there. Only before the first batch. A state of other data is refused."""
         if self._run is not None or self._is_over():
-            raise StateError("wanted load_state_dict() before the first batch: begin another iteration")
+            raise StateError("expected load_state_dict() before the first batch: begin another iteration")
         position = load_state(state, self._fingerprint(), samples_of=lambda epoch: self._order(epoch).samples)
         # A state of another pass than this one: that one is finished.
         self._stop = stop_of(self._settings, self._began.epoch, position.epoch)
@@ -406,7 +406,7 @@ def cut_of(settings: Settings, world: int) -> Cut:
                 n for n in (settings.global_batch // world * world, -(-settings.global_batch // world) * world) if n
             ]
             raise ValueError(
-                f"wanted a global_size that {world} ranks can share, got {settings.global_batch}: "
+                f"expected a global_size that {world} ranks can share, got {settings.global_batch}: "
                 f"take {' or '.join(map(str, near))}"
             )
         batch = settings.global_batch // world

@@ -28,7 +28,7 @@ RUN_SAMPLES = 256  # samples that are read together when no batch was asked for
 def one_of(name: str, value: object, allowed: object) -> None:
     choices = get_args(allowed)
     if value not in choices:
-        raise ValueError(f"wanted {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"expected {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -41,7 +41,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
         number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
         bounds = (f" from {least} up" if least is not None else "") + (f" to {most:,}" if most is not None else "")
-        raise ValueError(f"wanted {name} to be a whole number{bounds}, got {value!r}")
+        raise ValueError(f"expected {name} to be a whole number{bounds}, got {value!r}")
     return number
 
 
@@ -72,17 +72,17 @@ class Function:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise TypeError(f"{self.kind}: wanted a function, got {self.function!r}")
+            raise TypeError(f"{self.kind}: expected a function, got {self.function!r}")
         one_of("where", self.where, Where)
         one_of("on_error", self.on_error, OnError)
         one_of("start", self.start, Literal["forkserver", "spawn"])
         whole("num_workers", self.workers, 0 if self.where == "inline" else 1)
         if not is_number(self.max_errors) or self.max_errors < 0:
             raise ValueError(
-                f"wanted max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
+                f"expected max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
             )
         if self.stall_s is not None and not (is_number(self.stall_s) and self.stall_s > 0):
-            raise ValueError(f"wanted a timeout of seconds above 0, or None to wait for ever, got {self.stall_s!r}")
+            raise ValueError(f"expected a timeout of seconds above 0, or None to wait for ever, got {self.stall_s!r}")
 
     @property
     def name(self) -> str:

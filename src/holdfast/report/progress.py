@@ -26,7 +26,7 @@ def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s
     if isinstance(batches, Dataset):
         batches = batches.iterate()
     if not isinstance(batches, Iteration):
-        raise TypeError(f"progress: wanted what ds.iterate() gives, or a dataset, got {type(batches).__name__}")
+        raise TypeError(f"progress: expected what ds.iterate() gives, or a dataset, got {type(batches).__name__}")
     return _shown(batches, sys.stderr if out is None else out, every_s)
 
 

@@ -21,7 +21,7 @@ def answer(request: Any, name: str, own: Collection[int]) -> dict[str, Any]:
     """`own` are the descriptors that answering takes: nobody asks about them. WireError: it cannot be answered."""
     asked = request.get("ask") if isinstance(request, dict) else None
     if not isinstance(asked, str) or asked not in _ANSWERS:
-        raise WireError(f"wanted an object with 'ask' of {', '.join(_ANSWERS)}")
+        raise WireError(f"expected an object with 'ask' of {', '.join(_ANSWERS)}")
     return {"pid": os.getpid(), "name": name, **_ANSWERS[asked](request, own)}
 
 
@@ -32,12 +32,12 @@ def _hello(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
 def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
     fds, most = request.get("fds"), request.get("most", MOST_GROUPS)
     if fds is not None and not (isinstance(fds, list) and all(type(fd) is int for fd in fds)):
-        raise WireError("wanted 'fds' to be a list of numbers")
+        raise WireError("expected 'fds' to be a list of numbers")
     if type(most) is not int or most < 1:
-        raise WireError("wanted 'most' to be a number of at least 1")
+        raise WireError("expected 'most' to be a number of at least 1")
     within_s = request.get("within_s", WITHIN_S)
     if type(within_s) not in (int, float) or not 0 < within_s <= MOST_WITHIN_S:
-        raise WireError(f"wanted 'within_s' between 0 and {MOST_WITHIN_S:g}")
+        raise WireError(f"expected 'within_s' between 0 and {MOST_WITHIN_S:g}")
     asked = [fd for fd in (open_fds() if fds is None else fds) if fd not in own and (fds is not None or fd > 2)]
     groups = owners_summary(asked, within_s=within_s)
     return {"groups": [asdict(group) for group in groups[: min(most, MOST_GROUPS)]]}

@@ -37,7 +37,7 @@ def ask(pid: int, request: dict[str, Any], *, within_s: float = WITHIN_S) -> dic
 
 def _must_be_own(connection: socket.socket) -> None:
     if peer_uid(connection) != os.getuid():
-        raise WireError("wanted a process of this user")
+        raise WireError("expected a process of this user")
 
 
 def ask_owners(pid: int, fds: Iterable[int] | None = None, *, within_s: float = WITHIN_S) -> list[OwnerGroup] | None:

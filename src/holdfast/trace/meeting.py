@@ -60,7 +60,7 @@ def make_private(folder: Path) -> None:
         pass
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"wanted {folder} to be a folder of user {os.getuid()}, got one of {found.st_uid}")
+        raise PermissionError(f"expected {folder} to be a folder of user {os.getuid()}, got one of {found.st_uid}")
     if found.st_mode & 0o077:
         os.chmod(folder, 0o700)
 

@@ -28,7 +28,7 @@ def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
     root, and then says so. InputError: the descriptor is not open.
     """
     if _target(fd) is None:
-        raise InputError(f"wanted an open descriptor of this process, got {fd}")
+        raise InputError(f"expected an open descriptor of this process, got {fd}")
     return find_paths([fd], within_s=within_s)
 
 
@@ -40,7 +40,7 @@ def owners_summary(
     Of more than `most` some are looked at, evenly spread, and the counts are estimates. Ones not open are left out.
     """
     if most < 1:
-        raise ValueError(f"wanted to look at one descriptor at least, got {most}")
+        raise ValueError(f"expected to look at one descriptor at least, got {most}")
     asked = sorted(set(fds)) if fds is not None else [fd for fd in open_fds() if fd > 2]
     asked = [fd for fd in asked if _target(fd) is not None]
     paths = find_paths(spread(asked, most), within_s=within_s)

@@ -42,7 +42,7 @@ _CHECK_EVERY = 4096
 
 
 class Walk:
-    """`owners` are the objects that own one of the wanted descriptors; `path_to` tells how one of them is held."""
+    """`owners` are the objects that own one of the expected descriptors; `path_to` tells how one of them is held."""
 
     def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
         self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id

@@ -28,11 +28,11 @@ def receive(connection: socket.socket, most_bytes: int, within_s: float) -> Any:
         parts.append(part)
         size += len(part)
         if size > most_bytes:
-            raise WireError(f"wanted at most {most_bytes:,} bytes, got more")
+            raise WireError(f"expected at most {most_bytes:,} bytes, got more")
     try:
         return json.loads(b"".join(parts))
     except (ValueError, RecursionError):
-        raise WireError("wanted one line of JSON") from None
+        raise WireError("expected one line of JSON") from None
 
 
 def send(connection: socket.socket, document: Any, within_s: float) -> None:

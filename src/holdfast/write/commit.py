@@ -69,7 +69,7 @@ class Commit:
                 raise WriteError(text) from error
             self._take_back()
             if error.errno in _NO_LINKS:
-                text = f"{self._parts}: wanted a filesystem with hard links: {error.strerror}"
+                text = f"{self._parts}: expected a filesystem with hard links: {error.strerror}"
                 raise WriteError(text) from error
             name = error.filename2 or error.filename
             where = "" if name is None else f": {name}"

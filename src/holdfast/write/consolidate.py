@@ -65,9 +65,9 @@ class Sources:
 
     def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
         if order not in ("exact", "any"):
-            raise ValueError(f'wanted order to be "exact" or "any", got {order!r}')
+            raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
         if not records:
-            raise InputError(f"{folder}: wanted committed parts, there are none")
+            raise InputError(f"{folder}: expected committed parts, there are none")
         self.folder, self.order = folder, order
         self.records = in_order(records)
         self.paths = [folder / "parts" / record.file for record in self.records]
@@ -84,7 +84,7 @@ class Sources:
             if record.format != first.format:
                 text = f"{record.file} is {record.format}, {first.file} is {first.format}"
                 raise SchemaError(
-                    f"{self.folder}: wanted parts of one format: {text}; `holdfast convert` makes them one"
+                    f"{self.folder}: expected parts of one format: {text}; `holdfast convert` makes them one"
                 )
         return first.format
 
@@ -106,7 +106,7 @@ class Sources:
             except OSError as error:
                 raise cannot_open(str(path), error, f"; it has {record.rows:,} rows") from error
             if size != record.bytes:
-                raise CorruptError(str(path), None, None, f"wanted {record.bytes:,} bytes, got {size:,}")
+                raise CorruptError(str(path), None, None, f"expected {record.bytes:,} bytes, got {size:,}")
 
     @property
     def runs(self) -> list[Stretch] | None:
@@ -125,7 +125,7 @@ def _difference(path: Path, schema: dict[str, Column]) -> str:
     if found is None:
         return "it was written with another schema"
     name, ours, theirs = found
-    return f"column {name!r} is {theirs} there, wanted {ours}"
+    return f"column {name!r} is {theirs} there, expected {ours}"
 
 
 def plan(sources: Sources) -> Consolidated:
@@ -156,7 +156,7 @@ def _check_name(target: Path, kind: str) -> None:
     for other, suffix in SUFFIXES.items():
         if other != kind and target.name.endswith(suffix):
             text = f"the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
-            raise WriteError(f"{target}: wanted a name for another kind of file, {text}")
+            raise WriteError(f"{target}: expected a name for another kind of file, {text}")
 
 
 class _Work:
@@ -282,7 +282,7 @@ class _Work:
             return list(range(len(self._sources.records)))
         numbers = [run.part for run in runs]
         if len(set(numbers)) != len(numbers):
-            text = 'wanted whole parts: rows of several producers lie in one TFRecord part; use order="any"'
+            text = 'expected whole parts: rows of several producers lie in one TFRecord part; use order="any"'
             raise WriteError(f"{self._sources.folder}: {text}")
         return numbers
 
@@ -307,7 +307,7 @@ def _same_file(one: str, other: Path) -> bool:
 def _check_file(path: Path, record: PartRecord) -> None:
     size, crc = _file_crc(path)
     if (size, crc) != (record.bytes, record.crc32c):
-        text = f"wanted {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
+        text = f"expected {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
         raise CorruptError(str(path), None, None, text)
 
 

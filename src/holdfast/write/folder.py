@@ -37,7 +37,7 @@ def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Col
     except MissingFileError:
         raise
     except NotADirectoryError:
-        raise WriteError(f"{folder}: wanted a folder, this or one above it is a file") from None
+        raise WriteError(f"{folder}: expected a folder, this or one above it is a file") from None
     except OSError as error:
         raise WriteError(f"cannot make or open {folder}: {error.strerror}: {error.filename}") from error
     there = read_schema(folder)
@@ -63,10 +63,10 @@ def check_same(place: str, schema: dict[str, Column] | None, there: dict[str, Co
 
 def _make(folder: Path, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        text = f"{folder}: wanted a folder made by hold.write, there is none; give a schema to make it"
+        text = f"{folder}: expected a folder made by hold.write, there is none; give a schema to make it"
         raise MissingFileError(text, str(folder))
     if os.path.lexists(folder) and not folder.is_dir():
-        raise WriteError(f"{folder}: wanted a folder, this is a file")
+        raise WriteError(f"{folder}: expected a folder, this is a file")
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     check_ours(str(folder), os.listdir(folder))
@@ -82,7 +82,7 @@ def check_ours(place: str, names: list[str]) -> None:
     strange = sorted(name for name in names if name not in _OURS)
     if strange:
         more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
-        text = f"wanted a new or empty folder, or one made by hold.write, got one with {strange[0]!r}{more}"
+        text = f"expected a new or empty folder, or one made by hold.write, got one with {strange[0]!r}{more}"
         raise WriteError(f"{place}: {text}")
 
 

@@ -24,24 +24,24 @@ def check_task(task: Any) -> str:
     """A task's name, which becomes a part of file names. None: the one of this process's rank, if it has one."""
     task = default_task() if task is None else task
     if task is None:
-        text = 'wanted task=, a name for this piece of work that a retry gives again, such as "rank3-epoch0"'
+        text = 'expected task=, a name for this piece of work that a retry gives again, such as "rank3-epoch0"'
         raise ValueError(f"{text}: no launcher says which rank this process is")
     name = str(task) if isinstance(task, int) and not isinstance(task, bool) else task
     if not isinstance(name, str) or not _TASK.fullmatch(name):
         wanted = "a task's name of up to 180 of A-Z a-z 0-9 _ . = + @ , - that begins with a letter, a digit or _"
-        raise ValueError(f"wanted {wanted}, got {task!r}")
+        raise ValueError(f"expected {wanted}, got {task!r}")
     return name
 
 
 def check_attempt(attempt: Any) -> int | None:
     if attempt is not None and (isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 0):
-        raise ValueError(f"wanted an attempt's number from 0 up, got {attempt!r}")
+        raise ValueError(f"expected an attempt's number from 0 up, got {attempt!r}")
     return attempt
 
 
 def check_format(kind: Any) -> Format:
     if kind not in SUFFIXES:
-        raise ValueError(f'wanted format to be "hdf5" or "tfrecord", got {kind!r}')
+        raise ValueError(f'expected format to be "hdf5" or "tfrecord", got {kind!r}')
     return kind  # type: ignore[no-any-return]
 
 

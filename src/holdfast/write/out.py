@@ -83,7 +83,7 @@ class Out:
         if chunk_rows is not None and (
             isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1
         ):
-            raise ValueError(f"wanted chunk_rows to be a number from 1 up, got {chunk_rows!r}")
+            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {chunk_rows!r}")
         if kind == "tfrecord" and (codec is not None or chunk_rows is not None):
             raise ValueError("chunk_rows and codec are for HDF5: a packed TFRecord could be read from its start only")
         if kind == "hdf5":
@@ -210,7 +210,7 @@ class Out:
         from .consolidate import Sources
 
         if not isinstance(self._place(), LocalPlace):
-            raise InputError(f"{self.folder}: wanted a folder on this machine; copy it here, then consolidate it")
+            raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
         return Sources(self.folder, self.schema, self.parts(), order)
 
     def __repr__(self) -> str:

@@ -78,7 +78,7 @@ class Part:
         with self._turn:
             self._check()
             if not isinstance(columns, Mapping):
-                raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
+                raise SchemaError(f"expected columns of samples by name, got {type(columns).__name__}")
             self._flush()
             try:
                 self._put(columns)

@@ -77,7 +77,7 @@ def parse_record(data: bytes, path: str) -> PartRecord:
             runs = content.pop("runs", None)
             runs = None if runs is None else [(whose, first, rows) for whose, first, rows in runs]
             return PartRecord(**content, chunks=chunks, runs=runs)
-        reason = "its checksum is wrong" if version == _VERSION else f"wanted version {_VERSION}, got {version!r}"
+        reason = "its checksum is wrong" if version == _VERSION else f"expected version {_VERSION}, got {version!r}"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"it cannot be understood: {error!r}"
     raise CorruptError(path, None, None, f"the part's record is damaged: {reason}")

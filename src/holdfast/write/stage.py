@@ -63,7 +63,7 @@ class _Numbers:
         try:
             return cast(array, self._dtype)
         except Misfit as error:
-            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
+            raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
     def _make(self) -> Any:
         """As many rows as come before it is full."""
@@ -74,11 +74,11 @@ class _Numbers:
         try:
             return as_array(value, self._dtype)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
+            raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
     def _refuse(self, array: Any) -> NoReturn:
         buffers_of({self._name: self._column}, {self._name: array[None]})  # says why
-        text = f"column {self._name!r}: wanted {self._column!r}, got {array.dtype} of the shape {array.shape}"
+        text = f"column {self._name!r}: expected {self._column!r}, got {array.dtype} of the shape {array.shape}"
         raise SchemaError(text)
 
     def take(self, rows: int) -> Any:
@@ -104,7 +104,7 @@ class _Texts:
         try:
             return value.encode() if isinstance(value, str) else row_of(self._name, self._column, value)[0].tobytes()
         except UnicodeEncodeError as error:
-            raise SchemaError(f"column {self._name!r}: wanted {self._column!r}, {error}") from None
+            raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
     def take(self, rows: int) -> Any:
         taken, self._rows = self._rows[:rows], []

@@ -86,7 +86,7 @@ def verify(
             progress(number + 1, len(records))
     for task, times in tasks.items():
         if times > 1:
-            report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, wanted it once"))
+            report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, expected it once"))
     _check_claims(place, set(names), tasks, gone, report)
     return report
 
@@ -144,7 +144,7 @@ def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]
     try:
         size = os.fstat(fd).st_size
         if size != record.bytes:
-            yield Problem(shown, f"wanted {record.bytes:,} bytes, got {size:,}")
+            yield Problem(shown, f"expected {record.bytes:,} bytes, got {size:,}")
         elif _crc(fd, 0, size) == record.crc32c:
             return
         damaged = list(_damaged_chunks(fd, shown, record))
@@ -188,7 +188,7 @@ def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Co
         yield Problem(shown, f"it cannot be opened: {str(error).replace(str(path), shown)}")
         return
     if rows != record.rows:
-        yield Problem(shown, f"wanted {record.rows:,} rows, got {rows:,}")
+        yield Problem(shown, f"expected {record.rows:,} rows, got {rows:,}")
 
 
 def _check_claims(place: Place, names: set[str], tasks: Counter[str], gone: Container[str], report: Report) -> None:

@@ -11,7 +11,7 @@ from .consolidate import Sources
 
 def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
     if sources.format != "hdf5":
-        raise SchemaError(f"{sources.folder}: wanted HDF5 parts for a view, these are {sources.format}")
+        raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
     if sources.narrower:
         path = sources.paths[sources.narrower[0]]
         text = "it is from before columns were added, and a view shows parts as they are"

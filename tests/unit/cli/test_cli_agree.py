@@ -23,7 +23,7 @@ COMMANDS: dict[str, list[str]] = {
     "convert": ["-o", "out.tar"],
 }
 MISSING = (3, "cannot open: No such file or directory")
-TWICE = (3, "wanted every file once, got it twice")
+TWICE = (3, "expected every file once, got it twice")
 NONE = (3, "there are none")
 
 NO_RUNS = {
@@ -51,7 +51,7 @@ TABLE: dict[str, tuple[list[str], tuple[int, str], dict[str, tuple[int, str]]]] 
     "an empty TFRecord": (
         ["empty.tfrecord"],
         (0, ""),
-        {"read": (3, "wanted samples, got none"), "convert": (2, "no records to take columns from; give a schema")},
+        {"read": (3, "expected samples, got none"), "convert": (2, "no records to take columns from; give a schema")},
     ),
     "an empty TFRecord among others": (["a.tfrecord", "empty.tfrecord"], (0, ""), {}),
     "TFRecords that are packed and not": (

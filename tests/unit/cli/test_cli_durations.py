@@ -17,11 +17,11 @@ def test_times(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "5 weeks", "-3s", "1e3", "s"])
 def test_what_is_no_time_says_what_was_wanted(text: str) -> None:
-    with pytest.raises(ValueError, match="wanted a time such as 30s, 5m or 1h, got "):
+    with pytest.raises(ValueError, match="expected a time such as 30s, 5m or 1h, got "):
         parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "366d"])
 def test_times_out_of_range(text: str) -> None:
-    with pytest.raises(ValueError, match="wanted a time above zero and of a year at most"):
+    with pytest.raises(ValueError, match="expected a time above zero and of a year at most"):
         parse_seconds(text)

@@ -49,7 +49,7 @@ def test_the_order_of_the_arguments_is_kept_and_no_file_comes_twice(folder: Path
     assert expand(["r.tfrec", "p-10*", "missing"]) == ["r.tfrec", "p-10.tfrecord", "missing"]
     os.symlink("r.tfrec", folder / "link")
     for again in ("r.tfrec", "./r.tfrec", "r.*", "link"):
-        with pytest.raises(InputError, match="wanted every file once, got it twice"):
+        with pytest.raises(InputError, match="expected every file once, got it twice"):
             expand(["r.tfrec", "p-10*", again])
 
 

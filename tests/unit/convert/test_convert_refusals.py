@@ -169,7 +169,7 @@ def test_nothing_to_take_columns_from(tmp_path: Path) -> None:
     refused(FormatError, "not a tf.train.Example", tmp_path / "b.tfrecord", tmp_path / "b.h5")
     refused(InputError, "No such file", tmp_path / "none.h5", tmp_path / "b.h5")
     (tmp_path / "x.jpg").write_bytes(b"x")
-    refused(InputError, "wanted TFRecord, HDF5 or tar", tmp_path / "x.jpg", tmp_path / "b.h5")
+    refused(InputError, "expected TFRecord, HDF5 or tar", tmp_path / "x.jpg", tmp_path / "b.h5")
     refused(InputError, "on this machine, got a URL", "s3://there/a.tfrecord", tmp_path / "b.h5")
 
 
@@ -348,18 +348,18 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("a.csv", {}, "wanted a name that ends in .tfrecord"),
-        (".h5", {}, "wanted a name that ends in"),
-        ("a.tar.gz", {}, "wanted a name that ends in"),
+        ("a.csv", {}, "expected a name that ends in .tfrecord"),
+        (".h5", {}, "expected a name that ends in"),
+        ("a.tar.gz", {}, "expected a name that ends in"),
         ("a.tar", {"codec": "gzip"}, "a codec is for HDF5"),
-        ("a.h5", {"codec": "bad"}, "wanted codec to be"),
+        ("a.h5", {"codec": "bad"}, "expected codec to be"),
         ("a.h5", {"compression": "gzip"}, "compression is for TFRecord"),
-        ("a.h5", {"compression": "bad"}, "wanted compression to be"),
-        ("a.h5", {"shards": 0}, "wanted from 1 to"),
-        ("a.h5", {"shards": 2.0}, "wanted from 1 to"),
-        ("a.h5", {"shards": "2"}, "wanted from 1 to"),
+        ("a.h5", {"compression": "bad"}, "expected compression to be"),
+        ("a.h5", {"shards": 0}, "expected from 1 to"),
+        ("a.h5", {"shards": 2.0}, "expected from 1 to"),
+        ("a.h5", {"shards": "2"}, "expected from 1 to"),
         ("a.h5", {"shards": 2, "shard_bytes": 9}, "say either how many shards or how large"),
-        ("a.h5", {"shard_bytes": "big"}, "wanted a size such as"),
+        ("a.h5", {"shard_bytes": "big"}, "expected a size such as"),
     ],
 )
 def test_what_makes_no_sense(tmp_path: Path, name: str, options: Any, said: str) -> None:

@@ -258,7 +258,7 @@ def test_another_file_is_not_rounded_to_the_first_ones_dtype(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        (hold.Array("uint8"), [1, 300], "wanted Array.* got 300, which uint8 cannot hold"),
+        (hold.Array("uint8"), [1, 300], "expected Array.* got 300, which uint8 cannot hold"),
         (hold.Array("uint8"), np.array([3, -1]), "got -1, which uint8 cannot hold"),
         (hold.Array("uint8"), [0.5], "got float64 values"),
         (hold.Array("bool"), [0, 2], "got 2, which bool cannot hold"),

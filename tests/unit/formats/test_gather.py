@@ -136,7 +136,7 @@ def test_numbers_may_come_in_any_whole_type() -> None:
 
 @pytest.mark.parametrize("row", [-1, 5, 10**12, -(2**63), 2**63 - 1])
 def test_a_row_that_is_not_there(row: int) -> None:
-    with pytest.raises(IndexError, match=f"wanted a row below 5 of slot 1, got {row}"):
+    with pytest.raises(IndexError, match=f"expected a row below 5 of slot 1, got {row}"):
         gather_rows([{"a": np.arange(9)}, {"a": np.arange(5)}], [0, 1], [8, row])
 
 
@@ -163,20 +163,20 @@ def test_a_slot_for_every_row() -> None:
 
 @pytest.mark.parametrize("slot", [-1, 1 << 24])
 def test_slots_are_small_numbers(slot: int) -> None:
-    with pytest.raises(ValueError, match="wanted a slot below 16777216"):
+    with pytest.raises(ValueError, match="expected a slot below 16777216"):
         RowPool().put(slot, {"a": np.arange(9)})
 
 
 @pytest.mark.parametrize(
     ("second", "text"),
     [
-        ({"a": np.zeros(3, np.int32)}, "column 'a': wanted int64 as in the batches before, got int32"),
-        ({"a": np.zeros((3, 2), np.int64)}, r"wanted int64 as in the batches before, got int64\(2\)"),
-        ({"a": join_bytes([b"x"])}, "wanted int64 as in the batches before, got bytes"),
+        ({"a": np.zeros(3, np.int32)}, "column 'a': expected int64 as in the batches before, got int32"),
+        ({"a": np.zeros((3, 2), np.int64)}, r"expected int64 as in the batches before, got int64\(2\)"),
+        ({"a": join_bytes([b"x"])}, "expected int64 as in the batches before, got bytes"),
         ({"a": RaggedColumn(np.zeros(0, np.int64), ends_of([0]))}, "got lists of int64"),
-        ({"b": np.zeros(3, np.int64)}, "wanted the columns of the batches before, a; got b"),
+        ({"b": np.zeros(3, np.int64)}, "expected the columns of the batches before, a; got b"),
         ({"a": np.zeros(3, np.int64), "b": np.zeros(3)}, "a; got a, b"),
-        ({"a": np.array([None])}, "column 'a': wanted an array of numbers, .* got object"),
+        ({"a": np.array([None])}, "column 'a': expected an array of numbers, .* got object"),
         ({"a": np.array(3)}, "got int64 of shape"),
         ({"a": [1, 2]}, "got list"),
         ({}, "a; got "),

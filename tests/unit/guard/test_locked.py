@@ -226,7 +226,7 @@ def test_places_where_no_lock_file_can_be(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="symbolic link"), locked(tmp_path / "c"):
         pass
     os.mkfifo(tmp_path / "d.lock")
-    with pytest.raises(WriteError, match="wanted a regular file"), locked(tmp_path / "d"):
+    with pytest.raises(WriteError, match="expected a regular file"), locked(tmp_path / "d"):
         pass
 
 

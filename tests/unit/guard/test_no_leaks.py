@@ -209,7 +209,7 @@ def test_kinds_and_max() -> None:
 
 
 def test_wrong_options() -> None:
-    with pytest.raises(ValueError, match=r"wanted kinds of .*shm_file.*, got 'pipes'"):
+    with pytest.raises(ValueError, match=r"expected kinds of .*shm_file.*, got 'pipes'"):
         no_leaks(kinds=["pipes"])
     with pytest.raises(ValueError, match="got -1 and 1.0"):
         no_leaks(max=-1)

@@ -99,12 +99,12 @@ def test_missing_floats_are_nan_and_large_ones_inf(tmp_path: Path) -> None:
     ("values", "said"),
     [
         ({"loss/x": 1.0}, "column 'loss/x' would lie inside of column 'loss'"),
-        ({"\udc80": 1.0}, "wanted a name that UTF-8 can hold"),
-        ({"loss": "x"}, "column 'loss': wanted Float32\\(\\), got 'x'"),
-        ({"loss": [1.0, 2.0]}, "column 'loss': wanted Float32\\(\\), got float64 of the shape \\(2,\\)"),
-        ({"loss": object()}, "column 'loss': wanted a number, an array of numbers, bytes or str, got object"),
-        ({"n": [1.5]}, "column 'n': wanted Int64\\(\\), got float64 of the shape \\(1,\\)"),
-        ({"n": np.uint64(1 << 63)}, "column 'n': wanted Int64\\(\\), got 9223372036854775808"),
+        ({"\udc80": 1.0}, "expected a name that UTF-8 can hold"),
+        ({"loss": "x"}, "column 'loss': expected Float32\\(\\), got 'x'"),
+        ({"loss": [1.0, 2.0]}, "column 'loss': expected Float32\\(\\), got float64 of the shape \\(2,\\)"),
+        ({"loss": object()}, "column 'loss': expected a number, an array of numbers, bytes or str, got object"),
+        ({"n": [1.5]}, "column 'n': expected Int64\\(\\), got float64 of the shape \\(1,\\)"),
+        ({"n": np.uint64(1 << 63)}, "column 'n': expected Int64\\(\\), got 9223372036854775808"),
         ({"step": 1}, "column 'step': every log has one of this name already"),
     ],
 )
@@ -121,10 +121,10 @@ def test_what_does_not_fit_is_refused_and_the_next_may_fit(tmp_path: Path, value
     ("values", "said"),
     [
         ({"worker": 1}, "column 'worker': every log has one of this name already"),
-        ({"x": object()}, "column 'x': wanted a number"),
+        ({"x": object()}, "column 'x': expected a number"),
         ({"x": np.zeros((0, 2))}, "column 'x': a shape is made of whole numbers from 1 up, got 0"),
         ({"x": [[1], [2, 3]]}, "column 'x': no array can be made of this list"),
-        ({"x": 1j}, "column 'x': wanted a number, an array of numbers, bytes or str, got complex"),
+        ({"x": 1j}, "column 'x': expected a number, an array of numbers, bytes or str, got complex"),
     ],
 )
 def test_a_first_row_that_makes_no_sense(tmp_path: Path, values: Any, said: str) -> None:
@@ -141,7 +141,7 @@ def test_another_worker_may_log_less_but_nothing_that_contradicts(tmp_path: Path
     with log(tmp_path, rank=0) as book:
         book(0, loss=0.5, acc=0.1)
     with log(tmp_path, rank=1) as book:
-        with pytest.raises(SchemaError, match="column 'acc': wanted Float32\\(\\), got int64 of the shape \\(2,\\)"):
+        with pytest.raises(SchemaError, match="column 'acc': expected Float32\\(\\), got int64 of the shape \\(2,\\)"):
             book(0, loss=1.0, acc=[1, 2])
         book(0, acc=1, loss=2)  # in another order, and whole numbers for floats
         book(1, loss=3)
@@ -168,7 +168,7 @@ def test_a_given_schema_of_other_dtypes(tmp_path: Path) -> None:
     with log(tmp_path, rank=0, schema=schema) as book:
         book(1, loss=0.1, map=[0, 255], grad=[1, 2])
         book(2, map=np.array([1, 2], np.uint8))
-        with pytest.raises(SchemaError, match="column 'map': wanted Array.* got 256, which uint8 cannot hold"):
+        with pytest.raises(SchemaError, match="column 'map': expected Array.* got 256, which uint8 cannot hold"):
             book(3, map=[0, 256])
     [batch] = hold.read(tmp_path).batch(4)
     assert {name: batch[name].dtype.name for name in schema} == {name: column.dtype for name, column in schema.items()}
@@ -179,7 +179,7 @@ def test_a_given_schema_of_other_dtypes(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_data_is_no_log(tmp_path: Path) -> None:
     hold.write(tmp_path / "run.hold", {"x": hold.Int64()})
-    with pytest.raises(SchemaError, match="wanted a log, got a folder of other data, column 'step' is missing"):
+    with pytest.raises(SchemaError, match="expected a log, got a folder of other data, column 'step' is missing"):
         log(tmp_path)
 
 
@@ -386,20 +386,20 @@ def test_two_processes_must_not_be_one_worker(tmp_path: Path) -> None:
 
 def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for given, said in [
-        ({}, "wanted a logdir, or server="),
+        ({}, "expected a logdir, or server="),
         ({"logdir": tmp_path, "server": "unix:x"}, "and not both"),
-        ({"logdir": tmp_path, "replay": "no"}, "wanted replay"),
+        ({"logdir": tmp_path, "replay": "no"}, "expected replay"),
         ({"logdir": tmp_path, "on_error": "no"}, "on_error"),
-        ({"logdir": tmp_path, "every_rows": 0}, "wanted every_rows"),
+        ({"logdir": tmp_path, "every_rows": 0}, "expected every_rows"),
         ({"logdir": tmp_path, "every_s": -1}, "every_s"),
-        ({"logdir": tmp_path, "rank": -1}, "wanted rank"),
+        ({"logdir": tmp_path, "rank": -1}, "expected rank"),
         ({"logdir": tmp_path, "name": "a/b"}, "name"),
-        ({"logdir": tmp_path, "format": "csv"}, "wanted format"),
+        ({"logdir": tmp_path, "format": "csv"}, "expected format"),
         ({"logdir": tmp_path, "steps": range(3)}, "steps= is for a central writer"),
         ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
         ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
-        ({"server": "unix:x", "steps": [1]}, "wanted steps to be a range"),
+        ({"server": "unix:x", "steps": [1]}, "expected steps to be a range"),
     ]:
         with pytest.raises(ValueError, match=said):
             log(**given)  # type: ignore[arg-type]

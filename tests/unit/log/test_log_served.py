@@ -85,11 +85,11 @@ def test_what_a_central_writer_refuses(folder: Path, address: str) -> None:
     with log(server=address, rank=0) as book:
         with pytest.raises(SchemaError, match="column 'los' is not one of those there"):
             book(0, los=1, tags="")
-        with pytest.raises(SchemaError, match="wanted step 0 next, got 1: a central writer counts a worker's rows"):
+        with pytest.raises(SchemaError, match="expected step 0 next, got 1: a central writer counts a worker's rows"):
             book(1, loss=1, tags="")
         for step in range(3):
             book(step, loss=1, tags="")
-        with pytest.raises(SchemaError, match="wanted step 3 next, got 5"):
+        with pytest.raises(SchemaError, match="expected step 3 next, got 5"):
             book(5, loss=1, tags="")
     with pytest.raises(InputError, match="the writer has 3 rows of worker 0, steps= has 2"):
         log(server=address, rank=0, steps=range(2))
@@ -101,7 +101,7 @@ def test_what_a_central_writer_refuses(folder: Path, address: str) -> None:
 
 def test_a_writer_of_other_data_is_no_log(tmp_path: Path) -> None:
     with hold.write(tmp_path / "x", {"x": hold.Int64()}).server() as server:
-        with pytest.raises(SchemaError, match="wanted a log, got a folder of other data, column 'step' is missing"):
+        with pytest.raises(SchemaError, match="expected a log, got a folder of other data, column 'step' is missing"):
             log(server=server.address, rank=0)
 
 
@@ -197,9 +197,9 @@ def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(folder: Path
             for step in range(3, 6):
                 book(step, loss="x", new=1)
         assert [str(one.message).partition("out: ")[2].partition(" (")[0] for one in caught] == [
-            "column 'loss': wanted Float32(), got 'x'",
+            "column 'loss': expected Float32(), got 'x'",
             "column 'new' is not one of those there",
-            "column 'tags': wanted Bytes(), got nothing, and it cannot be left out without a default",
+            "column 'tags': expected Bytes(), got nothing, and it cannot be left out without a default",
         ]
         book(6, loss=6, tags="")
         book.close()

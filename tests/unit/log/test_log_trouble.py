@@ -90,10 +90,10 @@ def test_it_may_be_a_warning(tmp_path: Path, fails: list[Exception], monkeypatch
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "logs").write_text("a file")
     with log(tmp_path / "logs") as book:
-        with pytest.raises(WriteError, match="wanted a folder, this or one above it is a file"):
+        with pytest.raises(WriteError, match="expected a folder, this or one above it is a file"):
             book(0, x=1)
     with log(tmp_path / "logs", on_error="warn", every_s=3600) as book:
-        with pytest.warns(RuntimeWarning, match="cannot be written now: .* wanted a folder"):
+        with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a folder"):
             book(0, x=1)
         (tmp_path / "logs").unlink()
         book(1, x=1)  # it is not tried again at every row
@@ -171,7 +171,7 @@ def test_an_earlier_try_that_came_through_late(tmp_path: Path, monkeypatch: pyte
 def test_a_step_that_is_no_int64_does_not_cost_the_others(tmp_path: Path) -> None:
     with log(tmp_path) as book:
         book(0, x=1)
-        with pytest.raises(SchemaError, match="column 'step': wanted Int64"):
+        with pytest.raises(SchemaError, match="column 'step': expected Int64"):
             book(1 << 63, x=1)
         book(1, x=1)
     assert [one[0] for one in rows(tmp_path / "run.hold", "step")] == [0, 1]
@@ -190,7 +190,7 @@ def test_rows_that_fit_one_by_one_fit_together(tmp_path: Path) -> None:
 
 
 def test_no_name_is_not_the_root_folder() -> None:
-    with pytest.raises(ValueError, match="wanted the name of a folder as logdir, got an empty one"):
+    with pytest.raises(ValueError, match="expected the name of a folder as logdir, got an empty one"):
         log("")
 
 
@@ -292,7 +292,7 @@ def test_no_trouble_of_a_disk_raises_or_loses_a_row(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     hold.write(tmp_path / "run.hold", {"x": hold.Int64()})  # a folder of other data
     grad = np.zeros(2)
-    with pytest.warns(RuntimeWarning, match="cannot be written now: .*wanted a log, got a folder of other data"):
+    with pytest.warns(RuntimeWarning, match="cannot be written now: .*expected a log, got a folder of other data"):
         book = log(tmp_path, on_error="warn", every_s=3600)
     with book:
         for step in range(3):

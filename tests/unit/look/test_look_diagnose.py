@@ -249,7 +249,7 @@ def test_a_time_to_watch_must_be_one() -> None:
 
 @pytest.mark.parametrize("for_s", [-1.0, float("nan"), float("inf")])
 def test_nonsense_is_not_taken_for_one_look(for_s: float) -> None:
-    with pytest.raises(ValueError, match="wanted a time to watch, or 0 for one look, got"):
+    with pytest.raises(ValueError, match="expected a time to watch, or 0 for one look, got"):
         diagnose(for_s=for_s)
 
 

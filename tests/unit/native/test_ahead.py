@@ -15,7 +15,7 @@ import pytest
 
 from holdfast._native.ahead import compiled
 
-pytestmark = pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not wanted")
+pytestmark = pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not expected")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_wrong_places_are_refused(data: tuple[int, bytes]) -> None:
     fd, _ = data
     reader = compiled.Reader()
     for start, size in ((0, 11), (-1, 5), (5, -1), (11, 0), (1 << 62, 1 << 62)):
-        with pytest.raises(ValueError, match="wanted a place in 10 bytes"):
+        with pytest.raises(ValueError, match="expected a place in 10 bytes"):
             reader.begin(fd, 0, bytearray(10), start, size)
     with pytest.raises(TypeError, match="read-write"):
         reader.begin(fd, 0, b"not to be written", 0, 5)

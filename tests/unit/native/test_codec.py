@@ -145,7 +145,7 @@ def test_ranges_out_of_bounds(codec_impl: Any, start: int, stop: int) -> None:
         lambda: decoder.feed(data, start, stop, True, 1, 0, 0),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=f"wanted a range within 0 and 5, got {start} to {stop}"):
+        with pytest.raises(ValueError, match=f"expected a range within 0 and 5, got {start} to {stop}"):
             call()
 
 

@@ -281,7 +281,7 @@ def test_refuses_what_is_no_column(codec_impl: Any) -> None:
         refuses(codec_impl, FIELDS[0], column, TypeError)
     refuses(codec_impl, (b"a", INT64, RAGGED, 1, None), good, TypeError)
     for columns in ([], [good, good]):
-        with pytest.raises(ValueError, match=f"wanted 1 columns, got {len(columns)}"):
+        with pytest.raises(ValueError, match=f"expected 1 columns, got {len(columns)}"):
             codec_impl.Encoder([FIELDS[0]]).encode(columns, 2, 0, False, 1)
 
 

@@ -47,7 +47,7 @@ def test_no_rows(codec_impl: Any) -> None:
     taken = gatherer.take(ints(), ints())
     assert [bytes(buffer) for buffer in taken] == [b"", bytes(8), b"", bytes(8), b""]
     gatherer.put(0, 0, [b"", b"", b"", b"", b""])
-    with pytest.raises(IndexError, match="wanted a row below 0 of slot 0, got 0"):
+    with pytest.raises(IndexError, match="expected a row below 0 of slot 0, got 0"):
         gatherer.take(ints(0), ints(0))
 
 
@@ -93,7 +93,7 @@ def test_arrays_of_other_rows(codec_impl: Any, layouts: Any, rows: int, buffers:
 def test_what_is_no_batch(codec_impl: Any) -> None:
     gatherer = codec_impl.Gatherer([((1,), 1)])
     for buffers in ([], [ints(0)], [ints(0), b"", b""]):
-        with pytest.raises(ValueError, match="wanted a buffer for every array of every column"):
+        with pytest.raises(ValueError, match="expected a buffer for every array of every column"):
             gatherer.put(0, 0, buffers)
     with pytest.raises(ValueError):
         gatherer.put(0, 1, [bytes(17), b""])
@@ -104,7 +104,7 @@ def test_what_is_no_batch(codec_impl: Any) -> None:
     with pytest.raises(IndexError, match="slot 0 holds nothing"):
         gatherer.take(ints(0), ints(0))
     for layout in (((0,), 1), ((1,), -1), ((-3,), 1)):
-        with pytest.raises(ValueError, match="wanted counts from 1 up and a width from 0 up"):
+        with pytest.raises(ValueError, match="expected counts from 1 up and a width from 0 up"):
             codec_impl.Gatherer([layout])
     gatherer.drop(3)
     gatherer.drop(-1)

@@ -23,7 +23,7 @@ from holdfast.proc.netlink import UnixRow
 from holdfast.proc.pipes import PipeEnd
 from holdfast.proc.poll import Answer
 
-pytestmark = pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not wanted")
+pytestmark = pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not expected")
 
 ME = os.getpid()
 TARGETS = [

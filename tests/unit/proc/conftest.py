@@ -13,4 +13,4 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "python":
         use_python(monkeypatch)
     elif not compiled:
-        pytest.skip("the compiled module was not built, or not wanted")
+        pytest.skip("the compiled module was not built, or not expected")

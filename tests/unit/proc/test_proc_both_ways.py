@@ -46,7 +46,7 @@ def _told(seen: Snapshot) -> list[Any]:
     ]
 
 
-@pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not wanted")
+@pytest.mark.skipif(not compiled, reason="the compiled module was not built, or not expected")
 def test_both_ways_tell_the_same_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", TREE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as tree:

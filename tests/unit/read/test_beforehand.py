@@ -1,4 +1,4 @@
-"""Blocks that are read before they are wanted: the same rows, within the same bounds, and nothing left."""
+"""Blocks that are read before they are expected: the same rows, within the same bounds, and nothing left."""
 
 from __future__ import annotations
 

@@ -260,9 +260,9 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ([1, None], "column 'a', sample 1 of the batch: wanted numbers, an array, bytes or a list of these, got None"),
+        ([1, None], "sample 1 of the batch: expected numbers, an array, bytes or a list of these, got None"),
         ([1, {"b": 1}], "sample 1 of the batch: .* got dict"),
-        ([np.array([None])], "wanted numbers, got arrays of Python objects"),
+        ([np.array([None])], "expected numbers, got arrays of Python objects"),
         ([[1, 2], [None, 2]], "sample 1 of the batch"),
         ([[[1], [1, 2]]], "sample 0 of the batch"),
         (

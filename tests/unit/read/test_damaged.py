@@ -256,7 +256,7 @@ def test_hdf5_and_tar_shards_that_do_not_open_are_left_out(tmp_path: Path, make:
 
 def test_when_nothing_is_left_the_error_says_why(shards: list[Path]) -> None:
     not_a_tfrecord(shards)
-    with pytest.raises(InputError, match="wanted samples, got none in all 1 shards: .*unreadable: not a TFRecord"):
+    with pytest.raises(InputError, match="expected samples, got none in all 1 shards: .*unreadable: not a TFRecord"):
         list(hold.read(shards[1], SCHEMA, on_corrupt="skip").batch(2))
 
 
@@ -372,5 +372,5 @@ def test_a_shard_damaged_after_the_plan_is_refused(shards: list[Path]) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="wanted on_corrupt to be one of 'raise', 'skip', 'salvage', got 'ignore'"):
+    with pytest.raises(ValueError, match="expected on_corrupt to be one of 'raise', 'skip', 'salvage', got 'ignore'"):
         hold.read("x", on_corrupt="ignore")  # type: ignore[arg-type]

@@ -708,7 +708,7 @@ def test_samples_are_prefetched_too(shards: Path) -> None:
         (lambda ds: ds.shard((2, 2)), "got 2 of 2"),
         (lambda ds: ds.shard("all"), "got 'all'"),
         (lambda ds: ds.shard(remainder="odd"), "got 'odd'"),
-        (lambda ds: ds.map(3), "wanted a function, got 3"),
+        (lambda ds: ds.map(3), "expected a function, got 3"),
         (lambda ds: ds.map(len, where="cloud"), "got 'cloud'"),
         (lambda ds: ds.map(len, -1), "got -1"),
         (lambda ds: ds.map(len, on_error="ignore"), "got 'ignore'"),

@@ -266,7 +266,7 @@ def test_gives_back_what_it_can_do_without(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "many", 1.5])
 def test_a_budget_is_a_number_or_auto(wrong: int) -> None:
-    with pytest.raises(ValueError, match='wanted "auto" or at least one open file'):
+    with pytest.raises(ValueError, match='expected "auto" or at least one open file'):
         HandlePool(OpenFile, wrong)
 
 

@@ -103,7 +103,7 @@ def test_one_that_does_not_fit(memory: fsspec.AbstractFileSystem, tmp_path: Path
 
 @pytest.mark.parametrize("most", [0, -1, True, 1.5, "20GB"])
 def test_a_bound_that_is_none(most: Any) -> None:
-    with pytest.raises(ValueError, match="wanted a cache of at least one byte, got"):
+    with pytest.raises(ValueError, match="expected a cache of at least one byte, got"):
         RemoteCache(most_bytes=most)
 
 
@@ -115,7 +115,7 @@ def test_nothing_there(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> Non
     cache = RemoteCache(tmp_path)
     with pytest.raises(InputError, match=r"^memory:///none\.tar: the store has no such file$"):
         cache.fetch("memory:///none.tar")
-    with pytest.raises(InputError, match=r"^memory:///folder: wanted a file, this is a folder$"):
+    with pytest.raises(InputError, match=r"^memory:///folder: expected a file, this is a folder$"):
         cache.fetch("memory:///folder")
 
 
@@ -191,7 +191,7 @@ def test_what_will_never_pass_is_not_tried_again(unreliable: type[Unreliable], t
 
 def test_a_copy_cut_short_is_no_copy(unreliable: type[Unreliable], tmp_path: Path) -> None:
     unreliable.cut_at = 3
-    with pytest.raises(InputError, match=r"wanted 7 bytes, got 3"):
+    with pytest.raises(InputError, match=r"expected 7 bytes, got 3"):
         RemoteCache(tmp_path).fetch("unreliable:///a.tar")
     assert names(tmp_path) == []
 

@@ -36,7 +36,7 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "wanted"),
     [
         ("a", ["a"]),
         ("{a,b}", ["a", "b"]),
@@ -136,7 +136,7 @@ def test_a_run_means_its_committed_parts(tmp_path: Path) -> None:
     assert paths(tmp_path) == expected + other
     os.unlink(run / "parts/a.1.json")
     os.unlink(run / "parts/b.1.h5.json")
-    with pytest.raises(InputError, match="run.hold: wanted committed parts, this run has none yet"):
+    with pytest.raises(InputError, match="run.hold: expected committed parts, this run has none yet"):
         find_sources(run)
 
 
@@ -164,13 +164,13 @@ def test_relative_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("what", [None, b"a.tfrecord", 3, 0.5, {"a": 1}, [None], [b"x"], [["a"]], object()])
 def test_what_is_no_path(what: object) -> None:
-    with pytest.raises(TypeError, match="wanted a path, a glob, a folder, a URL or a list of them, got "):
+    with pytest.raises(TypeError, match="expected a path, a glob, a folder, a URL or a list of them, got "):
         find_sources(what)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", [[], (), "", [""], "a\0b", iter(())])
 def test_what_is_no_name(what: object) -> None:
-    with pytest.raises(InputError, match="wanted a path, a glob"):
+    with pytest.raises(InputError, match="expected a path, a glob"):
         find_sources(what)  # type: ignore[arg-type]
 
 
@@ -192,16 +192,16 @@ def test_the_nearest_folder_and_name_are_told(tmp_path: Path) -> None:
 
 def test_a_folder_with_nothing(tmp_path: Path) -> None:
     touch(tmp_path, "a.json", ".hidden")
-    with pytest.raises(InputError, match="wanted a folder with shards or files in it, there are none"):
+    with pytest.raises(InputError, match="expected a folder with shards or files in it, there are none"):
         find_sources(tmp_path)
 
 
 def test_what_is_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.tfrecord")
     (tmp_path / "link.tfrecord").symlink_to("nowhere")
-    with pytest.raises(InputError, match=r"fifo\.tfrecord: wanted a file, this is a FIFO"):
+    with pytest.raises(InputError, match=r"fifo\.tfrecord: expected a file, this is a FIFO"):
         find_sources(tmp_path / "fifo.tfrecord")
-    with pytest.raises(InputError, match=r"fifo\.tfrecord: wanted a file"):
+    with pytest.raises(InputError, match=r"fifo\.tfrecord: expected a file"):
         find_sources(tmp_path / "f*")
     with pytest.raises(InputError, match=r"link\.tfrecord: cannot open: a broken link to nowhere"):
         find_sources(tmp_path / "link.tfrecord")
@@ -242,11 +242,11 @@ def test_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_file_given_twice(tmp_path: Path) -> None:
     a, b = touch(tmp_path, "a.tfrecord", "b.tfrecord")
-    with pytest.raises(InputError, match=r"a\.tfrecord: wanted every file once, got it twice$"):
+    with pytest.raises(InputError, match=r"a\.tfrecord: expected every file once, got it twice$"):
         find_sources([a, b, a])
     (tmp_path / "link.tfrecord").symlink_to(a)
     with pytest.raises(
-        InputError, match=r"link\.tfrecord: wanted every file once, got it twice: also as .*a\.tfrecord"
+        InputError, match=r"link\.tfrecord: expected every file once, got it twice: also as .*a\.tfrecord"
     ):
         find_sources(tmp_path)
 
@@ -277,7 +277,7 @@ def test_urls_that_lead_nowhere(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe("/images/a.jpg", b"x")
     with pytest.raises(InputError, match=r"memory:///none: the store has no such file"):
         find_sources("memory:///none")
-    with pytest.raises(InputError, match=r"memory:///none/\*: wanted shards, nothing matches"):
+    with pytest.raises(InputError, match=r"memory:///none/\*: expected shards, nothing matches"):
         find_sources("memory:///none/*")
     with pytest.raises(InputError, match=r"single samples such as /images/a\.jpg: pack them"):
         find_sources("memory:///images")

@@ -263,7 +263,7 @@ def test_nobody() -> None:
 
 
 def test_not_open() -> None:
-    with pytest.raises(InputError, match="wanted an open descriptor of this process, got 99999"):
+    with pytest.raises(InputError, match="expected an open descriptor of this process, got 99999"):
         owners(99_999)
 
 

@@ -216,10 +216,10 @@ def test_killed_it_goes_on(tmp_path: Path, where: str) -> None:
 
 def test_refused(tmp_path: Path) -> None:
     out = write(tmp_path / "run", SCHEMA)
-    with pytest.raises(InputError, match="wanted committed parts, there are none"):
+    with pytest.raises(InputError, match="expected committed parts, there are none"):
         out.consolidate(tmp_path / "train.h5")
     fill(out)
-    with pytest.raises(ValueError, match="wanted order"):
+    with pytest.raises(ValueError, match="expected order"):
         out.consolidate(tmp_path / "train.h5", order="random")  # type: ignore[arg-type]
     with pytest.raises(WriteError, match=r"name it train\.h5"):
         out.consolidate(tmp_path / "train.tfrecord")
@@ -237,7 +237,7 @@ def test_another_schema_is_named_with_part_and_field(tmp_path: Path) -> None:
         part.extend(columns(0, 2) | {"emb": np.zeros((2, 4))})
     for name in os.listdir(other.folder / "parts"):
         os.link(other.folder / "parts" / name, out.folder / "parts" / name)
-    with pytest.raises(SchemaError, match=r"alien\.0\.h5: column 'emb' is Float32\(4\) there, wanted Float32\(3\)"):
+    with pytest.raises(SchemaError, match=r"alien\.0\.h5: column 'emb' is Float32\(4\) there, expected Float32\(3\)"):
         out.consolidate(tmp_path / "train.h5")
 
 
@@ -254,7 +254,7 @@ def test_damaged_missing_and_cut_parts(tmp_path: Path, kind: Any) -> None:
     with pytest.raises(CorruptError, match=r"rank2\.0\."):
         out.consolidate(target)
     path.write_bytes(data[:-1])
-    with pytest.raises(CorruptError, match="wanted .* bytes, got"):
+    with pytest.raises(CorruptError, match="expected .* bytes, got"):
         out.consolidate(target)
     path.unlink()
     with pytest.raises(InputError, match="cannot open: No such file or directory; it has 20 rows"):

@@ -52,18 +52,18 @@ def test_another_schema_is_refused_with_both_sides(tmp_path: Path, other: dict[s
 
 def test_what_is_no_such_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(WriteError, match="file: wanted a folder, this is a file"):
+    with pytest.raises(WriteError, match="file: expected a folder, this is a file"):
         write(tmp_path / "file", SCHEMA)
-    with pytest.raises(WriteError, match="wanted a folder, this or one above it is a file"):
+    with pytest.raises(WriteError, match="expected a folder, this or one above it is a file"):
         write(tmp_path / "file" / "run", SCHEMA)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"x")
-    with pytest.raises(WriteError, match="wanted a new or empty folder.* got one with 'cat.jpg'"):
+    with pytest.raises(WriteError, match="expected a new or empty folder.* got one with 'cat.jpg'"):
         write(tmp_path / "photos", SCHEMA)
     assert os.listdir(tmp_path / "photos") == ["cat.jpg"]
     with pytest.raises(InputError, match="there is none; give a schema to make it"):
         write(tmp_path / "none")
-    with pytest.raises(WriteError, match=r"wanted a store that creates a file only if .* got ftp://"):
+    with pytest.raises(WriteError, match=r"expected a store that creates a file only if .* got ftp://"):
         write("ftp://nowhere/run", SCHEMA)
 
 

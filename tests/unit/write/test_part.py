@@ -117,7 +117,7 @@ def test_columns_are_found_without_the_files_own_word(out: Out, tmp_path: Path) 
     with open_shard(path) as shard:
         assert shard.schema == SCHEMA
         assert as_lists(shard.read(0, 5)) == {name: batch(0, 5)[name] for name in sorted(SCHEMA)}
-        with pytest.raises(hold.errors.DecodeError, match=r"'text' holds Bytes\(\), wanted Int64\(\)"):
+        with pytest.raises(hold.errors.DecodeError, match=r"'text' holds Bytes\(\), expected Int64\(\)"):
             shard.read(0, 5, {"text": hold.Int64()})
 
 
@@ -179,7 +179,7 @@ def test_threads_share_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"label": 1.5}, "column 'label': wanted Int64"),
+        ({"label": 1.5}, "column 'label': expected Int64"),
         ({"label": 2**64 - 1}, "column 'label'"),
         ({"label": 2**70}, "column 'label'"),
         ({"label": []}, "column 'label'"),
@@ -212,7 +212,7 @@ def test_columns_of_unequal_length_and_no_columns(out: Out) -> None:
             part.extend({**batch(0, 3), "label": [1, 2]})
         with pytest.raises(SchemaError, match=r"missing \['boxes'"):
             part.extend({"label": [1]})
-        with pytest.raises(SchemaError, match="wanted columns of samples by name, got list"):
+        with pytest.raises(SchemaError, match="expected columns of samples by name, got list"):
             part.extend([1])  # type: ignore[arg-type]
 
 
@@ -350,17 +350,17 @@ def test_the_living_are_not_swept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "wanted task=, a name"),
-        ({"task": "a/b"}, "wanted a task's name"),
-        ({"task": ".hidden"}, "wanted a task's name"),
-        ({"task": ""}, "wanted a task's name"),
-        ({"task": True}, "wanted a task's name"),
-        ({"task": "t", "format": "csv"}, "wanted format to be"),
-        ({"task": "t", "attempt": -1}, "wanted an attempt's number"),
-        ({"task": "t", "chunk_rows": 0}, "wanted chunk_rows"),
-        ({"task": "t", "codec": "zip"}, "wanted codec"),
-        ({"task": "t", "codec": ("gzip", 10)}, "wanted codec"),
-        ({"task": "t", "codec": ("lzf", 1)}, "wanted codec"),
+        ({}, "expected task=, a name"),
+        ({"task": "a/b"}, "expected a task's name"),
+        ({"task": ".hidden"}, "expected a task's name"),
+        ({"task": ""}, "expected a task's name"),
+        ({"task": True}, "expected a task's name"),
+        ({"task": "t", "format": "csv"}, "expected format to be"),
+        ({"task": "t", "attempt": -1}, "expected an attempt's number"),
+        ({"task": "t", "chunk_rows": 0}, "expected chunk_rows"),
+        ({"task": "t", "codec": "zip"}, "expected codec"),
+        ({"task": "t", "codec": ("gzip", 10)}, "expected codec"),
+        ({"task": "t", "codec": ("lzf", 1)}, "expected codec"),
         ({"task": "t", "format": "tfrecord", "codec": "gzip"}, "are for HDF5"),
     ],
 )

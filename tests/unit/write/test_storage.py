@@ -101,15 +101,15 @@ def test_the_folder_keeps_it_and_it_makes_no_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: hold.Int64(codec="zip"), "wanted codec to be"),
-        (lambda: hold.Int64(codec=("zstd", 23)), "wanted codec to be"),
-        (lambda: hold.Int64(codec=("lzf", 1)), "wanted codec to be"),
-        (lambda: hold.Int64(codec=3), "wanted codec to be"),
-        (lambda: hold.Int64(chunk_rows=0), "wanted chunk_rows to be a number from 1 up, got 0"),
+        (lambda: hold.Int64(codec="zip"), "expected codec to be"),
+        (lambda: hold.Int64(codec=("zstd", 23)), "expected codec to be"),
+        (lambda: hold.Int64(codec=("lzf", 1)), "expected codec to be"),
+        (lambda: hold.Int64(codec=3), "expected codec to be"),
+        (lambda: hold.Int64(chunk_rows=0), "expected chunk_rows to be a number from 1 up, got 0"),
         (lambda: hold.Ragged(hold.Int64(codec="gzip")), "go to the outermost Ragged"),
         (
             lambda: write("never", {"a": hold.Int64(chunk_rows=4), "b": hold.Int64(chunk_rows=8)}),
-            r"columns 'a' and 'b': wanted one chunk_rows .* got 4 and 8",
+            r"columns 'a' and 'b': expected one chunk_rows .* got 4 and 8",
         ),
     ],
 )
@@ -189,5 +189,5 @@ def test_the_launchers_rank_is_the_task(tmp_path: Path, monkeypatch: pytest.Monk
         out.part()
     for name in ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
         monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match="wanted task=, a name .* no launcher says which rank this process is"):
+    with pytest.raises(ValueError, match="expected task=, a name .* no launcher says which rank this process is"):
         out.part()

@@ -68,10 +68,10 @@ def test_what_is_missing_cut_or_doubled_is_said(tmp_path: Path) -> None:
     shutil.copy(parts / "t3.0.json", parts / "t3.1.json")
     said = str(out.verify())
     assert "t0.0.h5: it is missing, with 20 rows" in said
-    assert "t1.0.h5: wanted" in said
+    assert "t1.0.h5: expected" in said
     assert "t2.0.h5: it is missing, and so is its record: attempt 0 of task 't2' (20 rows" in said
     assert "t3.1.json: it is of attempt 0 of task 't3'" in said
-    assert "task 't3' is there 2 times, wanted it once" in said
+    assert "task 't3' is there 2 times, expected it once" in said
 
 
 def test_a_part_of_another_schema_is_said(tmp_path: Path) -> None:

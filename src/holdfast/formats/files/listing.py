@@ -51,7 +51,7 @@ def _shard(root: bytes, found: list[Found], classes: list[str] | None) -> FilesS
 
 def _suffix(suffix: object) -> bytes:
     if not isinstance(suffix, str) or not suffix:
-        raise TypeError(f"wanted suffixes such as '.png', got {suffix!r}")
+        raise TypeError(f"expected suffixes such as '.png', got {suffix!r}")
     return os.fsencode(suffix.lower())
 
 
@@ -95,7 +95,7 @@ class _Walk:
             raise InputError(f"{os.fsdecode(path)}: cannot list the folder: {error.strerror}") from error
 
     def _look(self, entry: os.DirEntry[bytes]) -> os.stat_result | None:
-        """What is neither a file nor a folder: what a link leads to, or an error; None for what is not wanted."""
+        """What is neither a file nor a folder: what a link leads to, or an error; None for what is not expected."""
         named = self._ends is None or entry.name.lower().endswith(self._ends)
         try:
             info = entry.stat()

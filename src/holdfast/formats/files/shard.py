@@ -42,7 +42,7 @@ class FilesShard:
         _sizes: Sequence[int] | None = None,  # of a listing, which knows them and has checked them
     ) -> None:
         if isinstance(paths, (str, bytes, os.PathLike)):
-            raise TypeError(f"wanted a list of paths, got {paths!r}; list_files lists a folder")
+            raise TypeError(f"expected a list of paths, got {paths!r}; list_files lists a folder")
         self.path = os.fsdecode(root)
         self._prefix = os.path.join(os.fsencode(root), b"") if root else b""
         self._names = [self._below(path) for path in paths] if _sizes is None else _plain(paths)
@@ -64,19 +64,19 @@ class FilesShard:
         root = os.path.abspath(self._prefix)
         below = os.path.relpath(name, root)
         if below.split(b"/", 1)[0] == b"..":
-            raise InputError(f"{os.fsdecode(name)}: wanted files below {self.path}")
+            raise InputError(f"{os.fsdecode(name)}: expected files below {self.path}")
         return below
 
     def _label(self, classes: Sequence[str]) -> Ints:
         numbers = {os.fsencode(name): i for i, name in enumerate(classes)}
         if len(numbers) < len(classes):
-            raise SchemaError(f"{self.path}: wanted each class once, got {list(classes)!r}")
+            raise SchemaError(f"{self.path}: expected each class once, got {list(classes)!r}")
         labels = np.empty(len(self._names), np.int64)
         for i, name in enumerate(self._names):
             folder, slash, _ = name.partition(b"/")
             if not slash or folder not in numbers:
                 known = ", ".join(list(classes)[:8]) + (" …" if len(classes) > 8 else "")
-                raise InputError(f"{self._file(i)}: wanted a file in a folder of one of the classes: {known}")
+                raise InputError(f"{self._file(i)}: expected a file in a folder of one of the classes: {known}")
             labels[i] = numbers[folder]
         return labels
 

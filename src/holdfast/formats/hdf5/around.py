@@ -58,7 +58,7 @@ class AroundWriter:
     is somebody else's; it is taken away in the end.
 
     room_bytes   how much is free at the beginning. NoRoomError: it is not enough
-    end          what is behind it is not wanted, and is written over
+    end          what is behind it is not expected, and is written over
     """
 
     def __init__(self, path: Path, schema: Schema, *, chunk_rows: int, codec: Codec, room_bytes: int, end: int) -> None:

@@ -118,7 +118,7 @@ def _identify(path: str) -> Identity:
         os.close(fd)
     if not stat.S_ISREG(info.st_mode):
         kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-        raise InputError(f"{path}: wanted a file to read, this is {kind}")
+        raise InputError(f"{path}: expected a file to read, this is {kind}")
     return info.st_dev, info.st_ino
 
 

@@ -42,7 +42,7 @@ def check_keys(schema: Schema) -> None:
     for key, name in keys.items():
         steps = key.split("/")
         if "\0" in key or any(step in ("", ".", "..") for step in steps):
-            raise SchemaError(f"column {name!r}: wanted a path such as 'a' or 'train/a' for its dataset, got {key!r}")
+            raise SchemaError(f"column {name!r}: expected a path such as 'a' or 'train/a' for its dataset, got {key!r}")
         for n in range(1, len(steps)):
             above = keys.get("/".join(steps[:n]))
             if above is not None:

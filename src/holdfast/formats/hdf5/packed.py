@@ -44,7 +44,7 @@ class PackedColumn:
         if isinstance(have, Ragged) and isinstance(want, Ragged):
             same = same and have.depth == want.depth
         if not same or _value(want).count != value.count:
-            raise Unfit(f"holds {have!r}, wanted {want!r}")
+            raise Unfit(f"holds {have!r}, expected {want!r}")
 
     def read(self, rows: Sequence[int], want: Column) -> ColumnData:
         self.check_fit(want)
@@ -98,7 +98,7 @@ def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 def _ends_of(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[np.int64]:
     """Nothing else in the file says whether they are right: what follows them must not lead anywhere."""
     if stop >= len(dataset):
-        raise Damaged(f"has {len(dataset):,} ends in {dataset.name!r}, wanted more than {stop:,}")
+        raise Damaged(f"has {len(dataset):,} ends in {dataset.name!r}, expected more than {stop:,}")
     ends = np.asarray(dataset[start : stop + 1], np.int64)
     if ends[0] < 0 or (np.diff(ends) < 0).any():
         raise Damaged(f"has ends in {dataset.name!r} that go backwards: the file is damaged")

@@ -133,7 +133,7 @@ class HDF5Shard:
                 return PackedColumn(found)
             if not isinstance(found, h5py.Dataset) or not found.shape:
                 what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
-                raise FormatError(self.path, None, None, f"wanted a dataset with rows as {key!r}, this is {what}")
+                raise FormatError(self.path, None, None, f"expected a dataset with rows as {key!r}, this is {what}")
             if found.is_virtual:
                 sources = sorted({source.file_name for source in found.virtual_sources()})
                 reason = "is virtual: a source that cannot be opened would read as fill values, silently"

@@ -35,7 +35,7 @@ def check_external_storage(dataset: h5py.Dataset, path: str, file: str, voice: V
             missing = True
         elif size != h5py.h5f.UNLIMITED and os.path.getsize(there) < start + size:
             got = os.path.getsize(there)
-            voice.wrong(path, f"its values are in {name!r}, which has {got:,} bytes, wanted {start + size:,}")
+            voice.wrong(path, f"its values are in {name!r}, which has {got:,} bytes, expected {start + size:,}")
             missing = True
     return missing
 
@@ -74,13 +74,13 @@ def _compare(other: h5py.File, source: Any, dataset: h5py.Dataset) -> str:
     if not isinstance(found, h5py.Dataset):
         return f"{name} is not there: it reads as fill values"
     if found.dtype.kind != dataset.dtype.kind and {found.dtype.kind, dataset.dtype.kind} - set("iufb"):
-        return f"{name} holds {found.dtype}, wanted {dataset.dtype}"
+        return f"{name} holds {found.dtype}, expected {dataset.dtype}"
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
         wanted = int(source.vspace.get_select_npoints())  # the shape it had is not kept
         fits = found.size == wanted
-        return "" if fits else f"{name} has the shape {found.shape}: {found.size:,} values, wanted {wanted:,}"
+        return "" if fits else f"{name} has the shape {found.shape}: {found.size:,} values, expected {wanted:,}"
     _, last = source.src_space.get_select_bounds()
     if len(last) != found.ndim or any(at >= n for at, n in zip(last, found.shape, strict=True)):
         least = tuple(at + 1 for at in last)
-        return f"{name} has the shape {found.shape}, wanted at least {least}"
+        return f"{name} has the shape {found.shape}, expected at least {least}"
     return ""

@@ -45,7 +45,7 @@ def look_at(path: str) -> State:
         info = os.stat(path)
         if not stat.S_ISREG(info.st_mode):
             kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-            raise InputError(f"{path}: wanted a file to read, this is {kind}")
+            raise InputError(f"{path}: expected a file to read, this is {kind}")
         return State(path, info.st_size, find_superblock(path), _writer(path))
     except OSError as error:
         raise cannot_open(path, error) from error

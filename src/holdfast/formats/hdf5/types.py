@@ -61,7 +61,7 @@ def describe(dtype: np.dtype[Any]) -> str:
 
 
 def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Whether a dataset can be read as this column; Unfit says what was wanted and what is there.
+    """Whether a dataset can be read as this column; Unfit says what was expected and what is there.
 
     Integers can be read as any other integers, and floats as other floats: the column says which. Values that do not
     fit are refused when they are read.
@@ -73,12 +73,12 @@ def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
     # A metric of a log may have begun as an int: a whole number is a float, too, where that has room for it.
     widens = family(got) == "integers" and isinstance(want, Array) and want.dtype == "float64"
     if isinstance(column, Ragged) != isinstance(found, Ragged) or not (widens or family(want) == family(got)):
-        raise Unfit(f"holds {found!r}, wanted {column!r}")
+        raise Unfit(f"holds {found!r}, expected {column!r}")
     if isinstance(column, Ragged):
         if column.depth > 1:
-            raise Unfit(f"holds {found!r}, wanted {column!r}: lists of lists cannot be read")
+            raise Unfit(f"holds {found!r}, expected {column!r}: lists of lists cannot be read")
     elif want.count != got.count:
-        raise Unfit(f"holds {found!r}, wanted {column!r}: {want.count:,} values a row, got {got.count:,}")
+        raise Unfit(f"holds {found!r}, expected {column!r}: {want.count:,} values a row, got {got.count:,}")
 
 
 def family(value: Value) -> str:
@@ -143,7 +143,7 @@ def _as_lists(raw: npt.NDArray[Any], column: Ragged) -> ColumnData:
     wrong = np.flatnonzero(sizes % value.count)
     if len(wrong):
         at = int(wrong[0])
-        raise Unfit(f"wanted lists of a multiple of {value.count} values, got {sizes[at]:,} (row {at:,} of these)")
+        raise Unfit(f"expected lists of a multiple of {value.count} values, got {sizes[at]:,} (row {at:,} of these)")
     np.cumsum(sizes // value.count, out=splits[1:])
     parts = [np.asarray(item) for item in raw if len(item)]
     joined: npt.NDArray[Any] = np.concatenate(parts) if parts else np.zeros(0, dtype_of(value))

@@ -232,7 +232,7 @@ def _check_chunks(schema: Schema, rows: int) -> None:
     for name, column in schema.items():
         if rows * _row_bytes(column) >= _TOO_LARGE_BYTES:
             text = f"got {rows:,} rows of {_row_bytes(column):,} bytes"
-            raise SchemaError(f"column {name!r}: wanted chunks of less than 4 GiB, as HDF5 has them, {text}")
+            raise SchemaError(f"column {name!r}: expected chunks of less than 4 GiB, as HDF5 has them, {text}")
 
 
 def _row_bytes(column: Column) -> int:
@@ -267,7 +267,7 @@ def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> 
     while size > 0:
         n = os.preadv(fd, [buffer[: min(size, len(buffer))]], offset)
         if not n:
-            raise OSError(errno.EIO, f"wanted {size:,} bytes more at byte {offset:,}, got none")
+            raise OSError(errno.EIO, f"expected {size:,} bytes more at byte {offset:,}, got none")
         crc, alone = native.crc32c(buffer[:n], crc), native.crc32c(buffer[:n], alone)
         offset, size = offset + n, size - n
     return crc, alone

@@ -28,7 +28,7 @@ def decode_image(data: bytes | bytearray | memoryview, mode: str | None = "RGB")
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(
-            f"wanted an encoded picture as bytes, got {type(data).__name__}; a path: open(path, 'rb').read()"
+            f"expected an encoded picture as bytes, got {type(data).__name__}; a path: open(path, 'rb').read()"
         )
     quick = _QUICK.get(bytes(data[:3]))
     if quick is not None:
@@ -42,7 +42,7 @@ def _by_pillow(data: bytes | bytearray | memoryview, mode: str | None) -> Pixels
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("wanted Pillow to decode a picture, and it is not installed: pip install Pillow") from None
+        raise ImportError("expected Pillow to decode a picture, and it is not installed: pip install Pillow") from None
     try:
         with Image.open(io.BytesIO(data)) as image:
             return np.array(image if mode in (None, image.mode) else image.convert(mode))

@@ -73,7 +73,7 @@ def extensions_of(schema: Schema) -> dict[str, str]:
             extension = f"{base}_{tries}{suffix}"
         found[name] = extension
     if not found:
-        raise SchemaError(f"a sample in a tar has at least one member: wanted a column beside {KEY!r}")
+        raise SchemaError(f"a sample in a tar has at least one member: expected a column beside {KEY!r}")
     return found
 
 

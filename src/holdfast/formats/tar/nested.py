@@ -64,7 +64,7 @@ def _read(place: int, item: bytes, column: Value | Ragged) -> tuple[Array, Ints,
             offsets = _checked(arrays, "offsets", count)
             count, rest = divmod(len(offsets) - 1, value.count)
             if rest or (not isinstance(column, Ragged) and count != 1):
-                raise ValueError(f"wanted {value.count:,} strings, got {len(offsets) - 1:,}")
+                raise ValueError(f"expected {value.count:,} strings, got {len(offsets) - 1:,}")
         splits = np.zeros(1, np.int64)
         if isinstance(column, Ragged) and column.depth > 1:
             splits = _checked(arrays, "row_splits", count)
@@ -78,7 +78,7 @@ def _arrays(item: bytes) -> dict[str, Array]:
     with zipfile.ZipFile(io.BytesIO(item)) as archive:
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED:  # a few bytes could be unpacked to more than the memory
-                raise ValueError(f"wanted an .npz that is not packed, got {info.filename!r} packed")
+                raise ValueError(f"expected an .npz that is not packed, got {info.filename!r} packed")
             found[info.filename.removesuffix(".npy")] = read_npy(archive.read(info))
     return found
 
@@ -92,12 +92,12 @@ def _values(arrays: dict[str, Array], value: Value) -> tuple[Array, int]:
     found = _array(arrays, "values")
     if isinstance(value, Bytes):
         if found.dtype != np.uint8 or found.ndim != 1:
-            raise ValueError(f"wanted values of uint8, got {found.dtype} of shape {found.shape}")
+            raise ValueError(f"expected values of uint8, got {found.dtype} of shape {found.shape}")
         return found, len(found)
     kind = dtype_of(value)
     shaped = found.shape[1:] == value.shape or not found.size
     if (found.dtype != kind and found.size) or found.ndim < 1 or not shaped:
-        raise ValueError(f"wanted values of {kind} and shape {value.shape}, got {found.dtype} of {found.shape[1:]}")
+        raise ValueError(f"expected values of {kind} and shape {value.shape}, got {found.dtype} of {found.shape[1:]}")
     values = found.astype(kind).reshape(-1, *value.shape)
     return values, len(values)
 
@@ -105,15 +105,15 @@ def _values(arrays: dict[str, Array], value: Value) -> tuple[Array, int]:
 def _checked(arrays: dict[str, Array], name: str, last: int) -> Ints:
     ends = _array(arrays, name)
     if ends.dtype != np.int64 or ends.ndim != 1 or not len(ends):
-        raise ValueError(f"wanted {name} of int64, got {ends.dtype} of shape {ends.shape}")
+        raise ValueError(f"expected {name} of int64, got {ends.dtype} of shape {ends.shape}")
     if ends[0] or int(ends[-1]) != last or (np.diff(ends) < 0).any():
-        raise ValueError(f"wanted {name} that go from 0 up to {last:,}")
+        raise ValueError(f"expected {name} that go from 0 up to {last:,}")
     return ends
 
 
 def _array(arrays: dict[str, Array], name: str) -> Array:
     if name not in arrays:
-        raise ValueError(f"wanted an array {name!r} in the .npz, got {', '.join(arrays) or 'none'}")
+        raise ValueError(f"expected an array {name!r} in the .npz, got {', '.join(arrays) or 'none'}")
     return arrays[name]
 
 

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class Unfit(ValueError):
-    """A member is not the numbers that were wanted. `place` says which of those given."""
+    """A member is not the numbers that were expected. `place` says which of those given."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(place, reason)
@@ -98,7 +98,7 @@ def _each(place: int, item: bytes, column: Value | Ragged) -> Any:
 
 def _lists_in(found: Any) -> Any:
     if len(found) and not all(isinstance(one, (list, np.ndarray)) for one in found):
-        raise ValueError("wanted a list of lists")
+        raise ValueError("expected a list of lists")
     return found
 
 
@@ -110,12 +110,12 @@ def _parse(item: bytes, value: Value) -> Any:
     if text.startswith(b"["):
         return json.loads(text)
     if b"_" in text:
-        raise ValueError("wanted numbers")
+        raise ValueError("expected numbers")
     parts = text.replace(b",", b" ").split()
     try:
         return np.array([*map(float, parts)] if _is_float(value) else [int(part) for part in parts])
     except ValueError:
-        raise ValueError("wanted numbers" if _is_float(value) else "wanted whole numbers") from None
+        raise ValueError("expected numbers" if _is_float(value) else "expected whole numbers") from None
 
 
 def read_npy(item: bytes) -> Array:
@@ -124,7 +124,7 @@ def read_npy(item: bytes) -> Array:
     shape, fortran, dtype, at = _npy_header(bytes(item[:length]))
     data = item[at:]
     if dtype.kind not in "biuf":
-        raise ValueError(f"wanted numbers, got .npy of {dtype}")
+        raise ValueError(f"expected numbers, got .npy of {dtype}")
     if min(shape, default=0) < 0 or len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f".npy of {dtype} and shape {shape} has {len(data):,} bytes of data")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
@@ -177,7 +177,7 @@ def _cast(found: Any, value: Value, exact: bool) -> Any:
         return array.astype(dtype_of(value))
     is_truth = array.dtype.kind == "b" and not isinstance(found, np.ndarray) and dtype_of(value).kind != "b"
     if array.dtype.kind not in ("iuf" if _is_float(value) else "biu") or is_truth:  # JSON's true is no number
-        raise ValueError("wanted numbers" if _is_float(value) else "wanted whole numbers")
+        raise ValueError("expected numbers" if _is_float(value) else "expected whole numbers")
     return cast_column(array, dtype_of(value), exact=exact)
 
 
@@ -189,8 +189,8 @@ def _shaped(array: Array, value: Value) -> Array:
     if array.shape == value.shape or (array.ndim <= 1 and array.size == value.count):
         return array.reshape(value.shape)
     if array.ndim <= 1:
-        raise ValueError(f"wanted {value.count:,} number{'s' * (value.count != 1)}, got {array.size:,}")
-    raise ValueError(f"wanted numbers of shape {value.shape}, got {array.shape}")
+        raise ValueError(f"expected {value.count:,} number{'s' * (value.count != 1)}, got {array.size:,}")
+    raise ValueError(f"expected numbers of shape {value.shape}, got {array.shape}")
 
 
 def _listed(array: Array, value: Value) -> Array:
@@ -198,7 +198,7 @@ def _listed(array: Array, value: Value) -> Array:
     if array.ndim > 1 and array.shape[1:] == value.shape:
         return array
     if array.ndim > 1 or array.size % value.count:
-        raise ValueError(f"wanted a list of items of shape {value.shape}, got numbers of shape {array.shape}")
+        raise ValueError(f"expected a list of items of shape {value.shape}, got numbers of shape {array.shape}")
     return array.reshape(-1, *value.shape)
 
 

@@ -263,6 +263,6 @@ def _check_column(name: str, column: Column) -> None:
     value = column.value if isinstance(column, Ragged) else column
     listed = isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged))
     if listed and not _is_npz(_key(name, column)):
-        raise SchemaError(f"column {name!r}: a tar's member is one byte string, so wanted Bytes(), got {column!r}")
+        raise SchemaError(f"column {name!r}: a tar's member is one byte string, so expected Bytes(), got {column!r}")
     if _key(name, column) == KEY and not isinstance(column, Bytes):
         raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")

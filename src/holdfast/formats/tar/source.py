@@ -45,7 +45,7 @@ def open_file(path: str) -> int:
     if not stat.S_ISREG(mode):
         os.close(fd)
         kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise InputError(f"{path}: wanted a file to read, this is {kind}")
+        raise InputError(f"{path}: expected a file to read, this is {kind}")
     return fd
 
 

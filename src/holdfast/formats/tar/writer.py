@@ -88,10 +88,10 @@ class TarWriter:
         last = self._last
         for i, key in enumerate(keys):
             if parts_of(key + b".x") != (key, b"x") or b"\0" in key:
-                reason = "wanted a key with a name and without a dot in it"
+                reason = "expected a key with a name and without a dot in it"
                 raise SchemaError(f"{self.path}, sample {self.samples + i:,}: {reason}, got {_shown(key)}")
             if key == last:
-                reason = f"wanted another key than the sample before it has, got {_shown(key)} again"
+                reason = f"expected another key than the sample before it has, got {_shown(key)} again"
                 raise SchemaError(f"{self.path}, sample {self.samples + i:,}: {reason}")
             last = key
         self._last = last

@@ -73,7 +73,7 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
         given = value.default if isinstance(value.default, (list, tuple)) else [value.default] * value.count
         texts = [item.encode() if isinstance(item, str) else item for item in given]
         if len(texts) != value.count or not all(isinstance(item, (bytes, bytearray)) for item in texts):
-            raise SchemaError(f"column {name!r}: wanted a default of {value.count} bytes, got {value.default!r}")
+            raise SchemaError(f"column {name!r}: expected a default of {value.count} bytes, got {value.default!r}")
         return [bytes(item) for item in texts]
     try:
         return cast(default_numbers(name, value), stored_as(value), exact=True).tobytes()
@@ -165,9 +165,9 @@ def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.C
         try:
             parts, counts[name] = _buffers_of_column(column, columns[name])
         except Misfit as error:
-            raise SchemaError(f"column {name!r}: wanted {column!r}, {error} (row {error.row:,} of these)") from None
+            raise SchemaError(f"column {name!r}: expected {column!r}, {error} (row {error.row:,} of these)") from None
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # the last: a tensor with a gradient
-            raise SchemaError(f"column {name!r}: wanted {column!r}, {error}") from None
+            raise SchemaError(f"column {name!r}: expected {column!r}, {error}") from None
         buffers.append(parts)
     if len(set(counts.values())) > 1:
         raise SchemaError(f"the columns have different numbers of rows: {counts}")

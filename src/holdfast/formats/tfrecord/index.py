@@ -168,7 +168,7 @@ def _sample(source: Source, offsets: Ints) -> list[str]:
 
 def _number(i: Any) -> int:
     if isinstance(i, (bool, np.bool_)):
-        raise TypeError("wanted a record's number, got True or False; a mask is a numpy array of them")
+        raise TypeError("expected a record's number, got True or False; a mask is a numpy array of them")
     return operator.index(i)
 
 
@@ -183,7 +183,7 @@ class Records:
         self, path: str | os.PathLike[str], *, verify: Literal["all", "header"] = "all", cache: bool = True
     ) -> None:
         if verify not in ("all", "header"):
-            raise ValueError(f"wanted verify to be one of all, header, got {verify!r}")
+            raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
         self.path = os.fspath(path)
         self._verify = verify == "all"
         self._source = open_source(path)
@@ -220,7 +220,7 @@ class Records:
     def __getitem__(self, which: Any) -> Any:
         if isinstance(which, np.ndarray) and which.dtype == bool:
             if which.shape != (len(self),):
-                raise IndexError(f"{self.path}: wanted a mask of {len(self):,}, got one of shape {which.shape}")
+                raise IndexError(f"{self.path}: expected a mask of {len(self):,}, got one of shape {which.shape}")
             which = np.flatnonzero(which)
         if isinstance(which, slice):
             return [self._read(i) for i in range(*which.indices(len(self)))]
@@ -230,7 +230,7 @@ class Records:
 
     def _read(self, i: int) -> bytes:
         if not -len(self) <= i < len(self):
-            raise IndexError(f"{self.path}: wanted a record from 0 to {len(self) - 1:,}, got {i:,}")
+            raise IndexError(f"{self.path}: expected a record from 0 to {len(self) - 1:,}, got {i:,}")
         i %= len(self)
         offset = int(self._offsets[i])
         frame = bytearray(int(self._offsets[i + 1]) - offset)

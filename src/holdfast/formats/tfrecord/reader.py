@@ -58,7 +58,7 @@ class TFRecordReader:
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         if on_mismatch not in ("raise", "skip"):
-            raise ValueError(f"wanted on_mismatch to be 'raise' or 'skip', got {on_mismatch!r}")
+            raise ValueError(f"expected on_mismatch to be 'raise' or 'skip', got {on_mismatch!r}")
         self.path = os.fspath(path)
         self.on_mismatch = on_mismatch
         self._turn = 0
@@ -114,7 +114,7 @@ class TFRecordReader:
     ) -> Iterator[Batch]:
         """Examples as columns, `size` rows at a time; the last batch may be shorter unless dropped."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"wanted a batch size from 1 up, got {size!r}")
+            raise ValueError(f"expected a batch size from 1 up, got {size!r}")
         return self._batches(check_schema(schema), size, drop_last)
 
     def _begin(self) -> int:
@@ -270,20 +270,20 @@ def features_there(path: str, offset: int, fault: codec.Fault, schema: dict[str,
 
 
 def _mismatch(item: tuple[str, Column], code: int, got: int) -> str:
-    """What was wanted of a feature, and what was there."""
+    """What was expected of a feature, and what was there."""
     name, column = item
     key = name if column.key is None else column.key
     value = value_of(column)
     wanted = KIND_NAMES[kind_of(column)]
     feature = f"feature {key!r}"
     if code == codec.MISSING:
-        return f"{feature} is missing: wanted {column!r}, which has no default"
+        return f"{feature} is missing: expected {column!r}, which has no default"
     if code == codec.WRONG_KIND:
-        return f"{feature}: wanted {wanted}, got {KIND_NAMES[got]}"
+        return f"{feature}: expected {wanted}, got {KIND_NAMES[got]}"
     if code == codec.IS_LIST:
-        return f"{feature}: wanted one feature ({column!r}), got a feature list; make it a Ragged column"
+        return f"{feature}: expected one feature ({column!r}), got a feature list; make it a Ragged column"
     if code == codec.NOT_LIST:
-        return f"{feature}: wanted a feature list ({column!r}), got one feature"
+        return f"{feature}: expected a feature list ({column!r}), got one feature"
     if isinstance(column, Ragged):
-        return f"{feature}: wanted a multiple of {value.count} values, got {got:,}"
-    return f"{feature}: wanted {value.count:,} {'value' if value.count == 1 else 'values'}, got {got:,}"
+        return f"{feature}: expected a multiple of {value.count} values, got {got:,}"
+    return f"{feature}: expected {value.count:,} {'value' if value.count == 1 else 'values'}, got {got:,}"

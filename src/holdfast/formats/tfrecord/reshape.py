@@ -97,14 +97,14 @@ def _checked_stem(files: Files, parts: int | None, part_bytes: int | None, name:
     if (parts is None) == (part_bytes is None):
         raise ValueError("say either how many parts or how large one may be")
     if parts is not None and not 1 <= parts <= MOST_PARTS:
-        raise ValueError(f"wanted from 1 to {MOST_PARTS:,} parts, got {parts:,}")
+        raise ValueError(f"expected from 1 to {MOST_PARTS:,} parts, got {parts:,}")
     if part_bytes is not None and part_bytes < 1:
-        raise ValueError(f"wanted parts of at least one byte, got {part_bytes:,}")
+        raise ValueError(f"expected parts of at least one byte, got {part_bytes:,}")
     if not files:
-        raise ValueError("wanted at least one file to split")
+        raise ValueError("expected at least one file to split")
     stem = _stem(files[0]) if name is None else name
     if not stem or os.path.basename(stem) != stem or stem.startswith("."):
-        raise ValueError(f"wanted a name for the parts, without a folder, got {stem!r}")
+        raise ValueError(f"expected a name for the parts, without a folder, got {stem!r}")
     return stem
 
 

@@ -51,7 +51,7 @@ class _Framed(ABC):
 
     def __init__(self, path: str | os.PathLike[str], verify: Verify) -> None:
         if verify not in ("all", "header"):
-            raise ValueError(f"wanted verify to be one of all, header, got {verify!r}")
+            raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
         self.path = os.fsdecode(path)
         self._verify_data = verify == "all"
         self._offsets: Ints = np.zeros(1, np.int64)

@@ -227,7 +227,7 @@ class InflateSource(Source):
 def open_source(path: str | os.PathLike[str], compression: Compression = "auto") -> Source:
     """Opens a file for reading; says plainly why it cannot."""
     if compression not in COMPRESSIONS:
-        raise ValueError(f"wanted compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
+        raise ValueError(f"expected compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
     name = os.fsdecode(path)
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
@@ -236,7 +236,7 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             kind = "a folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "not a regular file"
-            raise InputError(f"{name}: wanted a file to read, this is {kind}")
+            raise InputError(f"{name}: expected a file to read, this is {kind}")
         try:
             head = os.pread(fd, 512, 0)
         except OSError as error:

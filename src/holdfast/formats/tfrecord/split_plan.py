@@ -104,7 +104,7 @@ class _BySize:
     def _next_part(self) -> None:
         if len(self.counts) == MOST_PARTS:
             size = format_bytes(self._part_bytes)
-            raise ValueError(f"files of {size} would be more than {MOST_PARTS:,}: wanted a larger size")
+            raise ValueError(f"files of {size} would be more than {MOST_PARTS:,}: expected a larger size")
         self.counts.append(0)
         self._held = 0
 

@@ -45,9 +45,9 @@ class FrameStream:
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         if verify not in VERIFY:
-            raise ValueError(f"wanted verify to be one of {', '.join(VERIFY)}, got {verify!r}")
+            raise ValueError(f"expected verify to be one of {', '.join(VERIFY)}, got {verify!r}")
         if on_corrupt not in ON_CORRUPT:
-            raise ValueError(f"wanted on_corrupt to be one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
+            raise ValueError(f"expected on_corrupt to be one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
         self.source = source
         self.verify_data = verify == "all"
         self.on_corrupt = on_corrupt

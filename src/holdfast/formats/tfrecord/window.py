@@ -100,7 +100,7 @@ class Window:
         return len(self.buf)
 
     def _make_room(self, needed: int, sure: int) -> None:
-        """Room behind `stop`. `needed` bytes are wanted in all; that many as `sure` may be allocated for it."""
+        """Room behind `stop`. `needed` bytes are expected in all; that many as `sure` may be allocated for it."""
         have = self.stop - self.start
         front = _front(self.buf, self.offset)
         if self.start > front or not have:

@@ -315,7 +315,7 @@ def _choose(path: Path, compression: str | None) -> str:
     if chosen == "auto":
         return _SUFFIXES.get(path.suffix.lower(), "none")
     if chosen not in ("none", "gzip", "zlib"):
-        raise ValueError(f"wanted compression to be auto, none, gzip or zlib, got {compression!r}")
+        raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
     return chosen
 
 
@@ -323,7 +323,7 @@ def _packer(compression: str, level: int) -> Any:
     if compression == "none":
         return None
     if not -1 <= level <= 9:
-        raise ValueError(f"wanted a compression level from -1 to 9, got {level}")
+        raise ValueError(f"expected a compression level from -1 to 9, got {level}")
     return zlib.compressobj(level, zlib.DEFLATED, zlib.MAX_WBITS | (16 if compression == "gzip" else 0))
 
 

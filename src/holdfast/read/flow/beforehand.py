@@ -1,4 +1,4 @@
-"""Blocks that will be wanted next, read by a thread while those before them are used.
+"""Blocks that will be expected next, read by a thread while those before them are used.
 
 Copying from the kernel is a fifth of the work with small samples; where the data come from a disk it is waiting. It is
 what another core can do. It does it without the interpreter: two threads that hand its lock to each other for each

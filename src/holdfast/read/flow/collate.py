@@ -56,7 +56,7 @@ def collate(
     if how not in (None, "stack", "pad", "ragged"):
         raise ValueError(f'expected collate to be one of "stack", "pad", "ragged", got {how!r}')
     if not samples:
-        raise ValueError("wanted at least one sample")
+        raise ValueError("expected at least one sample")
     if not isinstance(samples[0], (Mapping, tuple)):
         raise SchemaError(f"sample 0 of the batch: expected a dict of columns or a tuple, got {_short(samples[0])}")
     return _node("", list(samples), how, schema or {}, pad_value)
@@ -201,7 +201,7 @@ def _item(name: str, place: int, value: Any) -> Any:
         raise _wrong(name, place, value, error) from error
     if isinstance(item, np.ndarray) and item.dtype.hasobject:
         raise SchemaError(
-            f"column {name!r}, sample {place} of the batch: wanted numbers, an array, bytes or a list of these, "
+            f"column {name!r}, sample {place} of the batch: expected numbers, an array, bytes or a list of these, "
             f"got {_short(value)}"
         )
     return item
@@ -473,7 +473,7 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
         raise SchemaError(f"column {name!r}: the samples' types do not go together: {error}") from None
     values: Any = joined._values if isinstance(joined, RaggedColumn) else joined
     if values.dtype.hasobject:
-        raise SchemaError(f"column {name!r}: wanted numbers, got arrays of Python objects")
+        raise SchemaError(f"column {name!r}: expected numbers, got arrays of Python objects")
     return joined
 
 

@@ -92,7 +92,7 @@ def _pickled(sample: Sample) -> bytes:
 
 @dataclass(slots=True)
 class Held:
-    """What a cache had of an item: of every row that was wanted, its place among all and its data."""
+    """What a cache had of an item: of every row that was expected, its place among all and its data."""
 
     places: Places
     kept: Ints

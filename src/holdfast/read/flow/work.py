@@ -118,7 +118,7 @@ class Work:
             found = function.function(rows, self._chance(given, first)) if function.random else function.function(rows)
             if function.kind == "map":
                 if found is None:
-                    raise TypeError("wanted a batch, got None: does it return one?")
+                    raise TypeError("expected a batch, got None: does it return one?")
                 return found, stay, None
             which = _mask(found, rows_of(rows))
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises is told with its place
@@ -212,7 +212,7 @@ def _mask(found: Any, rows: int) -> Ints:
     mask = np.asarray(found)
     if mask.dtype != np.bool_ or mask.shape != (rows,):
         raise TypeError(
-            f"wanted a filter of batches to say which of the {rows} rows stay, as an array of so many bools, "
+            f"expected a filter of batches to say which of the {rows} rows stay, as an array of so many bools, "
             f"got {mask.dtype} of shape {mask.shape}"
         )
     return np.flatnonzero(mask)

@@ -53,7 +53,7 @@ def cut_shard(
     `whole`: a compressed file has no middle to begin at, so it is one block.
     """
     if samples < 0 or block_bytes < 1:
-        raise ValueError(f"wanted no negative count and at least one byte, got {samples} and {block_bytes}")
+        raise ValueError(f"expected no negative count and at least one byte, got {samples} and {block_bytes}")
     total = bytes_of(0, samples) if samples else 0
     pieces = 1 if whole else max(1, round(total / block_bytes))
     wanted = (total * piece // pieces for piece in range(1, pieces))

@@ -61,11 +61,11 @@ class Order:
         # A row in order has one lane: what is read first is what comes first.
         self.lanes = 1 if seed is None else default_lanes(len(blocks)) if lanes is None else lanes
         if epoch < 0:
-            raise ValueError(f"wanted an epoch from 0 up, got {epoch}")
+            raise ValueError(f"expected an epoch from 0 up, got {epoch}")
         if self.lanes < 1:
-            raise ValueError(f"wanted at least one lane, got {lanes}")
+            raise ValueError(f"expected at least one lane, got {lanes}")
         if window < 1:
-            raise ValueError(f"wanted a window of at least 1, got {window}")
+            raise ValueError(f"expected a window of at least 1, got {window}")
         self.seed, self.epoch = seed, epoch
         self._key = None if seed is None else (_NAME, seed, epoch)
         self.blocks = blocks.take(shuffled(len(blocks), key_of(*self._key, "blocks"))) if self._key else blocks
@@ -130,7 +130,7 @@ class Order:
         Many at once cost hardly more than one. Only the lanes they are in are looked at.
         """
         if not 0 <= first <= stop <= self.samples:
-            raise IndexError(f"wanted places from 0 to {self.samples:,}, got {first:,} to {stop:,}")
+            raise IndexError(f"expected places from 0 to {self.samples:,}, got {first:,} to {stop:,}")
         zero = first + (rank - first) % world  # the first one
         out = np.empty((2, max(0, -(-(stop - zero) // world))), np.int64)
         for number, start, end in self.runs(first, stop, rank, world):

@@ -41,7 +41,7 @@ class Part:
     def __post_init__(self) -> None:
         for name, one, of in (("rank", self.rank, self.world), ("worker", self.worker, self.workers)):
             if not 0 <= one < of:
-                raise ValueError(f"wanted a {name} from 0 to below their number, got {name} {one} of {of}")
+                raise ValueError(f"expected a {name} from 0 to below their number, got {name} {one} of {of}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,13 @@ class Cut:
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
-            raise ValueError(f"wanted a batch of at least one sample, got {self.batch!r}")
+            raise ValueError(f"expected a batch of at least one sample, got {self.batch!r}")
         if self.remainder not in get_args(Remainder):
             raise ValueError(
                 f"expected remainder to be one of {', '.join(get_args(Remainder))}, got {self.remainder!r}"
             )
         if self.most is not None and self.most < 0:
-            raise ValueError(f"wanted no negative number of samples, got {self.most}")
+            raise ValueError(f"expected no negative number of samples, got {self.most}")
 
     def last(self, order: Sequenced) -> int:
         """Behind the last sample."""

@@ -50,7 +50,7 @@ def fingerprint(
     """What an order was made from. The shards' folder and dates are left out: a copy elsewhere is the same data."""
     if not len(names) == len(counts) == len(sizes_bytes):
         raise ValueError(
-            f"wanted as many names as counts and sizes, got {len(names)}, {len(counts)}, {len(sizes_bytes)}"
+            f"expected as many names as counts and sizes, got {len(names)}, {len(counts)}, {len(sizes_bytes)}"
         )
     return {
         "shards": len(names),
@@ -81,10 +81,10 @@ def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples_of: 
     """The position in a state, if it is one of what is read `now`. `samples_of`: how many an epoch has."""
     if not isinstance(state, Mapping) or state.get("kind") != _KIND:
         got = state.get("kind") if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"wanted a state of kind {_KIND!r}, got {got!r}")
+        raise StateError(f"expected a state of kind {_KIND!r}, got {got!r}")
     then = state.get("fingerprint")
     if not isinstance(then, Mapping):
-        raise StateError(f"wanted a state with a fingerprint, got {then!r}")
+        raise StateError(f"expected a state with a fingerprint, got {then!r}")
     found = differences(then, now)
     if found:
         raise StateError(f"the state is not of what is read now: {'; '.join(found)}")
@@ -92,7 +92,7 @@ def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples_of: 
     done = _count(state, "done")
     samples = samples_of(epoch)
     if done > samples:
-        raise StateError(f"wanted up to the {samples:,} samples of an epoch, got {done:,}")
+        raise StateError(f"expected up to the {samples:,} samples of an epoch, got {done:,}")
     return Position(epoch=epoch, done=done)
 
 
@@ -141,5 +141,5 @@ def _number(value: object) -> str:
 def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StateError(f"wanted a state whose {name} is a number from 0 up, got {value!r}")
+        raise StateError(f"expected a state whose {name} is a number from 0 up, got {value!r}")
     return value

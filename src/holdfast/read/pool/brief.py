@@ -58,12 +58,12 @@ def _pickled(work: Callable[..., Any], *, has_main: bool) -> bytes:
         data = pickle.dumps(work, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
-            f"wanted work that can be sent to another process, got {_name(work)} ({error}); "
+            f"expected work that can be sent to another process, got {_name(work)} ({error}); "
             'use a function at the top level of a module, or where="threads"'
         ) from error
     if b"__main__" in data and not has_main:
         raise TypeError(
-            f"wanted work that another process can import, got {_name(work)}, which was typed in; "
+            f"expected work that another process can import, got {_name(work)}, which was typed in; "
             'put it in a module, or use where="threads"'
         )
     return data

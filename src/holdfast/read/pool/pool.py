@@ -49,14 +49,14 @@ class ProcessPool:
     ) -> None:
         check_guarded()
         if workers < 1:
-            raise ValueError(f"wanted at least one worker, got {workers}")
+            raise ValueError(f"expected at least one worker, got {workers}")
         if context not in ("forkserver", "spawn"):
-            raise ValueError(f"wanted the context forkserver or spawn, got {context!r}")
+            raise ValueError(f"expected the context forkserver or spawn, got {context!r}")
         if stall_s is not None and stall_s <= 0:
-            raise ValueError(f"wanted stall_s above 0, or None, got {stall_s}")
+            raise ValueError(f"expected stall_s above 0, or None, got {stall_s}")
         self.ahead = workers + 2 if ahead is None else ahead
         if self.ahead < 1:
-            raise ValueError(f"wanted at least one task under way, got ahead={ahead}")
+            raise ValueError(f"expected at least one task under way, got ahead={ahead}")
         self._crew = Crew(work, lay_out(workers, self.ahead, memory_bytes), spawn_each=context == "spawn")
         self._finalizer = close_when_dropped(self, self._crew.close)
         self._post = Post(self._crew, stall_s)
@@ -107,7 +107,7 @@ class ProcessPool:
     def _take(self, run: int, *, wait: bool) -> None:
         self._check()
         if run != self._n_runs:
-            raise WorkerError("wanted the pool's present run, got one that ended when another began")
+            raise WorkerError("expected the pool's present run, got one that ended when another began")
         with self._lock:
             self._check()
             try:
@@ -135,6 +135,6 @@ class ProcessPool:
 
     def _check(self) -> None:
         if os.getpid() != self._crew.owner_pid:
-            raise WorkerError(f"wanted the process {self._crew.owner_pid} that opened the pool, got a fork of it")
+            raise WorkerError(f"expected the process {self._crew.owner_pid} that opened the pool, got a fork of it")
         if self._ended_by is not None:
-            raise WorkerError(f"wanted an open pool, got one that {self._ended_by}")
+            raise WorkerError(f"expected an open pool, got one that {self._ended_by}")

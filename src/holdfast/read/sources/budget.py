@@ -29,7 +29,7 @@ def find_budget(open_files: int | str) -> int:
         used = count(REAL, os.getpid())
         return max(1, min(_MOST, (soft - (_UNKNOWN_USED if used is None else used)) // 2))
     if isinstance(open_files, bool) or not isinstance(open_files, int) or open_files < 1:
-        raise ValueError(f'wanted "auto" or at least one open file, got {open_files!r}')
+        raise ValueError(f'expected "auto" or at least one open file, got {open_files!r}')
     return open_files
 
 

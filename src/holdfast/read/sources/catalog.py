@@ -86,7 +86,7 @@ class Catalog:
         progress: OnProgress | None = None,
     ) -> None:
         if not specs:
-            raise InputError("wanted at least one shard, got none")
+            raise InputError("expected at least one shard, got none")
         self.paths = [spec.path for spec in specs]
         self._specs = list(specs)
         self._numbers = {path: number for number, path in enumerate(self.paths)}
@@ -99,7 +99,7 @@ class Catalog:
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
-            raise InputError(f"wanted samples, got none in all {len(self):,} shards: {names}{why}")
+            raise InputError(f"expected samples, got none in all {len(self):,} shards: {names}{why}")
         self.schema: Columns = self._first[1]
         self.counts: list[int] = [known.count for known in self._known]
         self.sizes_bytes: list[int] = [known.size_bytes for known in self._known]
@@ -327,7 +327,7 @@ class Catalog:
             except InputError:
                 if os.path.exists(local):
                     raise
-        raise InputError(f"{url}: other processes remove its copy as soon as it is here: wanted a larger cache")
+        raise InputError(f"{url}: other processes remove its copy as soon as it is here: expected a larger cache")
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:

@@ -13,7 +13,7 @@ from .names import expand_braces, is_glob, is_small_file, is_url, local_path
 from .stores import find_remote
 
 Given = str | os.PathLike[str]
-_WANTED = "wanted a path, a glob, a folder, a URL or a list of them"
+_WANTED = "expected a path, a glob, a folder, a URL or a list of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _at(path: str) -> Iterator[SourceSpec]:
     elif has_files:
         yield SourceSpec(path, True)
     else:
-        raise InputError(f"{path}: wanted a folder with shards or files in it, there are none")
+        raise InputError(f"{path}: expected a folder with shards or files in it, there are none")
 
 
 def _match(pattern: str) -> Iterator[SourceSpec]:

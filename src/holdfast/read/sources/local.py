@@ -34,7 +34,7 @@ def check_file(path: str) -> str:
         raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "something else")
-        raise InputError(f"{path}: wanted a file, this is {kind}")
+        raise InputError(f"{path}: expected a file, this is {kind}")
     if not os.access(path, os.R_OK, effective_ids=True):
         raise InputError(f"{path}: no permission to read it")
     return path
@@ -62,7 +62,7 @@ def list_folder(folder: str) -> tuple[list[str], bool]:
     run = _committed_parts(folder)
     if run is not None:
         if not run:
-            raise InputError(f"{folder}: wanted committed parts, this run has none yet")
+            raise InputError(f"{folder}: expected committed parts, this run has none yet")
         return run, False
     shards: list[str] = []
     has_files = False
@@ -114,7 +114,7 @@ def refuse_twice(files: Iterable[tuple[object, str]]) -> None:
     for identity, path in files:
         if identity in seen:
             other = f": also as {seen[identity]}" if seen[identity] != path else ""
-            raise InputError(f"{path}: wanted every file once, got it twice{other}")
+            raise InputError(f"{path}: expected every file once, got it twice{other}")
         seen[identity] = path
 
 
@@ -137,7 +137,7 @@ def _before_glob(pattern: str) -> str:
 
 
 def _what_is_there(folder: str, path: str = "") -> str:
-    """The nearest folder that exists, and the name in it that is most like the one that was wanted."""
+    """The nearest folder that exists, and the name in it that is most like the one that was expected."""
     while folder and not os.path.exists(folder):
         folder, path = os.path.dirname(folder), folder
     if folder and not os.path.isdir(folder):

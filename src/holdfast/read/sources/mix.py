@@ -43,10 +43,10 @@ class MixSource:
 
     def __init__(self, parts: Sequence[tuple[Source, Settings, float]], seed: int, until: Until) -> None:
         if until not in ("first", "all"):
-            raise ValueError(f"wanted until to be 'first' or 'all', got {until!r}")
+            raise ValueError(f"expected until to be 'first' or 'all', got {until!r}")
         weights = [Fraction(weight).limit_denominator(_FINEST) for *_, weight in parts]
         if not parts or min(weights) <= 0:
-            raise ValueError(f"wanted datasets with weights above 0, got {[weight for *_, weight in parts]}")
+            raise ValueError(f"expected datasets with weights above 0, got {[weight for *_, weight in parts]}")
         self._parts = [
             Mixed(source, settings, weight / sum(weights))
             for (source, settings, _), weight in zip(parts, weights, strict=True)
@@ -202,7 +202,7 @@ class MixOrder:
 
     def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Places:
         if not 0 <= first <= stop <= self.samples:
-            raise IndexError(f"wanted places from 0 to {self.samples:,}, got {first:,} to {stop:,}")
+            raise IndexError(f"expected places from 0 to {self.samples:,}, got {first:,} to {stop:,}")
         who, before = self._who(first, stop), self._before(first)
         block, row = np.empty((2, len(who)), np.int64)
         for dataset, start in enumerate(before):

@@ -71,7 +71,7 @@ def expand_braces(text: str) -> Iterator[str]:
     """`{a,b}` and `{000..031}`, as WebDataset and shells have them. Braces that hold neither stay."""
     for number, one in enumerate(_expand(text)):
         if number == _MOST:
-            raise InputError(f"{text}: wanted braces that stand for up to {_MOST:,} names, got more")
+            raise InputError(f"{text}: expected braces that stand for up to {_MOST:,} names, got more")
         yield one
 
 

@@ -61,7 +61,7 @@ class RemoteCache:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
-            raise ValueError(f"wanted a cache of at least one byte, got {most_bytes!r}")
+            raise ValueError(f"expected a cache of at least one byte, got {most_bytes!r}")
         self.folder = str(default_folder() if folder is None else Path(folder).absolute())
         self.most_bytes = most_bytes
         self._options = dict(options or {})
@@ -200,7 +200,7 @@ def _look_at(url: str, fs: Any, path: str) -> _Object:
 
     info = ask(url, question)
     if info.get("type") == "directory":
-        raise InputError(f"{url}: wanted a file, this is a folder")
+        raise InputError(f"{url}: expected a file, this is a folder")
     if not isinstance(info.get("size"), int):
         raise InputError(f"{url}: its store does not say how long it is")
     version = [f"{key}={info[key]}" for key in (*_VERSIONS, *_TIMES) if info.get(key)]
@@ -223,7 +223,7 @@ def _download(url: str, fs: Any, path: str, copy: str, there: _Object) -> None:
         raise InputError(f"{url}: it was replaced in its store while it was brought here")
     got = os.path.getsize(copy) if os.path.exists(copy) else 0
     if got != there.size_bytes:
-        raise ConnectionError(f"wanted {there.size_bytes:,} bytes, got {got:,}")
+        raise ConnectionError(f"expected {there.size_bytes:,} bytes, got {got:,}")
 
 
 def _wait_for_other(target: str) -> None:

@@ -24,11 +24,11 @@ def find_remote(url: str, options: Options | None = None) -> list[str]:
     else:
         names = _in_folder(url, fs, path.rstrip("/"))
     if not names:
-        raise MissingFileError(f"{url}: wanted shards, nothing matches", url)
+        raise MissingFileError(f"{url}: expected shards, nothing matches", url)
     small = [name for name in names if is_small_file(name)]
     if small:
         raise InputError(
-            f"{url}: wanted shards, got single samples such as {small[0]}: pack them into shards or copy them here"
+            f"{url}: expected shards, got single samples such as {small[0]}: pack them into shards or copy them here"
         )
     return [url_of(url, name) for name in sorted(names, key=os.fsencode)]
 
@@ -39,7 +39,7 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
         start = f"{path}/parts/"
         parts = committed([name for name in every if name.startswith(start)])
         if not parts:
-            raise InputError(f"{url}: wanted committed parts, this run has none yet")
+            raise InputError(f"{url}: expected committed parts, this run has none yet")
         return parts
     inside = [name for name in every if not any(is_beside(part) for part in name[len(path) + 1 :].split("/"))]
     return [name for name in inside if is_shard(name)] or [name for name in inside if is_small_file(name)]

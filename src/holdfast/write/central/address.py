@@ -62,7 +62,7 @@ def _unix_path(journal: Path, wanted: str | None) -> Path:
         return journal / SOCKET
     assert wanted is not None
     if not wanted.startswith("unix:"):
-        raise ValueError(f"wanted an address such as unix, unix:/a/path.sock or tcp://host:port, got {wanted!r}")
+        raise ValueError(f"expected an address such as unix, unix:/a/path.sock or tcp://host:port, got {wanted!r}")
     return Path(os.path.abspath(wanted.removeprefix("unix:")))
 
 
@@ -120,7 +120,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
             return parts.hostname, parts.port
     except ValueError:
         pass
-    raise ValueError(f"wanted an address such as tcp://host:port, got {address!r}")
+    raise ValueError(f"expected an address such as tcp://host:port, got {address!r}")
 
 
 # ---- a producer's side
@@ -135,11 +135,11 @@ def resolve(target: str) -> str:
         said: Any = json.loads(pointer.read_text())
         return str(said["address"])
     except FileNotFoundError:
-        raise InputError(f"{target}: wanted an address or a folder that is served, there is no {pointer}") from None
+        raise InputError(f"{target}: expected an address or a folder that is served, there is no {pointer}") from None
     except OSError as error:
         raise InputError(f"{pointer}: cannot read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError):
-        raise InputError(f"{pointer}: wanted the address of a server, got something else") from None
+        raise InputError(f"{pointer}: expected the address of a server, got something else") from None
 
 
 def dial(address: str, timeout_s: float) -> socket.socket:

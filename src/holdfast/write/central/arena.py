@@ -38,9 +38,9 @@ class Arena:
         """OSError, ValueError: there is no such memory behind the descriptor, which stays the caller's."""
         self.slots, self.slot_bytes = slots, slot_bytes
         if slots < 1 or slot_bytes < 1 or os.fstat(fd).st_size != slots * slot_bytes:
-            raise ValueError(f"wanted {slots:,} slots of {slot_bytes:,} bytes")
+            raise ValueError(f"expected {slots:,} slots of {slot_bytes:,} bytes")
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise ValueError("wanted memory that nobody can make shorter")
+            raise ValueError("expected memory that nobody can make shorter")
         self._memory = memoryview(_mapped(fd, self.bytes)).cast("B")
 
     @property
@@ -49,7 +49,7 @@ class Arena:
 
     def slot(self, number: int) -> memoryview:
         if not 0 <= number < self.slots:
-            raise IndexError(f"wanted one of {self.slots} slots, got {number}")
+            raise IndexError(f"expected one of {self.slots} slots, got {number}")
         return self._memory[number * self.slot_bytes : (number + 1) * self.slot_bytes]
 
 

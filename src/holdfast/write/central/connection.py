@@ -98,7 +98,7 @@ class Connection:
     def _hello_is_here(self) -> bool:
         magic, size, _ = HELLO.unpack_from(self._small)
         if magic != HELLO_MAGIC or size > MOST_HELLO_BYTES:
-            raise FrameError(f"wanted HELLO, got {bytes(magic)!r}")
+            raise FrameError(f"expected HELLO, got {bytes(magic)!r}")
         self._want = HELLO.size + size
         return self._fill()
 
@@ -113,7 +113,7 @@ class Connection:
         if not isinstance(content, dict):
             raise FrameError("its HELLO cannot be understood")
         if content.get("protocol") != PROTOCOL:
-            raise FrameError(f"wanted protocol {PROTOCOL}, got {content.get('protocol')!r}")
+            raise FrameError(f"expected protocol {PROTOCOL}, got {content.get('protocol')!r}")
         return content
 
     def greeted(self, name: str, n_pieces: int, arena: Arena | None = None) -> None:
@@ -128,10 +128,10 @@ class Connection:
         if self._meta is None:
             self._head = parse_head(self._small)
             if self._head.meta_bytes != self._raw_bytes - HEAD_BYTES:
-                text = f"wanted {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
+                text = f"expected {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
                 raise FrameError(text)
             if self._head.payload_bytes > self._most:
-                raise FrameError(f"a frame of {self._head.payload_bytes:,} bytes, wanted {self._most:,} at most")
+                raise FrameError(f"a frame of {self._head.payload_bytes:,} bytes, expected {self._most:,} at most")
             self._meta = parse_meta(self._head, self._small)
         assert self._head is not None
         self._view = self._shared(self._head.payload_bytes)
@@ -153,7 +153,7 @@ class Connection:
         if slot == NO_SLOT:
             return None
         if slot >= self._arena.slots or size > self._arena.slot_bytes:
-            raise FrameError(f"{size:,} bytes in slot {slot:,}, wanted one of {self._arena.slots} slots")
+            raise FrameError(f"{size:,} bytes in slot {slot:,}, expected one of {self._arena.slots} slots")
         return self._arena.slot(slot)[:size]
 
     def _fill_payload(self) -> bool:

@@ -117,7 +117,7 @@ class Crowd:
         try:
             name = check_task(content.get("producer") or "")
         except ValueError:
-            self.refuse(one, f"wanted a producer's name, got {str(content.get('producer'))[:80]!r}")
+            self.refuse(one, f"expected a producer's name, got {str(content.get('producer'))[:80]!r}")
             return
         pid = content.get("pid")
         one.who = f"producer {name!r}, process {pid if isinstance(pid, int) else '?'}"

@@ -77,9 +77,9 @@ def parse_head(data: Any, at: int = 0) -> Head:
     """FrameError: it is none, and nothing behind it can be trusted."""
     magic, version, *rest = HEAD.unpack_from(data, at)
     if magic != MAGIC:
-        raise FrameError(f"wanted a frame, got {bytes(magic)!r}")
+        raise FrameError(f"expected a frame, got {bytes(magic)!r}")
     if version != VERSION:
-        raise FrameError(f"wanted a frame of version {VERSION}, got {version}")
+        raise FrameError(f"expected a frame of version {VERSION}, got {version}")
     head = Head._make(rest)
     if head.meta_bytes > MOST_META_BYTES or head.first > MOST_SEQ or not head.rows:
         raise FrameError(f"a frame of {head.rows:,} rows from {head.first:,}, with {head.meta_bytes:,} bytes of meta")

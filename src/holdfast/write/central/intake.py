@@ -1,4 +1,4 @@
-"""From frames that have arrived to acknowledged rows: checked, written, synced if that is wanted, told to producers."""
+"""From frames that have arrived to acknowledged rows: checked, written, synced if asked for, told to producers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Intake:
             if head.end <= mark:
                 return "old"
             if head.first != mark:
-                raise FrameError(f"wanted row {mark:,} next, got {head.first:,} to {head.end:,}")
+                raise FrameError(f"expected row {mark:,} next, got {head.first:,} to {head.end:,}")
             self._layout.check(head, meta.sizes)
             meta.check(frame.payload)
             self._layout.check_ends(head.rows, frame.payload, meta.sizes)

@@ -70,15 +70,15 @@ class Layout:
     def check(self, head: Head, sizes: tuple[int, ...]) -> None:
         """FrameError: these cannot be the pieces of so many rows."""
         if len(sizes) != self.n_pieces:
-            raise FrameError(f"wanted {self.n_pieces} pieces, got {len(sizes)}")
+            raise FrameError(f"expected {self.n_pieces} pieces, got {len(sizes)}")
         if head.rows > self.chunk_rows or (head.flags & WHOLE and head.rows != self.chunk_rows):
-            raise FrameError(f"wanted {self.chunk_rows:,} rows in a chunk, got {head.rows:,}")
+            raise FrameError(f"expected {self.chunk_rows:,} rows in a chunk, got {head.rows:,}")
         at = 0
         for column in self.columns:
             for piece in column.pieces:
                 wanted = piece.row_bytes * head.rows or (piece.row_ends and 8 * (piece.row_ends * head.rows + 1))
                 if column.level is None and wanted and sizes[at] != wanted:
-                    raise FrameError(f"wanted {wanted:,} bytes of {column.column!r}, got {sizes[at]:,}")
+                    raise FrameError(f"expected {wanted:,} bytes of {column.column!r}, got {sizes[at]:,}")
                 at += 1
 
     def pack(self, column: ColumnPieces, buffer: Any) -> Any:
@@ -130,7 +130,7 @@ class Layout:
         except (zlib.error, ValueError) as error:
             raise FrameError(f"{column.column!r} cannot be unpacked: {error}") from None
         if piece.row_bytes and values.nbytes != rows * piece.row_bytes:
-            raise FrameError(f"{column.column!r} has {values.nbytes:,} bytes, wanted {rows * piece.row_bytes:,}")
+            raise FrameError(f"{column.column!r} has {values.nbytes:,} bytes, expected {rows * piece.row_bytes:,}")
         return values
 
 

@@ -59,7 +59,7 @@ class Unpacker:
         while len(self._data) - at >= MESSAGE.size:
             magic, kind, number, size = MESSAGE.unpack_from(self._data, at)
             if magic != MESSAGE_MAGIC or size > MOST_TEXT_BYTES:
-                raise ValueError(f"wanted a message of the central writer, got {bytes(magic)!r}")
+                raise ValueError(f"expected a message of the central writer, got {bytes(magic)!r}")
             stop = at + MESSAGE.size + size
             if stop > len(self._data):
                 break

@@ -59,9 +59,9 @@ def connect(
 
         producer = default_task()
         if producer is None:
-            raise ValueError('wanted producer=, a name that it gets again after a restart, such as "rank3"')
+            raise ValueError('expected producer=, a name that it gets again after a restart, such as "rank3"')
     if not timeout > 0:
-        raise ValueError(f"wanted a timeout above 0, got {timeout!r}")
+        raise ValueError(f"expected a timeout above 0, got {timeout!r}")
     return Producer(os.fsdecode(target), check_task(producer), timeout, token or os.environ.get(TOKEN))
 
 
@@ -127,7 +127,7 @@ class Producer:
         with self._turn:
             self._check()
             if not isinstance(columns, Mapping):
-                raise SchemaError(f"wanted columns of samples by name, got {type(columns).__name__}")
+                raise SchemaError(f"expected columns of samples by name, got {type(columns).__name__}")
             buffers, rows = self._plain(columns) or buffers_of(self.schema, columns)
             self._make_room(timeout)
             self._unstage(timeout)
@@ -318,7 +318,7 @@ class Producer:
         self._moved_s = time.monotonic()
         mark: int = self._link.welcome["mark"]
         if self._how() != self._made:
-            self._give_up(f"the server came back with other settings: {self._how()}, wanted {self._made}")
+            self._give_up(f"the server came back with other settings: {self._how()}, expected {self._made}")
         if mark < self.acked:
             text = f"the server knows {mark:,} rows of {self.name!r}, and has acknowledged {self.acked:,}"
             self._give_up(f"{text}: its journal was removed or damaged")

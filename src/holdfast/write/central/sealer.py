@@ -78,7 +78,7 @@ def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
         return done.rows
     with SegmentView(path) as segment:
         if segment.settings is None:
-            raise WriteError(f"{path}: wanted a segment of the journal, got something else")
+            raise WriteError(f"{path}: expected a segment of the journal, got something else")
         failpoint("sealer-begun")
         workspace = Workspace(folder / "tmp", task)
         try:

@@ -81,7 +81,7 @@ class CentralWriter:
         chunk_bytes = self.layout.chunk_bytes
         if chunk_bytes > self.settings.queue_bytes // 2:
             text = f"a chunk of {self.layout.chunk_rows:,} rows has {chunk_bytes:,} bytes"
-            raise ValueError(f"{text}: wanted queue_bytes to be twice that, got {self.settings.queue_bytes:,}")
+            raise ValueError(f"{text}: expected queue_bytes to be twice that, got {self.settings.queue_bytes:,}")
 
     @property
     def _window_bytes(self) -> int:

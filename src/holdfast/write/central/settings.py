@@ -32,13 +32,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.ack not in ("process", "disk"):
-            raise ValueError(f'wanted ack to be "process" or "disk", got {self.ack!r}')
+            raise ValueError(f'expected ack to be "process" or "disk", got {self.ack!r}')
         if not self.seal_after_s > 0:
-            raise ValueError(f"wanted seal_after_s to be above 0, got {self.seal_after_s!r}")
+            raise ValueError(f"expected seal_after_s to be above 0, got {self.seal_after_s!r}")
         if self.chunk_rows is not None and (not isinstance(self.chunk_rows, int) or self.chunk_rows < 1):
-            raise ValueError(f"wanted chunk_rows to be a number from 1 up, got {self.chunk_rows!r}")
+            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {self.chunk_rows!r}")
         if self.is_tcp and not self.token:
-            text = f"wanted a token for a server that others can reach over the network: token=, {TOKEN}, --token-file"
+            text = f"expected a token for a server that is reachable over the network: token=, {TOKEN}, --token-file"
             raise ValueError(text)
         check_codec(self.codec)
 

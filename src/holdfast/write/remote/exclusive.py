@@ -25,7 +25,7 @@ def check_scheme(url: str) -> str:
     scheme = url.partition("://")[0].lower()
     if scheme not in (*_BY_CONDITION, "webhdfs", "memory"):
         more = ": pyarrow replaces what is there, so give webhdfs:// and the name node's HTTP port" * (scheme == "hdfs")
-        text = f"wanted a store that creates a file only if it is not there yet ({_KNOWN}), got {scheme}://{more}"
+        text = f"expected a store that creates a file only if it is not there yet ({_KNOWN}), got {scheme}://{more}"
         raise WriteError(f"{url}: {text}")
     return scheme
 
@@ -44,7 +44,7 @@ def find_create(url: str, fs: Any) -> Create:
         return _by_rename
     if scheme[:1] in "sg" and "mode" not in inspect.signature(fs._pipe_file).parameters:
         package = type(fs).__module__.partition(".")[0]
-        raise WriteError(f"{url}: wanted a {package} that can create files exclusively, got an older one")
+        raise WriteError(f"{url}: expected a {package} that can create files exclusively, got an older one")
     return _by_condition
 
 

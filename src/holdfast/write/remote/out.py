@@ -52,7 +52,7 @@ def _schemas(store: Store) -> list[dict[str, Column]]:
 
 def _make(store: Store, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        text = f"{store.url}: wanted a folder made by hold.write, there is none; give a schema to make it"
+        text = f"{store.url}: expected a folder made by hold.write, there is none; give a schema to make it"
         raise MissingFileError(text, store.url)
     check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
@@ -81,7 +81,7 @@ class RemoteOut(Out):
 
     @property
     def folder(self) -> Path:  # type: ignore[override]
-        raise InputError(f"{self.url}: wanted a folder on this machine: out.fetch(FOLDER) brings the run there")
+        raise InputError(f"{self.url}: expected a folder on this machine: out.fetch(FOLDER) brings the run there")
 
     def _place(self) -> Place:
         return RemotePlace(self._store)
@@ -172,7 +172,7 @@ class RemoteOut(Out):
         for number, record in enumerate(records):
             there = find_committed(out.folder / "parts", record.task)
             if there is not None and there != record:
-                raise WriteError(f"{out.folder}: wanted {record}, it has {there}")
+                raise WriteError(f"{out.folder}: expected {record}, it has {there}")
             if there is None:
                 self._fetch(record, out.folder)
             if progress:

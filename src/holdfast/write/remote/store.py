@@ -141,7 +141,7 @@ class Store:
             return False
 
         if not ask(self.shown(name), is_refused, WriteError):
-            text = "wanted a store that refuses to create a file that is there, this one has replaced it"
+            text = "expected a store that refuses to create a file that is there, this one has replaced it"
             raise WriteError(f"{self.shown(name)}: {text}: parts cannot be committed there")
 
     def remove(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Store:
         fs.invalidate_cache()
         there = ask(self.shown(name), lambda: fs.info(path), WriteError)["size"]
         if there != size_bytes:
-            raise WriteError(f"{self.shown(name)}: wanted {size_bytes:,} bytes in the store, got {there:,}")
+            raise WriteError(f"{self.shown(name)}: expected {size_bytes:,} bytes in the store, got {there:,}")
 
     def download(self, name: str, local: Path) -> bool:
         """False: there is no such file."""

@@ -41,7 +41,7 @@ def test_suffixes(tmp_path: Path) -> None:
     assert paths(list_files(root)) == ["a.PNG", "b.jpeg"]
     assert paths(list_files(root, suffixes=[".TXT", ".bak"])) == ["c.txt", "e.png.bak"]
     assert paths(list_files(root, suffixes=None)) == ["a.PNG", "b.jpeg", "c.txt", "d", "e.png.bak"]
-    with pytest.raises(TypeError, match="wanted suffixes such as '.png', got 3"):
+    with pytest.raises(TypeError, match="expected suffixes such as '.png', got 3"):
         list_files(root, suffixes=[3])  # type: ignore[list-item]
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_a_sample_is_named(tmp_path: Path) -> None:
     root = tree(tmp_path, "a.png")
     os.mkfifo(root / "pipe")
     assert len(list_files(root)) == 1  # nobody asked for it
-    with pytest.raises(InputError, match="pipe: wanted a file to read, this is a FIFO"):
+    with pytest.raises(InputError, match="pipe: expected a file to read, this is a FIFO"):
         list_files(root, suffixes=None)
     (root / "b.png").write_bytes(b"")
     with pytest.raises(InputError, match="b.png: the file is empty"):

@@ -59,9 +59,9 @@ def test_labels_by_folder(tmp_path: Path) -> None:
     got = shard.read(0, 2)["label"]
     got[:] = 9  # type: ignore[index]
     assert lists(shard.read(0, 2))["label"] == [1, 0]
-    with pytest.raises(InputError, match="dog/deep/x: wanted a file in a folder of one of the classes: cat, cow"):
+    with pytest.raises(InputError, match="dog/deep/x: expected a file in a folder of one of the classes: cat, cow"):
         FilesShard(["dog/deep/x"], root=tmp_path, classes=["cat", "cow"])
-    with pytest.raises(SchemaError, match="wanted each class once"):
+    with pytest.raises(SchemaError, match="expected each class once"):
         FilesShard(["dog/deep/x"], root=tmp_path, classes=["dog", "dog"])
 
 
@@ -75,11 +75,11 @@ def test_columns_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_paths_that_are_no_list_or_not_below_the_root(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="wanted a list of paths"):
+    with pytest.raises(TypeError, match="expected a list of paths"):
         FilesShard(str(tmp_path))
     made(tmp_path, a=b"1")
     (tmp_path / "sub").mkdir()
-    with pytest.raises(InputError, match=r"a: wanted files below .*/sub"):
+    with pytest.raises(InputError, match=r"a: expected files below .*/sub"):
         FilesShard([tmp_path / "a"], root=tmp_path / "sub")
 
 
@@ -95,12 +95,12 @@ def test_what_cannot_be_listed(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "socket"))
     for name, reason in {
         "empty": "the file is empty",
-        "folder": "wanted a file to read, this is a folder",
-        "fifo": "wanted a file to read, this is a FIFO",
-        "socket": "wanted a file to read, this is a socket",
+        "folder": "expected a file to read, this is a folder",
+        "fifo": "expected a file to read, this is a FIFO",
+        "socket": "expected a file to read, this is a socket",
         "away": "cannot open: No such file",
         "nothing": "cannot open: No such file",
-        "/dev/null": "wanted a file to read, this is a device",
+        "/dev/null": "expected a file to read, this is a device",
     }.items():
         with pytest.raises(InputError, match=f"{name}: {reason}"):
             FilesShard([name], root="" if name.startswith("/") else tmp_path)
@@ -109,9 +109,9 @@ def test_what_cannot_be_listed(tmp_path: Path) -> None:
 def test_a_huge_file(tmp_path: Path) -> None:
     made(tmp_path, huge=b"x")
     os.truncate(tmp_path / "huge", problems.MOST_BYTES + 1)
-    with pytest.raises(InputError, match=r"huge: wanted files of up to 1,073,741,824 bytes .*this has 1,073,741,825"):
+    with pytest.raises(InputError, match=r"huge: expected files of up to 1,073,741,824 bytes .*this has 1,073,741,825"):
         FilesShard(["huge"], root=tmp_path)
-    with pytest.raises(InputError, match="huge: wanted files of up to"):
+    with pytest.raises(InputError, match="huge: expected files of up to"):
         list_files(tmp_path, suffixes=None)
 
 

@@ -56,7 +56,7 @@ class TestColumns:
         path = made(tmp_path, x=np.arange(2))
         vlen(path, "boxes", [[1, 2], [3]], np.float32)
         with open_shard(path) as shard:
-            with pytest.raises(DecodeError, match="'boxes' wanted lists of a multiple of 2 values, got 1"):
+            with pytest.raises(DecodeError, match="'boxes' expected lists of a multiple of 2 values, got 1"):
                 shard.read(0, 2, {"boxes": hold.Ragged(hold.Float32(2))})
 
     def test_a_row_of_uint8_as_bytes(self, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("data", "column", "said"),
         [
-            (np.zeros(2), hold.Int64(), r"""'x' holds Array\("float64"\), wanted Int64\(\)"""),
+            (np.zeros(2), hold.Int64(), r"""'x' holds Array\("float64"\), expected Int64\(\)"""),
             (np.zeros((2, 3)), hold.Float32(4), "4 values a row, got 3"),
             (
                 np.array([1, 2**64 - 1], np.uint64),
@@ -152,7 +152,7 @@ class TestBadFiles:
         (tmp_path / "a.h5").mkdir()
         os.mkfifo(tmp_path / "b.h5")
         for name, kind in (("a.h5", "a folder"), ("b.h5", "not a regular file")):
-            with pytest.raises(InputError, match=f"{name}: wanted a file to read, this is {kind}"):
+            with pytest.raises(InputError, match=f"{name}: expected a file to read, this is {kind}"):
                 open_shard(tmp_path / name)
 
     def test_no_rows_at_all(self, tmp_path: Path) -> None:

@@ -191,8 +191,8 @@ def test_what_cannot_be_looked_at(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.h5")
     for path, wrong in [
         (tmp_path / "nix.h5", "cannot open: No such file or directory"),
-        (tmp_path, "wanted a file to read, this is a folder"),
-        (tmp_path / "fifo.h5", "wanted a file to read, this is not a regular file"),
+        (tmp_path, "expected a file to read, this is a folder"),
+        (tmp_path / "fifo.h5", "expected a file to read, this is not a regular file"),
     ]:
         report = verify_hdf5(path)
         assert (reasons(report), report.readable) == (wrong, False)
@@ -217,7 +217,7 @@ def test_sources_of_a_view(tmp_path: Path) -> None:
             file[name] = np.arange(rows)
     said = reasons(verify_hdf5(path))
     assert "its source 'part0.h5' is not there" in said
-    assert "'x' in its source 'part1.h5' has the shape (9,): 9 values, wanted 10" in said
+    assert "'x' in its source 'part1.h5' has the shape (9,): 9 values, expected 10" in said
     assert "'x' in its source 'part2.h5' is not there" in said
     assert "part3" not in said
 

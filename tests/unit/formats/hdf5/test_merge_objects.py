@@ -224,7 +224,7 @@ def test_refused_before_anything_is_written(tmp_path: Path) -> None:
         (tmp_path / "text.h5", CorruptError, "not an HDF5 file"),
         (cut, CorruptError, "cut: it should have"),
         (tmp_path / "nix.h5", InputError, "cannot open: No such file"),
-        (good, InputError, "wanted every file once, got it twice"),
+        (good, InputError, "expected every file once, got it twice"),
     ):
         with pytest.raises(error, match=said):
             merge_hdf5([good, bad], tmp_path / "out.h5")

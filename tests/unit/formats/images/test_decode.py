@@ -201,7 +201,7 @@ def test_no_picture(data: bytes) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(TypeError, match="wanted an encoded picture as bytes, got str"):
+    with pytest.raises(TypeError, match="expected an encoded picture as bytes, got str"):
         hold.decode_image("picture.png")  # type: ignore[arg-type]
     with pytest.raises(hold.errors.ImageError, match="into the mode 'sepia'"):
         hold.decode_image(saved(picture(), "PNG"), "sepia")
@@ -251,7 +251,7 @@ except hold.errors.ImageError:
 """
     data = saved(picture(), "JPEG")
     done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, timeout=60, check=True)
-    told = "refused" if missing == "simplejpeg" else "wanted Pillow to decode a picture"
+    told = "refused" if missing == "simplejpeg" else "expected Pillow to decode a picture"
     lines = done.stdout.decode().splitlines()
     assert lines[0] == str(by_pillow(data).sum())
     assert told in lines[1]

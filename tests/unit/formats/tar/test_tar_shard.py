@@ -173,7 +173,7 @@ def test_columns_that_no_tar_can_hold(tmp_path: Path) -> None:
 def test_a_member_that_is_no_number_is_named(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [(f"{i}.cls", b"%d" % i) for i in range(5)] + [("5.cls", b"dog")])
     with open_shard(path) as shard:
-        with pytest.raises(DecodeError, match=r"x.tar, record 5: sample '5', column 'y': wanted whole .*b'dog'"):
+        with pytest.raises(DecodeError, match=r"x.tar, record 5: sample '5', column 'y': expected whole .*b'dog'"):
             shard.read_rows([1, 5, 2], {"y": hold.Int64(key="cls")})
         assert shard.read(0, 5, {"y": hold.Int64(key="cls")})["y"].tolist() == [0, 1, 2, 3, 4]
 
@@ -248,7 +248,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="this is a zstd file"):
         open_shard(tmp_path / "x.tar.zst")
     (tmp_path / "folder.tar").mkdir()
-    with pytest.raises(InputError, match="wanted a file to read, this is a folder"):
+    with pytest.raises(InputError, match="expected a file to read, this is a folder"):
         open_shard(tmp_path / "folder.tar")
     os.mkfifo(tmp_path / "fifo.tar")
     with pytest.raises(InputError, match="not a regular file"):

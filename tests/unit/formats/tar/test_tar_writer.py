@@ -145,10 +145,10 @@ def test_names_of_columns_become_extensions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [b"", b"a.b", b"a/", b".a", b"a\0b"])
 def test_a_key_that_no_member_can_have(tmp_path: Path, key: bytes) -> None:
     with TarWriter(tmp_path / "a.tar", {"__key__": hold.Bytes(), "x": hold.Bytes()}) as writer:
-        with pytest.raises(SchemaError, match="sample 1: wanted a key"):
+        with pytest.raises(SchemaError, match="sample 1: expected a key"):
             writer.extend({"__key__": [b"good", key], "x": [b"", b""]})
         writer.extend({"__key__": [b"good"], "x": [b""]})
-        with pytest.raises(SchemaError, match="sample 1: wanted another key than the sample before it has, got 'good'"):
+        with pytest.raises(SchemaError, match="expected another key than the sample before it has, got 'good'"):
             writer.extend({"__key__": [b"good"], "x": [b""]})
     with TarShard(tmp_path / "a.tar") as shard:
         assert len(shard) == 1
@@ -226,12 +226,12 @@ U1, I8 = np.uint8, np.int64
     ("item", "said"),
     [
         (b"no zip", "not a zip file"),
-        (zipped(zipfile.ZIP_STORED), "wanted an array 'values'"),
+        (zipped(zipfile.ZIP_STORED), "expected an array 'values'"),
         (zipped(zipfile.ZIP_DEFLATED, values=np.zeros(9, U1), offsets=[0, 9]), "packed"),
-        (pack({"values": np.zeros(3, I8), "offsets": np.array([0, 3])}), "wanted values of uint8"),
-        (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 4])}), "wanted offsets that go from 0 up to 3"),
-        (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 2, 1, 3])}), "wanted offsets that go"),
-        (pack({"values": np.zeros(3, U1), "offsets": np.array([0.0, 3])}), "wanted offsets of int64"),
+        (pack({"values": np.zeros(3, I8), "offsets": np.array([0, 3])}), "expected values of uint8"),
+        (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 4])}), "expected offsets that go from 0 up to 3"),
+        (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 2, 1, 3])}), "expected offsets that go"),
+        (pack({"values": np.zeros(3, U1), "offsets": np.array([0.0, 3])}), "expected offsets of int64"),
     ],
 )
 def test_a_member_that_is_no_list_of_strings(tmp_path: Path, item: bytes, said: str) -> None:

@@ -42,7 +42,7 @@ def test_records_by_number(file: Path, records: list[bytes]) -> None:
         assert got[::-100] == records[::-100]
         assert got[[5, 9, 5, -2]] == [records[i] for i in (5, 9, 5, -2)]
         for i in (500, -501):
-            with pytest.raises(IndexError, match="wanted a record from 0 to 499"):
+            with pytest.raises(IndexError, match="expected a record from 0 to 499"):
                 got[i]
         with pytest.raises(TypeError):
             got["x"]

@@ -99,7 +99,7 @@ def test_a_damage_comes_after_the_rows_before_it(file: Path, tmp_path: Path) -> 
 
 
 def test_a_mismatch_among_large_records_is_named(file: Path) -> None:
-    with hold.TFRecordReader(file) as reader, pytest.raises(DecodeError, match="record 0 .*'label': wanted floats"):
+    with hold.TFRecordReader(file) as reader, pytest.raises(DecodeError, match="record 0 .*'label': expected floats"):
         list(reader.batches({"image": hold.Bytes(), "label": hold.Float32()}, 8))
 
 

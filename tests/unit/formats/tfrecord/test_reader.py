@@ -362,13 +362,13 @@ def test_other_files_are_not_called_damaged(tmp_path: Path, content: bytes, what
 
 def test_a_mismatch_names_feature_wanted_and_got(file: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"label": hold.Float32()}, "feature 'label': wanted floats, got integers"),
-        ({"emb": hold.Float32(3)}, "feature 'emb': wanted 3 values, got 4"),
-        ({"name": hold.Bytes(2)}, "feature 'name': wanted 2 values, got 1"),
-        ({"other": hold.Int64()}, "feature 'other' is missing: wanted Int64(), which has no default"),
+        ({"label": hold.Float32()}, "feature 'label': expected floats, got integers"),
+        ({"emb": hold.Float32(3)}, "feature 'emb': expected 3 values, got 4"),
+        ({"name": hold.Bytes(2)}, "feature 'name': expected 2 values, got 1"),
+        ({"other": hold.Int64()}, "feature 'other' is missing: expected Int64(), which has no default"),
         ({"x": hold.Int64(key="y")}, "feature 'y' is missing"),
-        ({"emb": hold.Ragged(hold.Float32(3))}, "feature 'emb': wanted a multiple of 3 values, got 4"),
-        ({"emb": hold.Ragged(hold.Ragged(hold.Float32()))}, "feature 'emb': wanted a feature list"),
+        ({"emb": hold.Ragged(hold.Float32(3))}, "feature 'emb': expected a multiple of 3 values, got 4"),
+        ({"emb": hold.Ragged(hold.Ragged(hold.Float32()))}, "feature 'emb': expected a feature list"),
     ]
     for schema, text in wrong:
         with hold.TFRecordReader(file) as reader, pytest.raises(DecodeError) as caught:

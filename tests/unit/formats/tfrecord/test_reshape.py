@@ -133,7 +133,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path, options: Any, said: str) -
 def test_too_many_parts_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.formats.tfrecord.split_plan.MOST_PARTS", 5)
     file = write(tmp_path / "x.tfrecord", [b"1"] * 6)
-    with pytest.raises(ValueError, match="wanted a larger size"):
+    with pytest.raises(ValueError, match="expected a larger size"):
         split_files([file], tmp_path / "out", part_bytes=1)
     assert listing(tmp_path) == ["x.tfrecord"]
 

@@ -45,7 +45,7 @@ def test_a_record_that_does_not_fit_is_named(tmp_path: Path, suffix: str) -> Non
     with hold.TFRecordWriter(path, {"x": hold.Ragged(hold.Int64())}) as writer:
         writer.extend({"x": [[1], [2], [3, 4], [5]]})
     with open_shard(path) as shard:
-        with pytest.raises(DecodeError, match="record 2 at byte .*'x': wanted 1 value, got 2"):
+        with pytest.raises(DecodeError, match="record 2 at byte .*'x': expected 1 value, got 2"):
             shard.read_rows([3, 2, 0], {"x": hold.Int64()})
         assert shard.read_rows([3, 0], {"x": hold.Int64()})["x"].tolist() == [5, 1]
 
@@ -100,9 +100,9 @@ def test_packed_rows_in_any_order(tmp_path: Path) -> None:
 
 
 def test_folders_and_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="wanted a file to read, this is a folder"):
+    with pytest.raises(InputError, match="expected a file to read, this is a folder"):
         open_shard(tmp_path)
-    with pytest.raises(ValueError, match="wanted verify to be one of all, header, got 'none'"):
+    with pytest.raises(ValueError, match="expected verify to be one of all, header, got 'none'"):
         TFRecordShard(made(tmp_path, [b"a"]), verify="none")  # type: ignore[arg-type]
-    with open_shard(tmp_path / "data.tfrecord") as shard, pytest.raises(TypeError, match="wanted a sample's number"):
+    with open_shard(tmp_path / "data.tfrecord") as shard, pytest.raises(TypeError, match="expected a sample's number"):
         shard.read_rows([True], SCHEMA)

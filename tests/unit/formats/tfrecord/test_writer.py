@@ -279,11 +279,11 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**good, "extra": 1}, r"unknown \['extra'\]"),
         ({"label": 1}, r"missing \['emb', 'ids', 'image'\]"),
-        ({**good, "label": 1.5}, r"'label': wanted Int64\(\), got float64"),
+        ({**good, "label": 1.5}, r"'label': expected Int64\(\), got float64"),
         ({**good, "label": "one"}, "'label'"),
         ({**good, "label": 2**63}, "'label'"),
         ({**good, "label": [1]}, r"shape \(1,\)"),
-        ({**good, "emb": [1, 2]}, r"wanted Float32\(3\), got items of shape \(2,\)"),
+        ({**good, "emb": [1, 2]}, r"expected Float32\(3\), got items of shape \(2,\)"),
         ({**good, "image": 7}, "got int where bytes were due"),
         ({**good, "ids": 3}, "where a list was due"),
         ({**good, "ids": ["a"]}, "'ids'"),

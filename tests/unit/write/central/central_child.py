@@ -41,7 +41,7 @@ def main() -> None:
         with open_shard(out.path_of(record), out.schema) as shard:
             rows += shard.read(0, len(shard), out.schema)["x"][:, 0].tolist()
     right = sorted(rows) == list(range(wanted))
-    print(json.dumps({**found, "wanted": wanted, "rows": len(rows), "right": right, "ok": out.verify().ok}))
+    print(json.dumps({**found, "expected": wanted, "rows": len(rows), "right": right, "ok": out.verify().ok}))
 
 
 if __name__ == "__main__":

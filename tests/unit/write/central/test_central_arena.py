@@ -265,12 +265,12 @@ class Liar:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"slot": 1 << 20}, "wanted one of"),
-        ({"slot": NO_SLOT - 1}, "wanted one of"),
+        ({"slot": 1 << 20}, "expected one of"),
+        ({"slot": NO_SLOT - 1}, "expected one of"),
         ({"slot": 1}, "the checksum of the payload is wrong"),
         ({"slot": 0, "crcs": [1, 2]}, "the checksum of the payload is wrong"),
-        ({"slot": 0, "sizes": [1 << 20, 512], "crcs": [0, 0]}, "wanted one of"),
-        ({"slot": 0, "sizes": [100, 512], "crcs": [0, 0]}, "wanted 65,280 bytes"),
+        ({"slot": 0, "sizes": [1 << 20, 512], "crcs": [0, 0]}, "expected one of"),
+        ({"slot": 0, "sizes": [100, 512], "crcs": [0, 0]}, "expected 65,280 bytes"),
     ],
 )
 def test_a_frame_that_is_not_in_its_slot_is_refused(out: Out, wrong: Any, said: str) -> None:
@@ -319,7 +319,7 @@ def test_nobody_can_make_it_shorter() -> None:
         made.slot(1)[:3] = b"abc"
         assert bytes(Arena(fd, 2, 4096).slot(1)[:3]) == b"abc"
         for wrong in [(2, 8192), (0, 4096), (-2, -4096)]:
-            with pytest.raises(ValueError, match="wanted"):
+            with pytest.raises(ValueError, match="expected"):
                 Arena(fd, *wrong)
         with pytest.raises(IndexError):
             made.slot(2)

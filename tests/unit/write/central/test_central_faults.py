@@ -305,7 +305,7 @@ def test_a_full_disk(tmp_path: Path, seal: str, segment_bytes: int) -> None:
     found = json.loads(done.stdout)
     assert found["refused"] == "DiskFullError"
     assert "No space left on device" in found["said"]
-    assert found["acked"] <= found["rows"] == found["wanted"]
+    assert found["acked"] <= found["rows"] == found["expected"]
     assert found["right"]
     assert found["ok"]
 

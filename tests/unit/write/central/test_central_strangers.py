@@ -95,16 +95,16 @@ def must_still_serve(server: CentralWriter, out: Any, name: str = "honest") -> N
 
 
 BAD_HELLOS: dict[str, tuple[bytes, str]] = {
-    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "wanted HELLO, got b'GET '"),
-    "zeros": (bytes(64), "wanted HELLO"),
-    "huge": (HELLO.pack(HELLO_MAGIC, 1 << 31, 0), "wanted HELLO"),
+    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "expected HELLO, got b'GET '"),
+    "zeros": (bytes(64), "expected HELLO"),
+    "huge": (HELLO.pack(HELLO_MAGIC, 1 << 31, 0), "expected HELLO"),
     "crc": (HELLO.pack(HELLO_MAGIC, 2, 1) + b"{}", "cannot be understood"),
     "list": (HELLO.pack(HELLO_MAGIC, 2, crc32c(b"[]")) + b"[]", "cannot be understood"),
     "deep": (HELLO.pack(HELLO_MAGIC, 9999, crc32c(b"[" * 9999)) + b"[" * 9999, "cannot be understood"),
-    "version": (pack_hello({"protocol": 2, "producer": "p"}), "wanted protocol 1, got 2"),
-    "name": (pack_hello({"producer": "../../etc/passwd"}), "wanted a producer's name"),
-    "no name": (pack_hello({}), "wanted a producer's name"),
-    "a frame first": (frame(0, 8), "wanted HELLO"),
+    "version": (pack_hello({"protocol": 2, "producer": "p"}), "expected protocol 1, got 2"),
+    "name": (pack_hello({"producer": "../../etc/passwd"}), "expected a producer's name"),
+    "no name": (pack_hello({}), "expected a producer's name"),
+    "a frame first": (frame(0, 8), "expected HELLO"),
 }
 
 
@@ -139,20 +139,20 @@ def test_no_token_is_not_the_token_none(tmp_path: Path) -> None:
 
 BAD_FRAMES: dict[str, tuple[Callable[[], bytes], str]] = {
     "payload": (lambda: frame(0, 8, crcs=[1]), "the checksum of the payload is wrong"),
-    "gap": (lambda: frame(9, 8), "wanted row 0 next, got 9 to 17"),
+    "gap": (lambda: frame(9, 8), "expected row 0 next, got 9 to 17"),
     "other": (lambda: frame(0, 8, name="q"), "a frame of 'q', epoch 1"),
     "epoch": (lambda: frame(0, 8, epoch=2), "a frame of 'p', epoch 2"),
     "huge": (lambda: frame(0, 8, sizes=[1 << 40], payload_bytes=1 << 40), "a frame of 1,099,511,627,776 bytes"),
     "pieces": (lambda: frame(0, 8, sizes=[32, 32], crcs=[0, 0]), "bytes of meta"),
     "sum": (lambda: frame(0, 8, sizes=[63]), "its pieces have 63 bytes"),
-    "size": (lambda: frame(0, 8, rows=7, flags=0), "wanted 56 bytes"),
-    "rows": (lambda: frame(0, 8, rows=9), "wanted 8 rows in a chunk, got 9"),
+    "size": (lambda: frame(0, 8, rows=7, flags=0), "expected 56 bytes"),
+    "rows": (lambda: frame(0, 8, rows=9), "expected 8 rows in a chunk, got 9"),
     "no rows": (lambda: frame(0, 8, rows=0), "a frame of 0 rows"),
-    "short as whole": (lambda: frame(0, 4, flags=1), "wanted 8 rows in a chunk, got 4"),
-    "version": (lambda: frame(0, 8).replace(b"HFJ\x01", b"HFJ\x02"), "wanted a frame of version 1, got 2"),
+    "short as whole": (lambda: frame(0, 4, flags=1), "expected 8 rows in a chunk, got 4"),
+    "version": (lambda: frame(0, 8).replace(b"HFJ\x01", b"HFJ\x02"), "expected a frame of version 1, got 2"),
     "head": (lambda: frame(0, 8)[:20] + b"\xff" + frame(0, 8)[21:], ""),
-    "noise": (lambda: b"\x55" * 200, "wanted a frame"),
-    "hello again": (lambda: pack_hello({"producer": "p", "host": "h" * 99}), "wanted a frame"),
+    "noise": (lambda: b"\x55" * 200, "expected a frame"),
+    "hello again": (lambda: pack_hello({"producer": "p", "host": "h" * 99}), "expected a frame"),
 }
 
 

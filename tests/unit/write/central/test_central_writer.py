@@ -123,7 +123,7 @@ def test_a_sample_that_does_not_fit_is_named_and_not_in(out: Out) -> None:
         producer.append(**row(0))
         with pytest.raises(SchemaError, match="column 'seq'"):
             producer.append(**{**row(1), "seq": 1.5})
-        with pytest.raises(SchemaError, match="wanted columns"):
+        with pytest.raises(SchemaError, match="expected columns"):
             producer.extend([1])  # type: ignore[arg-type]
         assert producer.next_seq == 1
         producer.append(**row(1))
@@ -287,7 +287,7 @@ def test_an_address_of_ones_own(tmp_path: Path) -> None:
 
 def test_tcp_needs_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = small(tmp_path)
-    with pytest.raises(ValueError, match="wanted a token"):
+    with pytest.raises(ValueError, match="expected a token"):
         out.server("tcp://127.0.0.1:0")
     with out.server("tcp://127.0.0.1:0", token="secret") as server:
         assert server.address.startswith("tcp://127.0.0.1:")
@@ -317,11 +317,11 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"ack": "never"}, "wanted ack"),
-        ({"seal_after_s": 0}, "wanted seal_after_s"),
-        ({"chunk_rows": 0}, "wanted chunk_rows"),
-        ({"codec": "zip"}, "wanted codec"),
-        ({"queue_bytes": "many"}, "wanted a size"),
+        ({"ack": "never"}, "expected ack"),
+        ({"seal_after_s": 0}, "expected seal_after_s"),
+        ({"chunk_rows": 0}, "expected chunk_rows"),
+        ({"codec": "zip"}, "expected codec"),
+        ({"queue_bytes": "many"}, "expected a size"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Path, given: Any, said: str) -> None:
@@ -332,17 +332,17 @@ def test_settings_that_make_no_sense(tmp_path: Path, given: Any, said: str) -> N
 def test_addresses_that_make_no_sense(tmp_path: Path) -> None:
     out = small(tmp_path)
     for wrong in ("http://x", "tcp://nowhere"):
-        with pytest.raises((ValueError, WriteError), match="wanted an address"):
+        with pytest.raises((ValueError, WriteError), match="expected an address"):
             out.server(wrong, token="t").start()
-    with pytest.raises(ValueError, match="wanted queue_bytes to be twice"):
+    with pytest.raises(ValueError, match="expected queue_bytes to be twice"):
         out.server(queue_bytes=100).start()
     with pytest.raises(ServerLostError, match="there is no .*address.json"):
         connect(out.folder, "p", timeout=0.1)
     with pytest.raises(ServerLostError, match="does not answer: Connection refused"):
         connect("tcp://127.0.0.1:1", "p", timeout=0.1)
-    with pytest.raises(ValueError, match="wanted producer="):
+    with pytest.raises(ValueError, match="expected producer="):
         connect(out.folder)
-    with pytest.raises(ValueError, match="wanted a task's name"):
+    with pytest.raises(ValueError, match="expected a task's name"):
         connect(out.folder, "a/b")
     shutil.rmtree(out.folder)
     with pytest.raises(InputError, match="schema.json: cannot open"):

@@ -144,7 +144,7 @@ def test_reopening_and_what_is_refused(out: RemoteOut, memory: MemoryFileSystem)
     with pytest.raises(InputError, match="there is none; give a schema to make it"):
         write("memory://bucket/none")
     memory.pipe("/bucket/photos/cat.jpg", b"x")
-    with pytest.raises(WriteError, match="wanted a new or empty folder.* got one with 'cat.jpg'"):
+    with pytest.raises(WriteError, match="expected a new or empty folder.* got one with 'cat.jpg'"):
         write("memory://bucket/photos", SCHEMA)
     with pytest.raises(WriteError, match=r"got hdfs://: pyarrow replaces what is there, so give webhdfs://"):
         write("hdfs://host/run", SCHEMA)
@@ -232,7 +232,7 @@ def test_killed_between_claim_and_record(out: RemoteOut, memory: MemoryFileSyste
 
 def test_a_store_that_ignores_the_condition(out: RemoteOut, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exclusive, "_in_memory", lambda fs, path, data: fs.pipe_file(path, data))
-    with pytest.raises(WriteError, match="wanted a store that refuses to create a file that is there"):
+    with pytest.raises(WriteError, match="expected a store that refuses to create a file that is there"):
         out.part("t")
 
 
@@ -241,7 +241,7 @@ def test_an_upload_that_is_not_all_there(
 ) -> None:
     info = MemoryFileSystem.info
     monkeypatch.setattr(MemoryFileSystem, "info", lambda fs, path, **more: {**info(fs, path, **more), "size": 7})
-    with pytest.raises(WriteError, match=r"wanted [\d,]+ bytes in the store, got 7"):
+    with pytest.raises(WriteError, match=r"expected [\d,]+ bytes in the store, got 7"):
         put(out, "t")
     monkeypatch.undo()
     assert names(memory) == ["schema.json"]

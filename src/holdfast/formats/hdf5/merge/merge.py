@@ -165,7 +165,7 @@ def _job(
 ) -> dict[str, Any]:
     """All that makes two merges the same one."""
     if not sources:
-        raise InputError("wanted at least one file to merge, got none")
+        raise InputError("expected at least one file to merge, got none")
     if order not in ("exact", "any"):
         raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
     if attributes not in ("same", "first", "error"):

@@ -16,7 +16,7 @@ EndAt = Callable[[Target, int, int], int]  # of ends in a source, the one with t
 
 
 def give_runs(made: Agreement, order: str, wanted: list[Run] | None, end_at: EndAt) -> None:
-    """Every target gets its rows. `wanted`: where the caller says in which order."""
+    """Every target gets its rows. `expected`: where the caller says in which order."""
     lengths = {tuple(column.rows) for column in made.columns}
     for target in made.targets.values():
         if target.kept:

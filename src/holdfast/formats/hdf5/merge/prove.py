@@ -36,7 +36,7 @@ def find_places(file: h5py.File, plan: Plan, jobs: Ints) -> Ints:
         return np.zeros(0, np.int64)
     dataset = file[plan.target.path]
     if dataset.shape != plan.target.shape:
-        raise Refusal("again", plan.target.path, f"has the shape {dataset.shape}, wanted {plan.target.shape}")
+        raise Refusal("again", plan.target.path, f"has the shape {dataset.shape}, expected {plan.target.shape}")
     if plan.flat:
         base = dataset.id.get_offset()
         if base is None:
@@ -80,7 +80,7 @@ def prove(
         for plan, listed, placed_at in zip(plans, jobs, places, strict=True):
             target = plan.target
             if target.path not in file or file[target.path].shape != target.shape:
-                raise Refusal("write", path, f"dataset {target.path!r} is not what was written: wanted {target.shape}")
+                raise Refusal("write", path, f"{target.path!r} is not what was written: expected {target.shape}")
             if plan.method == "objects":
                 _same_objects(path, file, plan, files, alive)
                 continue

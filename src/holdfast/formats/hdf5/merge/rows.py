@@ -137,7 +137,7 @@ class Rows:
             for code, _, _ in reversed(dataset.filters):
                 data = zlib.decompress(data) if code == GZIP else unshuffle(data, dataset.item_bytes)
             if len(data) != dataset.chunk_bytes:
-                raise ValueError(f"wanted {dataset.chunk_bytes:,} bytes, got {len(data):,}")
+                raise ValueError(f"expected {dataset.chunk_bytes:,} bytes, got {len(data):,}")
         except (zlib.error, ValueError) as error:
             text = f"dataset {dataset.path!r}: a chunk cannot be unpacked: {error}"
             raise Refusal("corrupt", self._files.path(dataset.file), text, offset) from None

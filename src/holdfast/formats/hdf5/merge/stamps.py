@@ -26,9 +26,9 @@ def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
     seen: set[tuple[int, ...]] = set()
     for path, stamp in zip(paths, stamps, strict=True):
         if os.path.isdir(path) or not os.path.isfile(path):
-            raise InputError(f"{path}: wanted a file to read, this is {'a folder' if os.path.isdir(path) else 'none'}")
+            raise InputError(f"{path}: expected a file to read, got {'a folder' if os.path.isdir(path) else 'nothing'}")
         if tuple(stamp[2:]) in seen:
-            raise InputError(f"{path}: wanted every file once, got it twice")
+            raise InputError(f"{path}: expected every file once, got it twice")
         seen.add(tuple(stamp[2:]))
     opened = _open_anywhere(seen)
     for path, stamp in zip(paths, stamps, strict=True):
