@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._native import codec
+from .._native.checksum import crc32c_of_file, json_crc32c
 from ..errors import CorruptError, InputError
 
 _VERSION = 1
@@ -41,15 +41,10 @@ class PartRecord:
 
     def to_json(self) -> builtins.bytes:
         content = {"holdfast_part": _VERSION, **{one.name: getattr(self, one.name) for one in fields(self)}}
-        return json.dumps({**content, "record_crc32c": _crc(content)}, separators=(",", ":")).encode() + b"\n"
+        return json.dumps({**content, "record_crc32c": json_crc32c(content)}, separators=(",", ":")).encode() + b"\n"
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of task {self.task!r} ({self.rows:,} rows, process {self.pid} on {self.host})"
-
-
-def _crc(content: dict[str, Any]) -> int:
-    """Of the record itself: a wrong bit in it must not speak against a good part, or for a bad one."""
-    return codec.crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def read_record(path: str | os.PathLike[str]) -> PartRecord:
@@ -73,7 +68,7 @@ def parse_record(data: bytes, path: str) -> PartRecord:
         content = json.loads(data)
         crc = content.pop("record_crc32c")
         version = content["holdfast_part"]
-        if version == _VERSION and crc == _crc(content) and data == _again(content, crc):
+        if version == _VERSION and crc == json_crc32c(content) and data == _again(content, crc):
             del content["holdfast_part"]
             chunks = {name: [(o, n, c) for o, n, c in found] for name, found in content.pop("chunks").items()}
             runs = content.pop("runs", None)
@@ -94,7 +89,6 @@ def _again(content: dict[str, Any], crc: int) -> bytes:
 #
 # `part.h5` has `part.json`: {"bytes": …, "crc32c": …, "chunks": {"dataset": [[offset, size, crc32c], …], …}, …}.
 
-_READ_BYTES = 4 << 20
 _LISTED = 1000
 
 Progress = Callable[[int], None]
@@ -141,7 +135,7 @@ def check_record(path: str, record: Record, progress: Progress | None = None) ->
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
-        crc = None if record.crc32c is None else _crc_of(fd, 0, size, progress)[0]
+        crc = None if record.crc32c is None else crc32c_of_file(fd, 0, size, progress)[0]
         if record.crc32c is not None and (crc, size) == (record.crc32c, record.bytes):
             return
         wrong = list(itertools.islice(_wrong_chunks(fd, record, progress), _LISTED))
@@ -159,22 +153,8 @@ def check_record(path: str, record: Record, progress: Progress | None = None) ->
 
 def _wrong_chunks(fd: int, record: Record, progress: Progress | None) -> Iterator[tuple[Recorded, str]]:
     for chunk in record.chunks:
-        crc, got = _crc_of(fd, chunk.offset, chunk.size, progress)
+        crc, got = crc32c_of_file(fd, chunk.offset, chunk.size, progress)
         if got < chunk.size:
             yield chunk, f"cut: the record says {chunk.size:,} bytes, {got:,} are there"
         elif crc != chunk.crc32c:
             yield chunk, f"its crc32c is {crc:08x}, the record says {chunk.crc32c:08x}"
-
-
-def _crc_of(fd: int, offset: int, size: int, progress: Progress | None) -> tuple[int, int]:
-    """And of how many bytes."""
-    crc, at = 0, 0
-    while at < size:
-        data = os.pread(fd, min(_READ_BYTES, size - at), offset + at)
-        if not data:
-            break
-        crc = codec.crc32c(data, crc)
-        at += len(data)
-        if progress is not None:
-            progress(len(data))
-    return crc, at

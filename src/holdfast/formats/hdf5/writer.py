@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from ..._native import codec as native
-from ..._native.checksum import join
+from ..._native.checksum import combine, crc32c_of_file
 from ..._util.atomic import close_synced
 from ..._util.compression import Codec, check_codec
 from ...errors import SchemaError, WriteError
@@ -25,7 +25,6 @@ from .schema_layout import MARK, check_keys, column_mark, is_packed, key_of, sch
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
 _MOST_ROWS = 1 << 14
 _TOO_LARGE_BYTES = 1 << 32  # HDF5 has no such chunk, which it says when it is to write one: after all the work
-_READ_BYTES = 1 << 20  # it stays in the processor's cache for the second checksum
 
 _HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py has one for each of HDF5's own codes
 
@@ -249,29 +248,20 @@ def checksums(
     """A file's size and crc32c, and those of these places in it, which do not overlap, in one go through it. Places
     whose own is known are not read: if they were written wrong, it shows when the file is verified."""
     size_bytes, at, crc = os.fstat(fd).st_size, 0, 0
-    buffer = memoryview(bytearray(_READ_BYTES))
     crcs: dict[Place, int] = {}
     for place in [*places, (size_bytes, 0)]:
-        crc, _ = _crc_over(fd, at, place[0] - at, crc, buffer)
-        if known and place in known:
-            crcs[place] = known[place]
-            crc = join(crc, known[place], place[1])
-        else:
-            crc, crcs[place] = _crc_over(fd, *place, crc, buffer)
+        crc = combine(crc, _crc_of(fd, at, place[0] - at), place[0] - at)
+        crcs[place] = known[place] if known and place in known else _crc_of(fd, *place)
+        crc = combine(crc, crcs[place], place[1])
         at = sum(place)
     return size_bytes, crc, crcs
 
 
-def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> tuple[int, int]:
-    """`crc` gone on with, and the crc32c of these bytes alone."""
-    alone = 0
-    while size > 0:
-        n = os.preadv(fd, [buffer[: min(size, len(buffer))]], offset)
-        if not n:
-            raise OSError(errno.EIO, f"expected {size:,} bytes more at byte {offset:,}, got none")
-        crc, alone = native.crc32c(buffer[:n], crc), native.crc32c(buffer[:n], alone)
-        offset, size = offset + n, size - n
-    return crc, alone
+def _crc_of(fd: int, offset: int, size: int) -> int:
+    crc, n = crc32c_of_file(fd, offset, size)
+    if n < size:
+        raise OSError(errno.EIO, f"expected {size - n:,} bytes more at byte {offset + n:,}, got none")
+    return crc
 
 
 def _cut_off(fd: int) -> bool:

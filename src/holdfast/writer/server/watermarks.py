@@ -11,11 +11,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..._native.codec import crc32c
+from ..._native.checksum import json_crc32c
 from ..._util.atomic import sync_folder
 from ...formats.part_record import read_record
 from ..directory import record_paths
 from .segment import Marks, raise_mark
+
+_SEPARATORS = (", ", ": ")  # those of json.dumps by default
 
 
 def read_marks(journal: Path) -> Marks | None:
@@ -25,7 +27,7 @@ def read_marks(journal: Path) -> Marks | None:
     for path in paths:
         try:
             content = json.loads(path.read_bytes())
-            if content.pop("crc32c") != _crc(content):
+            if content.pop("crc32c") != json_crc32c(content, _SEPARATORS):
                 return None
             for producer, mark in content["marks"].items():
                 raise_mark(marks, producer, mark)
@@ -61,7 +63,7 @@ def write_marks(journal: Path, epoch: int, marks: Marks) -> None:
     content: dict[str, Any] = {"marks": dict(sorted(marks.items()))}
     draft, target = journal / f".marks.json.{epoch}", journal / f"marks-{epoch}.json"
     with open(draft, "wb") as file:
-        file.write(json.dumps({**content, "crc32c": _crc(content)}).encode())
+        file.write(json.dumps({**content, "crc32c": json_crc32c(content, _SEPARATORS)}).encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, target)
@@ -77,7 +79,3 @@ def drop_older(journal: Path, epoch: int) -> None:
 
 def _paths(journal: Path) -> list[Path]:
     return sorted(path for path in journal.glob("marks-*.json") if path.stem.removeprefix("marks-").isdecimal())
-
-
-def _crc(content: dict[str, Any]) -> int:
-    return crc32c(json.dumps(content, sort_keys=True).encode())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hold
-from holdfast._native.checksum import join
+from holdfast._native.checksum import combine
 from holdfast._native.codec import crc32c
 from holdfast.formats.tfrecord.column_encoding import batch_maker, buffers_of
 from holdfast.writer.server.frame_builder import Chunk, WireFrame
@@ -196,4 +196,4 @@ def test_a_segment_cuts_what_it_could_not_write(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_checksums_are_joined(one: bytes, other: bytes) -> None:
-    assert join(crc32c(one), crc32c(other), len(other)) == crc32c(one + other)
+    assert combine(crc32c(one), crc32c(other), len(other)) == crc32c(one + other)
