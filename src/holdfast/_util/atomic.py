@@ -32,6 +32,8 @@ _SET = int(getattr(fcntl, "F_OFD_SETLK", 37))
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end, wherever that will be), pid (must be 0)
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 
 def try_lock(fd: int, *, shared: bool) -> bool:
     """True: it has the lock. False: another open file has it. OSError: locks do not work here.
@@ -106,6 +108,32 @@ def close_synced(fd: int) -> None:
             os.close(fd)
 
 
+def link_or_rename(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    shown: str | os.PathLike[str] | None = None,
+    dir_fd: int | None = None,
+) -> bool:
+    """Gives a finished file its name, unless that name is taken: TargetExistsError, which calls the target `shown`.
+    Returns whether the file has its old name as well.
+
+    A link fails when the name exists, while a rename would replace what another process put there meanwhile. Only on
+    a filesystem without hard links the file is renamed.
+    """
+    try:
+        os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except FileExistsError:
+        text = f"{target if shown is None else shown} appeared while it was being written; it was not touched"
+        raise TargetExistsError(text) from None
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        os.rename(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        return False
+    return True
+
+
 class PartialFile:
     """The unfinished file of one target: `write`, then `commit` or `discard`.
 
@@ -178,7 +206,8 @@ class PartialFile:
         if self.overwrite:
             os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
-            self._link()
+            if link_or_rename(self.path.name, self.target.name, shown=self.target, dir_fd=self._folder):
+                os.unlink(self.path.name, dir_fd=self._folder)
         os.fsync(self._folder)
         self._close()
 
@@ -187,21 +216,6 @@ class PartialFile:
         here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
             raise WriteError(f"{self.path} was taken away and replaced while {self.target} was being written")
-
-    def _link(self) -> None:
-        # link fails when the name is taken; rename would replace what somebody put there meanwhile.
-        here = self._folder
-        try:
-            os.link(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-        except FileExistsError:
-            raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise
-            # A filesystem without hard links.
-            os.rename(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-            return
-        os.unlink(self.path.name, dir_fd=here)
 
     def discard(self) -> None:
         """Leaves nothing behind. Safe to call twice, and after a failed commit."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from .._util.atomic import PartialFile, sync_folder
+from .._util.atomic import PartialFile, link_or_rename, sync_folder
 from ..errors import DataError, SchemaError, TargetExistsError, WriteError, WriterBusyError
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
@@ -66,8 +65,6 @@ def parse_target(target: str | os.PathLike[str]) -> TargetName:
 #
 # They are made in a hidden folder beside their names-to-be. A kill leaves that folder and no target; the next to
 # convert to the same name takes it away.
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def refuse_present(folder: Path, names: Sequence[str]) -> None:
@@ -152,7 +149,7 @@ def publish(staged: Sequence[Path], folder: Path, names: Sequence[str], *, overw
             if overwrite:
                 os.replace(path, folder / name)
             else:
-                _link(path, folder / name)
+                link_or_rename(path, folder / name)
                 linked.append(folder / name)
         sync_folder(folder)
     except BaseException as error:
@@ -161,17 +158,6 @@ def publish(staged: Sequence[Path], folder: Path, names: Sequence[str], *, overw
         if isinstance(error, OSError):
             raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
         raise
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)  # fails when the name is taken; rename would replace what somebody put there meanwhile
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.rename(path, target)
 
 
 # The three writers behind one face: batches in, and a file that is on disk for good.

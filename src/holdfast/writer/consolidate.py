@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .._native.checksum import crc32c_of_file, json_crc32c
-from .._util.atomic import sync_folder, sync_name
+from .._util.atomic import link_or_rename, sync_folder, sync_name
 from ..errors import (
     CorruptError,
     DataError,
@@ -473,9 +473,7 @@ def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
         if overwrite:
             os.replace(hidden, target)
         else:
-            os.link(hidden, target)
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+            link_or_rename(hidden, target)
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     sync_name(target)

@@ -6,7 +6,6 @@ A killed merge leaves it there, and the next one of the same sources goes on wit
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import json
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from ...._util.atomic import PartialFile, sync_name
+from ...._util.atomic import PartialFile, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
@@ -29,7 +28,6 @@ from ..sandbox import SandboxedProcess, WorkPosition
 from .inputs import check_sources, take_stamps
 
 _JOB, _RESULT, _ALIVE = "job.json", "result.json", "alive"
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def work_path(target: Path) -> Path:
@@ -78,22 +76,11 @@ class WorkDir:
             if self._overwrite:
                 os.replace(self.data, self.target)
             else:
-                self._link()
+                link_or_rename(self.data, self.target)
         except OSError as error:
             raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
         sync_name(self.target)
         failpoint("merge-linked")
-
-    def _link(self) -> None:
-        # link fails when the name is taken; rename would replace what somebody put there meanwhile.
-        try:
-            os.link(self.data, self.target)
-        except FileExistsError:
-            raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            os.rename(self.data, self.target)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
