@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...errors import InputError
-from ..part_record import Record, check_record, find_record
+from ..part_record import FileChecksums, check_record, find_record
 from .file_state import State, look_at, troubles
 from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
 
@@ -94,7 +94,7 @@ def verify_hdf5(
     return _report(state, flaws + list(dict.fromkeys(seen.flaws)), seen, record, hint)
 
 
-def _against(record: Record, path: str, progress: Progress | None) -> list[Flaw]:
+def _against(record: FileChecksums, path: str, progress: Progress | None) -> list[Flaw]:
     found = check_record(path, record, progress)
     return [
         Flaw(None, None, None, reason) if chunk is None else Flaw(chunk.dataset, None, chunk.offset, reason)
@@ -102,7 +102,9 @@ def _against(record: Record, path: str, progress: Progress | None) -> list[Flaw]
     ]
 
 
-def _report(state: State, flaws: list[Flaw], seen: _SeenObjects | None, record: Record | None, hint: str) -> HDF5Report:
+def _report(
+    state: State, flaws: list[Flaw], seen: _SeenObjects | None, record: FileChecksums | None, hint: str
+) -> HDF5Report:
     unchecked = [] if seen is None else _unchecked(seen, record)
     notes = [] if seen is None else [*seen.notes, *unchecked]
     datasets, chunks = (0, 0) if seen is None else (len(seen.pieces), sum(seen.pieces.values()))
@@ -110,7 +112,7 @@ def _report(state: State, flaws: list[Flaw], seen: _SeenObjects | None, record: 
     return HDF5Report(*facts, unchecked=tuple(unchecked))
 
 
-def _unchecked(seen: _SeenObjects, record: Record | None) -> list[str]:
+def _unchecked(seen: _SeenObjects, record: FileChecksums | None) -> list[str]:
     """What cannot be known: said, so that nobody takes it for checked."""
     if record is not None and record.crc32c is not None:
         return []

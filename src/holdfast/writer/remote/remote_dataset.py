@@ -20,7 +20,7 @@ from typing import Any
 from ..._native.checksum import crc32c_of_file
 from ..._util.failpoints import failpoint
 from ...errors import CorruptError, DataError, InputError, MissingFileError, TargetExistsError, WriteError
-from ...formats.part_record import PartRecord, data_gone, parse_record
+from ...formats.part_record import PartRecord, missing_data, parse_record
 from ...schema import Column, schema_digest, schema_file_name
 from ..commit import Commit
 from ..dataset import DatasetWriter, write
@@ -59,7 +59,7 @@ class RemoteLocation:
         record = parse_record(data, self.shown(name))
         if self._store.size_bytes(f"parts/{record.file}") is None:
             names = f"{name} and {record_name(task, record.attempt)} there"
-            raise data_gone(self.shown(record.file), record, names)
+            raise missing_data(self.shown(record.file), record, names)
         self.show(record, data)
         return record
 

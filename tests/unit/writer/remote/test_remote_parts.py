@@ -266,7 +266,7 @@ def test_damage_is_named(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> 
     damaged, missing, record = out.verify().problems
     assert (damaged.dataset, damaged.chunk, damaged.offset) == ("x", 1, offset)
     assert str(missing) == f"{out.url_of(second)}: it is missing, with 20 rows"
-    assert "the part's record is damaged" in str(record)
+    assert "the part's record is corrupt" in str(record)
 
 
 def test_a_copy_on_this_machine(out: RemoteDatasetWriter, memory: MemoryFileSystem, tmp_path: Path) -> None:
