@@ -17,13 +17,11 @@ from ..._util.atomic import close_synced
 from ..._util.compression import Codec, check_codec
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..columns import dtype_of
+from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
 from .chunk_writer import ChunkWriter
 from .filters import PACKAGE, ZSTD, has_filter
 from .schema_layout import MARK, check_keys, column_mark, is_packed, key_of, schema_mark
 
-_CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
-_MOST_ROWS = 1 << 14
 _TOO_LARGE_BYTES = 1 << 32  # HDF5 has no such chunk, which it says when it is to write one: after all the work
 
 _HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py has one for each of HDF5's own codes
@@ -60,7 +58,7 @@ class HDF5Writer:
         self.rows = 0
         check_keys(self.schema)
         packing = packings(self.schema, codec)
-        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or _rows_for(self.schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or default_chunk_rows(self.schema)
         _check_chunks(self.schema, self.chunk_rows)
         self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
@@ -194,7 +192,7 @@ class _ColumnWriters:
 
     def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
         dtype = dtype_of(value)
-        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
+        chunk = max(1, CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
         sink = ChunkWriter(group, name, dtype, value.shape, chunk, self._packing)
         self.sinks.append(sink)
         self._adds.append((0, lambda values: sink.add(np.asarray(values).reshape(-1, *value.shape))))
@@ -222,12 +220,6 @@ class _ColumnWriters:
             sink.finish()
 
 
-def _rows_for(schema: Schema) -> int:
-    """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [_row_bytes(column) for column in schema.values() if not is_packed(column)]
-    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
-
-
 def _check_chunks(schema: Schema, rows: int) -> None:
     for name, column in schema.items():
         if rows * _row_bytes(column) >= _TOO_LARGE_BYTES:
@@ -236,10 +228,8 @@ def _check_chunks(schema: Schema, rows: int) -> None:
 
 
 def _row_bytes(column: Column) -> int:
-    """Of what has a row each; of a packed column that is an end."""
-    if isinstance(column, Ragged) or is_packed(column):
-        return 8
-    return dtype_of(column).itemsize * column.count
+    """Returns the size of a row in the dataset that has one entry per row: for a packed column, that of the ends."""
+    return row_bytes_of(column) or 8
 
 
 def checksums(

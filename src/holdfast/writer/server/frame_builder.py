@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._native.codec import crc32c
+from ...formats.columns import join_offsets
 from .protocol import WHOLE, ColumnPieces, FrameLayout, cut
 from .shared_buffer import SharedBuffer
 
@@ -147,13 +148,5 @@ def _joined(kept: list[list[Any]]) -> list[Any]:
     found: list[Any] = [np.concatenate([parts[0] for parts in kept])]
     for slot in (1, 2, 3):
         ends = [parts[slot] for parts in kept]
-        found.append(None if ends[0] is None else _join_ends(ends))
+        found.append(None if ends[0] is None else join_offsets(ends))
     return found
-
-
-def _join_ends(kept: list[Any]) -> Any:
-    found, total = [np.zeros(1, np.int64)], 0
-    for ends in kept:
-        found.append(ends[1:] + total)
-        total += int(ends[-1])
-    return np.concatenate(found)

@@ -20,11 +20,9 @@ import numpy as np
 
 from ..._native.codec import crc32c
 from ..._util.compression import Codec, check_codec
-from ...formats.columns import dtype_of
+from ...formats.columns import default_chunk_rows, dtype_of
 from ...schema import Bytes, Column, Ragged, Schema, Value, chunk_rows_of
 
-_CHUNK_BYTES = 1 << 19
-_MOST_ROWS = 1 << 14
 _INT64 = np.dtype("<i8")
 
 
@@ -56,7 +54,7 @@ class FrameLayout:
     """What frames of one schema look like, for all who make, check and take them apart."""
 
     def __init__(self, schema: Schema, chunk_rows: int | None = None, codec: Codec = None) -> None:
-        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or _rows_for(schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or default_chunk_rows(schema)
         self.columns = [_pieces_of(column, column.codec if codec is None else codec) for column in schema.values()]
         self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
@@ -192,16 +190,6 @@ def _cut_ends(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
     part = np.asarray(ends)[start : stop + 1]
     first, last = int(part[0]), int(part[-1])
     return part - first, first, last
-
-
-def _rows_for(schema: Schema) -> int:
-    """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [
-        dtype_of(column).itemsize * column.count
-        for column in schema.values()
-        if isinstance(column, Value) and not isinstance(column, Bytes)
-    ]
-    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
 
 
 # What is said on the socket besides frames.
