@@ -57,7 +57,7 @@ def test_environments(environ: dict[str, str], rank: int, world: int, source: st
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"RANK": "1", "WORLD_SIZE": "4", **tf_config()}, r"torchrun.* says rank 1 of 4, TF_CONFIG says rank 2 of 3"),
+        ({"RANK": "1", "WORLD_SIZE": "4", **tf_config()}, r"torchrun.* says 1 of 4, TF_CONFIG says 2 of 3"),
         ({"RANK": "1"}, "RANK is set and WORLD_SIZE is not"),
         ({"WORLD_SIZE": "1"}, "WORLD_SIZE is set and RANK is not"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "got 4 of 4"),
