@@ -41,12 +41,12 @@ Work = Callable[[Sequence[int], ExitStack], Callable[[], int]]
 
 
 def holdfast_side() -> dict[str, Work]:
-    from holdfast.diagnose.structure import structures_of
-    from holdfast.proc.descriptors import count
-    from holdfast.proc.held import HeldProcFS
-    from holdfast.proc.procfs import REAL
-    from holdfast.proc.sampling import read_vitals
-    from holdfast.proc.snapshot import take_snapshot
+    from holdfast.doctor.fd_profile import structures_of
+    from holdfast.procfs.descriptors import count
+    from holdfast.procfs.held import HeldProcFS
+    from holdfast.procfs.processes import read_vitals
+    from holdfast.procfs.procfs import REAL
+    from holdfast.procfs.snapshot import take_snapshot
 
     def full(pids: Sequence[int], _: ExitStack) -> Callable[[], int]:
         return lambda: take_snapshot(pids[0]).fd_count or 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.hdf5.merge.api import merge_hdf5
 from read_pass import open_descriptors
 from worker import Job, Pass, serve
 from write_pass import BLOCK_ROWS, CODECS, ROW_FLOATS, Blocks, Clock

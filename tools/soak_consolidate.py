@@ -11,9 +11,9 @@ from typing import Any
 
 from soak_rows import SCHEMA, count_wrong, forked, rows
 
-from holdfast.formats.hdf5.merge.failpoints import CHILD, PARENT, REPEATED
-from holdfast.formats.shard import open_shard
-from holdfast.write.out import write
+from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES
+from holdfast.formats.base import open_shard
+from holdfast.writer.dataset import write
 
 PARTS, PART_ROWS = 5, 200
 PATIENCE_S = 60.0
@@ -52,7 +52,8 @@ def _until_done(run: Path, target: Path, order: Any, chance: random.Random, most
     while not target.exists():
         place = None
         if killed < most and chance.random() < 0.6:
-            place = f"{chance.choice(CHILD + PARENT + REPEATED)}:{chance.choice((1, 1, 2, 4))}"
+            names = MERGE_CHILD_NAMES + MERGE_PARENT_NAMES + MERGE_REPEATED_NAMES
+            place = f"{chance.choice(names)}:{chance.choice((1, 1, 2, 4))}"
         after_s = chance.random() * 0.8 if killed < most and place is None else PATIENCE_S
         pid = forked(lambda: write(run).consolidate(target, order=order), place)
         until = time.monotonic() + after_s

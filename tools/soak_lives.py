@@ -15,7 +15,7 @@ from typing import Any
 
 from soak_loaders import PATIENCE_S, workers_of
 
-from holdfast._base.dropped import finish_dropped
+from holdfast._util.finalize import finish_finalizers
 from process_tree import descendants
 
 KEPT = 4  # a program that keeps more than so many iterators or errors has them for as long
@@ -155,7 +155,7 @@ def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str,
 
 def _collect() -> None:
     gc.collect()
-    finish_dropped()
+    finish_finalizers()
 
 
 def _settled(samples: list[dict[str, int]]) -> dict[str, int]:
