@@ -4,9 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from made_series import (
+from factories_series import (
     HEALTHY,
     Maker,
     collected,
@@ -19,6 +17,8 @@ from made_series import (
     pool,
     teeth,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.diagnose.facts import JobSample, Sample, Verdict
 from holdfast.diagnose.floors import BIN_S, MOST_BINS, Floor, bin_width, find_floors

@@ -13,8 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import flip
-from merge_making import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
+from factories_hdf5 import flip
+from factories_merge import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
 
 from holdfast.errors import WriteError
 from holdfast.formats.hdf5 import apart

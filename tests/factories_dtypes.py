@@ -1,4 +1,4 @@
-"""Numbers of every dtype in every shape, of any bits, and what of them must be the same wherever they went."""
+"""Numbers of every dtype and shape with arbitrary bit patterns, and what must stay the same wherever they are stored."""
 
 from __future__ import annotations
 

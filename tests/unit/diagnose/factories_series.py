@@ -1,4 +1,4 @@
-"""Series of samples as processes make them, healthy and leaking. Each takes its chance from a seeded generator."""
+"""Series of samples as healthy and leaking processes produce them. Each is drawn from a seeded generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the central writer share: rows by number, a server in a thread, what is in the parts."""
+"""What the tests of the central writer share: numbered rows, a server in a thread, the contents of the parts."""
 
 from __future__ import annotations
 
