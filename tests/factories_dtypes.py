@@ -1,4 +1,4 @@
-"""Numbers of every dtype and shape with arbitrary bit patterns, and what must stay the same wherever they are stored."""
+"""Numbers of every dtype and shape with arbitrary bit patterns, and what must stay the same when they are stored."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Process objects of children that have ended are kept: each holds a pipe both ways."""
+"""Keeps the Process objects of children that have ended: each holds a pipe in both directions."""
 
 from __future__ import annotations
 
 import multiprocessing
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 FORK = multiprocessing.get_context("fork")
 
@@ -17,7 +17,7 @@ def leak() -> None:
         KEPT.append(process)
 
 
-def honest() -> None:
+def clean() -> None:
     process = FORK.Process(target=int)
     process.start()
     process.join()
@@ -25,4 +25,4 @@ def honest() -> None:
     KEPT.append(process)
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,11 +1,11 @@
-"""A file watcher for every job. Two a round: a user may have 128 in all."""
+"""Creates a file watcher for every job. Two a round: a user may have 128 in all."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-from rounds import serve
+from leak_rounds import serve
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -22,8 +22,8 @@ def leak() -> None:
         _watch()
 
 
-def honest() -> None:
+def clean() -> None:
     os.close(_watch())
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,10 +1,10 @@
-"""A memory file for every message; the twin writes into the same few again and again."""
+"""Creates a memory file for every message; the clean one reuses a few."""
 
 from __future__ import annotations
 
 import os
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 POOL = 6
 
@@ -14,10 +14,10 @@ def leak() -> None:
         KEPT.append(os.memfd_create("message"))
 
 
-def honest() -> None:
+def clean() -> None:
     if len(KEPT) < POOL:
         KEPT.append(os.memfd_create("message"))
     os.pwrite(KEPT[0], b"text", 0)
 
 
-serve(leak, honest)
+serve(leak, clean)

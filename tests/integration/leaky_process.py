@@ -1,4 +1,4 @@
-"""A victim in a process of its own: asked for rounds, looked at in between; and a server for those that call one."""
+"""Runs a leaky program as a child process, round by round, with snapshots in between; and a server for its clients."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from holdfast.diagnose.facts import Sample, Structure
 from holdfast.diagnose.structure import structures_of
 from holdfast.proc.snapshot import take_snapshot
 
-VICTIMS = Path(__file__).resolve().parent.parent / "victims"
+PROGRAMS = Path(__file__).resolve().parent.parent / "leaky_programs"
 TIMEOUT_S = 60
-# A round stands for this much of a worker's life.
+# The time on the clock of the samples that a round stands for.
 ROUND_S = 60.0
 
 
-class Victim:
-    """Runs until the end of the `with`; then its input ends, and it has to end by itself."""
+class LeakyProcess:
+    """Runs until the end of the `with` block; then its stdin closes, and it must end by itself."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(VICTIMS / f"{name}.py"), *arguments],
+            [sys.executable, str(PROGRAMS / f"{name}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -42,14 +42,14 @@ class Victim:
         self._expect(f"done {self._done}")
 
     def rounds(self, times: int, line: str = "") -> list[Sample]:
-        """A sample before the first round and one after each, on a clock of rounds."""
+        """Returns a sample before the first round and one after each, on a clock that counts rounds."""
         samples = [self._sample(0)]
         for number in range(1, times + 1):
             self.round(line)
             samples.append(self._sample(number))
         return samples
 
-    def look(self) -> Structure:
+    def snapshot(self) -> Structure:
         return structures_of(take_snapshot(self._process.pid))[self._process.pid]
 
     def _sample(self, number: int) -> Sample:
@@ -62,7 +62,7 @@ class Victim:
         got = self._process.stdout.readline() if waited else f"nothing in {TIMEOUT_S} s"
         if got != answer + "\n":
             self._end(kill=True)
-            raise AssertionError(f"expected {answer!r} of the victim, got {got!r}")
+            raise AssertionError(f"expected {answer!r} from the program, got {got!r}")
 
     def _end(self, kill: bool) -> None:
         if kill:
@@ -80,7 +80,7 @@ class Victim:
 
 
 class LoopbackServer:
-    """Answers `ok` to every line, and closes after one that ends in `close`."""
+    """Answers `ok` to every line, and closes the connection after a line that ends in `close`."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -92,23 +92,23 @@ class LoopbackServer:
         return int(self._listener.getsockname()[1])
 
     def _serve(self) -> None:
-        """One thread for all: a client waits for its answer before it, or the next one, sends more."""
-        open_ones: list[socket.socket] = [self._listener]
-        while self._listener in open_ones:
-            for one in select.select(open_ones, [], [])[0]:
-                if one is self._listener:
-                    self._accept(open_ones)
-                elif not self._answer(one):
-                    open_ones.remove(one)
-                    one.close()
-        for one in open_ones:
-            one.close()
+        """Serves all clients in one thread: a client waits for its answer before anyone sends more."""
+        connections: list[socket.socket] = [self._listener]
+        while self._listener in connections:
+            for connection in select.select(connections, [], [])[0]:
+                if connection is self._listener:
+                    self._accept(connections)
+                elif not self._answer(connection):
+                    connections.remove(connection)
+                    connection.close()
+        for connection in connections:
+            connection.close()
 
-    def _accept(self, open_ones: list[socket.socket]) -> None:
+    def _accept(self, connections: list[socket.socket]) -> None:
         try:
-            open_ones.append(self._listener.accept()[0])
-        except OSError:  # shut down: the end
-            open_ones.remove(self._listener)
+            connections.append(self._listener.accept()[0])
+        except OSError:  # shut down
+            connections.remove(self._listener)
 
     def _answer(self, client: socket.socket) -> bool:
         line = client.recv(4096)

@@ -1,10 +1,10 @@
-"""Children that end, and that nobody waits for."""
+"""Starts children that end and are never waited for."""
 
 from __future__ import annotations
 
 import os
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 def _end() -> int:
@@ -17,10 +17,10 @@ def leak() -> None:
     KEPT.append(_end())
 
 
-def honest() -> None:
+def clean() -> None:
     os.waitpid(_end(), 0)
 
 
-serve(leak, honest)
+serve(leak, clean)
 for pid in KEPT:
     os.waitpid(pid, 0)

@@ -1,10 +1,10 @@
-"""A queue for every job, used, and kept without a close."""
+"""Creates a queue for every job, uses it, and keeps it without close()."""
 
 from __future__ import annotations
 
 import multiprocessing
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 FORK = multiprocessing.get_context("fork")
 
@@ -17,7 +17,7 @@ def leak() -> None:
         KEPT.append(queue)
 
 
-def honest() -> None:
+def clean() -> None:
     queue = FORK.Queue()
     queue.put(1)
     queue.get()
@@ -26,4 +26,4 @@ def honest() -> None:
     KEPT.append(queue)
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,10 +1,10 @@
-"""Commands are waited for, but what they wrote is neither read nor closed."""
+"""Waits for commands but neither reads nor closes their output."""
 
 from __future__ import annotations
 
 import subprocess
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 def leak() -> None:
@@ -14,10 +14,10 @@ def leak() -> None:
         KEPT.append(process)
 
 
-def honest() -> None:
+def clean() -> None:
     with subprocess.Popen(["true"], stdout=subprocess.PIPE) as process:
         process.communicate()
     KEPT.append(process)
 
 
-serve(leak, honest)
+serve(leak, clean)

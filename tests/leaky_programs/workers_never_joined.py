@@ -1,11 +1,11 @@
-"""A worker for every job that waits for the next one for ever; the twin has one worker for all jobs."""
+"""Starts a worker for every job that waits forever for the next; the clean one has one worker for all jobs."""
 
 from __future__ import annotations
 
 import multiprocessing
 from multiprocessing.connection import Connection
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 FORK = multiprocessing.get_context("fork")
 
@@ -39,10 +39,10 @@ def leak() -> None:
     KEPT.append(connection)
 
 
-def honest() -> None:
+def clean() -> None:
     if not KEPT:
         KEPT.append(_start())
     _ask(KEPT[-1])
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,10 +1,10 @@
-"""Blocks of shared memory that are unlinked, and never closed."""
+"""Unlinks blocks of shared memory and never closes them."""
 
 from __future__ import annotations
 
 from multiprocessing.shared_memory import SharedMemory
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 def leak() -> None:
@@ -14,11 +14,11 @@ def leak() -> None:
         KEPT.append(block)
 
 
-def honest() -> None:
+def clean() -> None:
     block = SharedMemory(create=True, size=64)
     block.unlink()
     block.close()
     KEPT.append(block)
 
 
-serve(leak, honest)
+serve(leak, clean)

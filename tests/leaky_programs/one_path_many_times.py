@@ -1,10 +1,10 @@
-"""One file, opened again for every item; the twin shares a bounded pool of handles."""
+"""Opens the same file again for every item; the clean one shares a bounded pool of handles."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 PATH = Path(__file__)
 POOL = 6
@@ -15,10 +15,10 @@ def leak() -> None:
         KEPT.append(PATH.open())
 
 
-def honest() -> None:
+def clean() -> None:
     if len(KEPT) < POOL:
         KEPT.append(PATH.open())
     KEPT[0].seek(0)
 
 
-serve(leak, honest)
+serve(leak, clean)

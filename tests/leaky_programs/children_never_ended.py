@@ -1,13 +1,13 @@
-"""Commands that wait for ever, on input that never comes: they hold none of the victim's descriptors."""
+"""Commands that wait forever for input; they hold none of this program's descriptors."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
-# They end with the victim, however it ends: nobody is left to write then.
+# They end with this program, however it ends: nobody is left to write then.
 IN, OUT = os.pipe()
 
 
@@ -19,12 +19,12 @@ def leak() -> None:
     _start()
 
 
-def honest() -> None:
+def clean() -> None:
     if len(KEPT) < 2:
         _start()
 
 
-serve(leak, honest)
+serve(leak, clean)
 os.close(OUT)
 for process in KEPT:
     process.wait()

@@ -1,11 +1,11 @@
-"""Every item is a file of its own and stays open, as in a list of `Image.open`; the twin keeps the last few."""
+"""Opens a file for every item and keeps it, as a list of `Image.open` does; the clean one keeps the last few."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 POOL = 6
 
@@ -21,7 +21,7 @@ def leak() -> None:
         _open(FOLDER)
 
 
-def honest() -> None:
+def clean() -> None:
     _open(FOLDER)
     if len(KEPT) > POOL:
         KEPT.pop(0).close()
@@ -29,4 +29,4 @@ def honest() -> None:
 
 with tempfile.TemporaryDirectory() as name:
     FOLDER = Path(name)
-    serve(leak, honest)
+    serve(leak, clean)

@@ -1,11 +1,11 @@
-"""A connection for every call, all kept; the twin has one for all. The second argument is the server's port."""
+"""Opens a connection for every call; the clean one shares one. The second argument is the server's port."""
 
 from __future__ import annotations
 
 import socket
 import sys
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 ADDRESS = ("127.0.0.1", int(sys.argv[2]))
 
@@ -26,8 +26,8 @@ def leak() -> None:
         _call(_connect())
 
 
-def honest() -> None:
+def clean() -> None:
     _call(KEPT[0] if KEPT else _connect())
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,4 +1,4 @@
-"""Connections to a multiprocessing Manager, one for every call; its own proxies share one."""
+"""Opens a connection to a multiprocessing Manager for every call; the Manager's own proxies share one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing.connection import Client
 from typing import Any
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 manager = multiprocessing.get_context("fork").Manager()
 shared: Any = manager.dict()
@@ -17,11 +17,11 @@ def leak() -> None:
         KEPT.append(Client(manager.address, authkey=multiprocessing.current_process().authkey))
 
 
-def honest() -> None:
+def clean() -> None:
     shared["calls"] = shared.get("calls", 0) + 1
 
 
 with manager:
-    serve(leak, honest)
+    serve(leak, clean)
     for connection in KEPT:
         connection.close()

@@ -1,11 +1,11 @@
-"""Logs that were rotated away and stay open; the twin reopens, and closes the old one."""
+"""Keeps rotated log files open; the clean one reopens the log and closes the old file."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 def _rotate() -> None:
@@ -18,7 +18,7 @@ def leak() -> None:
         _rotate()
 
 
-def honest() -> None:
+def clean() -> None:
     _rotate()
     if len(KEPT) > 1:
         KEPT.pop(0).close()
@@ -26,4 +26,4 @@ def honest() -> None:
 
 with tempfile.TemporaryDirectory() as name:
     LOG = Path(name) / "worker.log"
-    serve(leak, honest)
+    serve(leak, clean)

@@ -1,11 +1,11 @@
-"""Children are waited for by a pidfd that stays open."""
+"""Waits for children through pidfds that stay open."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 
-from rounds import serve
+from leak_rounds import serve
 
 
 def _run() -> int:
@@ -20,8 +20,8 @@ def leak() -> None:
         _run()
 
 
-def honest() -> None:
+def clean() -> None:
     os.close(_run())
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,7 +1,7 @@
-"""A torch DataLoader, misused in every way that costs descriptors, and used rightly.
+"""Misuses a torch DataLoader in every way that costs descriptors, and uses it correctly.
 
-torch takes seconds to import, so one process plays them all: a line is the name of a way, and `release` lets go of all
-that was kept.
+torch takes seconds to import, so one process runs all variants: each line on stdin names one, and `release` frees
+everything that was kept.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def kept_exception() -> None:
 
 
 def reference_cycle() -> None:
-    """The cyclic collector would find it one day; until then it is there."""
+    """Stays until the cyclic garbage collector runs."""
     gc.disable()
     holder = Holder()
     holder.itself = holder
@@ -91,7 +91,7 @@ def loader_per_batch() -> None:
     KEPT.append(loader)
 
 
-# ---- used rightly ------------------------------------------------------------------------------------------
+# ---- used correctly ------------------------------------------------------------------------------------------
 
 
 def dropped_iterator() -> None:
@@ -141,12 +141,12 @@ def release() -> None:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
-            thread.join()  # it closes its end of the pipe last of all
+            thread.join()  # it closes its end of the pipe last
 
 
-WAYS: dict[str, Callable[[], None]] = {
-    way.__name__: way
-    for way in (
+VARIANTS: dict[str, Callable[[], None]] = {
+    variant.__name__: variant
+    for variant in (
         kept_iterator,
         exhausted_iterator,
         kept_exception,
@@ -166,6 +166,6 @@ WAYS: dict[str, Callable[[], None]] = {
 torch.set_num_threads(1)
 print("ready", flush=True)
 for number, line in enumerate(sys.stdin, 1):
-    WAYS[line.strip()]()
+    VARIANTS[line.strip()]()
     print("done", number, flush=True)
 release()

@@ -1,11 +1,11 @@
-"""A thread for every job that waits for ever; the twin has a bounded pool."""
+"""Starts a thread for every job that waits forever; the clean one has a bounded pool."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from rounds import serve
+from leak_rounds import serve
 
 never = threading.Event()
 pool = ThreadPoolExecutor(max_workers=4)
@@ -15,9 +15,9 @@ def leak() -> None:
     threading.Thread(target=never.wait, daemon=True).start()
 
 
-def honest() -> None:
+def clean() -> None:
     pool.submit(int).result()
 
 
 with pool:
-    serve(leak, honest)
+    serve(leak, clean)

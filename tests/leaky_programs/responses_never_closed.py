@@ -1,11 +1,11 @@
-"""A client that reads an answer to its end and does not close; the server has. The second argument is its port."""
+"""Reads a response to its end and never closes; the server has. The second argument is the server's port."""
 
 from __future__ import annotations
 
 import socket
 import sys
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 ADDRESS = ("127.0.0.1", int(sys.argv[2]))
 
@@ -24,9 +24,9 @@ def leak() -> None:
         KEPT.append(client)
 
 
-def honest() -> None:
+def clean() -> None:
     with socket.socket() as client:
         _get(client)
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,10 +1,10 @@
-"""An event loop for every call, kept open: what people write who call async code from a worker."""
+"""Creates an event loop for every call and never closes it, as workers that call async code do."""
 
 from __future__ import annotations
 
 import asyncio
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 async def _nothing() -> None:
@@ -18,8 +18,8 @@ def leak() -> None:
         KEPT.append(loop)
 
 
-def honest() -> None:
+def clean() -> None:
     asyncio.run(_nothing())
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,10 +1,10 @@
-"""A datagram socket for every message, as a home-made metrics client has it."""
+"""Opens a datagram socket for every message, as a home-made metrics client does."""
 
 from __future__ import annotations
 
 import socket
 
-from rounds import KEPT, serve
+from leak_rounds import KEPT, serve
 
 
 def leak() -> None:
@@ -14,9 +14,9 @@ def leak() -> None:
         KEPT.append(sender)
 
 
-def honest() -> None:
+def clean() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind(("127.0.0.1", 0))
 
 
-serve(leak, honest)
+serve(leak, clean)

@@ -1,4 +1,4 @@
-"""Every victim is named for what it does, and its honest twin for nothing."""
+"""The verdict names the leak of every leaky program, and finds nothing in its clean counterpart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 import pytest
-from victim_process import VICTIMS, LoopbackServer, Victim
+from leaky_process import PROGRAMS, LeakyProcess, LoopbackServer
 
 from holdfast.diagnose.facts import Diagnosis, Match, Sample, Structure, Verdict
 from holdfast.diagnose.judge import judge
@@ -18,7 +18,7 @@ LOADER_ROUNDS = 12
 GROWS = {Verdict.GROWING, Verdict.LEAK}
 CALM = {Verdict.OK, Verdict.SETTLING}
 
-# What a round of each victim leaves: of what its row counts, and in descriptors of no use to anyone.
+# What a round of each program leaks: how many of what its row counts, and how many dead descriptors.
 PER_ROUND = {
     "ended-processes": (4, 4),
     "unread-output": (2, 2),
@@ -39,7 +39,7 @@ PER_ROUND = {
 }
 NO_DESCRIPTORS = ("zombies", "children-never-ended", "threads-never-ended")
 
-# Ways to misuse a DataLoader of two workers: the row, what a round leaves, how much of that is dead; the right way.
+# Ways to misuse a DataLoader with two workers: the row, what a round leaks, how much of that is dead; the correct way.
 LOADERS = {
     "kept_iterator": ("workers-never-joined", 10, 0, "dropped_iterator"),
     "exhausted_iterator": ("dead-dataloader-iterators", 6, 6, "epoch"),
@@ -49,7 +49,7 @@ LOADERS = {
     "loader_per_batch": ("workers-never-joined", 10, 0, "one_loader"),
 }
 
-# Without a GPU nothing opens its devices; what cannot be seen depends on who looks.
+# Without a GPU nothing opens its devices; what cannot be seen depends on permissions.
 BY_HAND_ONLY = {"gpu-handles-kept", "pipes-not-seen-through"}
 
 
@@ -60,20 +60,20 @@ def server() -> Iterator[LoopbackServer]:
 
 
 @pytest.fixture(scope="module")
-def torch_victim() -> Iterator[Victim]:
+def torch_program() -> Iterator[LeakyProcess]:
     if find_spec("torch") is None:
         pytest.skip("needs the Python package torch")
-    with Victim("torch_loader") as one:
+    with LeakyProcess("torch_loader") as one:
         yield one
 
 
 class Seen:
-    """A victim before and after its rounds, and what is made of it."""
+    """A program before and after its rounds, and the verdict on it."""
 
-    def __init__(self, victim: Victim, rounds: int, line: str = "") -> None:
-        self.before = victim.look()
-        self.samples = victim.rounds(rounds, line)
-        self.after = victim.look()
+    def __init__(self, program: LeakyProcess, rounds: int, line: str = "") -> None:
+        self.before = program.snapshot()
+        self.samples = program.rounds(rounds, line)
+        self.after = program.snapshot()
 
     @property
     def found(self) -> Match | None:
@@ -105,8 +105,8 @@ def _judge(
 
 
 def _see(name: str, how: str, server: LoopbackServer) -> Seen:
-    with Victim(name.replace("-", "_"), how, str(server.port)) as victim:
-        return Seen(victim, ROUNDS)
+    with LeakyProcess(name.replace("-", "_"), how, str(server.port)) as program:
+        return Seen(program, ROUNDS)
 
 
 def _is_accused_of(seen: Seen, name: str, count: int, dead: int) -> None:
@@ -116,7 +116,7 @@ def _is_accused_of(seen: Seen, name: str, count: int, dead: int) -> None:
     diagnosis = seen.judged()
     assert diagnosis.verdict in ({Verdict.LEAK} if dead else GROWS), diagnosis.evidence
     assert set(seen.found.advice) <= set(diagnosis.advice)
-    if dead:  # one look is enough
+    if dead:  # one snapshot is enough
         assert seen.found_at_once is not None
         assert seen.found_at_once.name == name
 
@@ -132,13 +132,13 @@ def _is_not_accused(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("name", PER_ROUND)
-def test_a_victim_is_named_for_what_it_does(name: str, server: LoopbackServer) -> None:
+def test_a_leaky_program_is_named(name: str, server: LoopbackServer) -> None:
     count, dead = PER_ROUND[name]
     _is_accused_of(_see(name, "leak", server), name, count * ROUNDS, dead * ROUNDS)
 
 
 @pytest.mark.parametrize("name", NO_DESCRIPTORS)
-def test_what_grows_without_a_descriptor_is_named_too(name: str, server: LoopbackServer) -> None:
+def test_growth_without_descriptors_is_named_too(name: str, server: LoopbackServer) -> None:
     seen = _see(name, "leak", server)
     assert seen.found is not None
     assert (seen.found.name, seen.found.count, seen.found.dead) == (name, ROUNDS, 0)
@@ -146,14 +146,14 @@ def test_what_grows_without_a_descriptor_is_named_too(name: str, server: Loopbac
 
 
 @pytest.mark.parametrize("name", [*PER_ROUND, *NO_DESCRIPTORS])
-def test_the_honest_twin_is_not_accused(name: str, server: LoopbackServer) -> None:
-    _is_not_accused(_see(name, "honest", server))
+def test_the_clean_counterpart_is_not_accused(name: str, server: LoopbackServer) -> None:
+    _is_not_accused(_see(name, "clean", server))
 
 
-def test_no_row_and_no_victim_is_forgotten() -> None:
+def test_every_row_has_a_program() -> None:
     by_loader = {row for row, _, _, _ in LOADERS.values()}
     assert {row.name for row in SIGNATURES} == {*PER_ROUND, *NO_DESCRIPTORS, *by_loader, *BY_HAND_ONLY}
-    programs = {path.stem.replace("_", "-") for path in VICTIMS.glob("*.py")} - {"rounds", "torch-loader"}
+    programs = {path.stem.replace("_", "-") for path in PROGRAMS.glob("*.py")} - {"leak-rounds", "torch-loader"}
     assert programs == {*PER_ROUND, *NO_DESCRIPTORS}
 
 
@@ -161,17 +161,17 @@ def test_no_row_and_no_victim_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("way", LOADERS)
-def test_a_loader_misused_is_named(way: str, torch_victim: Victim) -> None:
+def test_a_misused_loader_is_named(way: str, torch_program: LeakyProcess) -> None:
     name, count, dead, _ = LOADERS[way]
-    seen = Seen(torch_victim, LOADER_ROUNDS, way)
-    torch_victim.round("release")
+    seen = Seen(torch_program, LOADER_ROUNDS, way)
+    torch_program.round("release")
     _is_accused_of(seen, name, count * LOADER_ROUNDS, dead * LOADER_ROUNDS)
-    assert torch_victim.look().fds == seen.before.fds
+    assert torch_program.snapshot().fds == seen.before.fds
 
 
 @pytest.mark.parametrize("way", LOADERS)
-def test_a_loader_used_rightly_is_not_accused(way: str, torch_victim: Victim) -> None:
+def test_a_loader_used_correctly_is_not_accused(way: str, torch_program: LeakyProcess) -> None:
     right = LOADERS[way][3]
-    seen = Seen(torch_victim, LOADER_ROUNDS, right)
-    torch_victim.round("release")
+    seen = Seen(torch_program, LOADER_ROUNDS, right)
+    torch_program.round("release")
     _is_not_accused(seen)
