@@ -1,4 +1,4 @@
-"""Loaders that come and go in all the ways programs leave them: what this process has after each round of them."""
+"""Creates loaders and ends them in all the ways programs do; counts what this process holds after each round."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak_loaders import PATIENCE_S, workers_of
+from soak_loaders import HANG_S, workers_of
 
 from holdfast._base.dropped import finish_dropped
 from process_tree import descendants
 
-KEPT = 4  # a program that keeps more than so many iterators or errors has them for as long
+KEPT = 4  # iterators and errors that are kept at a time, as a program might
 SAMPLES = 100
-LOOKS = 40
+TRIES = 40
 RARE = 20  # rounds between two killed workers, which take longest
 MOST_RSS_GROWN_BYTES = 2_000_000
 COUNTS = ("descriptors", "threads", "processes")
 
 Kept = deque[Any]
-Way = Callable[[Any, Kept], None]
+Ending = Callable[[Any, Kept], None]
 
 
-# ---- ways to end -------------------------------------------------------------------------------------------
+# ---- endings -------------------------------------------------------------------------------------------
 
 
 def exhausted(loader: Any, kept: Kept) -> None:
@@ -86,17 +86,17 @@ def raised_by_a_sample(loader: Any, kept: Kept) -> None:
             raise
         kept.append(error)
         return
-    raise AssertionError("nobody said it")
+    raise AssertionError("expected the error of the bad sample, got none")
 
 
-def lost_in_a_cycle(loader: Any, kept: Kept) -> None:
+def dropped_in_a_cycle(loader: Any, kept: Kept) -> None:
     opened = loader.open()
     next(iter(opened))
     ring: list[Any] = [opened]
     ring.append(ring)
 
 
-def killed(loader: Any, kept: Kept) -> None:
+def worker_killed(loader: Any, kept: Kept) -> None:
     opened = loader.open(slow=True)
     try:
         next(iter(opened))
@@ -107,7 +107,7 @@ def killed(loader: Any, kept: Kept) -> None:
         kept.append(error)
 
 
-WAYS: tuple[Way, ...] = (
+ENDINGS: tuple[Ending, ...] = (
     exhausted,
     exhausted_and_kept,
     broken_off,
@@ -115,42 +115,42 @@ WAYS: tuple[Way, ...] = (
     raised_in_body,
     raised_in_with,
     raised_by_a_sample,
-    lost_in_a_cycle,
+    dropped_in_a_cycle,
 )
 
 
-# ---- again and again ---------------------------------------------------------------------------------------
+# ---- the rounds ---------------------------------------------------------------------------------------
 
 
-def soak_lives(loader: Any, lives: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Samples between rounds of all ways: with the same things kept, they must have the same numbers.
+def soak_churn(loader: Any, loaders: int, report: Callable[[str], None]) -> dict[str, Any]:
+    """Takes samples between rounds of all endings: with the same objects kept, the counts must be equal.
 
-    What was lost in cycles is collected for a sample, so that it does not depend on when Python last did so; `most` is
-    what was counted at any time before.
+    Garbage cycles are collected before a sample, so that it does not depend on when Python last did so; `most` holds
+    the highest counts at any time.
     """
     kept: Kept = deque(maxlen=KEPT)
-    every = max(lives // len(WAYS) // SAMPLES, 1)
-    lived = rounds = 0
+    every = max(loaders // len(ENDINGS) // SAMPLES, 1)
+    done = rounds = 0
     samples: list[dict[str, int]] = []
     most: Counter[str] = Counter()
-    while lived < lives:
+    while done < loaders:
         if rounds % RARE == 0 and loader.kind != "threads":
-            killed(loader, kept)
-            lived += 1
-        for way in WAYS:
-            faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-            way(loader, kept)
+            worker_killed(loader, kept)
+            done += 1
+        for end in ENDINGS:
+            faulthandler.dump_traceback_later(HANG_S, exit=True)
+            end(loader, kept)
             most |= Counter(_counts())
-        lived += len(WAYS)
+        done += len(ENDINGS)
         rounds += 1
-        say(f"{loader.kind}: {lived:,} of {lives:,} lives, {most['descriptors']} descriptors at the most")
+        report(f"{loader.kind}: {done:,} of {loaders:,} loaders, at most {most['descriptors']} descriptors")
         if rounds % every == 0:
             _collect()
-            samples.append({"lives": lived, **_settled(samples), "rss_bytes": _rss_bytes()})
+            samples.append({"loaders": done, **_settled_counts(samples), "rss_bytes": _rss_bytes()})
     kept.clear()
     _collect()
     faulthandler.cancel_dump_traceback_later()
-    return {"lives": lived, **_judge(samples), "most": {name: most[name] for name in COUNTS}, "samples": samples}
+    return {"loaders": done, **_check(samples), "most": {name: most[name] for name in COUNTS}, "samples": samples}
 
 
 def _collect() -> None:
@@ -158,9 +158,9 @@ def _collect() -> None:
     finish_dropped()
 
 
-def _settled(samples: list[dict[str, int]]) -> dict[str, int]:
-    """A thread that was joined is in the kernel's list for some more microseconds: it gets the time."""
-    for _ in range(LOOKS):
+def _settled_counts(samples: list[dict[str, int]]) -> dict[str, int]:
+    """Counts again for a while: a joined thread stays in the kernel's list for some microseconds."""
+    for _ in range(TRIES):
         counts = _counts()
         if samples and counts.items() <= samples[-1].items():
             break
@@ -170,7 +170,7 @@ def _settled(samples: list[dict[str, int]]) -> dict[str, int]:
 
 def _counts() -> dict[str, int]:
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # without the listing's own
+        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # without the one of the listing itself
         "threads": len(os.listdir("/proc/self/task")),
         "processes": len(descendants(os.getpid())),
     }
@@ -180,16 +180,16 @@ def _rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _judge(samples: list[dict[str, int]]) -> dict[str, Any]:
-    """The last tenth against the second: the first has what only a beginning brings."""
+def _check(samples: list[dict[str, int]]) -> dict[str, Any]:
+    """Compares the last tenth of the samples with the second; the first tenth includes one-time allocations."""
     tenth = max(len(samples) // 10, 1)
     early, late = samples[tenth : 2 * tenth] or samples, samples[-tenth:]
-    grown = {name: _typical(late, name) - _typical(early, name) for name in (*COUNTS, "rss_bytes")}
+    grown = {name: _median(late, name) - _median(early, name) for name in (*COUNTS, "rss_bytes")}
     problems = [f"{name} grew by {grown[name]}" for name in COUNTS if grown[name] > 0]
     if grown["rss_bytes"] > MOST_RSS_GROWN_BYTES:
         problems.append(f"RSS grew by {grown['rss_bytes']:,} bytes")
     return {"at_the_end": samples[-1], "grown": grown, "problems": problems}
 
 
-def _typical(samples: list[dict[str, int]], name: str) -> int:
+def _median(samples: list[dict[str, int]], name: str) -> int:
     return int(statistics.median(sample[name] for sample in samples))
