@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 600
 SOAK_KILLS ?= 1000
 SOAK_FAULTS ?= 200
 SOAK_CHURN ?= 10000
-WHEEL_TESTS ?= tests/unit/native tests/unit/log tests/unit/formats/tfrecord
+WHEEL_TESTS ?= tests/unit/native tests/unit/runlog tests/unit/formats/tfrecord
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -108,7 +108,7 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 	rm -rf $(SANITIZED)/lib
 	CC=gcc CFLAGS='-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' \
 	    $(BIN)/python setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	$(SANITIZED_PYTEST) tests/unit/native tests/unit/proc $(PYTEST_ARGS)
+	$(SANITIZED_PYTEST) tests/unit/native tests/unit/procfs $(PYTEST_ARGS)
 	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench

@@ -26,6 +26,6 @@ def _extension(name: str) -> Extension:
 
 
 setup(
-    ext_modules=[_extension("ahead"), _extension("codec"), _extension("image"), _extension("look")],
+    ext_modules=[_extension("codec"), _extension("fdscan"), _extension("png"), _extension("readahead")],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

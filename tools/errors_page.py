@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.diagnose.explain import rows_descriptors, rows_files, rows_tasks, rows_workers
-from holdfast.diagnose.explain.row import Row
+from holdfast.error_guide import rules_fds, rules_files, rules_processes, rules_workers
+from holdfast.error_guide.rules import Rule
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
-ROWS = (*rows_descriptors.ROWS, *rows_files.ROWS, *rows_files.GENERAL, *rows_workers.ROWS, *rows_tasks.ROWS)
+ROWS = (*rules_fds.RULES, *rules_files.RULES, *rules_files.GENERAL, *rules_workers.RULES, *rules_processes.RULES)
 _TOP = """\
 # Error messages
 
@@ -29,7 +29,7 @@ def page() -> str:
     return "\n".join([_TOP, *("\n".join(_section(row)) for row in ROWS)])
 
 
-def _section(row: Row) -> Iterator[str]:
+def _section(row: Rule) -> Iterator[str]:
     number = "" if row.errno is None else f" ({errno.errorcode[row.errno]}, errno {row.errno})"
     yield f"## {row.title}{number}\n"
     words = [needle.strip(" :") for needle in row.needles if not needle.startswith(("errno", "error("))]

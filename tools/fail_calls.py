@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast as hold
-from holdfast.read.entry import read
-from holdfast.write.out import Out, write
+from holdfast.loader.dataset import read
+from holdfast.writer.dataset import DatasetWriter, write
 
 # Those that a disk, a file system or a full table of descriptors may refuse.
 CALLS = (
@@ -143,7 +143,7 @@ def do(folder: Path, kind: str, one_thread: bool = False) -> int:
     return put(out, kind) if made is None else out.consolidate(folder / made, overwrite=True).rows
 
 
-def put(out: Out, kind: Any) -> int:
+def put(out: DatasetWriter, kind: Any) -> int:
     with out.part("t", kind) as part:
         if not part.done:
             for row in range(ROWS):
@@ -166,7 +166,7 @@ def look(folder: Path, kind: str) -> Any:
     return {"before": before, "again": again, "after": rows(out, folder, kind), "ok": report.ok, "left": left}
 
 
-def rows(out: Out, folder: Path, kind: str) -> list[list[int]]:
+def rows(out: DatasetWriter, folder: Path, kind: str) -> list[list[int]]:
     made = MADE.get(kind)
     if not (folder / made).exists() if made is not None else not out.parts():
         return []

@@ -29,6 +29,6 @@ for version in 3.14 newest; do
         "$venvs/$version/bin/python" tools/h5py_versions.py read "$work/$other"
     done
     "$venvs/$version/bin/python" -m pytest -q -p no:cacheprovider \
-        tests/unit/write/test_part.py tests/unit/write/test_write_verify.py tests/unit/write/test_storage.py \
-        tests/unit/formats/hdf5/test_around.py tests/unit/write/central/test_central_in_place.py "$@"
+        tests/unit/writer/test_part.py tests/unit/writer/test_write_verify.py tests/unit/writer/test_storage.py \
+        tests/unit/formats/hdf5/test_inplace_writer.py tests/unit/writer/server/test_server_in_place.py "$@"
 done

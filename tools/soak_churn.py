@@ -15,7 +15,7 @@ from typing import Any
 
 from soak_loaders import HANG_S, workers_of
 
-from holdfast._base.dropped import finish_dropped
+from holdfast._util.finalize import finish_finalizers
 from process_tree import descendants
 
 KEPT = 4  # iterators and errors that are kept at a time, as a program might
@@ -155,7 +155,7 @@ def soak_churn(loader: Any, loaders: int, report: Callable[[str], None]) -> dict
 
 def _collect() -> None:
     gc.collect()
-    finish_dropped()
+    finish_finalizers()
 
 
 def _settled_counts(samples: list[dict[str, int]]) -> dict[str, int]:

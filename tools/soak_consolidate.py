@@ -11,9 +11,9 @@ from typing import Any
 
 from soak_rows import SCHEMA, count_wrong, forked, rows
 
-from holdfast.formats.hdf5.merge.failpoints import CHILD, PARENT, REPEATED
-from holdfast.formats.shard import open_shard
-from holdfast.write.out import write
+from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES
+from holdfast.formats.base import open_shard
+from holdfast.writer.dataset import write
 
 PARTS, PART_ROWS = 5, 200
 HANG_S = 60.0
@@ -52,7 +52,8 @@ def _until_done(run: Path, target: Path, order: Any, rng: random.Random, most: i
     while not target.exists():
         failpoint = None
         if killed < most and rng.random() < 0.6:
-            failpoint = f"{rng.choice(CHILD + PARENT + REPEATED)}:{rng.choice((1, 1, 2, 4))}"
+            names = MERGE_CHILD_NAMES + MERGE_PARENT_NAMES + MERGE_REPEATED_NAMES
+            failpoint = f"{rng.choice(names)}:{rng.choice((1, 1, 2, 4))}"
         after_s = rng.random() * 0.8 if killed < most and failpoint is None else HANG_S
         pid = forked(lambda: write(run).consolidate(target, order=order), failpoint)
         until = time.monotonic() + after_s

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast._base.failpoint import VARIABLE
+from holdfast._util.failpoints import VARIABLE
 
 PLAIN = {"who": hold.Int64(), "seq": hold.Int64(), "x": hold.Float32(16)}
 SCHEMA = {**PLAIN, "text": hold.Bytes()}

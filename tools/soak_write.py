@@ -30,19 +30,19 @@ from typing import Any
 from soak_consolidate import soak_consolidate
 from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 
-from holdfast.formats.shard import open_shard
-from holdfast.write.central import arena, journal, server
-from holdfast.write.central.producer import connect
-from holdfast.write.central.server import CentralWriter
-from holdfast.write.central.settings import Settings
-from holdfast.write.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
-from holdfast.write.out import Out, write
+from holdfast._util.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
+from holdfast.formats.base import open_shard
+from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.server import journal, server, shared_buffer
+from holdfast.writer.server.client import connect
+from holdfast.writer.server.server import CentralWriter
+from holdfast.writer.server.server_process import ServerSettings
 
 PRODUCERS = 3
 PART_ROWS = 100
 HANG_S = 60.0
 journal.LEAST_SPARE_BYTES = 0  # journal files are reused however small they are
-arena.LEAST_BYTES = 0  # rows of a fixed size go through shared memory
+shared_buffer.LEAST_BYTES = 0  # rows of a fixed size go through shared memory
 server.LEAST_IN_PLACE_BYTES = 0  # and their segments are sealed in place
 KINDS = ("producer", "server", "sealer", "part")
 
@@ -50,8 +50,8 @@ KINDS = ("producer", "server", "sealer", "part")
 # ---- what is killed
 
 
-def serve(out: Out, ack: Any, statement: Path) -> None:
-    settings = Settings(ack=ack, segment_bytes=40_000, seal_after_s=0.3, chunk_rows=16, queue_bytes=2_000_000)
+def serve(out: DatasetWriter, ack: Any, statement: Path) -> None:
+    settings = ServerSettings(ack=ack, segment_bytes=40_000, seal_after_s=0.3, chunk_rows=16, queue_bytes=2_000_000)
     server = CentralWriter(out.folder, out.schema, settings)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     tick = server._seal_next
@@ -64,7 +64,7 @@ def serve(out: Out, ack: Any, statement: Path) -> None:
     server.run()
 
 
-def produce(out: Out, who: int, goal: int, notes: Path, seed: int) -> None:
+def produce(out: DatasetWriter, who: int, goal: int, notes: Path, seed: int) -> None:
     """Produces rows up to `goal`, and keeps the number of acknowledged rows in the file `notes`."""
     rng = random.Random(seed)
     with open(notes, "r+b", buffering=0) as file:
@@ -89,7 +89,7 @@ def produce(out: Out, who: int, goal: int, notes: Path, seed: int) -> None:
             os.pwrite(file.fileno(), struct.pack("<q", producer.acked), 0)
 
 
-def write_part(out: Out, task: int, kind: Any) -> None:
+def write_part(out: DatasetWriter, task: int, kind: Any) -> None:
     with out.part(f"task{task}", kind, chunk_rows=16 if kind == "hdf5" else None) as part:
         if not part.done:
             part.extend(rows(1000 + task, 0, PART_ROWS, out.schema))

@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks.common.contenders import Job, serve
 from benchmarks.common.processes import cpu_cost
 from holdfast import __version__
-from holdfast.diagnose.structure import structures_of
-from holdfast.proc.descriptors import count
-from holdfast.proc.held import HeldProcFS
-from holdfast.proc.procfs import REAL
-from holdfast.proc.sampling import read_vitals
-from holdfast.proc.snapshot import take_snapshot
+from holdfast.doctor.fd_profile import structures_of
+from holdfast.procfs.descriptors import count
+from holdfast.procfs.held import HeldProcFS
+from holdfast.procfs.processes import read_vitals
+from holdfast.procfs.procfs import REAL
+from holdfast.procfs.snapshot import take_snapshot
 
 Work = Callable[[], int]
 

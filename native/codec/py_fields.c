@@ -54,8 +54,8 @@ static int set_default(hf_field *f, PyObject *value) {
             return 0;
         }
         if ((uint64_t)n != f->count) {
-            PyErr_Format(PyExc_ValueError, "default: expected %llu bytes objects, got %zd", (unsigned long long)f->count,
-                         n);
+            PyErr_Format(PyExc_ValueError, "default: expected %llu bytes objects, got %zd",
+                         (unsigned long long)f->count, n);
             return 0;
         }
         return set_bytes_default(f, value);

@@ -181,8 +181,8 @@ static PyObject *gatherer_put(PyObject *op, PyObject *args) {
         return NULL;
     }
     if (slot < 0 || slot >= MOST_SLOTS || rows < 0) {
-        return PyErr_Format(PyExc_ValueError, "expected a slot below %d and rows from 0 up, got %zd and %zd", MOST_SLOTS,
-                            slot, rows);
+        return PyErr_Format(PyExc_ValueError, "expected a slot below %d and rows from 0 up, got %zd and %zd",
+                            MOST_SLOTS, slot, rows);
     }
     Py_ssize_t n = PySequence_Size(buffers);
     if (n >= 0 && (size_t)n != self->parts) {

@@ -97,8 +97,8 @@ static PyObject *blocks_of(hf_gatherer *self, taking *t) {
 
 static PyObject *take_rows(hf_gatherer *self, const Py_buffer *which, const Py_buffer *rows) {
     if (which->len != rows->len || rows->len % 8) {
-        return PyErr_Format(PyExc_ValueError, "expected a slot for every row, got %zd slots and %zd rows", which->len / 8,
-                            rows->len / 8);
+        return PyErr_Format(PyExc_ValueError, "expected a slot for every row, got %zd slots and %zd rows",
+                            which->len / 8, rows->len / 8);
     }
     taking t;
     if (!begin(self, &t, (size_t)rows->len / 8)) {

@@ -9,84 +9,82 @@ from __future__ import annotations
 
 import errno
 import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors as errors
-    from ._base.descriptors import raise_nofile as raise_nofile
-    from .convert.entry import convert as convert
-    from .diagnose.explain.explanation import Explanation as Explanation
-    from .formats.hdf5.protect import protect_h5py as protect_h5py
-    from .formats.images.decode import decode_image as decode_image
+    from ._util.fds import raise_nofile as raise_nofile
+    from .doctor.observe import diagnose as diagnose
+    from .error_guide.api import explain as explain
+    from .error_guide.explanation import Explanation as Explanation
+    from .fd_owners.agent import listen as listen
+    from .fd_owners.owners import owners as owners
+    from .fd_owners.owners import owners_summary as owners_summary
+    from .filelocks.h5py_guard import protect_h5py as protect_h5py
+    from .filelocks.holders import locks as locks
+    from .filelocks.lock import locked as locked
+    from .formats.images import decode_image as decode_image
     from .formats.tfrecord import Records as Records
     from .formats.tfrecord import TFRecordReader as TFRecordReader
     from .formats.tfrecord import TFRecordWriter as TFRecordWriter
-    from .guard.locked import locked as locked
-    from .guard.locks import locks as locks
-    from .guard.no_leaks import no_leaks as no_leaks
-    from .log.entry import Log as Log
-    from .log.entry import log as log
-    from .look.diagnose import diagnose as diagnose
-    from .look.explain import explain as explain
-    from .look.snapshot import snapshot as snapshot
-    from .read.dataset import Dataset as Dataset
-    from .read.dataset import concat as concat
-    from .read.entry import mix as mix
-    from .read.entry import read as read
-    from .report.progress import progress as progress
+    from .leakcheck.no_leaks import no_leaks as no_leaks
+    from .loader.dataset import Dataset as Dataset
+    from .loader.dataset import concat as concat
+    from .loader.dataset import mix as mix
+    from .loader.dataset import read as read
+    from .loader.progress import progress as progress
+    from .procfs.snapshot import snapshot as snapshot
+    from .rewrite.convert import convert as convert
+    from .runlog.logger import Log as Log
+    from .runlog.logger import log as log
     from .schema import Array as Array
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
     from .schema import Ragged as Ragged
-    from .trace.listen import listen as listen
-    from .trace.owners import owners as owners
-    from .trace.owners import owners_summary as owners_summary
-    from .write.central.producer import connect as connect
-    from .write.out import Out as Out
-    from .write.out import write as write
+    from .writer.dataset import DatasetWriter as DatasetWriter
+    from .writer.dataset import write as write
+    from .writer.server.client import connect as connect
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "schema",
     "Bytes": "schema",
-    "Dataset": "read.dataset",
-    "Explanation": "diagnose.explain.explanation",
+    "Dataset": "loader.dataset",
+    "Explanation": "error_guide.explanation",
     "Float32": "schema",
     "HoldfastError": "errors",
     "Int64": "schema",
-    "Log": "log.entry",
-    "Out": "write.out",
+    "Log": "runlog.logger",
+    "DatasetWriter": "writer.dataset",
     "Ragged": "schema",
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
-    "concat": "read.dataset",
-    "connect": "write.central.producer",
-    "convert": "convert.entry",
-    "decode_image": "formats.images.decode",
-    "diagnose": "look.diagnose",
+    "concat": "loader.dataset",
+    "connect": "writer.server.client",
+    "convert": "rewrite.convert",
+    "decode_image": "formats.images",
+    "diagnose": "doctor.observe",
     "errors": "",
-    "explain": "look.explain",
-    "listen": "trace.listen",
-    "locked": "guard.locked",
-    "locks": "guard.locks",
-    "log": "log.entry",
-    "mix": "read.entry",
-    "no_leaks": "guard.no_leaks",
-    "owners": "trace.owners",
-    "owners_summary": "trace.owners",
-    "progress": "report.progress",
-    "protect_h5py": "formats.hdf5.protect",
-    "raise_nofile": "_base.descriptors",
-    "read": "read.entry",
-    "snapshot": "look.snapshot",
-    "write": "write.out",
+    "explain": "error_guide.api",
+    "listen": "fd_owners.agent",
+    "locked": "filelocks.lock",
+    "locks": "filelocks.holders",
+    "log": "runlog.logger",
+    "mix": "loader.dataset",
+    "no_leaks": "leakcheck.no_leaks",
+    "owners": "fd_owners.owners",
+    "owners_summary": "fd_owners.owners",
+    "progress": "loader.progress",
+    "protect_h5py": "filelocks.h5py_guard",
+    "raise_nofile": "_util.fds",
+    "read": "loader.dataset",
+    "snapshot": "procfs.snapshot",
+    "write": "writer.dataset",
 }
 
 __all__ = sorted(_HOMES)
@@ -128,18 +126,3 @@ def _more_descriptors() -> Iterator[None]:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _Face(ModuleType):
-    """Keeps public names: importing the room `holdfast.diagnose` would else put it in the place of the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and _HOMES.get(name)):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the module by its name: functions that use `hold` carry it along in cloudpickle, dill and joblib."""
-        return importlib.import_module, (self.__name__,)
-
-
-sys.modules[__name__].__class__ = _Face

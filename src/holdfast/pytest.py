@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .guard.leaks import Check
+    from .leakcheck.no_leaks import Check
 
 _WITHIN_S = 1.0
 _check = pytest.StashKey["Check"]()
@@ -78,7 +78,7 @@ def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     most, kinds = _wanted(item)
     if most is not None:
-        from .guard.leaks import Check
+        from .leakcheck.no_leaks import Check
 
         item.stash[_failed] = False
         try:
@@ -117,7 +117,7 @@ def _judge(check: Check, most: int) -> None:
     for wait_s in check.waits(most, _WITHIN_S, collect=True):
         time.sleep(wait_s)
     if left := check.over(most):
-        from .guard.leaks import tell
+        from .leakcheck.no_leaks import tell
 
         pytest.fail(tell(left, most)[0], pytrace=False)
 

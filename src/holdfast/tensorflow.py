@@ -9,25 +9,22 @@ Columns of fixed shape are dense tensors, strings tf.string, lists of any length
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
-from holdfast._tensorflow.callback import LogCallback
-from holdfast._tensorflow.hook import LogHook
-from holdfast.errors import MapError, SchemaError
-from holdfast.formats.columns import BytesColumn, RaggedColumn
-from holdfast.read.after import state_after
-from holdfast.read.dataset import Dataset
-from holdfast.read.entry import Mixture
-from holdfast.read.flow.samples import leaves, map_leaves, tuple_like
-from holdfast.read.iteration import Iteration, cut_of, stop_of
-from holdfast.read.settings import Settings, whole
-from holdfast.schema import Array, Bytes, Column, Ragged, Value
+from .errors import MapError, SchemaError
+from .formats.columns import BytesColumn, RaggedColumn, leaves, map_leaves, tuple_like
+from .loader.dataset import Dataset, Mixture, state_after
+from .loader.iterator import Iteration, cut_of, stop_of
+from .loader.options import Options, whole
+from .runlog.logger import Log, log
+from .schema import Array, Bytes, Column, Ragged, Value
 
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
@@ -210,7 +207,7 @@ def _cardinality(dataset: Dataset) -> Any:
     return each * (settings.repeat or 1)
 
 
-def _may_lose(settings: Settings) -> bool:
+def _may_lose(settings: Options) -> bool:
     """Whether samples may be missing. Batches get shorter then, but not fewer."""
     return settings.on_corrupt == "skip" or any(
         function.kind == "filter" or function.on_error == "skip" for function in settings.functions
@@ -304,7 +301,7 @@ def _first_rows(dataset: Dataset) -> Any:
     return None
 
 
-def _has_free_shape(column: Column | None, settings: Settings) -> bool:
+def _has_free_shape(column: Column | None, settings: Options) -> bool:
     """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
     if settings.collate == "pad":
         return not isinstance(column, Value)
@@ -341,3 +338,158 @@ def _seen_value(name: str, value: Any, _: int | None, free: bool) -> Any:
     except (TypeError, ValueError) as error:
         raise SchemaError(f"column {name!r}: TensorFlow has no tensor for {type(value).__name__}: {error}") from None
     return tf.TensorSpec([None] * seen.shape.rank, seen.dtype) if free else seen
+
+
+# What `holdfast.tensorflow` shows, beside its datasets.
+#
+# hook.py       LogHook: logs from a tf.compat.v1.train.MonitoredTrainingSession
+# callback.py   LogCallback: logs from a Keras fit()
+
+
+# Logs from a TF1-style session, as its hook.
+
+_train: Any = tf.compat.v1.train
+
+
+class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """For `MonitoredTrainingSession(hooks=[LogHook("logs/exp1", {"loss": loss, "grad": grad})])` in every worker.
+
+    tensors      what to log, by column: tensors, or their names in the graph
+    every_steps  at which steps of the graph's global step: those that this divides, or the first run behind one
+    options      as hold.log takes them: rank=task_index where no launcher says it, schema, every_s, …
+
+    A row's step is the global step after the run it was fetched in. Workers that train asynchronously share it: of
+    theirs it is the count of all workers' runs by then.
+
+    What is logged is committed by rows and seconds, at the session's end, and at the program's exit; `log` is the log
+    while there is one. MonitoredTrainingSession's own checkpoint of a step is saved before its hooks see that step. So
+    that no row is missing behind a restart, give it `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`
+    with save_checkpoint_steps=None and save_checkpoint_secs=None.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str] | None,
+        tensors: Mapping[str, Any],
+        *,
+        every_steps: int = 1,
+        **options: Any,
+    ) -> None:
+        if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
+            raise ValueError(f"expected every_steps to be a number from 1 up, got {every_steps!r}")
+        if not isinstance(tensors, Mapping) or not tensors:
+            raise ValueError(f"expected tensors by the names of their columns, got {tensors!r}")
+        self.log: Log | None = None
+        self._logdir, self._options = logdir, options
+        self._given, self._every = dict(tensors), every_steps
+        self._tensors: dict[str, Any] = {}
+        self._global_step: Any = None
+        self._guess = self._due = 0
+        self.listener = _Commits(self)
+
+    def begin(self) -> None:
+        self._global_step = _train.get_global_step()
+        if self._global_step is None:
+            raise RuntimeError("expected a graph with a global step: tf.compat.v1.train.get_or_create_global_step()")
+        graph = tf.compat.v1.get_default_graph()
+        self._tensors = {
+            name: graph.as_graph_element(one, allow_operation=False) if isinstance(one, str) else one
+            for name, one in self._given.items()
+        }
+        self.log = log(self._logdir, **self._options)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Also when a session is made anew within a training: its step is that of the checkpoint then."""
+        self._known(int(session.run(self._global_step)))
+
+    def before_run(self, run_context: Any) -> Any:
+        # A step fetched with the run is the one before or behind it, as it happens. So runs are counted, and the step
+        # is asked for when one may be due.
+        self._guess += 1
+        return _train.SessionRunArgs(self._tensors) if self._guess >= self._due else None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.results is None:
+            return
+        step = int(run_context.session.run(self._global_step))
+        if step >= self._due and self.log is not None:
+            self.log(step, **run_values.results)
+        self._known(step)
+
+    def _known(self, step: int) -> None:
+        self._guess = step
+        self._due = (step // self._every + 1) * self._every
+
+    def end(self, session: Any) -> None:
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+
+
+class _Commits(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """Commits what was logged before a checkpoint is saved: a training that goes on from it does not log it again."""
+
+    def __init__(self, hook: LogHook) -> None:
+        self._hook = hook
+
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        if self._hook.log is not None:
+            self._hook.log.commit()
+
+
+# Logs from a Keras fit(), as its callback.
+
+Every = Literal["epoch", "batch"]
+
+
+class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """For `model.fit(…, callbacks=[LogCallback("logs/exp1")])` in every worker.
+
+    every    "epoch": a row for each, whose step is the epoch's number; "batch": whose step is the optimizer's count of
+             its iterations, which a restored checkpoint restores, too
+    arrays   called with the model, for more to log with each row: a dict of arrays, by column
+    options  as hold.log takes them: schema, every_s, replay, …
+
+    A row holds what Keras says at the end of an epoch or batch. What is logged is committed by rows and seconds, at
+    every epoch's end, when fit() ends, and at the program's exit. Let it stand before a callback that saves the model:
+    then no row is missing behind a restart. `log` is the log while there is one. The rank is that of TF_CONFIG.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str] | None = None,
+        *,
+        every: Every = "epoch",
+        arrays: Callable[[Any], Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if every not in ("epoch", "batch"):
+            raise ValueError(f'expected every to be "epoch" or "batch", got {every!r}')
+        self.log: Log | None = None
+        self._logdir, self._options = logdir, options
+        self._every, self._arrays = every, arrays
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.log is None:  # else an earlier fit() was left by an exception
+            self.log = log(self._logdir, **self._options)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._every == "batch":
+            self._write(int(self.model.optimizer.iterations.numpy()), logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._every == "epoch":
+            self._write(epoch, logs)
+        if self.log is not None:
+            self.log.commit()
+
+    def _write(self, step: int, logs: Mapping[str, Any] | None) -> None:
+        assert self.log is not None
+        more = {} if self._arrays is None else self._arrays(self.model)
+        self.log(step, **dict(logs or {}), **more)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self.log is not None:
+            self.log.close()
+            self.log = None

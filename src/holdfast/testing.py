@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError, HoldfastError, InputError, SchemaError, WriteError
-from .formats.shard import Shard, open_shard
+from .formats.base import Shard, open_shard
 from .schema import Bytes, Column, Float32, Int64, Ragged
 
 __all__ = ["FormatContract", "ShardContract"]

@@ -19,14 +19,11 @@ from typing import Any, Self, TypeVar
 import torch.utils.data
 from torch.utils.data import Dataset
 
-from holdfast._torch.dataset import TorchDataset, as_torch
-from holdfast._torch.iterator import LoaderIterator
-from holdfast._torch.samples import TorchSamples, as_torch_map
-from holdfast._torch.tensors import Ragged
-from holdfast._torch.tracebacks import let_go
-from holdfast.read.dataset import Dataset as HoldfastDataset
+from ._torch.dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
+from ._torch.loader_iterator import LoaderIterator, let_go
+from .loader.dataset import Dataset as HoldfastDataset
 
-__all__ = ["DataLoader", "Ragged", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
+__all__ = ["DataLoader", "RaggedTensor", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
 
 _T_co = TypeVar("_T_co", covariant=True)
 

@@ -25,10 +25,10 @@ import leftovers
 import line_server
 from factories_dtypes import ROWS, bits_of, made
 from factories_dtypes import SCHEMA as COLUMNS
+from holdfast._torch.dataset import RaggedTensor
 from holdfast.formats.columns import RaggedColumn
-from holdfast.torch import Ragged
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "read"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
 
 from factories_files import SCHEMA, make_shards
 
@@ -251,7 +251,7 @@ def _other(data: dict[str, Any], batches: Any) -> list[str]:
 
 
 def _column(value: Any) -> Any:
-    if isinstance(value, Ragged):
+    if isinstance(value, RaggedTensor):
         return RaggedColumn(_column(value.values), value.row_splits.numpy())
     return value.numpy()
 
@@ -292,7 +292,7 @@ def forms(ask: dict[str, Any]) -> Any:
     """What cannot be shared is copied; what has no tensor stays."""
     frozen = np.arange(3)
     frozen.flags.writeable = False
-    from holdfast._torch.tensors import batch_to_torch
+    from holdfast._torch.dataset import batch_to_torch
 
     got = batch_to_torch(
         {
@@ -334,14 +334,14 @@ def structures(ask: dict[str, Any]) -> Any:
 
 
 def nested(ask: dict[str, Any]) -> Any:
-    from holdfast._torch.tensors import batch_to_torch
+    from holdfast._torch.dataset import batch_to_torch
     from holdfast.formats.columns import RaggedColumn
     from holdfast.formats.gather import join_bytes
 
     numbers = RaggedColumn(RaggedColumn(np.arange(6), np.array([0, 2, 3, 3, 6])), np.array([0, 1, 4]))
     strings = RaggedColumn(join_bytes([b"a", b"bc", b""]), np.array([0, 2, 2, 3]))
     a, b = (pickle.loads(pickle.dumps(batch_to_torch(column))) for column in (numbers, strings))
-    assert isinstance(a, Ragged)
+    assert isinstance(a, RaggedTensor)
     return [
         [[part.tolist() for part in row] for row in a.rows()],
         [[part.decode() for part in row] for row in b.rows()],

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.diagnose.facts import Sample, Structure
-from holdfast.diagnose.structure import structures_of
-from holdfast.proc.snapshot import take_snapshot
+from holdfast.doctor.fd_profile import structures_of
+from holdfast.doctor.model import FdProfile, Sample
+from holdfast.procfs.snapshot import take_snapshot
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "leaky_programs"
 TIMEOUT_S = 60
@@ -49,7 +49,7 @@ class LeakyProcess:
             samples.append(self._sample(number))
         return samples
 
-    def snapshot(self) -> Structure:
+    def snapshot(self) -> FdProfile:
         return structures_of(take_snapshot(self._process.pid))[self._process.pid]
 
     def _sample(self, number: int) -> Sample:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.read.pool import ProcessPool, Task
+from holdfast.loader.workers import ProcessPool, Task
 
 
 def act(data: tuple[str, str], tell: Callable[[int], None]) -> Any:

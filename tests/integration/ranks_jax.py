@@ -10,7 +10,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 from ranks import Ledger, batches, two_passes
 
-from holdfast._base.launch import find_rank
+from holdfast._util.rank import find_rank
 
 if __name__ == "__main__":
     rank = int(sys.argv[3])

@@ -31,7 +31,7 @@ def read(settings: dict[str, Any]) -> None:
     sys.argv, sys.path = settings["argv"], settings["path"]
     from ranks import Ledger, batches, two_passes
 
-    from holdfast._base.launch import find_rank
+    from holdfast._util.rank import find_rank
 
     ledger = Ledger()
     ledger.enter("said", str, find_rank())

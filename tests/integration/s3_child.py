@@ -6,14 +6,14 @@ import json
 import sys
 
 from holdfast.errors import HoldfastError
-from holdfast.read.sources.catalog import Catalog
-from holdfast.read.sources.find import find_sources
-from holdfast.read.sources.remote import RemoteCache
+from holdfast.loader.sources.catalog import Catalog
+from holdfast.loader.sources.discovery import find_sources
+from holdfast.loader.sources.download_cache import DownloadCache
 
 
 def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:
     try:
-        catalog = Catalog(find_sources(what), cache=RemoteCache(folder, most_bytes))
+        catalog = Catalog(find_sources(what), cache=DownloadCache(folder, most_bytes))
         found: list[int] = []
         with catalog.pool(4) as pool:
             for number in range(len(catalog)):

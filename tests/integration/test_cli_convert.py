@@ -30,7 +30,7 @@ from cli_process import (
 )
 
 import holdfast as hold
-from holdfast.formats.shard import open_shard
+from holdfast.formats.base import open_shard
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from cli_process import (
     write_shards,
 )
 
-from holdfast.cli.progress import AFTER_S
+from holdfast.cli.console import AFTER_S
 
 
 @pytest.fixture

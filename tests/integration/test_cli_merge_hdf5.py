@@ -24,8 +24,8 @@ from cli_process import (
 
 import holdfast as hold
 from holdfast.errors import HoldfastError
-from holdfast.write.manifest import latest_manifest
-from holdfast.write.out import Out, write
+from holdfast.writer.consolidate import latest_manifest
+from holdfast.writer.dataset import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "text": hold.Bytes()}
 
@@ -45,7 +45,7 @@ def workers(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Out:
+def run(tmp_path: Path) -> DatasetWriter:
     out = write(tmp_path / "run.hold", SCHEMA)
     for task in range(3):
         with out.part(f"rank{task}", chunk_rows=4) as part:
@@ -84,7 +84,7 @@ def test_plain_files(workers: list[Path], tmp_path: Path) -> None:
     assert not (tmp_path / "bad.h5").exists()
 
 
-def test_a_run(run: Out, tmp_path: Path) -> None:
+def test_a_run(run: DatasetWriter, tmp_path: Path) -> None:
     said = document("merge", run.folder, "-o", tmp_path / "train.h5")
     wanted = [10 * task + n for task in range(3) for n in range(5)]
     assert labels(tmp_path / "train.h5") == wanted
@@ -98,7 +98,7 @@ def test_a_run(run: Out, tmp_path: Path) -> None:
     assert manifest.order == "any"
 
 
-def test_dry_run_and_view(run: Out, workers: list[Path], tmp_path: Path) -> None:
+def test_dry_run_and_view(run: DatasetWriter, workers: list[Path], tmp_path: Path) -> None:
     for source in (run.folder, workers[0].parent):
         out = tmp_path / "new.h5"
         before = list(everything_in(tmp_path))
@@ -127,7 +127,7 @@ def test_tfrecord_parts(tmp_path: Path) -> None:
     assert labels(tmp_path / "train.tfrecord") == [1, 2]
 
 
-def test_wrong_use(run: Out, workers: list[Path], tmp_path: Path) -> None:
+def test_wrong_use(run: DatasetWriter, workers: list[Path], tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", 1)
     (tmp_path / "empty").mkdir()
     out = tmp_path / "x.h5"
@@ -157,7 +157,7 @@ def test_wrong_use(run: Out, workers: list[Path], tmp_path: Path) -> None:
     assert not (tmp_path / "y.h5").exists()
 
 
-def test_damage_is_exit_code_one(run: Out, tmp_path: Path) -> None:
+def test_damage_is_exit_code_one(run: DatasetWriter, tmp_path: Path) -> None:
     record = run.parts()[1]
     path = run.path_of(record)
     data = bytearray(path.read_bytes())
@@ -198,7 +198,7 @@ def test_interrupted_it_goes_on(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.h5", "w0.h5", "w1.h5", "w2.h5"]
 
 
-def test_readers_meanwhile_see_all_or_nothing(run: Out, tmp_path: Path) -> None:
+def test_readers_meanwhile_see_all_or_nothing(run: DatasetWriter, tmp_path: Path) -> None:
     out = tmp_path / "train.h5"
     command = [*COMMAND, "merge", str(run.folder), "-o", str(out)]
     seen = set()

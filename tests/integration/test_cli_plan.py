@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, without_styles, write_shards
 
-from holdfast.diagnose import plan
-from holdfast.diagnose.plan import Sharing, Wish
+from holdfast import capacity
+from holdfast.capacity import CapacityRequest, Sharing
 
 COSTS = Path(__file__).with_name("loader_costs.py")
 
@@ -35,18 +35,18 @@ def real_costs(workers: int, prefetch: int, sharing: Sharing) -> Any:
 )
 def test_the_costs_are_those_of_a_real_loader(workers: int, prefetch: int, sharing: Sharing) -> None:
     pytest.importorskip("torch", reason="needs the Python package torch")
-    wish = Wish(workers=workers, prefetch=prefetch, tensors=2, open_shards=0, sharing=sharing)
+    wish = CapacityRequest(workers=workers, prefetch=prefetch, tensors=2, open_shards=0, sharing=sharing)
     real = real_costs(workers, prefetch, sharing)
-    assert real["fds"] == plan.queue_fds(wish)
-    assert real["pipes"] == plan.pipes(wish)
-    assert plan.tensors_on_the_way(wish) // 2 <= real["in_worker"] <= plan.tensors_on_the_way(wish)
-    assert real["base"] <= plan.BASE_FDS
+    assert real["fds"] == capacity.queue_fds(wish)
+    assert real["pipes"] == capacity.pipes(wish)
+    assert capacity.tensors_on_the_way(wish) // 2 <= real["in_worker"] <= capacity.tensors_on_the_way(wish)
+    assert real["base"] <= capacity.BASE_FDS
     # What is started lazily may not have been needed yet: never more than was planned, nor much less.
-    assert plan.tasks(wish) // 2 <= real["tasks"] <= plan.tasks(wish)
-    assert real["worker"] <= plan.worker_fds(wish) - plan.BASE_FDS
+    assert capacity.tasks(wish) // 2 <= real["tasks"] <= capacity.tasks(wish)
+    assert real["worker"] <= capacity.worker_fds(wish) - capacity.BASE_FDS
     if sharing is Sharing.DESCRIPTOR:
         # The batch that the loop holds, and those that came in out of order.
-        assert 2 <= real["in_hand"] <= workers * plan.tensors_on_the_way(wish) + 2
+        assert 2 <= real["in_hand"] <= workers * capacity.tensors_on_the_way(wish) + 2
 
 
 def test_a_modest_run_fits() -> None:

@@ -16,13 +16,13 @@ from cli_process import document, environment, flip, holdfast, on_terminal, refu
 
 import holdfast as hold
 from holdfast.formats.tar.writer import TarWriter
-from holdfast.write.out import Out
+from holdfast.writer.dataset import DatasetWriter
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(8)}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Out:
+def run(tmp_path: Path) -> DatasetWriter:
     run = hold.write(tmp_path / "run.hold", SCHEMA)
     kinds: list[Literal["hdf5", "tfrecord"]] = ["hdf5", "tfrecord", "hdf5"]
     for i, kind in enumerate(kinds):
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Out:
     return run
 
 
-def test_a_whole_run(run: Out) -> None:
+def test_a_whole_run(run: DatasetWriter) -> None:
     size = sum(part.bytes for part in run.parts())
     assert document("verify", run.folder) == {
         "ok": True,
@@ -54,7 +54,7 @@ def test_a_whole_run(run: Out) -> None:
     assert done.stdout.endswith(" kB: all as committed\n")
 
 
-def test_damage_is_named_to_the_chunk(run: Out) -> None:
+def test_damage_is_named_to_the_chunk(run: DatasetWriter) -> None:
     first, _, last = run.parts()
     offset, _, _ = first.chunks["emb"][1]
     flip(run.path_of(first), offset + 5)
@@ -86,7 +86,7 @@ with hold.write(sys.argv[1]).part("dead") as part:
 """
 
 
-def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: Out) -> None:
+def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: DatasetWriter) -> None:
     subprocess.run([sys.executable, "-c", DIES, str(run.folder)], check=False, env=environment())
     with run.part("alive") as part:
         part.append(label=1, emb=[0.0] * 8)
@@ -99,14 +99,14 @@ def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: Out) ->
         assert sorted(run.folder.rglob("*")) == before
 
 
-def test_a_run_without_its_schema(run: Out) -> None:
+def test_a_run_without_its_schema(run: DatasetWriter) -> None:
     (run.folder / "schema.json").unlink()
     [said] = document("verify", run.folder, code=1)["files"]
     assert "schema.json: cannot open" in said["problems"][0]["reason"]
     assert holdfast("inspect", run.folder).returncode == 1
 
 
-def test_inspect_a_run(run: Out) -> None:
+def test_inspect_a_run(run: DatasetWriter) -> None:
     [said] = document("inspect", run.folder)["files"]
     assert (said["format"], said["parts"], said["rows"]) == ("run", 3, 75)
     assert said["formats"] == {"hdf5": 2, "tfrecord": 1}
@@ -117,7 +117,7 @@ def test_inspect_a_run(run: Out) -> None:
     assert "'emb': hold.Float32(8)," in holdfast("inspect", "--schema", run.folder).stdout
 
 
-def test_a_folder_of_everything(run: Out) -> None:
+def test_a_folder_of_everything(run: DatasetWriter) -> None:
     folder = run.folder.parent
     write_shard(folder / "a.tfrecord", 5)
     with h5py.File(folder / "a.h5", "w") as file:
@@ -149,7 +149,7 @@ def test_a_folder_of_everything(run: Out) -> None:
     assert "  at byte 1,024: the tar header is damaged: its checksum is wrong\n" in holdfast("verify", folder).stdout
 
 
-def test_a_folder_with_runs_alone(run: Out, tmp_path: Path) -> None:
+def test_a_folder_with_runs_alone(run: DatasetWriter, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not data")
     assert document("verify", tmp_path)["files"][0]["format"] == "run"
     (tmp_path / "empty").mkdir()

@@ -9,7 +9,7 @@ from cli_process import holdfast, on_terminal, refused, without_styles
 
 import holdfast as hold
 from holdfast._native import codec
-from holdfast.cli.overview import COMMANDS, LINES
+from holdfast.cli.app import COMMANDS, LINES
 
 
 def test_without_arguments_it_shows_the_commands_by_purpose() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import RefusedError
-from holdfast.write.out import Out, write
+from holdfast.writer.dataset import DatasetWriter, write
 
 PROGRAM = """
 import sys
@@ -51,12 +51,12 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Out:
+def out(tmp_path: Path) -> DatasetWriter:
     return write(tmp_path / "run", {"x": hold.Int64()})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_told_to_stop(out: Out, number: int) -> None:
+def test_it_serves_until_it_is_told_to_stop(out: DatasetWriter, number: int) -> None:
     with serving(out.folder) as process:
         address = first_line(process)
         assert address == f"unix:{out.folder}/journal/serve.sock"
@@ -73,7 +73,7 @@ def test_it_serves_until_it_is_told_to_stop(out: Out, number: int) -> None:
     assert sorted(os.listdir(out.folder / "journal")) == ["EPOCH-1", "marks-1.json"]
 
 
-def test_it_goes_on_after_a_kill(out: Out) -> None:
+def test_it_goes_on_after_a_kill(out: DatasetWriter) -> None:
     with serving(out.folder) as process:
         first_line(process)
         with hold.connect(out.folder, "p") as producer:
@@ -93,7 +93,7 @@ def test_it_goes_on_after_a_kill(out: Out) -> None:
     assert out.rows == 20
 
 
-def test_a_token_from_a_file(out: Out, tmp_path: Path) -> None:
+def test_a_token_from_a_file(out: DatasetWriter, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     with serving(out.folder, "--listen", "tcp://127.0.0.1:0", "--token-file", tmp_path / "token") as process:
         address = first_line(process)
@@ -108,7 +108,7 @@ def test_a_token_from_a_file(out: Out, tmp_path: Path) -> None:
     assert out.rows == 1
 
 
-def test_another_takes_over(out: Out) -> None:
+def test_another_takes_over(out: DatasetWriter) -> None:
     with serving(out.folder) as old:
         first_line(old)
         with serving(out.folder) as refused:
@@ -140,7 +140,7 @@ def test_another_takes_over(out: Out) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
-    out: Out, tmp_path: Path, arguments: list[str], code: int, said: str
+    out: DatasetWriter, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (out.folder / "noise").write_bytes(b"\xff\xfe")
     write(tmp_path / "nested", {"a": hold.Int64(), "a/b": hold.Int64()})

@@ -14,7 +14,7 @@ import pytest
 from cli_process import document, environment, holdfast, on_terminal, refused, without_styles
 from leaking_process import leaker
 
-from holdfast.look.board import Board
+from holdfast.doctor.top_model import TopModel
 
 GONE = 2**22 + 1
 
@@ -132,18 +132,23 @@ async def until(what: Callable[[], bool], pause: Callable[[], Awaitable[None]]) 
 def test_the_live_view_answers_its_keys(size: tuple[int, int]) -> None:
     from textual.widgets import DataTable, Static
 
-    from holdfast.cli.top_app import DoctorScreen, TopApp
-    from holdfast.report.top_frame import Order
+    from holdfast.cli.top_tui import DoctorScreen, TopApp
+    from holdfast.doctor.render_top import SortOrder
 
     async def play(pid: int) -> None:
-        app = TopApp(Board([os.getpid()]), every_s=0.1)
+        app = TopApp(TopModel([os.getpid()]), every_s=0.1)
         async with app.run_test(size=size) as pilot:
             table = app.query_one("#rows", DataTable)
             await until(lambda: table.row_count >= 2, pilot.pause)
             heads = [str(column.label) for column in table.ordered_columns]
             assert {"pid", "fds", "dead", "verdict", "command"} <= set(heads)
             assert ("history" in heads) == (size[0] >= 120)
-            for key, order in (("f", Order.FDS), ("g", Order.GROWTH), ("m", Order.MEMORY), ("v", Order.VERDICT)):
+            for key, order in (
+                ("f", SortOrder.FDS),
+                ("g", SortOrder.GROWTH),
+                ("m", SortOrder.MEMORY),
+                ("v", SortOrder.VERDICT),
+            ):
                 await pilot.press(key)
                 assert app.order is order
             # By verdict the one that leaks is first; the cursor stays on the process it was on.
@@ -162,7 +167,7 @@ def test_the_live_view_answers_its_keys(size: tuple[int, int]) -> None:
             await pilot.press("escape")
             assert not isinstance(app.screen, DoctorScreen)
             await pilot.press("space", "t")
-            assert (app.paused, app.order) == (False, Order.TREE)
+            assert (app.paused, app.order) == (False, SortOrder.TREE)
             await pilot.press("q")
 
     with leaker() as leaking:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnose.cures import CURES, Cure
-from holdfast.diagnose.explain.table import ROWS
-from holdfast.diagnose.signatures import SIGNATURES
+from holdfast.doctor.remedies import CURES, Remedy
+from holdfast.doctor.signatures import SIGNATURES
+from holdfast.error_guide.cause_chain import RULES
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize(("cure", "named"), list(zip(CURES, NAMED, strict=True)), ids=NAMED)
-def test_every_cure_is_on_its_page_and_in_the_tables(cure: Cure, named: str) -> None:
+def test_every_cure_is_on_its_page_and_in_the_tables(cure: Remedy, named: str) -> None:
     assert named in " ".join(cure.code)
     assert named in (TOP / cure.page).read_text()
-    assert any(row.cure is cure for row in (*ROWS, *SIGNATURES))
+    assert any(row.cure is cure for row in (*RULES, *SIGNATURES))

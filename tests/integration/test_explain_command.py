@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from cli_process import COMMAND, TIMEOUT_S, document, environment, holdfast, on_terminal, refused, without_styles
 
-from holdfast.diagnose.explain.compose import of_sighting
-from holdfast.diagnose.explain.here import Here, Whose
-from holdfast.diagnose.explain.logs import Place, Scanner, Sighting
-from holdfast.diagnose.explain.row import Row
-from holdfast.diagnose.explain.table import ROWS
+from holdfast.error_guide.cause_chain import RULES
+from holdfast.error_guide.explanation import of_sighting
+from holdfast.error_guide.log_scanner import LogPosition, Scanner, Sighting, scan_file, scan_stream
+from holdfast.error_guide.rules import Rule, Scope, SystemContext
 from holdfast.errors import InputError
-from holdfast.look.explain_logs import scan_file, scan_stream
 
 EMFILE = "OSError: [Errno 24] Too many open files: 'a.jpg'"
 KEYS = ["name", "title", "errno", "says", "here", "mistaken_for", "advice", "chain", "text", "count", "first", "last"]
@@ -48,10 +46,10 @@ def test_words_without_quotes_are_one_text() -> None:
     assert document("explain", "Too", "many", "open", "files")["causes"][0]["name"] == "EMFILE"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_kind_fits_on_a_screen(row: Row) -> None:
-    place = Place("worker.log", 1000, "2026-05-01 10:22:01")
-    told = str(of_sighting(Sighting(row, 2, place, place, row.title, ""), Here(whose=Whose.OWN, pid=1)))
+@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
+def test_every_kind_fits_on_a_screen(row: Rule) -> None:
+    place = LogPosition("worker.log", 1000, "2026-05-01 10:22:01")
+    told = str(of_sighting(Sighting(row, 2, place, place, row.title, ""), SystemContext(whose=Scope.OWN, pid=1)))
     lines = told.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 24

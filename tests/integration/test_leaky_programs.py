@@ -8,10 +8,10 @@ from importlib.util import find_spec
 import pytest
 from leaky_process import PROGRAMS, LeakyProcess, LoopbackServer
 
-from holdfast.diagnose.facts import Diagnosis, Match, Sample, Structure, Verdict
-from holdfast.diagnose.judge import judge
-from holdfast.diagnose.signatures import SIGNATURES, match
-from holdfast.diagnose.structure import grown
+from holdfast.doctor.fd_profile import grown
+from holdfast.doctor.model import Diagnosis, FdProfile, Match, Sample, Verdict
+from holdfast.doctor.signatures import SIGNATURES, match
+from holdfast.doctor.verdict import judge
 
 ROUNDS = 20
 LOADER_ROUNDS = 12
@@ -91,7 +91,7 @@ class Seen:
 
 
 def _judge(
-    structure: Structure, found: Match | None, samples: Sequence[Sample] = (), first: Structure | None = None
+    structure: FdProfile, found: Match | None, samples: Sequence[Sample] = (), first: FdProfile | None = None
 ) -> Diagnosis:
     return judge(
         fds=structure.fds,

@@ -18,17 +18,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InputError
-from holdfast.trace import listen as listening
-from holdfast.trace import meeting
-from holdfast.trace.ask import ask, ask_owners
-from holdfast.trace.listen import listen
-from holdfast.trace.wire import MOST_REQUEST_BYTES
+from holdfast.fd_owners import agent
+from holdfast.fd_owners import agent as listening
+from holdfast.fd_owners.agent import MOST_REQUEST_BYTES, ask, ask_owners, listen
 
 TIMEOUT_S = 60
 
 PROGRAM = """
 import errno, os, resource, socket, sys, time
-from holdfast.trace.listen import listen
+from holdfast.fd_owners.agent import listen
 keep = []
 listener = listen("worker")
 if "full" in sys.argv:
@@ -237,18 +235,18 @@ def test_two_share_one() -> None:
 def test_a_folder_of_somebody_else_is_not_used(runtime: Path) -> None:
     (runtime / "holdfast").symlink_to("/tmp")
     with pytest.raises(PermissionError, match="expected .* to be a folder"):
-        meeting.make_private(runtime / "holdfast")
+        agent.make_private(runtime / "holdfast")
 
 
 def test_the_next_folder_is_taken(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "folders", lambda: [runtime / ("x" * 120), runtime / "no" / "such", runtime / "good"])
+    monkeypatch.setattr(agent, "folders", lambda: [runtime / ("x" * 120), runtime / "no" / "such", runtime / "good"])
     with listen() as listener:
         assert listener.path.parent == runtime / "good"
         assert ask(os.getpid(), {"ask": "hello"}) is not None
 
 
 def test_no_folder_at_all(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "folders", lambda: [runtime / "no" / "such"])
+    monkeypatch.setattr(agent, "folders", lambda: [runtime / "no" / "such"])
     with pytest.raises(InputError, match="no folder to listen in"):
         listen()
 

@@ -19,38 +19,37 @@ import holdfast as hold
 import odd_hdf5
 from holdfast.cli import main
 from holdfast.errors import HoldfastError
-from holdfast.formats.hdf5 import child, inspect, verify
-from holdfast.formats.hdf5.frames import Frame
-from holdfast.formats.hdf5.place import Place, SharedPlace
+from holdfast.formats.hdf5 import inspect, sandbox_main, verify
+from holdfast.formats.hdf5.sandbox import SandboxMessage, SharedPosition, WorkPosition
 
 LIBVERS = ("earliest", "latest")
 NO_BUG = {0, 1, 2, 3}
 
 
-class _Voice(child.Voice):
-    def __init__(self, shared: SharedPlace) -> None:
+class _Voice(sandbox_main.Reporter):
+    def __init__(self, shared: SharedPosition) -> None:
         super().__init__(-1, shared, io.BytesIO())
-        self.said: list[Frame] = []
+        self.said: list[SandboxMessage] = []
 
     def say(self, head: dict[str, Any], body: bytes = b"") -> None:
-        self.said.append(Frame(json.loads(json.dumps(head)), body))
+        self.said.append(SandboxMessage(json.loads(json.dumps(head)), body))
 
 
 class Here:
     """The work of apart.Apart in this process: one for every file and command would take minutes."""
 
-    fate, hung, place = "", False, Place()
+    fate, hung, place = "", False, WorkPosition()
 
     def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
         self._job = job
 
     def no_more(self) -> None: ...
 
-    def frames(self, tick: Any = None) -> Iterator[Frame]:
-        shared = SharedPlace()
+    def frames(self, tick: Any = None) -> Iterator[SandboxMessage]:
+        shared = SharedPosition()
         voice = _Voice(shared)
         try:
-            child._work(self._job["work"])(self._job, voice)
+            sandbox_main._work(self._job["work"])(self._job, voice)
         finally:
             shared.close()
         yield from voice.said

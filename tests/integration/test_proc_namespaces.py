@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.proc.fate import Fate
-from holdfast.proc.snapshot import take_snapshot
+from holdfast.procfs.peers import PeerState
+from holdfast.procfs.snapshot import take_snapshot
 
 pytestmark = [
     pytest.mark.needs("unshare", "nsenter"),
@@ -42,8 +42,8 @@ child.communicate()
 LOOK = """
 import json, os, sys
 from holdfast.errors import InputError
-from holdfast.proc.procfs import REAL
-from holdfast.proc.snapshot import take_snapshot
+from holdfast.procfs.procfs import REAL
+from holdfast.procfs.snapshot import take_snapshot
 os.setgroups([]); uid = int(sys.argv[2]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 try:
     seen = take_snapshot(int(sys.argv[1]) or None).as_dict(descriptors=True)
@@ -89,10 +89,10 @@ def test_from_outside() -> None:
         root, cat = seen.processes
         assert (root.process.pid, root.children, cat.process.comm) == (pid, 1, "cat")
         ends = {end.fd: (end.fate, end.peers) for end in root.ends}
-        assert ends[dead] == (Fate.DEAD, ())
-        assert ends[one] == ends[other] == (Fate.SELF, ())
-        assert ends[to_cat] == (Fate.ALIVE, (cat.process.pid,))
-        assert ends[0] == (Fate.ALIVE, ())
+        assert ends[dead] == (PeerState.DEAD, ())
+        assert ends[one] == ends[other] == (PeerState.SELF, ())
+        assert ends[to_cat] == (PeerState.ALIVE, (cat.process.pid,))
+        assert ends[0] == (PeerState.ALIVE, ())
 
 
 def test_from_inside() -> None:

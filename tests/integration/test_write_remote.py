@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from s3_store import BOUND_S, HERE, Store, running_store
 
-from holdfast.write.failpoints import VARIABLE
+from holdfast._util.failpoints import VARIABLE
 
 CHILD = HERE / "write_remote_child.py"
 ROWS = 3000

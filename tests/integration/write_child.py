@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
+from holdfast._util.failpoints import NAMES, VARIABLE
 from holdfast.errors import HoldfastError, WriteError
-from holdfast.formats.shard import open_shard
-from holdfast.write.failpoints import NAMES, VARIABLE
-from holdfast.write.out import Out, write
+from holdfast.formats.base import open_shard
+from holdfast.writer.dataset import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(16), "text": hold.Bytes(), "boxes": hold.Ragged(hold.Float32(2))}
 ROWS = 60
@@ -41,7 +41,7 @@ def batch(task: int, first: int, rows: int) -> dict[str, Any]:
     }
 
 
-def write_part(out: Out, task: int, kind: Any) -> None:
+def write_part(out: DatasetWriter, task: int, kind: Any) -> None:
     with out.part(f"task{task}", kind) as part:
         if not part.done:
             part.extend(batch(task, 0, ROWS // 2))
@@ -58,7 +58,7 @@ def check_part(path: Path, task: int) -> None:
     }
 
 
-def check_all(out: Out) -> list[int]:
+def check_all(out: DatasetWriter) -> list[int]:
     """The tasks that a reader sees, each of them whole."""
     tasks = []
     for record in out.parts():
@@ -171,7 +171,7 @@ def _killed_writer(folder: Path, acked: set[int], chance: random.Random) -> set[
     return {int(line) for line in said.split()}
 
 
-def _read_meanwhile(out: Out, stop: int, other_end: int) -> None:
+def _read_meanwhile(out: DatasetWriter, stop: int, other_end: int) -> None:
     os.close(other_end)
     looked = 0
     while not select.select([stop], [], [], 0)[0] or not looked:
@@ -209,7 +209,7 @@ def fill_disk(folder: Path, steps: int) -> object:
     return {**found, "codes": sorted(set(codes))}
 
 
-def _write_until_full(out: Out, step: int, codec: Any) -> None:
+def _write_until_full(out: DatasetWriter, step: int, codec: Any) -> None:
     noise = np.random.default_rng(step).standard_normal((64, 16)).astype(np.float32)
     try:
         kind: Any = {"format": "tfrecord"} if codec == "tfrecord" else {"codec": codec, "chunk_rows": 16}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast._base import stores
+from holdfast._util import remote_fs
 from holdfast.errors import HoldfastError
-from holdfast.write.out import write
-from holdfast.write.remote.out import RemoteOut
+from holdfast.writer.dataset import write
+from holdfast.writer.remote.remote_dataset import RemoteDatasetWriter
 
 SCHEMA = {"x": hold.Int64(), "emb": hold.Float32(64), "s": hold.Bytes()}
 ROWS = 3000
@@ -38,7 +38,7 @@ def large(url: str) -> list[Any]:
     out = write(url, {"v": hold.Float32(1 << 10)})
     with out.part("t") as part:
         part.extend({"v": values})
-    assert isinstance(out, RemoteOut)
+    assert isinstance(out, RemoteDatasetWriter)
     report = out.verify()
     return [report.bytes > values.nbytes, report.ok, report.rows == len(values)]
 
@@ -68,7 +68,7 @@ def check(url: str, cache: str) -> dict[str, Any]:
 def damage(url: str) -> str:
     """One bit of a chunk of the first part."""
     out = write(url)
-    assert isinstance(out, RemoteOut)
+    assert isinstance(out, RemoteDatasetWriter)
     [record] = out.parts()
     fs, path = out._store._at(f"parts/{record.file}")
     data = bytearray(fs.cat_file(path))
@@ -79,7 +79,7 @@ def damage(url: str) -> str:
 
 
 def refused(url: str, **storage: Any) -> str:
-    stores.PAUSES_S = ()  # what a store refuses for good must not need them
+    remote_fs.PAUSES_S = ()  # what a store refuses for good must not need them
     try:
         out = write(url, SCHEMA, storage_options=storage)
         with out.part("t") as part:
@@ -91,13 +91,13 @@ def refused(url: str, **storage: Any) -> str:
 
 def sweep(url: str) -> list[int]:
     out = write(url)
-    assert isinstance(out, RemoteOut)
+    assert isinstance(out, RemoteDatasetWriter)
     return [len(out.sweep()), len(out.sweep(older_than_s=0)), len(out.verify().leftovers)]
 
 
 def fetch(url: str, folder: str) -> list[Any]:
     out = write(url)
-    assert isinstance(out, RemoteOut)
+    assert isinstance(out, RemoteDatasetWriter)
     copy = out.fetch(folder)
     return [copy.rows, str(copy.verify()), os.listdir(os.path.join(folder, "tmp"))]
 

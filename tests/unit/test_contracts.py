@@ -22,7 +22,7 @@ def contract(name: str) -> dict[str, Any]:
 
 
 def rooms(entries: list[str]) -> set[str]:
-    """From "holdfast.errors : holdfast._base" and the like."""
+    """From "holdfast.errors : holdfast._util" and the like."""
     return {name.removeprefix("holdfast.") for entry in entries for name in re.findall(r"[\w.]+", entry)}
 
 

@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.cli.schema_file import parse_schema
+from holdfast.cli.convert import parse_schema
 from holdfast.errors import SchemaError
 from holdfast.formats.gather import default_numbers
-from holdfast.formats.schema_json import column_to_json, schema_digest, schema_from_json, schema_to_json
-from holdfast.schema import DTYPES, Value, as_code, check_schema
+from holdfast.schema import (
+    DTYPES,
+    Value,
+    as_code,
+    check_schema,
+    column_to_json,
+    schema_digest,
+    schema_from_json,
+    schema_to_json,
+)
 
 
 def test_shapes_are_what_they_look_like() -> None:

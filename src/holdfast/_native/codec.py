@@ -94,14 +94,14 @@ if TYPE_CHECKING:
 else:
     _wanted = os.environ.get("HOLDFAST_NATIVE", "")
     if _wanted == "0":
-        from . import pure as _impl
+        from . import fallback as _impl
     else:
         try:
             from . import _codec as _impl
         except ImportError:
             if _wanted == "1":
                 raise
-            from . import pure as _impl
+            from . import fallback as _impl
 
 __all__ = [
     "BAD_DATA_CRC",

@@ -1,30 +1,132 @@
-"""A holdfast dataset as torch's: `ds.torch()`."""
+"""Batches and samples as torch has them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, dropwhile, takewhile
+from itertools import count, dropwhile, pairwise, takewhile
 from multiprocessing import context
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+import torch.utils.data
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, get_worker_info
 
-from holdfast._base.launch import ALONE
-from holdfast._base.sharders import Sharder, callers, find_sharder, has_stage, is_asked_by, local_of, module_of
-from holdfast.errors import InputError, StateError
-from holdfast.read.after import state_after, steps_left
-from holdfast.read.dataset import Dataset
-from holdfast.read.iteration import Iteration, stop_of
-from holdfast.read.settings import whole
+from .._util.rank import ALONE, FrameworkSharder, callers, find_sharder, has_stage, is_asked_by, local_of, module_of
+from ..errors import InputError, StateError
+from ..formats.columns import BytesColumn, RaggedColumn, tuple_like
+from ..loader.dataset import Dataset, state_after, steps_left
+from ..loader.iterator import Iteration, stop_of
+from ..loader.options import whole
+from .shared_epoch import PassStart, SharedEpoch
 
-from .place import Begin, Place
-from .tensors import batch_to_torch, sample_to_torch
+
+class RaggedTensor(NamedTuple):
+    """Lists of any length: row i is `values[row_splits[i]:row_splits[i + 1]]`.
+
+    `values` is a tensor, a list of bytes, or, for lists of lists, a Ragged. A tuple, so that torch's loaders collate,
+    pin and move it as they do any other: `torch.nested.nested_tensor_from_jagged(values, row_splits)` makes one of it.
+    """
+
+    values: Any
+    row_splits: torch.Tensor
+
+    def rows(self) -> list[Any]:
+        """One item a row."""
+        ends = self.row_splits.tolist()
+        return [_rows(self.values, start, stop) for start, stop in pairwise(ends)]
+
+
+def _rows(values: Any, start: int, stop: int) -> Any:
+    if not isinstance(values, RaggedTensor):
+        return values[start:stop]
+    splits = values.row_splits[start : stop + 1]
+    inner = _rows(values.values, int(splits[0]), int(splits[-1]))
+    return RaggedTensor(inner, splits - splits[0]).rows()
+
+
+def batch_to_torch(value: Any) -> Any:
+    """Arrays become tensors that share their memory, strings lists of bytes, lists of any length a Ragged."""
+    if isinstance(value, np.ndarray):
+        return _tensor(value)
+    if isinstance(value, RaggedColumn):
+        return RaggedTensor(batch_to_torch(value.values), _tensor(value.row_splits))
+    if isinstance(value, BytesColumn):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: batch_to_torch(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple_like(value, [batch_to_torch(one) for one in value])
+    return value
+
+
+def sample_to_torch(value: Any) -> Any:
+    """What torch's own collation takes: tensors, bytes, and lists of these."""
+    if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, (bytes, str)):
+        return _tensor(np.asarray(value))
+    if isinstance(value, (memoryview, bytearray)):
+        return bytes(value)
+    if isinstance(value, BytesColumn):
+        return value.tolist()
+    if isinstance(value, RaggedColumn):
+        return [sample_to_torch(row) for row in value]
+    if isinstance(value, Mapping):
+        return {name: sample_to_torch(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple_like(value, [sample_to_torch(one) for one in value])
+    return value
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Any:
+    """Without a copy where torch can have the memory as it is. What it has no type for stays an array."""
+    if array.dtype.kind not in "biufc" or array.dtype == np.longdouble or array.dtype == np.clongdouble:
+        return array
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(step < 0 for step in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+# A holdfast dataset as torch's map-style one: `ds.torch_map()`.
+
+
+def as_torch_map(dataset: Dataset) -> TorchSamples:
+    """A Dataset of samples by number. `ds.torch_map()` is the same."""
+    return TorchSamples(dataset)
+
+
+class TorchSamples(torch.utils.data.Dataset[Any]):
+    """Samples by number, in the order of the files, for torch's samplers: they shuffle and share, and torch collates.
+
+    Any number of workers, started in any way: files are opened in the process that reads them.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        dataset._check_indexing("torch_map()")
+        self.dataset = dataset
+        self._len: int | None = None
+
+    def __len__(self) -> int:
+        if self._len is None:
+            self._len = self.dataset.samples
+        return self._len
+
+    def __getitem__(self, index: int) -> Any:
+        return sample_to_torch(self.dataset[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """A batch at once: torch asks for this where it is there."""
+        return [sample_to_torch(sample) for sample in self.dataset[list(indices)]]
+
+
+# A holdfast dataset as torch's: `ds.torch()`.
 
 
 def as_torch(dataset: Dataset, *, epoch: int = 0) -> TorchDataset:
@@ -33,7 +135,7 @@ def as_torch(dataset: Dataset, *, epoch: int = 0) -> TorchDataset:
 
 
 class TorchDataset(IterableDataset[Any]):
-    """Dicts of tensors; strings are lists of bytes, lists of any length a `holdfast.torch.Ragged`.
+    """Dicts of tensors; strings are lists of bytes, lists of any length a `holdfast.torch.RaggedTensor`.
 
     Iterate it as it is, or in a DataLoader: `batch_size=None` for a dataset that has batches, with any number of
     workers, which take the batches in turn: the same batches in the same order as without any. Functions that were
@@ -49,11 +151,11 @@ class TorchDataset(IterableDataset[Any]):
         whole("epoch", epoch, 0)
         self.dataset = dataset
         self._times = dataset._settings.repeat
-        self._place = Place(Begin(epoch, epoch, 0))
+        self._place = SharedEpoch(PassStart(epoch, epoch, 0))
         self._pass: _Pass | None = None
         self._ahead = False  # whether accelerate takes batches before it gives them
         self._dispatched = False  # whether it is known, of a worker that was spawned, that accelerate dispatches
-        self._own: Begin | None = None  # where this worker's next pass begins, if it was told by itself
+        self._own: PassStart | None = None  # where this worker's next pass begins, if it was told by itself
         self._epochs = dataset._with(repeat=1)
         self._inside: Dataset | None = None
 
@@ -169,7 +271,7 @@ class TorchDataset(IterableDataset[Any]):
         taken, since = own.given * own.workers, self._state(own.begin)  # the others may have had one less
         return state_after(self.dataset, taken, epoch=own.begin.first, since=since, at_most=True)
 
-    def _state(self, begin: Begin) -> dict[str, Any]:
+    def _state(self, begin: PassStart) -> dict[str, Any]:
         with self.dataset.iterate(begin.epoch) as begun:
             return {**begun.state_dict(), "done": begin.done}
 
@@ -177,7 +279,7 @@ class TorchDataset(IterableDataset[Any]):
         """The next pass goes on from there; the one after it is of the next epoch."""
         with self.dataset.iterate(0) as begun:
             begun.load_state_dict(state)  # or says why not
-        begin = Begin(self._first_of_pass(state["epoch"]), state["epoch"], state["done"])
+        begin = PassStart(self._first_of_pass(state["epoch"]), state["epoch"], state["done"])
         if get_worker_info() is None:
             self._place.load(begin)
             self._pass = None
@@ -207,7 +309,7 @@ _UNPREPARED = (
 )
 
 
-def _is_dispatched(sharder: Sharder | None) -> bool:
+def _is_dispatched(sharder: FrameworkSharder | None) -> bool:
     """Whether accelerate reads on the first rank alone, and cuts what it read into parts for all of them."""
     return sharder is not None and type(sharder.by).__name__ == "DataLoaderDispatcher"
 
@@ -256,7 +358,7 @@ class _Pass:
     """
 
     def __init__(
-        self, dataset: Dataset, begin: Begin, stop: int | None, worker: int, workers: int, *, equal: bool
+        self, dataset: Dataset, begin: PassStart, stop: int | None, worker: int, workers: int, *, equal: bool
     ) -> None:
         self.begin, self.workers = begin, workers
         self._dataset, self._stop, self._worker, self.equal = dataset, stop, worker, equal

@@ -34,7 +34,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. Without arguments the process is the command's, and about to end."""
     try:
-        from .exits import run
+        from .app import run
 
         code = run(list(sys.argv[1:] if arguments is None else arguments))
     except BaseException as error:

@@ -53,18 +53,13 @@ from typing import Any
 
 import click
 
-from ..diagnose.facts import Verdict
-from ..look.diagnose import MOST_S
-from ..look.examine import Examination
-from ..look.find import find_by_name
-from ..look.target import Target
-from ..report.doctor_facts import targets_as_dict
-from ..report.words import counted, printable
-from .command import Command, command
-from .durations import seconds_of
-from .exits import describe
-from .screen import Screen
-from .waiting import Waiting
+from .._util.text import counted, printable
+from ..doctor.model import Verdict
+from ..doctor.observe import MOST_S, Examination, WatchTarget
+from ..doctor.render import targets_as_dict
+from ..procfs.processes import find_by_name
+from .app import Command, command, describe
+from .console import Screen, Waiting, seconds_of
 
 EXITS = {
     Verdict.OK: 0,
@@ -126,7 +121,7 @@ def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: st
 doctor = Doctor("doctor", callback=_doctor.callback, params=_doctor.params, help=__doc__, short_help="")
 
 
-def exit_code(targets: Sequence[Target], errors: Sequence[str]) -> int:
+def exit_code(targets: Sequence[WatchTarget], errors: Sequence[str]) -> int:
     return max([EXITS[target.verdict] for target in targets] + [CANNOT_LOOK] * bool(errors))
 
 
@@ -139,11 +134,11 @@ def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
         pass  # whoever has seen enough wants the verdict, not an apology
 
 
-def _show(screen: Screen, targets: Sequence[Target]) -> None:
+def _show(screen: Screen, targets: Sequence[WatchTarget]) -> None:
     if not screen.talks:
         return
-    from ..report.ascii import AnyTerminal
-    from ..report.doctor import DoctorPage
+    from ..doctor.render import DoctorPage
+    from .tables import AnyTerminal
 
     now = datetime.now()
     for at, target in enumerate(targets):

@@ -41,19 +41,14 @@ import sys
 
 import click
 
-from .._base.units import format_bytes
-from ..diagnose.explain.explanation import Explanation, body
-from ..diagnose.explain.logs import Scanner
+from .._util.text import counted, format_bytes, printable
+from ..error_guide.api import explain_sighting
+from ..error_guide.explanation import Explanation, body, explanations_as_dict
+from ..error_guide.log_scanner import Scanner, scan_file, scan_stream
 from ..errors import InputError, MissingFileError
-from ..look.explain import explain_sighting
-from ..look.explain_logs import scan_file, scan_stream
-from ..proc.procfs import REAL, stat_or_none
-from ..report.explain import explanations_as_dict
-from ..report.words import counted, printable
-from .command import command
-from .exits import FINE, FOUND
-from .progress import bar_for
-from .screen import Screen
+from ..procfs.procfs import REAL, stat_or_none
+from .app import FINE, FOUND, command
+from .console import Screen, bar_for
 
 _SHOWN = 5
 _WIDTH = 80

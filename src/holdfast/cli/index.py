@@ -32,15 +32,14 @@ from typing import NamedTuple
 
 import click
 
+from .._util.text import counted, printable
 from ..errors import DataError, HoldfastError
 from ..formats.tfrecord.index import Place, make_index
-from ..formats.tfrecord.survey import said_of
-from ..report.words import counted, printable
-from .command import command
-from .cores import for_each_file, jobs_option
-from .exits import FINE, FOUND, NO_ACCESS, describe
-from .inputs import expand
-from .screen import Screen
+from ..formats.tfrecord.inspect import said_of
+from .app import FINE, FOUND, NO_ACCESS, command, describe
+from .console import Screen
+from .parallel_jobs import for_each_file, jobs_option
+from .path_arguments import expand
 
 _SHOWN = 20
 

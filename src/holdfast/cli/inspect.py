@@ -68,25 +68,215 @@ but one could not be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
-from .._base.units import format_bytes
-from ..formats.tfrecord.survey import Survey, survey_file
-from ..report.values import as_json, as_text
-from ..report.words import counted, printable
+from .._util.text import counted, format_bytes, printable
+from ..formats.tfrecord.inspect import Survey, survey_file
 from ..schema import as_code
-from .command import command
-from .cores import for_each_file, jobs_option
-from .exits import FINE, FOUND, NO_ACCESS
-from .facts import show_facts
-from .inspect_hdf5 import show_hdf5
-from .kinds import is_hdf5
-from .runs import RunSurvey, apart, inspect_run, show_survey
-from .screen import Screen
+from .app import FINE, FOUND, NO_ACCESS, command
+from .console import Screen, show_facts
+from .parallel_jobs import for_each_file, jobs_option
+from .path_arguments import RunSurvey, apart, inspect_run, is_hdf5, show_survey
+
+if TYPE_CHECKING:
+    from ..formats.hdf5.inspect import HDF5Survey
+
+
+_LISTED = 16
+_BYTES = 64
+_TEXT_WIDTH = 40
+_TEXT_VALUES = 6
+
+
+def as_json(values: Sequence[Any]) -> Any:
+    """One value, a list, or `{"length": …, "values": […]}`; nested for a list of lists."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return _value_as_json(values[0])
+    shown = [as_json(value) if isinstance(value, list) else _value_as_json(value) for value in values[:_LISTED]]
+    return shown if len(values) <= _LISTED else {"length": len(values), "values": shown}
+
+
+def _value_as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = _text_of(value[:_BYTES])
+        return {"length": len(value)} | ({"hex": value[:_BYTES].hex()} if text is None else {"text": text})
+    if isinstance(value, float):
+        return float(_shortest(value)) if math.isfinite(value) else _shortest(value)
+    return value
+
+
+def as_text(values: Sequence[Any]) -> str:
+    """`7`, `[0.5, 1.25, …] (128 values)`, `b'\\x89PNG…' (1,650 bytes)`."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return _value_as_text(values[0])
+    steps = any(isinstance(value, list) for value in values)
+    shown = [as_text(value) if isinstance(value, list) else _value_as_text(value) for value in values[:_TEXT_VALUES]]
+    if len(values) <= _TEXT_VALUES:
+        return f"[{', '.join(shown)}]"
+    return f"[{', '.join(shown)}, …] ({len(values):,} {'steps' if steps else 'values'})"
+
+
+def _value_as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        shown, taken = _bytes_as_text(value)
+        return shown if taken == len(value) else f"{shown[:-1]}…{shown[-1]} ({len(value):,} bytes)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _bytes_as_text(value: bytes) -> tuple[str, int]:
+    """As much of it as fits in a line, and how many bytes that is."""
+    for taken in range(min(len(value), _TEXT_WIDTH), 0, -1):
+        text = _text_of(value[:taken])
+        shown = repr(value[:taken]) if text is None else repr(text)
+        if len(shown) <= _TEXT_WIDTH + 2:
+            return shown, taken
+    return repr(value), len(value)
+
+
+def _shortest(value: float) -> str:
+    """As few digits as tell this 32-bit float from its neighbours."""
+    return str(np.float32(value))
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
+
+
+# What `holdfast inspect` shows of an HDF5 file: its tree, its attributes, and the schema to read it with.
+
+_SHOWN_OBJECTS = 200
+_SHOWN_ATTRIBUTES = 40
+_PIPE_WIDTH = 1 << 14
+
+
+def show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
+    """Nothing is shown where nobody looks."""
+    if not screen.talks:
+        return
+    facts = []
+    if survey.state is not None and survey.state.is_hdf5:
+        datasets = [one for one in survey.objects if one["kind"] == "dataset"]
+        holds = f"{counted(len(datasets), 'dataset')} in {counted(_groups(survey), 'group')}"
+        facts = [
+            ("format", f"HDF5, {survey.version}"),
+            ("size", format_bytes(survey.state.size)),
+            ("holds", holds),
+        ]
+    facts += [("problem" if i == 0 else "", problem) for i, problem in enumerate(survey.problems[:8])]
+    show_facts(screen, facts)
+    if survey.objects:
+        _show_tree(screen, survey)
+        _show_attributes(screen, survey)
+        _show_hdf5_schema(screen, survey)
+
+
+def _groups(survey: HDF5Survey) -> int:
+    return sum(one["kind"] == "group" for one in survey.objects)
+
+
+def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
+    from rich.text import Text
+
+    from ..doctor.render import TableColumn, lay_out
+
+    heads = ["object", "shape", "type", "chunks", "filters", "size"]
+    columns = [TableColumn(head, right=head == "size", cut=head in ("object", "type", "filters")) for head in heads]
+    shown = [one for one in survey.objects if one["path"] != "/"][:_SHOWN_OBJECTS]
+    rows = [[Text(printable(cell)) for cell in _row(one)] for one in shown]
+    if not rows:
+        return
+    screen.print()
+    width = 80 if screen.terminal else _PIPE_WIDTH
+    for line in lay_out(columns, rows, width - 2):
+        screen.print(Text("  ") + line)
+    left = len(survey.objects) - 1 - len(shown)
+    if left > 0:
+        screen.print(f"  … and {left:,} more (--json lists all)")
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    path = one["path"]
+    indent, name = "  " * (path.count("/") - 1), path.rpartition("/")[2]
+    match one["kind"]:
+        case "group":
+            return [f"{indent}{name}/", "", "", "", "", ""]
+        case "dataset" if "type" in one:
+            return [f"{indent}{name}", _shape(one), one["type"], _sizes(one["chunks"]), _filters(one), _size(one)]
+        case "soft" | "external" | "again":
+            return [f"{indent}{name} → {one['target']}", "", "link", "", "", ""]
+    return [f"{indent}{name}", "", one["kind"], "", "", ""]
+
+
+def _shape(one: dict[str, Any]) -> str:
+    if one["shape"] is None:
+        return "empty"
+    most = one["maxshape"] or []
+    grows = [n is None for n in most] or [False] * len(one["shape"])
+    sizes = [f"{n}{'+' if more else ''}" for n, more in zip(one["shape"], grows, strict=True)]
+    return "×".join(sizes) or "one value"
+
+
+def _sizes(sizes: list[int] | None) -> str:
+    return "" if sizes is None else "×".join(map(str, sizes))
+
+
+def _filters(one: dict[str, Any]) -> str:
+    if one["sources"] is not None:
+        return f"virtual, {counted(one['sources'], 'source')}"
+    return ", ".join(one["filters"])
+
+
+def _size(one: dict[str, Any]) -> str:
+    """`12 kB (3.1:1)`: what it takes in the file, and how much smaller that is than its values."""
+    stored = one["stored_bytes"]
+    packed = one["filters"] and stored and one["bytes"]
+    return format_bytes(stored) + (f" ({one['bytes'] / stored:.1f}:1)" if packed else "")
+
+
+def _show_attributes(screen: Screen, survey: HDF5Survey) -> None:
+    facts = [
+        (f"{one['path'].lstrip('/')}@{name}", _value(value))
+        for one in survey.objects
+        for name, value in one.get("attributes", {}).items()
+    ]
+    if facts:
+        screen.print("\n  attributes\n")
+        show_facts(screen, facts[:_SHOWN_ATTRIBUTES])
+        if len(facts) > _SHOWN_ATTRIBUTES:
+            screen.print(f"  … and {len(facts) - _SHOWN_ATTRIBUTES:,} more (--json lists all)")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{as_text(value['values'])[:-1]}, …] ({value['length']:,} values)"
+    if isinstance(value, list):
+        return as_text([_bytes(one) if isinstance(one, str) else one for one in value]) if value else "[]"
+    return "empty" if value is None else repr(value) if isinstance(value, str) else str(value)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _show_hdf5_schema(screen: Screen, survey: HDF5Survey) -> None:
+    if survey.code:
+        screen.print(f"\n  as columns, {counted(survey.rows, 'row')}\n")
+        for line in f"schema = {survey.code}".splitlines():
+            screen.print(f"    {printable(line)}")
+    elif survey.no_schema:
+        screen.print(f"\n  not as columns: {printable(survey.no_schema)}")
+
 
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.inspect import HDF5Survey

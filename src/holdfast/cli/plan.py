@@ -33,14 +33,142 @@ said; 2 wrong usage; 3 a PATH of --data is not there.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 
-from ..diagnose.plan import Sharing, Wish, make_plan
-from ..look.plan import read_room
-from .command import command, size_of
-from .exits import FINE, FOUND
-from .screen import Screen
+from .._util.text import counted
+from ..capacity import CapacityPlan, CapacityRequest, Line, Setting, Sharing, make_plan, read_room
+from ..doctor.render import GAP, bar, lay_out, use_style
+from ..doctor.render import TableColumn as C
+from ..procfs.limits import finite, percent, quantity
+from .app import FINE, FOUND, command, size_of
+from .console import Screen
+
+_PAGE = 140
+_IN_BYTES = {"/dev/shm", "memory"}
+_COLUMNS = (C(""), C("needs", right=True), C("there is", right=True), C(""), C(""), C("why", cut=True))
+_MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("▲", "yellow")}
+
+
+class PlanPage:
+    """Lays itself out for the width it is given; reasons go under their line where there is no room beside it."""
+
+    def __init__(self, plan: CapacityPlan, files: int | None) -> None:
+        self._plan = plan
+        self._files = files
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = min(options.max_width, _PAGE)
+        yield Text(describe(self._plan.wish, self._files), style="bold")
+        yield ""
+        rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.lines]
+        for line in lay_out(_COLUMNS[:-1], rows, width - 2):
+            yield Text("  ") + line
+        yield ""
+        yield from self._reasons(width)
+        yield self._verdict()
+        yield from _settings(self._plan.settings, width)
+
+    def _reasons(self, width: int) -> Iterator[RenderableType]:
+        shown = [line for line in self._plan.lines if line.need]
+        long = max(len(line.name) for line in shown)
+        for line in shown:
+            yield from _hanging(Text(f"  {line.name:<{long}}{' ' * GAP}", style="dim"), line.why, width)
+        if self._plan.wish.workers and self._plan.wish.batch_bytes is None:
+            said = "not reckoned with: say how large a batch is with --batch-bytes 64MB"
+            yield from _hanging(Text(f"  {'/dev/shm':<{long}}{' ' * GAP}", style="dim"), said, width)
+        yield ""
+
+    def _verdict(self) -> Text:
+        if self._plan.fits:
+            return Text("✓ it fits" + ("; better:" if self._plan.settings else ""), style="bold green")
+        if self._plan.settled is None:
+            return Text("✗ it does not fit, and nothing smaller does", style="bold red")
+        return Text("✗ it does not fit as things are now; set:", style="bold red")
+
+
+def describe(wish: CapacityRequest, files: int | None) -> str:
+    """`4 workers, 16 open shards each of 1,024 files, 2 batches of each fetched ahead, shared by file_descriptor`."""
+    of = "" if files is None else f" of {counted(files, 'file')}"
+    shards = counted(wish.open_shards, "open shard")
+    if not wish.workers:
+        return f"no workers, {shards}{of}"
+    loaders = f"{counted(wish.loaders, 'loader')} with " if wish.loaders > 1 else ""
+    ahead = f"{counted(wish.prefetch, 'batch').replace('batchs', 'batches')} of each fetched ahead"
+    return f"{loaders}{counted(wish.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {wish.sharing.value}"
+
+
+def _row(line: Line, long: int) -> list[Text]:
+    in_bytes = line.name in _IN_BYTES
+    mark, style = _MARKS[True if line.enough else (False if line.must else None)]
+    used = line.need / line.have if line.have else (1.0 if line.have == 0 and line.need else 0.0)
+    picture = Text("") if line.have is None else Text(bar(used, long), style=use_style(used))
+    return [
+        Text(line.name),
+        Text(quantity(line.need, in_bytes=in_bytes)),
+        Text(quantity(line.have, in_bytes=in_bytes)),
+        picture,
+        Text.assemble((mark, style), "" if line.have is None else f" {percent(used)}"),
+    ]
+
+
+def _settings(settings: Sequence[Setting], width: int) -> Iterator[Text]:
+    what = [f"{setting.name} {setting.value}".rstrip() for setting in settings]
+    long = max(map(len, what), default=0)
+    for said, setting in zip(what, settings, strict=True):
+        head = Text.assemble("  ", (f"{said:<{long}}", "bold"), "  ")
+        yield from _hanging(head, setting.why, width)
+
+
+def _hanging(head: Text, said: str, width: int) -> Iterator[Text]:
+    """A sentence beside its head, folded under itself."""
+    room = max(20, width - head.cell_len)
+    first = True
+    for words in _fold(said, room):
+        yield (head if first else Text(" " * head.cell_len)) + Text(words)
+        first = False
+
+
+def _fold(said: str, room: int) -> Iterator[str]:
+    line = ""
+    for word in said.split():
+        if line and len(line) + 1 + len(word) > room:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line
+
+
+def plan_as_dict(plan: CapacityPlan, files: int | None) -> dict[str, Any]:
+    """Unlimited and unknown are null."""
+    return {
+        "fits": plan.fits,
+        "wish": _wish_as_dict(plan.wish) | {"files": files},
+        "needs": [
+            {"name": one.name, "need": one.need, "have": finite(one.have), "enough": one.enough, "must": one.must}
+            for one in plan.lines
+        ],
+        "set": [{"name": one.name, "value": one.value, "why": one.why} for one in plan.settings],
+        "settled": None if plan.settled is None else _wish_as_dict(plan.settled),
+    }
+
+
+def _wish_as_dict(wish: CapacityRequest) -> dict[str, Any]:
+    return {
+        "workers": wish.workers,
+        "open_shards": wish.open_shards,
+        "prefetch": wish.prefetch,
+        "batch_bytes": wish.batch_bytes,
+        "tensors": wish.tensors,
+        "loaders": wish.loaders,
+        "sharing": wish.sharing.value,
+    }
+
 
 _MOST_OPEN = 16
 _MOST = 10**9  # of anything: more is a slip of the finger, and no number for a table
@@ -76,7 +204,7 @@ def plan(
     files = _count_files(data) if data else None
     room = read_room()
     many = max(1, math.floor(room.cores)) if workers is None else workers
-    wish = Wish(
+    wish = CapacityRequest(
         workers=many,
         open_shards=_open_shards(files, many) if open_shards is None else open_shards,
         prefetch=prefetch,
@@ -87,8 +215,7 @@ def plan(
     )
     made = make_plan(wish, room)
     if screen.as_json or screen.talks:
-        from ..report.ascii import AnyTerminal
-        from ..report.plan import PlanPage, plan_as_dict
+        from .tables import AnyTerminal
 
         screen.document(plan_as_dict(made, files))
         screen.print(AnyTerminal(PlanPage(made, files)))
@@ -96,8 +223,8 @@ def plan(
 
 
 def _count_files(data: tuple[str, ...]) -> int:
-    from ..read.sources.local import check_file
-    from .inputs import expand  # knows the formats, which takes a while to load
+    from ..loader.sources.discovery import check_file
+    from .path_arguments import expand  # knows the formats, which takes a while to load
 
     return len([check_file(file) for file in expand(data)])
 

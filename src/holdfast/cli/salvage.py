@@ -72,18 +72,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._base.units import format_bytes
+from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError
 from ..formats.tfrecord.salvage import Salvaged, salvage_file
-from ..report.words import counted, printable
-from .command import command
-from .cores import total_bytes
-from .exits import FINE, FOUND, NO_ACCESS, describe
-from .flaws import show_flaws
-from .kinds import expand_data, is_hdf5
-from .progress import bar_for
-from .screen import Screen
-from .wrongs import show_problems
+from .app import FINE, FOUND, NO_ACCESS, command, describe
+from .console import Screen, bar_for
+from .parallel_jobs import total_bytes
+from .path_arguments import expand_data, is_hdf5
+from .tables import show_flaws, show_problems
 
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.salvage import SalvagedHDF5

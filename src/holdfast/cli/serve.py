@@ -36,13 +36,10 @@ from typing import Any
 
 import click
 
-from .._base.units import format_bytes
+from .._util.text import counted, format_bytes, printable
 from ..errors import InputError, SchemaError
-from ..report.words import counted, printable
-from .command import command, size_of
-from .durations import seconds_of
-from .exits import FINE
-from .screen import Screen
+from .app import FINE, command, size_of
+from .console import Screen, seconds_of
 
 
 @command(__doc__)
@@ -74,11 +71,11 @@ def serve(
     codec: Any,
     take_over: bool,
 ) -> int:
-    from ..formats.hdf5.layout import check_keys
+    from ..formats.hdf5.schema_layout import check_keys
     from ..formats.hdf5.writer import packings
-    from ..write.central.server import CentralWriter
-    from ..write.central.settings import make_settings
-    from ..write.folder import read_schema, sweep
+    from ..writer.directory import read_schema, sweep
+    from ..writer.server.server import CentralWriter
+    from ..writer.server.server_process import make_settings
 
     path = Path(os.path.abspath(folder))
     try:

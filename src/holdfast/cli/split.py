@@ -33,18 +33,14 @@ from typing import Any
 
 import click
 
-from .._base.units import format_bytes
 from .._native import codec
+from .._util.text import counted, format_bytes, printable
 from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from ..formats.tfrecord.reshape import SPLIT_PASSES, split_files
-from ..formats.tfrecord.split_plan import MOST_PARTS
-from ..report.words import counted, printable
-from .command import COMPRESSION, command, size_of
-from .cores import jobs_option, total_bytes
-from .exits import FINE
-from .inputs import expand
-from .progress import bar_for
-from .screen import Screen
+from ..formats.tfrecord.split_merge import MOST_PARTS, SPLIT_PASSES, split_files
+from .app import COMPRESSION, FINE, command, size_of
+from .console import Screen, bar_for
+from .parallel_jobs import jobs_option, total_bytes
+from .path_arguments import expand
 
 _SHOWN = 20
 

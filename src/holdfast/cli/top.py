@@ -35,13 +35,11 @@ from importlib.util import find_spec
 
 import click
 
+from ..doctor.top_model import TopModel
 from ..errors import InputError
-from ..look.board import Board
-from ..look.find import find_by_name
-from .command import command
-from .durations import parse_seconds, seconds_of
-from .exits import FINE
-from .screen import Screen
+from ..procfs.processes import find_by_name
+from .app import FINE, command
+from .console import Screen, parse_seconds, seconds_of
 
 _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top --once` shows one frame without it"
 
@@ -53,14 +51,14 @@ _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top
 @click.option("--once", is_flag=True, help="One frame, then end.")
 def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float | None, once: bool) -> int:
     every_s = every_s or parse_seconds("2s")
-    board = Board(_wanted(pids, name), every_s=every_s)
+    board = TopModel(_wanted(pids, name), every_s=every_s)
     if once or not screen.talks:
         return _show_once(screen, board)
     if find_spec("textual") is None:
         raise InputError(_NO_UI)
     if not screen.terminal:
         raise click.UsageError("the live view needs a terminal; --once shows one frame", click.get_current_context())
-    from .top_app import TopApp
+    from .top_tui import TopApp
 
     TopApp(board, every_s).run()
     return FINE
@@ -75,13 +73,13 @@ def _wanted(pids: tuple[int, ...], name: str | None) -> list[int] | None:
     return found
 
 
-def _show_once(screen: Screen, board: Board) -> int:
-    from ..report.ascii import AnyTerminal
-    from ..report.top_frame import Frame, Order, picture_as_dict
+def _show_once(screen: Screen, board: TopModel) -> int:
+    from ..doctor.render_top import SortOrder, TopFrame, picture_as_dict
+    from .tables import AnyTerminal
 
     picture = board.refresh()
     if not picture.rows:
         raise InputError("none of these processes is there" if board.chosen else "this user has no such processes")
     screen.document(picture_as_dict(picture))
-    screen.print(AnyTerminal(Frame(picture, Order.TREE if board.chosen else Order.FDS)))
+    screen.print(AnyTerminal(TopFrame(picture, SortOrder.TREE if board.chosen else SortOrder.FDS)))
     return FINE

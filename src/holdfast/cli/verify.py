@@ -75,21 +75,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._base.units import format_bytes
+from .._util.text import counted, format_bytes, printable
 from ..errors import InputError
 from ..formats.tar.verify import TarReport, verify_tar
-from ..formats.tfrecord.problems import Problem
+from ..formats.tfrecord.diagnostics import Problem
 from ..formats.tfrecord.verify import FileReport, verify_file
-from ..report.words import counted, printable
-from .command import command
-from .cores import for_each_file, jobs_option
-from .exits import FINE, FOUND, NO_ACCESS
-from .flaws import show_flaws
-from .kinds import is_hdf5, is_tar
-from .progress import bar_for
-from .runs import RunReport, against_manifest, apart, is_run, show_run, size_of_run, sum_up, verify_run
-from .screen import Screen
-from .wrongs import show_problems, show_wrongs
+from .app import FINE, FOUND, NO_ACCESS, command
+from .console import Screen, bar_for
+from .parallel_jobs import for_each_file, jobs_option
+from .path_arguments import (
+    RunReport,
+    against_manifest,
+    apart,
+    is_hdf5,
+    is_run,
+    is_tar,
+    show_run,
+    size_of_run,
+    sum_up,
+    verify_run,
+)
+from .tables import show_flaws, show_problems, show_wrongs
 
 if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
     from ..formats.hdf5.verify import HDF5Report

@@ -5,7 +5,8 @@ Both are views: an item is a memoryview or a slice of the joined values, and a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import codec
+from .._util.text import names_there
+from ..errors import SchemaError
+from ..schema import DTYPES, Array, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -85,7 +89,7 @@ class BytesColumn(Sequence[Any]):
         return f"<BytesColumn of {len(self):,}, {int(self._offsets[-1] - self._offsets[0]):,} bytes>"
 
 
-class LentBytesColumn(BytesColumn):
+class ZeroCopyBytesColumn(BytesColumn):
     """Byte strings that stay where they were read: string i is `buffer[spans[i, 0]:spans[i, 1]]`.
 
     Large values are not copied at all this way. `values` and `offsets` join them when they are asked for.
@@ -119,7 +123,7 @@ class LentBytesColumn(BytesColumn):
         return len(self._spans)
 
     def rows(self, start: int, stop: int) -> BytesColumn:
-        return LentBytesColumn(self._values, self._spans[start:stop])
+        return ZeroCopyBytesColumn(self._values, self._spans[start:stop])
 
     def _item(self, i: int) -> memoryview:
         return self._values[self._spans[i, 0] : self._spans[i, 1]].data
@@ -225,3 +229,212 @@ def _split_column(column: ColumnData, size: int, pieces: int) -> Any:
 def _spans(ends: Ints, size: int, pieces: int) -> Ints:
     """ends[0 : size + 1], ends[size : 2 * size + 1], and so on, as rows."""
     return np.ndarray((pieces, size + 1), ends.dtype, ends, 0, (size * ends.itemsize, ends.itemsize))
+
+
+# Numbers in the dtype that a column has: which one that is in numpy, and casts that refuse what does not fit.
+
+_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
+_UINT8 = np.dtype(np.uint8)
+
+
+def is_exact(value: Value) -> bool:
+    """Whether floats must not be rounded to fit the column."""
+    return isinstance(value, Array) and value.exact
+
+
+def dtype_of(value: Value) -> np.dtype[Any]:
+    """Returns the dtype of a column's values in a batch; those of Bytes are joined as uint8."""
+    return _NUMPY[value.dtype] if isinstance(value, Array) else _UINT8
+
+
+class Misfit(ValueError):
+    """A number that a dtype cannot hold. `row` is its place along the first axis of what was to be cast."""
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(f"got {what}")
+        self.row, self.what = row, what
+
+    def of_list(self, splits: Ints) -> Misfit:
+        """The same of the list that the number is in."""
+        return Misfit(int(np.searchsorted(splits, self.row, "right")) - 1, self.what)
+
+
+def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) -> npt.NDArray[Any]:
+    """Returns the numbers in this dtype, without a copy if they have it already.
+
+    Raises Misfit for an integer that is out of range or that a float cannot hold exactly, and for a number that would
+    become infinite. Floats are rounded, unless `exact`: then they must have the same bits when they are cast back.
+    """
+    if array.dtype == dtype:
+        # h5py's dtypes may carry metadata, of an enumeration for instance, that equality does not look at.
+        return array if array.dtype.metadata is None else array.view(dtype)
+    if dtype.kind in "biu":
+        _check_range(array, dtype)
+        return array.astype(dtype)
+    try:
+        with np.errstate(over="raise", invalid="ignore"):  # numpy sees it on the way: no second look at the numbers
+            found = array.astype(dtype)
+    except FloatingPointError:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = array.astype(dtype)
+        _refuse(array, np.isfinite(found) != np.isfinite(array), f"{dtype} cannot hold" + " exactly" * exact)
+    if array.dtype.kind in "iu":
+        _check_whole(array, dtype)
+    elif exact and array.dtype.kind == "f":
+        bits = f"u{array.dtype.itemsize}"
+        with np.errstate(invalid="ignore"):
+            back = found.astype(array.dtype)
+        _refuse(array, back.view(bits) != np.ascontiguousarray(array).view(bits), f"{dtype} cannot hold exactly")
+    return found
+
+
+def cast_column(column: ColumnData, dtype: np.dtype[Any], *, exact: bool = False) -> ColumnData:
+    """Casts an array that was read, or what lists hold. Misfit names the outermost row.
+
+    `exact` asks nothing of floats that become wider: at the worst a signaling NaN becomes a quiet one.
+    """
+    if not isinstance(column, RaggedColumn):
+        array = np.asarray(column)
+        return cast(array, dtype, exact=exact and array.dtype.itemsize > dtype.itemsize)
+    values, splits = column.values, column.row_splits
+    try:
+        return RaggedColumn(cast_column(values, dtype, exact=exact), splits)
+    except Misfit as error:
+        raise error.of_list(splits) from None
+
+
+def _check_range(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    if not array.size or np.can_cast(array.dtype, dtype, "safe"):
+        return
+    low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    if int(array.min()) < low or int(array.max()) > high:
+        # Compared as Python's numbers: numpy would make floats of int64 beside uint64.
+        wrong = np.array([not low <= one <= high for one in array.reshape(-1).tolist()], bool)
+        _refuse(array, wrong, f"{dtype} cannot hold")
+
+
+def _check_whole(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Refuses integers that this dtype of floats cannot hold exactly: all up to a power of two, and some above."""
+    most = 2 ** (int(np.finfo(dtype).nmant) + 1)
+    if array.size and (int(array.max()) > most or int(array.min()) < -most):
+        with np.errstate(over="ignore"):
+            floats = [float(dtype.type(one)) for one in array.reshape(-1).tolist()]
+        numbers = zip(floats, array.reshape(-1).tolist(), strict=True)
+        wrong = np.array([not math.isfinite(one) or int(one) != number for one, number in numbers], bool)
+        _refuse(array, wrong, f"{dtype} cannot hold exactly")
+
+
+def _refuse(array: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], why: str) -> None:
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        row = at // (array.size // len(array)) if array.ndim else 0
+        raise Misfit(row, f"{array.reshape(-1)[at]!s}, which {why}")
+
+
+# A batch as samples, how much of it there is, and the values of one that is nested.
+#
+# A function may make nested samples: dicts and tuples are their structure, as tf.data has it; everything else is a
+# value. A batch of them has the same structure.
+
+_VALUES = frozenset((np.ndarray, BytesColumn, ZeroCopyBytesColumn, RaggedColumn, memoryview, np.int64, np.float32))
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested sample or batch, each with its path: `image`, `meta.size`, `[0]`."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(tree, tuple):
+        for at, value in enumerate(tree):
+            yield from leaves(value, f"{path}[{at}]")
+    else:
+        yield path, tree
+
+
+def is_flat(tree: Any) -> bool:
+    """Whether it is a plain dict of values, as most are: these are gone through at every step, so quickly."""
+    return type(tree) is dict and (
+        _VALUES.issuperset(map(type, tree.values()))
+        or not any(isinstance(value, (tuple, Mapping)) for value in tree.values())
+    )
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """What `function` makes of every value, in the same structure."""
+    if isinstance(tree, Mapping):
+        return {name: map_leaves(function, value) for name, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple_like(tree, [map_leaves(function, value) for value in tree])
+    return function(tree)
+
+
+def tuple_like(model: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
+    """These values as a tuple, or as the named tuple that `model` is."""
+    return type(model)(*values) if hasattr(model, "_fields") else tuple(values)
+
+
+class Pick:
+    """A function of dicts that keeps some of their columns."""
+
+    __name__ = "select"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __call__(self, rows: Any) -> dict[str, Any]:
+        if not isinstance(rows, Mapping):
+            raise TypeError(f"select: expected a dict of columns, got {type(rows).__name__}")
+        for name in self._names:
+            if name not in rows:
+                raise KeyError(f"there is no column {name!r}. {names_there(name, [str(one) for one in rows])}")
+        return {name: rows[name] for name in self._names}
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows all of its columns have."""
+    columns = batch if is_flat(batch) else dict(leaves(batch))
+    counts = {path: len(column) for path, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        raise SchemaError(f"the columns have different numbers of rows: {counts}")
+    return next(iter(counts.values()), 0)
+
+
+def nbytes_of(batch: Any) -> int:
+    """The bytes of its rows; not of what else the memory they are in holds."""
+    if is_flat(batch):
+        return sum(map(_column_bytes, batch.values()))
+    return sum(_column_bytes(column) for _, column in leaves(batch))
+
+
+def _column_bytes(column: ColumnData) -> int:
+    if isinstance(column, RaggedColumn):
+        return column._splits.nbytes + _column_bytes(column.values)
+    if isinstance(column, ZeroCopyBytesColumn):  # `values` would join them
+        return column._spans.nbytes + int((column._spans[:, 1] - column._spans[:, 0]).sum())
+    if isinstance(column, BytesColumn):
+        return column._offsets.nbytes + column.values.nbytes
+    return column.nbytes
+
+
+def split_samples(batch: Batch) -> list[dict[str, Any]]:
+    """Its rows, each a dict: numpy scalars, arrays, memoryviews, and columns for lists of strings and of lists.
+
+    They share the batch's memory, but for scalars.
+    """
+    rows = rows_of(batch)
+    return codec.pieces(tuple(batch), tuple(_items(column) for column in batch.values()), rows)
+
+
+def _items(column: ColumnData) -> Any:
+    """Something whose item i is row i, at little cost: all of a column are made at once, not row by row."""
+    if isinstance(column, np.ndarray):
+        return list(column)
+    if isinstance(column, RaggedColumn):
+        values = column._values
+        return [values[start:stop] for start, stop in pairwise(column._splits.tolist())]
+    if column.per_item:
+        return column
+    memory = column._values.data
+    if isinstance(column, ZeroCopyBytesColumn):
+        return [memory[start:stop] for start, stop in column._spans.tolist()]
+    return [memory[start:stop] for start, stop in pairwise(column._offsets.tolist())]

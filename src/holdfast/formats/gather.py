@@ -11,9 +11,8 @@ import numpy as np
 
 from .._native import codec
 from ..errors import SchemaError
-from ..schema import Bytes, Value
-from .columns import Batch, BytesColumn, ColumnData, Ints, LentBytesColumn, RaggedColumn
-from .dtypes import cast, dtype_of
+from ..schema import Bytes, Column, Ragged, Schema, Value
+from .columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn, cast, dtype_of
 
 _INT64 = np.dtype(np.int64)
 _UINT8 = np.dtype(np.uint8)
@@ -209,8 +208,8 @@ def _buffers_of(column: ColumnData) -> Iterator[Any]:
     if isinstance(column, RaggedColumn):
         yield np.ascontiguousarray(column._splits, np.int64)
         inner = column._values
-        yield from _buffers_of(inner.copy() if isinstance(inner, LentBytesColumn) else inner)
-    elif isinstance(column, LentBytesColumn):
+        yield from _buffers_of(inner.copy() if isinstance(inner, ZeroCopyBytesColumn) else inner)
+    elif isinstance(column, ZeroCopyBytesColumn):
         yield np.ascontiguousarray(column._spans, np.int64).reshape(-1)
         yield np.ascontiguousarray(column._values)
     elif isinstance(column, BytesColumn):
@@ -269,3 +268,17 @@ def _ragged_maker(inner: _Maker) -> _Maker:
         return RaggedColumn(inner(int(splits[-1]), buffers), splits)
 
     return make
+
+
+# Columns without rows.
+
+
+def empty_batch(schema: Schema) -> Batch:
+    """What these columns are when there is no sample."""
+    return {name: _empty(name, column) for name, column in schema.items()}
+
+
+def _empty(name: str, column: Column) -> ColumnData:
+    if isinstance(column, Ragged):
+        return RaggedColumn(_empty(name, column.inner), np.zeros(1, np.int64))
+    return fill(name, column.alike(default=b"" if isinstance(column, Bytes) else 0), 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.cli.exits import run
+from holdfast.cli.app import run
 from holdfast.errors import InputError
 
 COMMANDS: dict[str, list[str]] = {

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.cli import main
-from holdfast.cli.exits import SignalledError, describe
+from holdfast.cli.app import SignalledError, describe
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.inputs import expand, natural
+from holdfast.cli.path_arguments import expand, natural
 from holdfast.errors import InputError
 
 

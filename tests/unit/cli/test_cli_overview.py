@@ -9,8 +9,8 @@ import sys
 import click
 import pytest
 
-from holdfast.cli.exits import __doc__ as exit_page
-from holdfast.cli.overview import EXIT_CODES, LINES, holdfast
+from holdfast.cli.app import EXIT_CODES, LINES, holdfast
+from holdfast.cli.app import __doc__ as exit_page
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.cli.progress import Bar
+from holdfast.cli.console import Bar
 
 
 def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

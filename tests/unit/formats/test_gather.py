@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import SchemaError
-from holdfast.formats.columns import Batch, BytesColumn, LentBytesColumn, RaggedColumn
+from holdfast.formats.columns import Batch, BytesColumn, RaggedColumn, ZeroCopyBytesColumn
 from holdfast.formats.gather import RowPool, gather_rows, join_bytes
 
 pytestmark = pytest.mark.formats
@@ -25,11 +25,11 @@ def ends_of(sizes: list[int]) -> Any:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def lent(strings: list[bytes]) -> LentBytesColumn:
+def lent(strings: list[bytes]) -> ZeroCopyBytesColumn:
     """As read from a file: something stands between the strings."""
     buffer = np.frombuffer(b"".join(b"--" + text for text in strings) + b"--", np.uint8)
     starts = np.array([2 * (i + 1) + sum(map(len, strings[:i])) for i in range(len(strings))], np.int64)
-    return LentBytesColumn(buffer, np.stack([starts, starts + list(map(len, strings))], 1).astype(np.int64))
+    return ZeroCopyBytesColumn(buffer, np.stack([starts, starts + list(map(len, strings))], 1).astype(np.int64))
 
 
 def make(seed: int, rows: int, lend: bool = False) -> Batch:
@@ -237,7 +237,7 @@ def test_bytes_held() -> None:
 def test_one_buffer_behind_two_columns_is_held_once() -> None:
     first = lent([b"abc", b"de"])
     pool = RowPool()
-    pool.put(0, {"a": first, "b": LentBytesColumn(first._values, first._spans[::-1].copy())})
+    pool.put(0, {"a": first, "b": ZeroCopyBytesColumn(first._values, first._spans[::-1].copy())})
     assert pool.nbytes == len(first._values) + 2 * 32
 
 

@@ -18,7 +18,7 @@ NUMBERS = {codec.INT64: np.int64, codec.FLOAT32: np.float32}
 
 def load(name: str) -> Any:
     if name == "pure":
-        return import_module("holdfast._native.pure")
+        return import_module("holdfast._native.fallback")
     try:
         return import_module("holdfast._native._codec")
     except ImportError:

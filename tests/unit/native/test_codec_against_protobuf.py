@@ -27,7 +27,7 @@ from wire_bytes import (
     varint,
 )
 
-from holdfast._native.codec import (
+from holdfast._native.constants import (
     BYTES,
     FIXED,
     FLOAT32,

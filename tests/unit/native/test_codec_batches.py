@@ -21,15 +21,7 @@ from wire_bytes import (
 )
 
 from holdfast._native import codec
-from holdfast._native.codec import (
-    BYTES,
-    FIXED,
-    FLOAT32,
-    INT64,
-    MALFORMED,
-    NESTED,
-    RAGGED,
-)
+from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, MALFORMED, NESTED, RAGGED
 
 ONE_INT = (b"a", INT64, FIXED, 1, None)
 INTS = (b"a", INT64, RAGGED, 1, None)

@@ -32,7 +32,7 @@ from wire_bytes import (
 )
 
 from holdfast._native import codec
-from holdfast._native.codec import (
+from holdfast._native.constants import (
     BYTES,
     FIXED,
     FLOAT32,

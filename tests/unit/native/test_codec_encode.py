@@ -12,7 +12,7 @@ from example_messages import MAPS
 from wire_bytes import bytes_feature, entry, example, field, float_feature, int_feature, sequence, steps
 
 from holdfast._native import codec
-from holdfast._native.codec import BYTES, FIXED, FLOAT32, INT64, NESTED, RAGGED
+from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, NESTED, RAGGED
 
 NO_LIMIT = 1 << 40
 LOWEST, HIGHEST = -(2**63), 2**63 - 1

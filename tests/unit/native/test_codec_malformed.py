@@ -26,15 +26,7 @@ from wire_bytes import (
 )
 
 from holdfast._native import codec
-from holdfast._native.codec import (
-    BYTES,
-    FIXED,
-    FLOAT32,
-    INT64,
-    MALFORMED,
-    NESTED,
-    RAGGED,
-)
+from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, MALFORMED, NESTED, RAGGED
 
 INTS = (b"a", INT64, RAGGED, 1, None)
 

@@ -1,12 +1,8 @@
-"""All HDF5 files that this process reads: each is open once, whoever reads it, and never through an inherited handle.
-
-Within a process the HDF5 library knows a file by its inode and gives whoever opens it again what it has already. After
-a fork that would be the parent's open file, and closing it would free the parent's lock. So a child turns each
-inherited descriptor into one of /dev/null, closes all of them before it opens any, and then opens its own.
-"""
+"""Why an HDF5 file cannot be opened, said so that a person knows what to do."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -14,9 +10,50 @@ from dataclasses import dataclass
 
 import h5py
 
-from ..._base.fork import tell_after_fork
-from ...errors import InputError, cannot_open
-from .problems import error_for
+from ..._util.process import call_after_fork
+from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
+from ...procfs.locks import writers_of
+from .object_walk import reason_of
+
+_FLAGS = "already open for write"  # a mark in the file: left by a writer that is at work, or that died
+
+
+def error_for(path: str, error: Exception) -> DataError | InputError:
+    """The error for what h5py raised at opening: of a damaged file that need not be an OSError."""
+    text = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
+        return cannot_open(path, OSError(number, os.strerror(number)))
+    if number == errno.EAGAIN or "unable to lock file" in text:
+        return UnfinishedError(path, None, None, f"it is locked{_by(path)}", "Wait for its writer to close it")
+    if "signature not found" in text:
+        if not os.path.getsize(path):
+            return FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
+        return FormatError(path, None, None, "not an HDF5 file", "Look at it with `file`, and at what wrote it")
+    by = _by(path)
+    if by:
+        return UnfinishedError(path, None, None, f"it cannot be read yet: still being written{by}", "Wait for it")
+    if _FLAGS in text:
+        hint = "If nobody writes it any more, `holdfast salvage FILE OUT` gets its rows into a new file"
+        return UnfinishedError(path, None, None, "its writer marked it as open and has not closed it", hint)
+    if "truncated file" in text:
+        return CorruptError(path, None, os.path.getsize(path), f"the file is cut: {reason_of(error)}", "Write it again")
+    return CorruptError(path, None, None, f"it cannot be opened: {reason_of(error)}", "Write it again")
+
+
+def _by(path: str) -> str:
+    writers = writers_of(path)
+    if not writers:
+        return ""
+    who = writers[0]
+    return " by this process itself" if who.pid == os.getpid() else f" by process {who.pid} ({who.command})"
+
+
+# All HDF5 files that this process reads: each is open once, whoever reads it, and never through an inherited handle.
+#
+# Within a process the HDF5 library knows a file by its inode and gives whoever opens it again what it has already.
+# After a fork that would be the parent's open file, and closing it would free the parent's lock. So a child turns
+# each inherited descriptor into one of /dev/null, closes all of them before it opens any, and then opens its own.
 
 Identity = tuple[int, int]
 
@@ -73,7 +110,7 @@ class Handles:
 
     def _fresh(self, path: str) -> h5py.File:
         self._drop_inherited()
-        tell_after_fork(self)  # here, because whoever was told is forgotten: a child's own children count, too
+        call_after_fork(self)  # here, because whoever was told is forgotten: a child's own children count, too
         try:
             return h5py.File(path, "r")
         except MemoryError:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...errors import InputError
-from .apart import Apart
-from .state import State, look_at, troubles
+from .file_state import State, look_at, troubles
+from .sandbox import SandboxedProcess
 
 _MOST_CRASHES = 20
 _READABLE_BY = {
@@ -67,7 +67,7 @@ def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] |
     objects, said, avoid = {}, {}, list[str]()
     for _ in range(_MOST_CRASHES):
         at = "/"
-        with Apart({"work": "survey", "path": name, "mend": state.mend, "avoid": avoid}) as child:
+        with SandboxedProcess({"work": "survey", "path": name, "mend": state.mend, "avoid": avoid}) as child:
             child.no_more()
             for frame in child.frames(None if progress is None else lambda _: progress(0)):
                 match frame.head:

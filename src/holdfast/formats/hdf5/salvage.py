@@ -12,17 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..._base.atomic import PartialFile
-from ..._base.placed import write_all
+from ..._util.atomic import PartialFile, pwrite_all
 from ...errors import InputError, WriteError
-from .apart import CRASHED, HANGS, SPIN_S, Apart
-from .frames import Frame
-from .pieces import joined, without
-from .place import Place
-from .rebuild import DOUBTFUL_ROWS, LOST_ROWS
-from .state import State, look_at, troubles
+from .chunks import joined, without
+from .file_state import State, look_at, troubles
+from .object_walk import NOT_LISTED, NOT_OPENED
+from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
+from .sandbox import CRASHED, HANGS, SPIN_S, SandboxedProcess, SandboxMessage, WorkPosition
 from .verify import HANGS_OF_ONE, MOST_HANGS, Flaw
-from .walk import NOT_LISTED, NOT_OPENED
 
 _MOST_CRASHES = 200
 _CRASHES = 8  # of any file, and one more for each _BYTES_A_CRASH of it: each costs the start of a process
@@ -35,7 +32,7 @@ _CHECKED_VERSION = 2  # of a superblock: from here on its own structure has chec
 Progress = Callable[[int], None]
 
 
-class Rescued(NamedTuple):
+class SalvagedObject(NamedTuple):
     """One dataset: how many rows it has, and which of them are lost, as ranges [from, to).
 
     doubtful   rows that are kept, and may be wrong all the same: what was damaged would look as they do
@@ -69,7 +66,7 @@ class SalvagedHDF5(NamedTuple):
     """`notes`: what cannot be known of this file, damaged or not."""
 
     objects_kept: int
-    datasets: list[Rescued]
+    datasets: list[SalvagedObject]
     problems: list[Flaw]
     notes: list[str]
 
@@ -123,8 +120,8 @@ def salvage_hdf5(
         made = os.fstat(partial.fd)
         job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
         user_block = 0 if state.block is None else state.block.at
-        with Apart({**job, "user_block": user_block}) as writer:
-            rescue = _Rescue(state, writer, progress, spin_s, target)
+        with SandboxedProcess({**job, "user_block": user_block}) as writer:
+            rescue = _Salvage(state, writer, progress, spin_s, target)
             if state.block is not None:
                 rescue.read()
                 if state.block.end > state.size:
@@ -147,15 +144,15 @@ def _copy_user_block(source: str, fd: int, size: int) -> None:
     with open(source, "rb") as file:
         at = 0
         while at < size and (data := file.read(min(size - at, 1 << 20))):
-            write_all(fd, data, at)
+            pwrite_all(fd, data, at)
             at += len(data)
 
 
-class _Rescue:
+class _Salvage:
     """Readers one after the other, until one comes to the end; what they send goes on to the writer."""
 
     def __init__(
-        self, state: State, writer: Apart, progress: Progress | None, spin_s: float | None, target: str
+        self, state: State, writer: SandboxedProcess, progress: Progress | None, spin_s: float | None, target: str
     ) -> None:
         self.path, self.state = state.path, state
         self.mend = state.mend or not state.is_hdf5
@@ -221,7 +218,7 @@ class _Rescue:
             "done": self._done,
             "resume": self._resume,
         }
-        with Apart(job, spin_s=self.spin_s) as reader:
+        with SandboxedProcess(job, spin_s=self.spin_s) as reader:
             reader.no_more()
             for frame in reader.frames(self._tick):
                 self._take(frame)
@@ -231,7 +228,7 @@ class _Rescue:
             self._hangs[self._at] += reader.hung
             return self._crashed(reader.fate, reader.place) or self._hangs.total() >= MOST_HANGS
 
-    def _crashed(self, fate: str, place: Place) -> bool:
+    def _crashed(self, fate: str, place: WorkPosition) -> bool:
         """Whether there is no way on."""
         path, head = self._at, self._heads.get(self._at)
         if place.piece < 0:
@@ -251,7 +248,7 @@ class _Rescue:
             self._lose(path, low, min(low + step, _rows(head)))
         return False
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: SandboxMessage) -> None:
         head = frame.head
         match head:
             case {"at": path}:
@@ -362,12 +359,12 @@ class _Rescue:
         chunk = (low, *[0] * (len(self._heads[path]["shape"]) - 1))
         self._tell(Flaw(path, chunk, offset, f"kept, but in doubt: {reason}"))
 
-    def rescued(self) -> list[Rescued]:
+    def rescued(self) -> list[SalvagedObject]:
         found = []
         for path, head in sorted(self._heads.items()):
             lost = joined(self._lost.get(path, []))
             doubtful = without(joined(self._doubtful.get(path, [])), lost)
-            found.append(Rescued(path, _rows(head), lost, doubtful))
+            found.append(SalvagedObject(path, _rows(head), lost, doubtful))
         return found
 
     def notes(self) -> list[str]:
@@ -381,7 +378,7 @@ class _Rescue:
             found.append("no checksums in the structure of this file: names, types and shapes are taken as they are")
         return found
 
-    def _tick(self, place: Place) -> None:
+    def _tick(self, place: WorkPosition) -> None:
         if self.progress is not None:
             self.progress(max(0, place.done_bytes - self._told))
             self._told = max(self._told, place.done_bytes)

@@ -13,21 +13,29 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ..._base.dropped import close_dropped
-from ..._base.text import names_there
+from ..._util.finalize import close_finalized
+from ..._util.text import names_there
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema, found_in_file
+from ..base import GivenSchema, Rows, check_rows, check_run
 from ..columns import Batch, ColumnData
 from ..gather import fill
-from ..shard import GivenSchema, Rows, check_rows, check_run
 from .filters import PACKAGE, lacking_filter
+from .global_heaps import check_heaps
 from .handles import HANDLES
-from .heaps import check_heaps
-from .layout import key_of as _key
-from .layout import marked_column, marked_schema
-from .packed import PackedColumn
-from .types import Damaged, Unfit, as_column, check_fit, column_of, in_native_order
-from .walk import raw_of, reason_of, text_of
+from .object_walk import raw_of, reason_of, text_of
+from .ragged_columns import PackedColumn
+from .schema_layout import (
+    Damaged,
+    Unfit,
+    as_column,
+    check_fit,
+    column_of,
+    in_native_order,
+    marked_column,
+    marked_schema,
+)
+from .schema_layout import key_of as _key
 
 _NEAR_BYTES = 1 << 16  # of rows without chunks, those this near to each other are one read
 _PLAUSIBLE_BYTES = 1 << 30  # a dataset up to this size is believed, and so is one that packs its values 64 to 1
@@ -297,7 +305,7 @@ class HDF5Shard:
             try:
                 warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
             finally:
-                close_dropped(self.close)
+                close_finalized(self.close)
 
 
 def _is_needed(column: Column) -> bool:

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...errors import InputError
-from .apart import Apart
-from .frames import Frame
-from .place import Place
-from .record import Record, check_record, find_record
-from .state import State, look_at, troubles
+from ..part_record import Record, check_record, find_record
+from .file_state import State, look_at, troubles
+from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
 
 _LISTED = 1000
 _MOST_CRASHES = 100
@@ -87,7 +85,7 @@ def verify_hdf5(
         return _report(state, flaws, None, None, "Wait for its writer to close it")
     if not state.is_hdf5:
         return _report(state, flaws, None, None, "Look at it with `file`, and at what wrote it")
-    seen = _Seen(state, progress, spin_s)
+    seen = _SeenObjects(state, progress, spin_s)
     seen.look()
     record = find_record(name)
     if record is not None:
@@ -104,7 +102,7 @@ def _against(record: Record, path: str, progress: Progress | None) -> list[Flaw]
     ]
 
 
-def _report(state: State, flaws: list[Flaw], seen: _Seen | None, record: Record | None, hint: str) -> HDF5Report:
+def _report(state: State, flaws: list[Flaw], seen: _SeenObjects | None, record: Record | None, hint: str) -> HDF5Report:
     unchecked = [] if seen is None else _unchecked(seen, record)
     notes = [] if seen is None else [*seen.notes, *unchecked]
     datasets, chunks = (0, 0) if seen is None else (len(seen.pieces), sum(seen.pieces.values()))
@@ -112,7 +110,7 @@ def _report(state: State, flaws: list[Flaw], seen: _Seen | None, record: Record 
     return HDF5Report(*facts, unchecked=tuple(unchecked))
 
 
-def _unchecked(seen: _Seen, record: Record | None) -> list[str]:
+def _unchecked(seen: _SeenObjects, record: Record | None) -> list[str]:
     """What cannot be known: said, so that nobody takes it for checked."""
     if record is not None and record.crc32c is not None:
         return []
@@ -128,7 +126,7 @@ def _unchecked(seen: _Seen, record: Record | None) -> list[str]:
     return said
 
 
-class _Seen:
+class _SeenObjects:
     """What the children say. After a crash the next one goes on behind it."""
 
     def __init__(self, state: State, progress: Progress | None, spin_s: float | None) -> None:
@@ -160,7 +158,7 @@ class _Seen:
             "done": self._done,
             "resume": self._resume,
         }
-        with Apart(job, spin_s=self.spin_s) as child:
+        with SandboxedProcess(job, spin_s=self.spin_s) as child:
             child.no_more()
             for frame in child.frames(self._tick):
                 self._take(frame)
@@ -174,7 +172,7 @@ class _Seen:
             self._crashed(child.fate, child.place)
             return self._at == "/" or self._hangs.total() >= MOST_HANGS
 
-    def _crashed(self, fate: str, place: Place) -> None:
+    def _crashed(self, fate: str, place: WorkPosition) -> None:
         if place.piece < 0:
             self.flaws.append(Flaw(self._at, None, None, fate))
             self._avoid.append(self._at)
@@ -184,7 +182,7 @@ class _Seen:
             if self._hangs[self._at] >= HANGS_OF_ONE:
                 self._avoid.append(self._at)
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: SandboxMessage) -> None:
         match frame.head:
             case {"at": path}:
                 self._at = path
@@ -197,7 +195,7 @@ class _Seen:
             case {"note": text} if len(self.notes) < _LISTED and text not in self.notes:
                 self.notes.append(text)
 
-    def _tick(self, place: Place) -> None:
+    def _tick(self, place: WorkPosition) -> None:
         if self.progress is not None:
             self.progress(max(0, place.done_bytes - self._told))
             self._told = max(self._told, place.done_bytes)

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from ..._base.atomic import close_synced
 from ..._native import codec as native
+from ..._native.checksum import join
+from ..._util.atomic import close_synced
+from ..._util.compression import Codec, check_codec
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..dtypes import dtype_of
+from ..columns import dtype_of
+from .chunk_writer import ChunkWriter
 from .filters import PACKAGE, ZSTD, has_filter
-from .joined_crc import join
-from .layout import MARK, check_keys, column_mark, is_packed, key_of, schema_mark
-from .sink import ChunkSink, Codec, check_codec
+from .schema_layout import MARK, check_keys, column_mark, is_packed, key_of, schema_mark
 
 _CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
 _MOST_ROWS = 1 << 14
@@ -32,7 +33,7 @@ Place = tuple[int, int]  # where in the file, and how many bytes
 Chunk = tuple[int, int, int]  # where it is in the file, its bytes there, their crc32c
 
 
-class Settled(NamedTuple):
+class FinishedFile(NamedTuple):
     """A finished file, before it has its name."""
 
     rows: int
@@ -72,7 +73,7 @@ class HDF5Writer:
             os.set_inheritable(self._hdf5_fd, False)
             self.fd = os.dup(self._hdf5_fd)
             self._columns = [
-                _ColumnSinks(self._file, name, column, self.chunk_rows, packing[name])
+                _ColumnWriters(self._file, name, column, self.chunk_rows, packing[name])
                 for name, column in self.schema.items()
             ]
             self._file.attrs[MARK] = schema_mark(self.schema)
@@ -104,7 +105,7 @@ class HDF5Writer:
             raise self._failed(error) from error
         self.rows += self.chunk_rows
 
-    def settle(self) -> Settled:
+    def settle(self) -> FinishedFile:
         """Everything is in the file, and it is closed. Not yet on disk for good: that is fsync of `fd`."""
         assert self._file is not None
         try:
@@ -120,7 +121,7 @@ class HDF5Writer:
             in_order = sorted(place for found in places.values() for place in found)
             size_bytes, crc, crcs = checksums(self.fd, in_order, known)
             chunks = {name: [(*place, crcs[place]) for place in found] for name, found in places.items()}
-            return Settled(self.rows, size_bytes, crc, chunks)
+            return FinishedFile(self.rows, size_bytes, crc, chunks)
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
 
@@ -165,13 +166,13 @@ def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None,
     return found
 
 
-class _ColumnSinks:
+class _ColumnWriters:
     """The datasets of one column."""
 
     def __init__(
         self, file: h5py.File, name: str, column: Column, chunk_rows: int, packing: tuple[str | None, int]
     ) -> None:
-        self.sinks: list[ChunkSink] = []
+        self.sinks: list[ChunkWriter] = []
         self._adds: list[tuple[int, Callable[[Any], None]]] = []  # which buffer, and what takes it
         self._packing, self._chunk_rows = packing, chunk_rows
         self._make(file, key_of(name, column), column, outer=True)
@@ -195,12 +196,12 @@ class _ColumnSinks:
     def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
         dtype = dtype_of(value)
         chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
-        sink = ChunkSink(group, name, dtype, value.shape, chunk, self._packing)
+        sink = ChunkWriter(group, name, dtype, value.shape, chunk, self._packing)
         self.sinks.append(sink)
         self._adds.append((0, lambda values: sink.add(np.asarray(values).reshape(-1, *value.shape))))
 
     def _ends(self, group: h5py.Group, name: str, level: int) -> None:
-        sink = ChunkSink(group, name, "<i8", (), self._chunk_rows, self._packing)
+        sink = ChunkWriter(group, name, "<i8", (), self._chunk_rows, self._packing)
         sink.add(np.zeros(1, np.int64))
         total = 0
 

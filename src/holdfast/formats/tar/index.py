@@ -14,15 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..._base.atomic import write_atomically
 from ..._native import codec
+from ..._util.atomic import write_atomically
 from ...errors import FormatError, WriteError
 from ..columns import BytesColumn, Ints
 from ..tfrecord.index import index_path
-from .headers import BLOCK_BYTES
-from .layout import MARK
-from .source import Bytes, PlainBytes
-from .walk import Walk, parts_of
+from .scan import BLOCK_BYTES, TarScan, parts_of
+from .source import PlainBytes, TarBytes
+from .values import MARK
 
 _MAGIC = "holdfast tar index 2"
 _LOOKED_AT = 16
@@ -58,7 +57,7 @@ class TarIndex:
         return bytes(self.keys[row]).decode("utf-8", "replace")
 
 
-def build_index(source: Bytes) -> TarIndex:
+def build_index(source: TarBytes) -> TarIndex:
     keys, ends, hashes = bytearray(), array("q", [0]), array("q")
     # Arrays: the same as Python's objects takes ten times the memory.
     first, member_kinds, offsets, sizes = array("q"), array("q"), array("q"), array("q")
@@ -66,7 +65,7 @@ def build_index(source: Bytes) -> TarIndex:
     known: dict[bytes, int] = {}  # extensions as they are written
     current, kinds = None, set[int]()
     strays, first_strays = 0, list[str]()
-    for name, offset, size in Walk(source):
+    for name, offset, size in TarScan(source):
         parts = parts_of(name)
         if parts is None:
             if name != MARK:

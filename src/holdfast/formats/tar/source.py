@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
 from ...errors import CorruptError, FormatError, InputError, cannot_open
-from ..pread import fill_from
+from ..base import fill_from
 
 Packing = Literal["none", "gzip", "bzip2", "xz"]
 _SKIP_BYTES = 1 << 20
@@ -24,7 +24,7 @@ _MAGIC: dict[bytes, Packing] = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-class Bytes(Protocol):
+class TarBytes(Protocol):
     """What a walk reads from: ever further on, never back."""
 
     path: str

@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.atomic import PartialFile
-from ..._base.fork import tell_after_fork
 from ..._native import codec
+from ..._util.atomic import PartialFile
+from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Value, check_schema
-from ..dtypes import dtype_of
-from ..tfrecord.encoding import buffers_of
+from ..columns import dtype_of
+from ..tfrecord.column_encoding import buffers_of
 from ..tfrecord.manifest import FileEntry
-from .blocks import END, header_of, padding
-from .layout import KEY, MARK, extensions_of, is_key, is_label, is_nested, mark_of
-from .nested import pack
-from .walk import parts_of
+from .scan import END, header_of, padding, parts_of
+from .values import KEY, MARK, extensions_of, is_key, is_label, is_nested, mark_of, pack
 
 _FLUSH_BYTES = 1 << 20
 
@@ -60,7 +58,7 @@ class TarWriter:
         self._pending: list[Payload] = []
         self._pending_bytes = self._bytes = self._crc = 0
         self._file = PartialFile(path, overwrite=overwrite)
-        tell_after_fork(self)
+        call_after_fork(self)
         self._member(MARK, mark_of(self.schema))
 
     def extend(self, columns: Mapping[str, Any]) -> int:

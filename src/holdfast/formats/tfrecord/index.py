@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..._base.atomic import write_atomically
 from ..._native import codec
+from ..._util.atomic import write_atomically
 from ...errors import FormatError, InputError, WriteError
 from ..columns import Ints
-from .source import Source, open_source
-from .stream import STRETCH_BYTES, FrameStream
+from .frame_stream import STRETCH_BYTES, FrameStream
+from .source import RecordSource, open_source
 
 Place = Literal["beside", "cache"]
 
@@ -41,7 +41,7 @@ def index_path(path: str | os.PathLike[str], place: Place) -> Path:
     return root / "holdfast" / "index" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:32]
 
 
-def build_index(source: Source, progress: Callable[[int], None] | None = None) -> Ints:
+def build_index(source: RecordSource, progress: Callable[[int], None] | None = None) -> Ints:
     """The offsets of all records, and of the end. Every length is checked against its CRC, data are not."""
     stream = FrameStream(source, verify="header")
     runs: list[Ints] = []
@@ -67,7 +67,7 @@ def build_index(source: Source, progress: Callable[[int], None] | None = None) -
 
 
 def save_index(
-    path: str | os.PathLike[str], source: Source, offsets: Ints, place: Place, stamp: dict[str, int]
+    path: str | os.PathLike[str], source: RecordSource, offsets: Ints, place: Place, stamp: dict[str, int]
 ) -> Path:
     """Keeps an index. `stamp` was taken before it was built: what changed meanwhile makes it worthless."""
     if stamp != stamp_of(source) or offsets[-1] != stamp["size"]:
@@ -82,7 +82,7 @@ def save_index(
     return target
 
 
-def load_index(path: str | os.PathLike[str], source: Source) -> Ints | None:
+def load_index(path: str | os.PathLike[str], source: RecordSource) -> Ints | None:
     """A fresh index from beside the file or from the user's cache; None when there is none."""
     kept = _recent.find(source)
     if kept is not None and _sample(source, kept.offsets) == kept.sample:
@@ -110,14 +110,14 @@ class _Recent:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, ...], _Index] = {}  # used longest ago first. Each change is one step: no lock
 
-    def find(self, source: Source) -> _Index | None:
+    def find(self, source: RecordSource) -> _Index | None:
         key = self._key(source)
         index = self._kept.pop(key, None)
         if index is not None:
             self._kept[key] = index
         return index
 
-    def keep(self, source: Source, index: _Index) -> None:
+    def keep(self, source: RecordSource, index: _Index) -> None:
         self._kept[self._key(source)] = index
         left = sum(one.offsets.nbytes for one in list(self._kept.values()))
         for key in list(self._kept):
@@ -126,7 +126,7 @@ class _Recent:
             gone = self._kept.pop(key, None)
             left -= 0 if gone is None else gone.offsets.nbytes
 
-    def _key(self, source: Source) -> tuple[int, ...]:
+    def _key(self, source: RecordSource) -> tuple[int, ...]:
         info = os.fstat(source.fd)
         return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
@@ -134,7 +134,7 @@ class _Recent:
 _recent = _Recent()
 
 
-def _parse(content: bytes, source: Source) -> _Index | None:
+def _parse(content: bytes, source: RecordSource) -> _Index | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
@@ -148,12 +148,12 @@ def _parse(content: bytes, source: Source) -> _Index | None:
     return _Index(offsets, head["sample"]) if _sample(source, offsets) == head["sample"] else None
 
 
-def stamp_of(source: Source) -> dict[str, int]:
+def stamp_of(source: RecordSource) -> dict[str, int]:
     info = os.fstat(source.fd)
     return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
 
 
-def _sample(source: Source, offsets: Ints) -> list[str]:
+def _sample(source: RecordSource, offsets: Ints) -> list[str]:
     """Both CRCs of some frames, spread over the file: a file rewritten in place within one mtime tick shows here."""
     count = len(offsets) - 1
     crcs = []
@@ -237,7 +237,7 @@ class Records:
         n = self._source.read_at(offset, memoryview(frame))
         records, _, status, needed = codec.records(frame, 0, n, self._verify, 1)
         if not records:
-            from .problems import describe, error_for
+            from .diagnostics import describe, error_for
 
             raise error_for(self._source, i, offset, describe(status, needed, n))
         return records[0]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..._base.atomic import PartialFile
+from ..._util.atomic import PartialFile
 from ...errors import InputError, WriterBusyError, cannot_open
 
 MANIFEST_NAME = "holdfast.manifest.json"

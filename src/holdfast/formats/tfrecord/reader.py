@@ -8,18 +8,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from ..._base.text import names_there
 from ..._native import codec
+from ..._util.text import names_there
 from ...errors import DecodeError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema
-from ..columns import Batch, split_batch
-from ..dtypes import Misfit
-from .encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
-from .infer import feature_names
-from .problems import Problem
+from ..columns import Batch, Misfit, split_batch
+from .column_encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
+from .diagnostics import Problem
+from .frame_stream import BUFFER_BYTES, BorrowedWindow, FrameStream, OnCorrupt, Verify
+from .schema_inference import feature_names
 from .source import Compression, open_source
-from .stream import FrameStream, OnCorrupt, Verify
-from .window import BUFFER_BYTES, LendingWindow
 
 OnMismatch = Literal["raise", "skip"]
 
@@ -180,7 +178,7 @@ class TFRecordReader:
     def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool, turn: int) -> Iterator[Batch]:
         """Large records: a batch gets the buffer it was read into instead of a copy."""
         stream = self._stream
-        stream.window = window = LendingWindow(stream.window, self._bytes_of(size))
+        stream.window = window = BorrowedWindow(stream.window, self._bytes_of(size))
         decoder = codec.Decoder(fields_of(schema, lend=True))
         make_batch = batch_maker(schema, lend=True)
         try:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..._native import codec
 from ...errors import CorruptError, FormatError, InputError, cannot_open
-from ..pread import fill_from
+from ..base import fill_from
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
 COMPRESSIONS = ("auto", "none", "gzip", "zlib")
@@ -55,7 +55,7 @@ def what_else(head: bytes) -> str:
     return ""
 
 
-class Source:
+class RecordSource:
     """One open file. Holds one descriptor until close()."""
 
     compression: Literal["none", "gzip", "zlib"] = "none"
@@ -87,7 +87,7 @@ class Source:
             fd, self.fd = self.fd, -1  # first: Ctrl-C in between must not lead to closing the number twice
             os.close(fd)
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> RecordSource:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -99,7 +99,7 @@ class Source:
             self.close()
 
 
-class InflateSource(Source):
+class InflateSource(RecordSource):
     """A GZIP or ZLIB file, unpacked on the way. Forward only; going back starts over."""
 
     def __init__(self, path: str, fd: int, compression: Literal["gzip", "zlib"]) -> None:
@@ -170,7 +170,7 @@ class InflateSource(Source):
 
     def _read_packed(self) -> bytes:
         buf = bytearray(_CHUNK_BYTES)
-        n = Source.read_at(self, self._at, memoryview(buf))
+        n = RecordSource.read_at(self, self._at, memoryview(buf))
         self._at += n
         return bytes(buf[:n])
 
@@ -224,7 +224,7 @@ class InflateSource(Source):
         )
 
 
-def open_source(path: str | os.PathLike[str], compression: Compression = "auto") -> Source:
+def open_source(path: str | os.PathLike[str], compression: Compression = "auto") -> RecordSource:
     """Opens a file for reading; says plainly why it cannot."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"expected compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
@@ -250,7 +250,7 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
             hint = "Read it with compression='auto'"
             raise FormatError(name, 0, 0, f"this is {found} data read as plain", hint)
         if found == "none":
-            return Source(name, fd)
+            return RecordSource(name, fd)
         return InflateSource(name, fd, found)
     except BaseException:
         os.close(fd)
@@ -270,7 +270,7 @@ def _believe(fd: int, found: Literal["none", "gzip", "zlib"]) -> Literal["none",
     return "none" if codec.find_header(look, 0, len(look)) >= 0 else found
 
 
-def spool(source: InflateSource, folder: str | None = None) -> tuple[Source, CorruptError | None]:
+def spool(source: InflateSource, folder: str | None = None) -> tuple[RecordSource, CorruptError | None]:
     """Everything that can be unpacked, in a nameless temporary file, for those who must go back and forth in it.
 
     The second part says where the packed data broke off, if they did.
@@ -284,4 +284,4 @@ def spool(source: InflateSource, folder: str | None = None) -> tuple[Source, Cor
         except CorruptError as error:
             problem = error
         file.flush()
-        return Source(source.path, os.dup(file.fileno())), problem
+        return RecordSource(source.path, os.dup(file.fileno())), problem

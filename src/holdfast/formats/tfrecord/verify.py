@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from ..._native import codec
 from ...errors import DataError, InputError
+from .diagnostics import TRUNCATED, Problem, error_for
+from .frame_stream import FrameStream, Progress, Runs
 from .manifest import FileEntry, find_manifest
-from .problems import TRUNCATED, Problem, error_for
-from .runs import Progress, Runs
-from .stream import FrameStream
 
 _LISTED = 1000  # problems of one file; a file that is all damage must not fill the memory
 

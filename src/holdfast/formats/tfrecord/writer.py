@@ -13,13 +13,13 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
-from ..._base.atomic import PartialFile
-from ..._base.fork import tell_after_fork
 from ..._native import codec
+from ..._util.atomic import PartialFile
+from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
-from ...proc.holders import writers_of
+from ...procfs.locks import writers_of
 from ...schema import Column, Ragged, Value, check_schema
-from .encoding import buffers_of, fields_of, is_cast, stored_buffers
+from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
@@ -98,7 +98,7 @@ class TFRecordWriter:
             self._file = PartialFile(path, overwrite=overwrite)
         except WriterBusyError as error:
             raise _name_holder(error, self.path) from None
-        tell_after_fork(self)
+        call_after_fork(self)
 
     # ---- writing
 

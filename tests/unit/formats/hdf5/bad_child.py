@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from holdfast.formats.hdf5 import check, child, pieces, rescue, walk
+from holdfast.formats.hdf5 import chunks, object_walk, salvage_child, sandbox_main, verify_child
 
 how, where, start = os.environ["BAD_CHILD"].split(":")
 
@@ -23,13 +23,13 @@ def misbehave() -> None:
     os.kill(os.getpid(), getattr(signal, how))
 
 
-def read_piece(dataset: Any, piece: pieces.Piece) -> Any:
+def read_piece(dataset: Any, piece: chunks.ChunkPiece) -> Any:
     if dataset.name == where and start and piece.start[0] == int(start):
         misbehave()
-    return pieces.read_piece(dataset, piece)
+    return chunks.read_piece(dataset, piece)
 
 
-def decode_piece(dataset: Any, piece: pieces.Piece, kind: Any) -> None:
+def decode_piece(dataset: Any, piece: chunks.ChunkPiece, kind: Any) -> None:
     read_piece(dataset, piece)
 
 
@@ -39,13 +39,13 @@ def identity(thing: Any) -> tuple[Any, ...]:
     return real_identity(thing)
 
 
-real_identity = walk._identity
+real_identity = object_walk._identity
 if how == "full":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(start), int(start)))
 else:
-    check.read_piece = read_piece
-    rescue.decode_piece = decode_piece
-    walk._identity = identity
+    verify_child.read_piece = read_piece
+    salvage_child.decode_piece = decode_piece
+    object_walk._identity = identity
 
-sys.exit(child.main())
+sys.exit(sandbox_main.main())

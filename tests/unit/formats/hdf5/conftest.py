@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.formats.hdf5 import apart
+from holdfast.formats.hdf5 import sandbox
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def bad_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """The HDF5 library misbehaves as bad_child.py says."""
 
     def set_bad(how: str) -> None:
-        monkeypatch.setattr(apart, "PROGRAM", [sys.executable, str(Path(__file__).with_name("bad_child.py"))])
+        monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, str(Path(__file__).with_name("bad_child.py"))])
         monkeypatch.setenv("BAD_CHILD", how)
 
     return set_bad

@@ -25,9 +25,9 @@ from factories_hdf5 import (
 )
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
-from holdfast.formats.hdf5.pieces import joined, without
-from holdfast.formats.hdf5.rebuild import LOST_ROWS
+from holdfast.formats.hdf5.chunks import joined, without
 from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
+from holdfast.formats.hdf5.salvage_rebuild import LOST_ROWS
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 CHECKED = ("/train/x", "/train/y")  # gzip and fletcher32: what is read of them is what was written

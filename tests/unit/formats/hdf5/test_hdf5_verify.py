@@ -14,8 +14,8 @@ import pytest
 from factories_hdf5 import V110, chunk_places, flip, killed_writer, live_writer, make_full
 
 from holdfast._native import codec
-from holdfast.formats.hdf5.record import check_record, find_record
 from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5
+from holdfast.formats.part_record import check_record, find_record
 
 
 def reasons(report: HDF5Report) -> str:

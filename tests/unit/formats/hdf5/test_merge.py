@@ -23,10 +23,10 @@ from factories_merge import (
 )
 
 from holdfast._native import codec
+from holdfast._native.checksum import joined_crc
 from holdfast.errors import TargetExistsError, WriteError
-from holdfast.formats.hdf5.merge.crc import joined_crc
-from holdfast.formats.hdf5.merge.encode import Encoder
-from holdfast.formats.hdf5.merge.merge import merge_hdf5, plan_hdf5
+from holdfast.formats.hdf5.merge.api import merge_hdf5, plan_hdf5
+from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -116,13 +116,13 @@ def test_random_shapes_chunks_and_rows(tmp_path: Path) -> None:
 def test_the_library_is_for_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """h5py does not lock all of it."""
     seen: set[int] = set()
-    through = Encoder._through_library
+    through = ChunkEncoder._through_library
 
-    def watched(encoder: Encoder, chunk: Any) -> Any:
+    def watched(encoder: ChunkEncoder, chunk: Any) -> Any:
         seen.add(threading.get_ident())
         return through(encoder, chunk)
 
-    monkeypatch.setattr(Encoder, "_through_library", watched)
+    monkeypatch.setattr(ChunkEncoder, "_through_library", watched)
     files, wanted = files_of(tmp_path, (501, 333), chunks=4, compression="lzf")
     check_rows(read_file(merge_here(files, tmp_path / "work").path), wanted, "exact")
     assert seen == {threading.get_ident()}

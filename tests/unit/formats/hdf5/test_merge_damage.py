@@ -18,8 +18,8 @@ from factories_merge import nothing_left, table, write_file
 
 from holdfast._native import codec
 from holdfast.errors import CorruptError
-from holdfast.formats.hdf5 import apart
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.hdf5 import sandbox
+from holdfast.formats.hdf5.merge.api import merge_hdf5
 
 # ---- damaged sources
 
@@ -55,7 +55,7 @@ def test_flips_are_found_by_the_record(tmp_path: Path, packing: Any, order: Any)
 
 def test_a_library_that_crashes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_file(tmp_path / "a.h5", table(0, 9))
-    monkeypatch.setattr(apart, "PROGRAM", [sys.executable, "-c", "import os; os.abort()"])
+    monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.abort()"])
     with pytest.raises(CorruptError, match=r"a\.h5: the HDF5 library crashed here \(SIGABRT\)"):
         merge_hdf5([path], tmp_path / "out.h5")
     assert nothing_left(tmp_path)
@@ -67,7 +67,7 @@ FULL = """
 import os, sys
 from pathlib import Path
 from holdfast.errors import WriteError
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.hdf5.merge.api import merge_hdf5
 small, *files = sys.argv[1:]
 refused = made = 0
 for step in range(10):

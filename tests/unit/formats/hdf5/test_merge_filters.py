@@ -17,9 +17,9 @@ from factories_merge import merge_here, nothing_left, read_file
 
 from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters
-from holdfast.formats.hdf5.merge import build
-from holdfast.formats.hdf5.merge.encode import Encoder
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.hdf5.merge import rechunk
+from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.
 LOSSLESS: dict[str, dict[str, Any]] = {
@@ -157,7 +157,7 @@ def test_values_that_were_built_wrongly_get_no_name(tmp_path: Path, monkeypatch:
     """One value of a chunk in the middle of a run: neither its first nor its last row."""
     files = files_of(tmp_path, (90, 64), (4,), "<f4", {"compression": "gzip"})
 
-    class Wrong(Encoder):
+    class Wrong(ChunkEncoder):
         made = 0
 
         def encode(self, chunk: Any) -> tuple[Any, int]:
@@ -167,7 +167,7 @@ def test_values_that_were_built_wrongly_get_no_name(tmp_path: Path, monkeypatch:
                 chunk.view("<f4")[7, 2] += 1
             return super().encode(chunk)
 
-    monkeypatch.setattr(build, "Encoder", Wrong)
+    monkeypatch.setattr(rechunk, "ChunkEncoder", Wrong)
     with pytest.raises(WriteError, match=r"dataset '/x' has other values than its sources in rows"):
         merge_here(files, tmp_path / "work")
     assert Wrong.made > 3

@@ -16,17 +16,16 @@ import pytest
 from factories_hdf5 import flip
 from factories_merge import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
 
+from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES, VARIABLE
 from holdfast.errors import WriteError
-from holdfast.formats.hdf5 import apart
-from holdfast.formats.hdf5.merge.failpoints import CHILD, PARENT, REPEATED, VARIABLE
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
-from holdfast.formats.hdf5.merge.workfolder import work_path
+from holdfast.formats.hdf5 import sandbox
+from holdfast.formats.hdf5.merge.api import merge_hdf5, work_path
 
 Files = tuple[list[Path], Arrays]
 
 PROGRAM = """
 import sys
-from holdfast.formats.hdf5.merge.merge import merge_hdf5
+from holdfast.formats.hdf5.merge.api import merge_hdf5
 order, out, *files = sys.argv[1:]
 made = merge_hdf5(files, out, order=order)
 print(made.kept)
@@ -59,14 +58,14 @@ def run(order: str, out: Path, files: list[Path], **env: str) -> subprocess.Comp
     return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False)
 
 
-REPEATS = [f"{name}:{times}" for name in REPEATED for times in (1, 12)]
+REPEATS = [f"{name}:{times}" for name in MERGE_REPEATED_NAMES for times in (1, 12)]
 
 
-@pytest.mark.parametrize("where", [*PARENT, *CHILD, *REPEATS])
+@pytest.mark.parametrize("where", [*MERGE_PARENT_NAMES, *MERGE_CHILD_NAMES, *REPEATS])
 def test_killed_anywhere_it_goes_on(tmp_path: Path, files: Files, where: str) -> None:
     sources, wanted = files
     out = tmp_path / "out.h5"
-    order = "any" if where in CHILD[2:4] else "exact"
+    order = "any" if where in MERGE_CHILD_NAMES[2:4] else "exact"
     done = run(order, out, sources, **{VARIABLE: where})
     assert done.returncode == -signal.SIGKILL, done
     named = where in ("merge-linked", "merge-cleaned")
@@ -125,7 +124,7 @@ def test_a_killed_child_is_said_and_its_work_kept(tmp_path: Path, files: Files, 
 
     sources, wanted = files
     out = tmp_path / "out.h5"
-    monkeypatch.setattr(apart, "PROGRAM", [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     with pytest.raises(WriteError, match="was killed; call it again and it goes on"):
         merge_hdf5(sources, out)
     monkeypatch.undo()

@@ -14,9 +14,9 @@ import pytest
 from factories_hdf5 import V110, chunk_places
 
 from holdfast.formats.hdf5 import salvage
-from holdfast.formats.hdf5.pieces import guessed_chunks
-from holdfast.formats.hdf5.rebuild import DOUBTFUL_ROWS
-from holdfast.formats.hdf5.salvage import Rescued, salvage_hdf5
+from holdfast.formats.hdf5.chunks import guessed_chunks
+from holdfast.formats.hdf5.salvage import SalvagedObject, salvage_hdf5
+from holdfast.formats.hdf5.salvage_rebuild import DOUBTFUL_ROWS
 
 ROWS = 160
 CODECS: list[dict[str, Any]] = [
@@ -54,7 +54,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return data[:at]
 
 
-def unreported(found: list[Rescued], out: Path, want: dict[str, Any]) -> list[tuple[str, int]]:
+def unreported(found: list[SalvagedObject], out: Path, want: dict[str, Any]) -> list[tuple[str, int]]:
     """Rows that are not what they were, and of which nothing is said."""
     wrong = []
     with h5py.File(out) as file:
@@ -135,12 +135,12 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
     path.write_bytes(data[: node + 200] + bytes(100) + data[node + 300 :])
     started = []
 
-    class Counted(salvage.Apart):
+    class Counted(salvage.SandboxedProcess):
         def __init__(self, job: dict[str, Any], **options: Any) -> None:
             started.append(job["work"])
             super().__init__(job, **options)
 
-    monkeypatch.setattr(salvage, "Apart", Counted)
+    monkeypatch.setattr(salvage, "SandboxedProcess", Counted)
     found = salvage_hdf5(path, out)
     assert started == ["rebuild", "rescue"]
     assert {dataset.path for dataset in found.datasets} == {"/x", "/y"}

@@ -12,7 +12,7 @@ import pytest
 import holdfast as hold
 from holdfast.errors import HoldfastError
 from holdfast.formats.hdf5.writer import HDF5Writer
-from holdfast.formats.tfrecord.encoding import buffers_of
+from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.schema import Column
 
 SCHEMA: dict[str, Column] = {"x": hold.Int64(codec=("gzip", 1), chunk_rows=4), "v": hold.Float32(3)}

@@ -17,9 +17,8 @@ import pytest
 import holdfast as hold
 from holdfast.errors import ClosedWriterError, DecodeError, ForkedWriterError, SchemaError, TargetExistsError
 from holdfast.formats.tar import TarShard
-from holdfast.formats.tar.blocks import header_of, padding
-from holdfast.formats.tar.layout import extensions_of
-from holdfast.formats.tar.nested import pack
+from holdfast.formats.tar.scan import header_of, padding
+from holdfast.formats.tar.values import extensions_of, pack
 from holdfast.formats.tar.writer import TarWriter
 
 pytestmark = pytest.mark.formats

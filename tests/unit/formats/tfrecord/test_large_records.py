@@ -14,7 +14,7 @@ import pytest
 import holdfast as hold
 from holdfast._native import codec
 from holdfast.errors import CorruptError, DecodeError
-from holdfast.formats.columns import BytesColumn, LentBytesColumn
+from holdfast.formats.columns import BytesColumn, ZeroCopyBytesColumn
 
 pytestmark = pytest.mark.formats
 
@@ -67,7 +67,7 @@ def test_a_lent_column_is_a_bytes_column(file: Path) -> None:
         *_, batch = reader.batches(SCHEMA, 10)
     column = batch["image"]
     assert isinstance(column, BytesColumn)
-    assert isinstance(column, LentBytesColumn) == codec.NATIVE
+    assert isinstance(column, ZeroCopyBytesColumn) == codec.NATIVE
     want = [image(i) for i in range(190, 200)]
     assert column.tolist() == want
     assert bytes(column.values) == b"".join(want)

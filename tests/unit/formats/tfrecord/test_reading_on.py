@@ -13,9 +13,9 @@ import pytest
 import holdfast as hold
 from holdfast._native import codec
 from holdfast.errors import CorruptError
+from holdfast.formats.tfrecord.frame_stream import FrameStream
 from holdfast.formats.tfrecord.index import build_index
 from holdfast.formats.tfrecord.source import open_source
-from holdfast.formats.tfrecord.stream import FrameStream
 from holdfast.formats.tfrecord.verify import verify_file
 
 pytestmark = pytest.mark.formats

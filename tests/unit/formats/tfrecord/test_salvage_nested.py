@@ -13,9 +13,8 @@ import pytest
 from holdfast._native import codec
 from holdfast.errors import DataError
 from holdfast.formats.tfrecord import TFRecordReader
-from holdfast.formats.tfrecord.mended import MendedShard, mend
-from holdfast.formats.tfrecord.salvage import salvage_file
-from holdfast.formats.tfrecord.stream import OnCorrupt
+from holdfast.formats.tfrecord.frame_stream import OnCorrupt
+from holdfast.formats.tfrecord.salvage import RepairedShard, mend, salvage_file
 from holdfast.formats.tfrecord.verify import verify_file
 
 pytestmark = pytest.mark.formats
@@ -198,7 +197,7 @@ def around_damage(path: Path) -> list[bytes]:
         layout = mend(path, salvage=True)
     except DataError:
         return []
-    with MendedShard(path, layout) as shard:
+    with RepairedShard(path, layout) as shard:
         column = shard.frames(0, len(shard))
         return [bytes(column[i])[HEADER:-FOOTER] for i in range(len(shard))]
 

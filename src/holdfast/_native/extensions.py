@@ -1,0 +1,35 @@
+"""Loads the optional C extensions: each is a module, or None where it was not compiled or HOLDFAST_NATIVE=0.
+
+    readahead  a thread that reads file ranges into memory ahead of their use
+    png        the unfilter step of PNG decoding
+    fdscan     loops over /proc/<pid>/fd for sampling thousands of descriptors
+
+HOLDFAST_NATIVE=1 makes a missing extension an ImportError.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import _fdscan as fdscan
+    from . import _png as png
+    from . import _readahead as readahead
+else:
+
+    def _load(name: str) -> Any:
+        choice = os.environ.get("HOLDFAST_NATIVE", "")
+        if choice == "0":
+            return None
+        try:
+            return importlib.import_module(f"holdfast._native.{name}")
+        except ImportError:
+            if choice == "1":
+                raise
+            return None
+
+    fdscan, png, readahead = _load("_fdscan"), _load("_png"), _load("_readahead")
+
+__all__ = ["fdscan", "png", "readahead"]

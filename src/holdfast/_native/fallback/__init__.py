@@ -1,0 +1,25 @@
+"""The codec in pure Python and numpy: for where nothing could be compiled. The same face as `_codec`."""
+
+from __future__ import annotations
+
+from .decoder import Decoder
+from .encoder import Encoder
+from .gather import Gatherer, copy_checked, pieces
+from .tfrecord_frames import crc32c, crc_kind, find_end, find_header, frame, records, scan, scan_file, walk_heap
+
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "Gatherer",
+    "copy_checked",
+    "crc32c",
+    "crc_kind",
+    "find_end",
+    "find_header",
+    "frame",
+    "pieces",
+    "records",
+    "scan",
+    "scan_file",
+    "walk_heap",
+]

@@ -1,0 +1,266 @@
+"""tf.train.Example and SequenceExample records -> columns.
+
+A row goes into the columns once the whole record was seen and every field of it is good: a bad record leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ..constants import (
+    FIXED,
+    HEADER_BYTES,
+    IS_LIST,
+    MALFORMED,
+    MISSING,
+    NESTED,
+    NONE,
+    NOT_LIST,
+    OK,
+    OVERHEAD_BYTES,
+    WRONG_COUNT,
+    WRONG_KIND,
+    ColumnBuffers,
+    Fault,
+    Field,
+)
+from .protobuf import FIRST, NO_LIMIT, SECOND, FieldSpec, Malformed, Steps, Values, check_fields, each_part
+from .tfrecord_frames import as_range, bytes_needed, check_frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class _Column:
+    """One column of a batch."""
+
+    __slots__ = ("default", "ends", "field", "rows", "steps", "values")
+
+    def __init__(self, field: FieldSpec) -> None:
+        self.field = field
+        self.default: Values | None = None
+        if field.fill is not None:
+            self.default = Values(field.kind, field.count)
+            self.default.data += field.fill
+            self.default.ends.extend(field.fill_ends)
+        self.start()
+
+    def start(self) -> None:
+        self.values = bytearray()
+        self.ends = array("q", [0])
+        self.steps = array("q", [0])
+        self.rows = array("q", [0])
+
+    def judge(self, found: Values | Steps | None) -> tuple[int, int]:
+        """OK, or why this field spoils the row, and what there was in place of what was expected."""
+        field = self.field
+        if isinstance(found, Steps):
+            return (IS_LIST, 0) if field.depth == FIXED else found.fault or (OK, 0)
+        if found is None or found.kind == NONE:
+            return (MISSING, 0) if field.depth == FIXED and self.default is None else (OK, 0)
+        if found.kind != field.kind:
+            return WRONG_KIND, found.kind
+        if field.depth == NESTED:
+            return NOT_LIST, found.n
+        if (found.n != field.count) if field.depth == FIXED else found.n % field.count:
+            return WRONG_COUNT, found.n
+        return OK, 0
+
+    def add(self, found: Values | Steps | None) -> None:
+        """A row that was judged good."""
+        field = self.field
+        items = 0
+        if isinstance(found, Steps):
+            before = self.steps[-1]
+            self.steps.extend([before + end for end in found.ends])
+            items = len(found.ends)
+            self._add_values(found.values)
+        elif found is not None and found.kind != NONE:
+            items = found.n // field.count
+            self._add_values(found)
+        elif field.depth == FIXED and self.default is not None:
+            self._add_values(self.default)
+        self.rows.append(self.rows[-1] + items)
+
+    def _add_values(self, values: Values) -> None:
+        before = len(self.values)
+        self.values += values.data
+        if values.ends:
+            self.ends.extend([before + end for end in values.ends])
+
+    def take(self) -> ColumnBuffers:
+        _, has_ends, has_steps, has_rows = self.field.has_arrays
+        taken = (
+            self.values,
+            memoryview(self.ends).cast("B") if has_ends else None,
+            memoryview(self.steps).cast("B") if has_steps else None,
+            memoryview(self.rows).cast("B") if has_rows else None,
+        )
+        self.start()
+        return taken
+
+
+class _RowDecoder:
+    """What one record has shown so far of the fields that are asked for."""
+
+    __slots__ = ("columns", "found", "places")
+
+    def __init__(self, columns: list[_Column], places: dict[bytes, int]) -> None:
+        self.columns = columns
+        self.places = places
+        self.found: dict[int, Values | Steps] = {}
+
+    def read(self, data: bytes) -> None:
+        """features or context = 1, feature_lists = 2: maps, each a list of entries."""
+        for tag, start, stop in each_part(data, 0, len(data), 0):
+            if tag in (FIRST, SECOND):
+                for entry_tag, at, end in each_part(data, start, stop, 1):
+                    if entry_tag == FIRST:
+                        self._read_entry(tag == SECOND, data, at, end)
+
+    def _read_entry(self, in_lists: bool, data: bytes, at: int, end: int) -> None:
+        """key = 1, value = 2, in any order and number; several values are one message in pieces."""
+        key = b""
+        pieces = 0
+        piece = (at, at)
+        for tag, start, stop in each_part(data, at, end, 2):
+            if tag == FIRST:
+                key = data[start:stop]
+            elif tag == SECOND:
+                pieces += 1
+                piece = (start, stop)
+        into = self._begin(key, in_lists)
+        if pieces <= 1:
+            into.read(data, *piece, 3)
+            return
+        for tag, start, stop in each_part(data, at, end, 2):
+            if tag == SECOND:
+                into.read(data, start, stop, 3)
+
+    def _begin(self, key: bytes, in_lists: bool) -> Values | Steps:
+        """Where an entry's value goes. A key's last entry wins; a feature list hides a context feature."""
+        place = self.places.get(key)
+        hidden = place is not None and not in_lists and isinstance(self.found.get(place), Steps)
+        if place is None or hidden:
+            return Steps(None) if in_lists else Values(NONE, 0)
+        field = self.columns[place].field
+        into: Values | Steps
+        if in_lists:
+            into = Steps(field)
+        else:
+            into = Values(field.kind, field.count if field.depth == FIXED else NO_LIMIT)
+        self.found[place] = into
+        return into
+
+    def finish(self) -> tuple[int, int, int]:
+        """Into the columns when all of it is good; else why not: (code, field, got)."""
+        found = self.found
+        for i, column in enumerate(self.columns):
+            code, got = column.judge(found.get(i))
+            if code != OK:
+                return code, i, got
+        for i, column in enumerate(self.columns):
+            column.add(found.get(i))
+        return OK, -1, 0
+
+
+class Decoder:
+    """Framed Example and SequenceExample records -> columns."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._columns = [_Column(field) for field in check_fields(fields)]
+        self._places: dict[bytes, int] = {}
+        for i, column in enumerate(self._columns):
+            self._places.setdefault(column.field.key, i)
+        self._rows = 0
+        self._faults: list[Fault] = []
+        self._turn = Lock()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError("this Decoder is at work in another thread: give each thread its own")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def feed(
+        self,
+        buf: Buffer,
+        start: int,
+        stop: int,
+        verify_data: bool,
+        max_rows: int,
+        record: int,
+        offset: int,
+        /,
+    ) -> tuple[int, int, int, int]:
+        view = as_range(buf, start, stop)[start:stop]
+        with self._at_work():
+            return self._feed(view, verify_data, max_rows, record, offset)
+
+    def feed_file(
+        self,
+        _fd: int,
+        buf: Buffer,
+        start: int,
+        stop: int,
+        offset: int,
+        verify_data: bool,
+        max_rows: int,
+        record: int,
+        _most_bytes: int,
+        /,
+    ) -> tuple[int, int, int, int, int, int]:
+        """Only what is in the buffer: reading on from here would save nothing."""
+        walk = self.feed(buf, start, stop, verify_data, max_rows, record, offset)
+        return *walk, start + walk[1], stop
+
+    def _feed(
+        self, view: memoryview, verify_data: bool, max_rows: int, record: int, offset: int
+    ) -> tuple[int, int, int, int]:
+        frames = at = 0
+        stop = len(view)
+        while self._rows < max_rows and at < stop:
+            status, length = check_frame(view, at, stop, verify_data)
+            if status != OK:
+                return frames, at, status, bytes_needed(length)
+            data = view[at + HEADER_BYTES : at + HEADER_BYTES + length].tobytes()
+            code, field, got = self._add_record(data)
+            if code == OK:
+                self._rows += 1
+            else:
+                self._faults.append(Fault(record + frames, offset + at, code, field, got))
+            frames += 1
+            at += length + OVERHEAD_BYTES
+        return frames, at, OK, 0
+
+    def _add_record(self, data: bytes) -> tuple[int, int, int]:
+        row = _RowDecoder(self._columns, self._places)
+        try:
+            row.read(data)
+        except Malformed:
+            return MALFORMED, -1, 0
+        return row.finish()
+
+    def rows(self) -> int:
+        return self._rows
+
+    def faults(self) -> list[Fault]:
+        """Since the last call."""
+        with self._at_work():
+            faults, self._faults = self._faults, []
+            return faults
+
+    def take(self) -> list[ColumnBuffers]:
+        """The rows so far; starts an empty batch."""
+        with self._at_work():
+            taken = [column.take() for column in self._columns]
+            self._rows = 0
+            return taken

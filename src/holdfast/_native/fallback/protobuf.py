@@ -1,0 +1,328 @@
+"""The protobuf wire format: bounded readers and bulk varints. What protobuf refuses is refused here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from ..constants import BYTES, FIXED, FLOAT32, INT64, NESTED, NONE, RAGGED, WRONG_COUNT, WRONG_KIND, Field
+
+VARINT = 0
+FIXED64 = 1
+LEN = 2
+GROUP = 3
+END_GROUP = 4
+FIXED32 = 5
+
+_MOST = (1 << 64) - 1
+_MOST_TAG = (1 << 32) - 1
+_VARINT_BYTES = 10
+_HEAD_BYTES = 5  # a tag or a length takes no more
+_MAX_DEPTH = 100  # protobuf's own recursion limit, of messages and groups together
+_FEW = 24  # so many bytes or values are done one by one faster than by numpy
+
+_INT64 = Struct("<Q")
+
+
+class Malformed(Exception):
+    """Not a protobuf message of the right form."""
+
+
+def read_varint(data: bytes, at: int, end: int, most_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
+    """A varint and where it ends."""
+    value = shift = 0
+    for k in range(at, min(end, at + most_bytes)):
+        byte = data[k]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & _MOST, k + 1
+        shift += 7
+    raise Malformed
+
+
+def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
+    tag, at = read_varint(data, at, end, _HEAD_BYTES)
+    if tag > _MOST_TAG or tag >> 3 == 0:
+        raise Malformed
+    return tag, at
+
+
+def _read_span(data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
+    """Where a value that is no group starts and stops."""
+    if wire == LEN:
+        size, at = read_varint(data, at, end, _HEAD_BYTES)
+    elif wire == VARINT:
+        size = read_varint(data, at, end)[1] - at
+    elif wire == FIXED32:
+        size = 4
+    elif wire == FIXED64:
+        size = 8
+    else:
+        raise Malformed
+    if size > end - at:
+        raise Malformed
+    return at, at + size
+
+
+def _skip_group(data: bytes, at: int, end: int, tag: int, depth: int) -> int:
+    """Behind the group that `tag` opened. Not recursive: no bytes may use up the stack."""
+    groups = [tag >> 3]
+    while groups:
+        if depth + len(groups) > _MAX_DEPTH:
+            raise Malformed
+        tag, at = _read_tag(data, at, end)
+        if tag & 7 == GROUP:
+            groups.append(tag >> 3)
+        elif tag & 7 == END_GROUP:
+            if groups.pop() != tag >> 3:
+                raise Malformed
+        else:
+            at = _read_span(data, at, end, tag & 7)[1]
+    return at
+
+
+def each_part(data: bytes, at: int, end: int, depth: int) -> Iterator[tuple[int, int, int]]:
+    """(tag, start, stop) of each field of the message data[at:end], `depth` messages down."""
+    while at < end:
+        tag = data[at]
+        if 8 <= tag < 128:  # nearly always
+            at += 1
+        else:
+            tag, at = _read_tag(data, at, end)
+        if tag & 7 == GROUP:
+            start, at = at, _skip_group(data, at, end, tag, depth)
+        else:
+            start, at = _read_span(data, at, end, tag & 7)
+        yield tag, start, at
+
+
+def unpack_varints(data: bytes) -> bytes:
+    """The 64-bit little-endian numbers that `data` holds as varints."""
+    if len(data) < _FEW:
+        return _unpack_few(data)
+    raw = np.frombuffer(data, np.uint8)
+    if raw.max() < 128:
+        return raw.astype("<u8").tobytes()
+    return _unpack_many(raw)
+
+
+def _unpack_few(data: bytes) -> bytes:
+    values = bytearray()
+    at, end = 0, len(data)
+    while at < end:
+        value, at = read_varint(data, at, end)
+        values += _INT64.pack(value)
+    return bytes(values)
+
+
+def _unpack_many(raw: npt.NDArray[np.uint8]) -> bytes:
+    ends = np.flatnonzero(raw < 128) + 1
+    if not ends.size or ends[-1] != raw.size:
+        raise Malformed
+    starts = np.concatenate((np.zeros(1, np.intp), ends[:-1]))
+    sizes = ends - starts
+    if sizes.max() > _VARINT_BYTES:
+        raise Malformed
+    shifts = 7 * (np.arange(raw.size, dtype=np.intp) - np.repeat(starts, sizes))
+    parts = (raw & 127).astype("<u8") << shifts.astype("<u8")
+    return np.bitwise_or.reduceat(parts, starts).tobytes()
+
+
+def pack_varint(value: int) -> bytes:
+    if value < 128:
+        return bytes((value,))
+    packed = bytearray()
+    while value >= 128:
+        packed.append(value & 127 | 128)
+        value >>= 7
+    packed.append(value)
+    return bytes(packed)
+
+
+def pack_varints(values: npt.NDArray[np.uint64]) -> bytes:
+    if values.size < _FEW:
+        return b"".join([pack_varint(v) for v in values.tolist()])
+    if values.max() < 128:
+        return values.astype(np.uint8).tobytes()
+    groups = values[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)  # 10 groups of 7 bits
+    sizes = np.maximum((groups != 0).sum(axis=1), 1)
+    column = np.arange(_VARINT_BYTES)
+    packed = (groups & np.uint64(127)).astype(np.uint8)
+    packed |= (column < sizes[:, None] - 1).astype(np.uint8) << 7
+    used: npt.NDArray[np.uint8] = packed[column < sizes[:, None]]
+    return used.tobytes()
+
+
+def pack_head(number: int, size: int) -> bytes:
+    """The tag and length of a field with `size` bytes of content."""
+    return bytes((number << 3 | LEN,)) + pack_varint(size)
+
+
+# What one Feature, or one FeatureList, of a record holds: gathered aside until the whole record was seen.
+
+# Tags of the messages' fields. The first one's is the same in nearly all of them.
+FIRST = 1 << 3 | LEN
+SECOND = 2 << 3 | LEN
+_ONE_FLOAT = 1 << 3 | FIXED32
+_ONE_INT = 1 << 3 | VARINT
+
+NO_LIMIT = 1 << 64
+
+
+class Values:
+    """The values of one Feature. Those beyond `limit` are counted, not stored."""
+
+    __slots__ = ("data", "ends", "kind", "limit", "n", "wanted")
+
+    def __init__(self, wanted: int, limit: int) -> None:
+        self.wanted = wanted
+        self.limit = limit
+        self.clear(NONE)
+
+    def clear(self, kind: int) -> None:
+        self.kind = kind
+        self.n = 0
+        self.data = bytearray()
+        self.ends = array("q")
+
+    def add_bytes(self, value: bytes) -> None:
+        if self.n < self.limit:
+            self.data += value
+            self.ends.append(len(self.data))
+        self.n += 1
+
+    def add_numbers(self, values: bytes, size: int) -> None:
+        room = self.limit - self.n
+        self.n += len(values) // size
+        if room > 0:
+            self.data += values[: room * size] if len(values) > room * size else values
+
+    def read(self, data: bytes, at: int, end: int, depth: int) -> None:
+        """A Feature. Another member of its oneof replaces what came before it, the same one adds to it."""
+        for tag, start, stop in each_part(data, at, end, depth):
+            kind = tag >> 3
+            if tag & 7 != LEN or kind > INT64:
+                continue
+            if kind != self.kind:
+                self.clear(kind)
+            # A list nobody wants still has to be well-formed: protobuf itself would refuse it.
+            into = self if kind == self.wanted else Values(kind, 0)
+            into._read_list(kind, data, start, stop, depth + 1)
+
+    def _read_list(self, kind: int, data: bytes, at: int, end: int, depth: int) -> None:
+        for tag, start, stop in each_part(data, at, end, depth):
+            if tag == FIRST:
+                self._add_packed(kind, data[start:stop])
+            elif tag == _ONE_FLOAT and kind == FLOAT32:
+                self.add_numbers(data[start:stop], 4)
+            elif tag == _ONE_INT and kind == INT64:
+                self.add_numbers(unpack_varints(data[start:stop]), 8)
+
+    def _add_packed(self, kind: int, value: bytes) -> None:
+        if kind == BYTES:
+            self.add_bytes(value)
+        elif kind == INT64:
+            self.add_numbers(unpack_varints(value), 8)
+        elif len(value) % 4:
+            raise Malformed
+        else:
+            self.add_numbers(value, 4)
+
+
+class Steps:
+    """A FeatureList: the values of all steps joined, and how many items there are up to the end of each."""
+
+    __slots__ = ("ends", "fault", "field", "values")
+
+    def __init__(self, field: FieldSpec | None) -> None:
+        self.field = None if field is None or field.depth == FIXED else field
+        self.values = Values(NONE if field is None else field.kind, NO_LIMIT)
+        self.ends = array("q")
+        self.fault: tuple[int, int] | None = None
+
+    def read(self, data: bytes, at: int, end: int, depth: int) -> None:
+        for tag, start, stop in each_part(data, at, end, depth):
+            if tag == FIRST:
+                step = Values(self.values.wanted, 0 if self.field is None else NO_LIMIT)
+                step.read(data, start, stop, depth + 1)
+                if self.field is not None and self.fault is None:
+                    self._add(self.field, step)
+
+    def _add(self, field: FieldSpec, step: Values) -> None:
+        if step.kind not in (NONE, field.kind):
+            self.fault = WRONG_KIND, step.kind
+        elif (step.n != field.count) if field.depth == RAGGED else step.n % field.count:
+            self.fault = WRONG_COUNT, step.n
+        else:
+            joined = self.values
+            before = len(joined.data)
+            joined.data += step.data
+            joined.ends.extend([before + end for end in step.ends])
+            joined.n += step.n
+            self.ends.append(joined.n // field.count)
+
+
+# What a schema asks for, checked once: shared by decoding and encoding.
+
+_MOST_VALUES = 1 << 40
+
+VALUE_SIZES = {BYTES: 1, FLOAT32: 4, INT64: 8}
+DTYPES: dict[int, type[np.generic]] = {BYTES: np.uint8, FLOAT32: np.float32, INT64: np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    key: bytes
+    kind: int
+    depth: int
+    count: int
+    fill: bytes | None  # the default's values, joined
+    fill_ends: list[int]  # bytes only: where each ends
+
+    @property
+    def has_arrays(self) -> tuple[bool, bool, bool, bool]:
+        """Which of values, ends, steps and rows a column of it has."""
+        return True, self.kind == BYTES, self.depth == NESTED, self.depth != FIXED
+
+
+def check_fields(fields: Sequence[Field]) -> list[FieldSpec]:
+    return [_check_field(fields[i]) for i in range(len(fields))]
+
+
+def _check_field(field: Field) -> FieldSpec:
+    if not isinstance(field, tuple) or len(field) != 5:
+        raise TypeError("a field is a tuple (key, kind, depth, count, default)")
+    key, kind, depth, count, default = field
+    if not isinstance(key, bytes):
+        raise TypeError(f"a field's key is bytes, not {type(key).__name__}")
+    if not BYTES <= kind <= INT64 or not FIXED <= depth <= NESTED or not 1 <= count <= _MOST_VALUES:
+        raise ValueError(f"field out of range: kind {kind}, depth {depth}, count {count}")
+    if default is None:
+        return FieldSpec(key, kind, depth, count, None, [])
+    if kind == BYTES:
+        values = _check_bytes_default(default, count)
+        return FieldSpec(key, kind, depth, count, b"".join(values), list(accumulate(map(len, values))))
+    return FieldSpec(key, kind, depth, count, _check_number_default(default, kind, count), [])
+
+
+def _check_bytes_default(default: Sequence[object], count: int) -> list[bytes]:
+    if len(default) != count:
+        raise ValueError(f"default: expected {count} bytes objects, got {len(default)}")
+    values = [value for value in default if isinstance(value, bytes)]
+    if len(values) != count:
+        raise TypeError("default: expected bytes objects")
+    return values
+
+
+def _check_number_default(default: object, kind: int, count: int) -> bytes:
+    if not isinstance(default, bytes):
+        raise TypeError(f"default: expected the values' bytes, got {type(default).__name__}")
+    if len(default) != count * VALUE_SIZES[kind]:
+        raise ValueError(f"default: expected {count} values, got {len(default)} bytes")
+    return default

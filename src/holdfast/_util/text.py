@@ -1,0 +1,88 @@
+"""Text of unknown origin in a line of ours."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+_MOST_NAMES = 12
+
+
+def one_line(text: str) -> str:
+    """A process names itself as it likes: line breaks and escape sequences would end up on somebody's terminal."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def names_there(wanted: str, there: Sequence[str], title: str = "There are") -> str:
+    """Returns the answer to a misspelt name: the nearest of those that exist, then all of them, or the first few."""
+    if not there:
+        return ""
+    near = difflib.get_close_matches(wanted, there, 1)
+    shown = ", ".join(map(repr, there[:_MOST_NAMES])) + (" …" if len(there) > _MOST_NAMES else "")
+    return (f"Did you mean {near[0]!r}? " if near else "") + f"{title}: {shown}"
+
+
+# Sizes people write ("256MB") and sizes people read ("1.2 GiB").
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "kib": 2**10,
+    "m": 10**6,
+    "mb": 10**6,
+    "mib": 2**20,
+    "g": 10**9,
+    "gb": 10**9,
+    "gib": 2**30,
+    "t": 10**12,
+    "tb": 10**12,
+    "tib": 2**40,
+}
+
+_MOST = 2**63
+
+
+def parse_bytes(size: str | int) -> int:
+    """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was expected."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        value: float = size
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(size))
+        if not match or match[2].lower() not in _FACTORS:
+            raise ValueError(f"expected a size such as 256MB or 1.5GiB, got {size!r}")
+        value = float(match[1]) * _FACTORS[match[2].lower()]
+    if value < 1:
+        raise ValueError(f"expected a size of at least one byte, got {size!r}")
+    if value > _MOST:
+        raise ValueError(f"expected a size of at most 2^63 bytes, got {str(size)[:40]}")
+    return int(value)
+
+
+def format_bytes(n: int) -> str:
+    """Three digits and a unit: 512 B, 1.21 MB, 34.0 GB."""
+    if n < 1000:
+        return f"{n} B"
+    value = float(n)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.5 or unit == "TB":
+            break
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
+
+
+# Numbers with their nouns, and names that cannot play tricks on a terminal.
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 file`, `1,024 files`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def printable(text: str) -> str:
+    """Names come from anywhere: an escape sequence, a line break or broken UTF-8 is shown as what it is."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

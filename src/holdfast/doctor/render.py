@@ -1,0 +1,529 @@
+"""What doctor found, for machines. The names of the keys are a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from .._util.text import counted, format_bytes, printable
+from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
+from .messages import number_words, range_words, span_words
+from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
+from .observe import SEVERITY, Judged, WatchTarget
+from .remedies import Remedy
+from .sampler import ENDED
+from .signatures import is_certain
+
+SOFT_LIMIT = "soft limit"
+
+
+def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) -> dict[str, Any]:
+    """One target is the document itself; several, or one that could not be looked at beside it, are a list."""
+    if len(targets) == 1 and not errors:
+        return target_as_dict(targets[0])
+    if not targets:
+        return {"error": "; ".join(errors)}
+    worst = max((target.verdict for target in targets), key=SEVERITY.__getitem__)
+    found: dict[str, Any] = {"verdict": worst.value, "targets": [target_as_dict(target) for target in targets]}
+    return found | ({"errors": list(errors)} if errors else {})
+
+
+def target_as_dict(target: WatchTarget) -> dict[str, Any]:
+    """The facts are those of the worst process of its tree, which `about` names."""
+    worst = target.worst
+    diagnosis = worst.diagnosis
+    return {
+        "pid": target.pid,
+        "about": worst.look.process.pid,
+        "command": command_of(worst),
+        "uptime_s": None if (up := worst.look.process.uptime_s) is None else round(up, 1),
+        "watched_s": round(target.watched_s, 3),
+        "verdict": diagnosis.verdict.value,
+        "evidence": [*diagnosis.evidence, *([target.sureness] if target.sureness else [])],
+        "advice": [*diagnosis.advice, *([] if (cure := cure_of(diagnosis)) is None else [str(cure)])],
+        "fds": diagnosis.fds,
+        "limit": finite(diagnosis.soft),
+        "hard_limit": finite(diagnosis.hard),
+        "kinds": kinds_of(worst),
+        "dead_pipes": None if diagnosis.structure is None else diagnosis.structure.dead_pipes,
+        "self_pairs": None if diagnosis.structure is None else diagnosis.structure.self_pairs,
+        "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
+        "eta_s": eta_of(diagnosis),
+        "signature": None if (match := blamed(diagnosis)) is None else match.name,
+        "held_by": list(target.held_by),
+        "tree": [_row(one) for one in target.judged],
+    }
+
+
+def _row(one: Judged) -> dict[str, Any]:
+    process = one.look.process
+    return {
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "command": command_of(one),
+        "fds": one.diagnosis.fds,
+        "limit": finite(one.diagnosis.soft),
+        "kinds": kinds_of(one),
+        "threads": process.threads,
+        "rss_bytes": process.rss_bytes,
+        "verdict": one.diagnosis.verdict.value,
+    }
+
+
+def command_of(one: Judged) -> str:
+    """As it was called; a kernel thread and a process that ended have only a name."""
+    return one.look.process.cmdline or one.look.process.comm
+
+
+def blamed(diagnosis: Diagnosis) -> Match | None:
+    """What fits, where something is wrong: a healthy process may have many files and sockets, and more of them now."""
+    match = diagnosis.match
+    if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
+        return match
+    return None
+
+
+def cure_of(diagnosis: Diagnosis) -> Remedy | None:
+    """What to write, where there is something to mend."""
+    bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
+    return diagnosis.match.cure if bad and diagnosis.match is not None else None
+
+
+def kinds_of(one: Judged) -> dict[str, int] | None:
+    """The most frequent first; None where they may not be seen."""
+    if one.look.descriptors is None:
+        return None
+    return {kind.value: times for kind, times in one.look.kinds.items()}
+
+
+def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None:
+    return next((one for one in diagnosis.forecasts if one.line == line), None)
+
+
+def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
+    """To the soft limit: the earliest and the latest, null for never."""
+    forecast = forecast_of(diagnosis)
+    if forecast is None or finite(forecast.eta_s[0]) is None:
+        return None
+    return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
+
+
+# How a verdict looks.
+
+MARKS = {
+    Verdict.OK: "✓",
+    Verdict.UNCLEAR: "?",
+    Verdict.SETTLING: "◌",
+    Verdict.GROWING: "▲",
+    Verdict.LEAK: "✗",
+    Verdict.EXHAUSTED: "✗",
+}
+STYLES = {
+    Verdict.OK: "green",
+    Verdict.UNCLEAR: "yellow",
+    Verdict.SETTLING: "cyan",
+    Verdict.GROWING: "bold yellow",
+    Verdict.LEAK: "bold red",
+    Verdict.EXHAUSTED: "bold white on red",
+}
+
+
+def marked(verdict: Verdict) -> str:
+    return f"{MARKS[verdict]} {verdict.value}"
+
+
+def use_style(ratio: float) -> str:
+    """The colour of a bar: from the half on it is worth a look."""
+    return "red" if ratio >= 0.85 else "yellow" if ratio >= 0.5 else "green"
+
+
+# Numbers as pictures of one line.
+
+_PARTS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def bar(ratio: float, width: int) -> str:
+    """As much of `width` filled as is used; anything used shows, and full is full only when nothing is left."""
+    ratio = min(1.0, max(0.0, ratio))
+    eighths = int(ratio * width * 8)
+    if ratio > 0:
+        eighths = max(1, eighths)
+    whole, part = divmod(eighths, 8)
+    return ("█" * whole + (_PARTS[part] if part else "")).ljust(width, "░")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last values, from their lowest to their highest; a line without change stays at the bottom."""
+    shown = _squeeze(values, width)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    step = (high - low) / (len(_HEIGHTS) - 1) or 1.0
+    return "".join(_HEIGHTS[round((value - low) / step)] for value in shown)
+
+
+def _squeeze(values: Sequence[float], width: int) -> list[float]:
+    """One value for each column: the lowest of its stretch, so that a floor that rises is seen to rise."""
+    if len(values) <= width:
+        return list(values)
+    edges = [len(values) * at // width for at in range(width + 1)]
+    return [min(values[edges[at] : edges[at + 1]]) for at in range(width)]
+
+
+# Rows under each other, each one line: what may be cut gives way to what must be read whole.
+
+GAP = 2
+_LEAST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    head: str
+    right: bool = False
+    cut: bool = False
+
+
+def lay_out(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], width: int, gap: int = GAP) -> list[Text]:
+    """The head, then the rows, none longer than `width` unless even the uncut cells are."""
+    widths = [max([len(column.head), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
+    _shrink(columns, widths, width - gap * (len(columns) - 1))
+    head = [Text(column.head, style="bold") for column in columns]
+    return [_line(columns, widths, row, gap) for row in [head, *rows]]
+
+
+def _shrink(columns: Sequence[TableColumn], widths: list[int], width: int) -> None:
+    """The widest of those that may be cut first."""
+    over = sum(widths) - width
+    while over > 0:
+        at = max((at for at, column in enumerate(columns) if column.cut), key=widths.__getitem__, default=None)
+        if at is None or widths[at] <= _LEAST:
+            return
+        widths[at] -= 1
+        over -= 1
+
+
+def _line(columns: Sequence[TableColumn], widths: Sequence[int], cells: Sequence[Text], gap: int) -> Text:
+    line = Text(no_wrap=True)
+    for at, (column, wide, cell) in enumerate(zip(columns, widths, cells, strict=True)):
+        shown = cell.copy()
+        shown.truncate(wide, overflow="ellipsis")
+        pad = " " * (wide - shown.cell_len)
+        line.append_text(Text(pad) + shown if column.right else shown + Text(pad))
+        line.append(" " * gap if at + 1 < len(columns) else "")
+    line.rstrip()
+    return line
+
+
+# When something will be: how long until then, and at what o'clock.
+
+_DAY_S = 86400
+# Beyond that a forecast says "never".
+_FAR_S = 100 * 365 * _DAY_S
+
+
+def clock(now: datetime, seconds: float) -> str:
+    """`20:41`, `Thu 14:00`, `12 Mar`, `Mar 2031`: as exact as it needs to be that far away."""
+    at = now + timedelta(seconds=min(seconds, _FAR_S))
+    if at.date() == now.date():
+        return at.strftime("%H:%M")
+    if seconds < 6 * _DAY_S:
+        return at.strftime("%a %H:%M")
+    return at.strftime("%-d %b") if seconds < 300 * _DAY_S else at.strftime("%b %Y")
+
+
+def when(eta_s: tuple[float, float], now: datetime) -> str:
+    """`in about 2 h 10 min (20:41 ± 9 min)`, `in 1 h to 9 h (19:30 to Thu 03:30)`, `in 2 h at the earliest (20:41)`.
+
+    Empty where it never happens.
+    """
+    low, high = eta_s
+    if not low < _FAR_S:
+        return ""
+    if not high < _FAR_S:
+        return f"in {span_words(low)} at the earliest ({clock(now, low)})"
+    middle, half = (low + high) / 2, (high - low) / 2
+    if half > middle / 3:
+        return f"in {span_words(low)} to {span_words(high)} ({clock(now, low)} to {clock(now, high)})"
+    return f"in about {span_words(middle)} ({clock(now, middle)} ± {span_words(half)})"
+
+
+def short_when(eta_s: tuple[float, float]) -> str:
+    """For a narrow column: `~2 h 10 min`, `>2 h` where it may be never, "" where it is."""
+    low, high = eta_s
+    if not low < _FAR_S:
+        return ""
+    return f"~{span_words((low + high) / 2)}" if high < _FAR_S else f">{span_words(low)}"
+
+
+# A tree of processes as a table.
+
+WIDE = 110
+SHOWN = 24
+COLUMNS = (
+    TableColumn("pid"),
+    TableColumn("fds / limit", right=True),
+    TableColumn("kinds", cut=True),
+    TableColumn("thr", right=True),
+    TableColumn("RSS", right=True),
+    TableColumn("verdict"),
+    TableColumn("command", cut=True),
+)
+_KINDS = 3
+_STEP = 3
+# Deeper ones are drawn no further to the right: the numbers beside them must stay on the line.
+_DEEPEST = 4
+
+
+def tree_lines(judged: Sequence[Judged], width: int, shown: int = SHOWN) -> list[Text]:
+    """The table line by line; where rows are left out the last line says so."""
+    kept = choose(judged, shown)
+    stems = draw_stems([(one.look.process.pid, one.look.process.ppid) for one in kept])
+    columns = COLUMNS if width >= WIDE else COLUMNS[:-1]
+    rows = [_cells(one, stem)[: len(columns)] for one, stem in zip(kept, stems, strict=True)]
+    left = len(judged) - len(kept)
+    more = [Text(f"… and {left:,} more processes (--json lists all)")] if left else []
+    return lay_out(columns, rows, width) + more
+
+
+def _cells(one: Judged, stem: str) -> list[Text]:
+    process, diagnosis = one.look.process, one.diagnosis
+    rss = "?" if process.rss_bytes is None else format_bytes(process.rss_bytes)
+    return [
+        Text.assemble((stem, "dim"), str(process.pid)),
+        Text(f"{quantity(diagnosis.fds)} / {quantity(diagnosis.soft)}"),
+        Text(kinds_in_short(one), style="dim"),
+        Text(quantity(process.threads)),
+        Text(rss),
+        Text(marked(diagnosis.verdict), style=STYLES[diagnosis.verdict]),
+        Text(printable(command_of(one)), style="dim"),
+    ]
+
+
+def kinds_in_short(one: Judged, most: int = _KINDS) -> str:
+    """`pipe 18 file 6 socket 2`: the most frequent ones."""
+    if one.look.process.state in ENDED:
+        return "ended, not waited for"
+    if one.look.descriptors is None:
+        return "not to be seen"
+    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.look.kinds.items())[:most])
+
+
+def choose(judged: Sequence[Judged], shown: int) -> list[Judged]:
+    """All, or the first and the worst ones, in the order of the tree."""
+    if len(judged) <= shown:
+        return list(judged)
+    ranked = sorted(judged[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
+    among = {id(one) for one in [judged[0], *ranked[: shown - 1]]}
+    return [one for one in judged if id(one) in among]
+
+
+def draw_stems(rows: Sequence[tuple[int, int | None]]) -> list[str]:
+    """(pid, parent) of each, parents first -> what is drawn before the pid: `├─ `, `│  └─ `; "" where it has none."""
+    parents: dict[int, int | None] = {}
+    for pid, parent in rows:
+        parents[pid] = parent if parent in parents else None
+    last = {parent: pid for pid, parent in parents.items() if parent is not None}
+    return [_stem(pid, parents, last) for pid, _ in rows]
+
+
+def _stem(pid: int, parents: Mapping[int, int | None], last: Mapping[int, int]) -> str:
+    parent = parents[pid]
+    if parent is None:
+        return ""
+    drawn = "└─ " if last[parent] == pid else "├─ "
+    while (above := parents[parent]) is not None and len(drawn) < _DEEPEST * _STEP:
+        drawn = ("   " if last[above] == parent else "│  ") + drawn
+        parent = above
+    return drawn
+
+
+# What doctor found, for people: one page for each process asked about.
+
+_LABEL = 12
+_PAGE = 140  # wider than that nobody reads a line to its end
+_USED = 0.5
+# That which is never used up by itself, and that which has a line of its own.
+_NOT_LISTED = {"nofile", "nr_open"}
+# What the kernel does not hold root to.
+_NOT_FOR_ROOT = {"nproc", "pipe_user_pages"}
+
+
+class DoctorPage:
+    """Lays itself out for the width it is given."""
+
+    def __init__(self, target: WatchTarget, now: datetime) -> None:
+        self._target = target
+        self._now = now
+        self._worst = target.worst
+        self._diagnosis = target.worst.diagnosis
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = min(options.max_width, _PAGE)
+        yield self._headline(width)
+        yield ""
+        yield Padding(self._facts(width), (0, 0, 0, 2), expand=False)
+        if len(self._target.judged) > 1:
+            yield ""
+            for line in tree_lines(self._target.judged, width - 2):
+                yield Text("  ") + line
+        yield ""
+        yield Padding(self._meaning(), (0, 0, 0, 2), expand=False)
+
+    # ---- the first line ----------------------------------------------------------------------------------
+
+    def _headline(self, width: int) -> Text:
+        process = self._worst.look.process
+        name = f"{printable(self._target.role)} {process.pid}"
+        up = "" if process.uptime_s is None else f"   up {span_words(process.uptime_s)}"
+        verdict = self._verdict()
+        said = Text(f"  {printable(command_of(self._worst))}")
+        taken = cell_len(name) + cell_len(up)
+        room = width - taken - verdict.cell_len - 3
+        if said.cell_len > room and room < 24:
+            said.truncate(max(0, width - taken), overflow="ellipsis")
+            return Text.assemble((name, "bold"), said, (up, "dim"), "\n", verdict)
+        said.truncate(room, overflow="ellipsis")
+        gap = width - taken - said.cell_len - verdict.cell_len
+        return Text.assemble((name, "bold"), said, (up, "dim"), " " * gap, verdict)
+
+    def _verdict(self) -> Text:
+        verdict = self._diagnosis.verdict
+        forecast = forecast_of(self._diagnosis)
+        dark = when(forecast.eta_s, self._now) if forecast else ""
+        said = f"{marked(verdict)} · dark {dark}" if dark else marked(verdict)
+        return Text(said, style=STYLES[verdict])
+
+    # ---- facts -------------------------------------------------------------------------------------------
+
+    def _facts(self, width: int) -> Table:
+        made = _grid()
+        made.add_row("descriptors", self._descriptors(width))
+        if width < WIDE and (airbag := self._airbag()):
+            made.add_row("", Text(airbag, "dim"))
+        made.add_row("growth", _growth(self._diagnosis.trend, self._target.watched_s))
+        for forecast in self._diagnosis.forecasts:
+            if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
+                made.add_row("", f"{forecast.line} ({forecast.at:,}) {soon}")
+        made.add_row("kinds", self._kinds())
+        if pipes := _dead_pipes(self._diagnosis.structure):
+            made.add_row("dead pipes", pipes)
+        limits = [*self._worst.look.limits, *self._target.shared]
+        root = self._worst.look.process.uid == 0
+        _list(made, "also used", _uses(_tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED), width))
+        if not self._target.whole_tree:
+            made.add_row("children", "could not be looked for: no descriptor is free here")
+        return made
+
+    def _descriptors(self, width: int) -> Text:
+        diagnosis = self._diagnosis
+        text = Text(f"{quantity(diagnosis.fds)} of {quantity(diagnosis.soft)} soft")
+        if (used := used_part(diagnosis.fds, diagnosis.soft)) is not None:
+            text.append("   ").append_text(_bar(used, width))
+        if width >= WIDE and (airbag := self._airbag()):
+            text.append(f"   {airbag}", "dim")
+        return text
+
+    def _airbag(self) -> str:
+        hard = self._diagnosis.hard
+        return f"airbag: hard limit {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
+
+    def _kinds(self) -> str:
+        if self._worst.look.descriptors is None:
+            uid = self._worst.look.process.uid
+            owner = "another user" if uid is None else f"user {uid}"
+            return f"not to be seen: the process is of {owner}; ask as that user or as root (with CAP_SYS_PTRACE)"
+        return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.look.kinds.items()) or "none"
+
+    # ---- what it means -----------------------------------------------------------------------------------
+
+    def _meaning(self) -> Table:
+        diagnosis = self._diagnosis
+        made = _grid()
+        _list(made, "because", [printable(line) for line in diagnosis.evidence])
+        if self._target.sureness:
+            made.add_row("how sure", printable(self._target.sureness))
+        if match := blamed(diagnosis):
+            made.add_row("cause", printable(f"looks like {match.cause}"))
+        _list(made, "held by", [printable(line) for line in self._target.held_by])
+        if diagnosis.advice:
+            made.add_row("do", _numbered(diagnosis.advice))
+        if cure := cure_of(diagnosis):
+            _list(made, "write", [*cure.code, f"({cure.page})"])
+        return made
+
+
+def _grid() -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(width=_LABEL, style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    return made
+
+
+def _list(made: Table, label: str, lines: Iterable[RenderableType]) -> None:
+    for at, line in enumerate(lines):
+        made.add_row("" if at else label, line)
+
+
+def _numbered(lines: Sequence[str]) -> RenderableType:
+    if len(lines) == 1:
+        return printable(lines[0])
+    made = Table.grid(padding=(0, 1, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for n, line in enumerate(lines, 1):
+        made.add_row(f"{n}.", printable(line))
+    return made
+
+
+def _growth(trend: Trend | None, watched_s: float) -> str:
+    if trend is not None:
+        sign, span = "+" if trend.per_hour > 0 else "", span_words(trend.span_s)
+        return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), its floor over {span}"
+    if watched_s:
+        return f"not to be told from {span_words(watched_s)}: watch it for longer"
+    return "seen once: --for auto watches until it can tell"
+
+
+def _dead_pipes(structure: FdProfile | None) -> str:
+    if structure is None or not (structure.dead_pipes or structure.self_pairs):
+        return ""
+    if not structure.dead_pipes:
+        return f"none; {counted(structure.self_pairs, 'pipe')} with both ends in this process alone"
+    return f"{structure.dead_pipes:,}: their far end is closed in every process{_mix(structure)}"
+
+
+def _mix(structure: FdProfile) -> str:
+    """` (1 self-pair : 4 HUP : 4 ERR)`: the finished loaders of W workers leave 1 : W : W."""
+    parts = [(structure.self_pairs, "self-pair"), (structure.hup, "HUP"), (structure.err, "ERR")]
+    there = [(times, name) for times, name in parts if times]
+    if len(there) == 1:
+        return " (read ends)" if structure.hup else " (write ends)"
+    least = min(times for times, _ in there)
+    return f" ({' : '.join(f'{round(times / least, 1):g} {name}' for times, name in there)})"
+
+
+def _tight(limits: list[Limit], without: set[str]) -> list[Limit]:
+    used = [limit for limit in limits if limit.name not in without and (limit.ratio or 0) > _USED]
+    return sorted(used, key=lambda limit: -(limit.ratio or 0))
+
+
+def _uses(limits: list[Limit], width: int) -> list[Text]:
+    amounts = [f"{amount(limit, limit.used)} of {amount(limit, limit.soft)}" for limit in limits]
+    long = max(map(len, amounts), default=0)
+    return [
+        Text(f"{said:<{long}}   ").append_text(_bar(limit.ratio or 0.0, width)).append(f"   {name_of(limit)}")
+        for said, limit in zip(amounts, limits, strict=True)
+    ]
+
+
+def _bar(ratio: float, width: int) -> Text:
+    return Text.assemble((bar(ratio, 24 if width >= WIDE else 14), use_style(ratio)), f" {percent(ratio)}")

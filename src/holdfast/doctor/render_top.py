@@ -1,0 +1,213 @@
+"""What `top` says of the chosen process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .._util.text import counted, format_bytes, printable
+from ..procfs.limits import Limit, amount, finite, quantity, used_part
+from .messages import number_words
+from .observe import SEVERITY
+from .render import (
+    STYLES,
+    TableColumn,
+    bar,
+    blamed,
+    command_of,
+    draw_stems,
+    eta_of,
+    forecast_of,
+    kinds_of,
+    lay_out,
+    marked,
+    short_when,
+    sparkline,
+    use_style,
+)
+from .top_model import TopRow, TopSnapshot
+
+
+def detail(row: TopRow) -> RenderableType:
+    """The command, the kinds, why the verdict, the cause and what to do."""
+    diagnosis = row.diagnosis
+    head = Text.assemble(
+        (str(row.pid), "bold"),
+        f"  {printable(command_of(row))}  ",
+        (marked(diagnosis.verdict), STYLES[diagnosis.verdict]),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(width=8, style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.look.kinds.items())])
+    _add(made, "because", diagnosis.evidence)
+    _add(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
+    _add(made, "do", diagnosis.advice)
+    return Group(head, made)
+
+
+def _add(made: Table, label: str, lines: Sequence[str]) -> None:
+    for at, line in enumerate(line for line in lines if line):
+        made.add_row("" if at else label, printable(line))
+
+
+# One frame of `top`: for a terminal of any width, for a pipe, and cell by cell for the live view.
+
+WIDE = 120
+_BAR = 8
+_PAGES_PER_PIPE = 16
+
+
+class SortOrder(StrEnum):
+    TREE = "tree"
+    FDS = "descriptors"
+    GROWTH = "growth"
+    MEMORY = "memory"
+    VERDICT = "verdict"
+
+
+_ASCENDING: dict[SortOrder, Callable[[TopRow], float]] = {
+    SortOrder.FDS: lambda row: -(row.fds or 0),
+    SortOrder.GROWTH: lambda row: -(row.diagnosis.trend.per_hour if row.diagnosis.trend else 0.0),
+    SortOrder.MEMORY: lambda row: -(row.rss_bytes or 0),
+    SortOrder.VERDICT: lambda row: -SEVERITY[row.diagnosis.verdict],
+}
+COLUMNS = (
+    TableColumn("pid"),
+    TableColumn("fds", right=True),
+    TableColumn("limit", right=True),
+    TableColumn("used"),
+    TableColumn("Δ/h", right=True),
+    TableColumn("dark in", right=True),
+    TableColumn("dead", right=True),
+    TableColumn("verdict"),
+    TableColumn("history"),
+    TableColumn("RSS", right=True),
+    TableColumn("thr", right=True),
+    TableColumn("command", cut=True),
+)
+# The least width at which they are shown; the others always are: whose it is, how many, and the verdict.
+_ONLY_FROM = {"limit": WIDE, "history": WIDE, "RSS": WIDE, "thr": WIDE} | dict.fromkeys(
+    ("used", "Δ/h", "dark in", "dead", "command"), 58
+)
+_PAGE = 180
+
+
+def columns_for(width: int) -> list[int]:
+    """Which of COLUMNS there is room for."""
+    return [at for at, column in enumerate(COLUMNS) if width >= _ONLY_FROM.get(column.head, 0)]
+
+
+def arrange(rows: Sequence[TopRow], order: SortOrder) -> list[tuple[TopRow, str]]:
+    """The rows in this order, each with what is drawn before its pid."""
+    if order is SortOrder.TREE:
+        return list(zip(rows, draw_stems([(row.pid, row.look.process.ppid) for row in rows]), strict=True))
+    return [(row, "") for row in sorted(rows, key=_ASCENDING[order])]
+
+
+def cells_of(row: TopRow, stem: str) -> list[Text]:
+    """In the order of COLUMNS."""
+    diagnosis = row.diagnosis
+    used = used_part(row.fds, diagnosis.soft) or 0.0
+    forecast = forecast_of(diagnosis)
+    dead = 0 if diagnosis.structure is None else diagnosis.structure.dead_pipes
+    return [
+        Text.assemble((stem, "dim"), str(row.pid)),
+        Text(quantity(row.fds)),
+        Text(quantity(diagnosis.soft)),
+        Text(bar(used, _BAR), style=use_style(used)),
+        Text(_growth(row)),
+        Text(short_when(forecast.eta_s) if forecast else ""),
+        Text(f"{dead:,}" if dead else "", style="red"),
+        Text(marked(diagnosis.verdict), style=STYLES[diagnosis.verdict]),
+        Text(sparkline(row.history, _BAR), style="cyan"),
+        Text("?" if row.rss_bytes is None else format_bytes(row.rss_bytes)),
+        Text(quantity(row.threads)),
+        Text(printable(command_of(row)), style="dim"),
+    ]
+
+
+def _growth(row: TopRow) -> str:
+    trend = row.diagnosis.trend
+    if trend is None or not trend.per_hour:
+        return ""
+    return f"{'+' if trend.per_hour > 0 else ''}{number_words(trend.per_hour)}"
+
+
+def host_line(host: Sequence[Limit]) -> Text:
+    """`files of the machine 1,504 of unlimited · pipes 120 of 1,024 · /dev/shm 1.2 GB of 8 GB`."""
+    names = {"file_max": "open files of the machine", "pipe_user_pages": "pipes seen", "dev_shm_bytes": "/dev/shm"}
+    line = Text()
+    for limit in host:
+        per = _PAGES_PER_PIPE if limit.name == "pipe_user_pages" else 1
+        used, most = (None if value is None else value / per for value in (limit.used, limit.soft))
+        line.append(" · " if line else "")
+        line.append(f"{names[limit.name]} ", "dim")
+        # Kernels write "no limit" as the largest number there is.
+        most = float("inf") if most is not None and most > 1e15 else most
+        line.append(f"{amount(limit, used)} of {amount(limit, most)}", use_style(limit.ratio or 0.0))
+    return line
+
+
+class TopFrame:
+    """A picture that lays itself out for the width it is given."""
+
+    def __init__(self, picture: TopSnapshot, order: SortOrder = SortOrder.TREE) -> None:
+        self._picture = picture
+        self._order = order
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = min(options.max_width, _PAGE)
+        shown = columns_for(width)
+        rows = [cells_of(row, stem) for row, stem in arrange(self._picture.rows, self._order)]
+        yield host_line(self._picture.host)
+        yield ""
+        cells = [[row[at] for at in shown] for row in rows]
+        yield from lay_out([COLUMNS[at] for at in shown], cells, width, gap=2 if width >= WIDE else 1)
+        yield ""
+        yield summary(self._picture.rows)
+
+
+def summary(rows: Sequence[TopRow]) -> Text:
+    """`12 processes, 4,711 descriptors: 11 OK, 1 LEAK`."""
+    many = counted(len(rows), "process").replace("processs", "processes")
+    fds = counted(sum(row.fds or 0 for row in rows), "descriptor")
+    verdicts = [row.diagnosis.verdict for row in rows]
+    line = Text(f"{many}, {fds}")
+    for at, verdict in enumerate(sorted(set(verdicts), key=SEVERITY.__getitem__, reverse=True)):
+        line.append(", " if at else ": ").append(f"{verdicts.count(verdict)} {verdict.value}", STYLES[verdict])
+    return line
+
+
+def picture_as_dict(picture: TopSnapshot) -> dict[str, Any]:
+    """Unlimited and unknown are null."""
+    return {
+        "host": {limit.name: {"used": limit.used, "limit": finite(limit.soft)} for limit in picture.host},
+        "processes": [_row_as_dict(row) for row in picture.rows],
+    }
+
+
+def _row_as_dict(row: TopRow) -> dict[str, Any]:
+    diagnosis = row.diagnosis
+    return {
+        "pid": row.pid,
+        "ppid": row.look.process.ppid,
+        "command": command_of(row),
+        "fds": row.fds,
+        "limit": finite(diagnosis.soft),
+        "kinds": kinds_of(row),
+        "dead_pipes": None if diagnosis.structure is None else diagnosis.structure.dead_pipes,
+        "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
+        "eta_s": eta_of(diagnosis),
+        "rss_bytes": row.rss_bytes,
+        "threads": row.threads,
+        "verdict": diagnosis.verdict.value,
+        "signature": None if (match := blamed(diagnosis)) is None else match.name,
+    }

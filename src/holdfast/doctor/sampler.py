@@ -1,0 +1,211 @@
+"""What was sampled of one process: fine for the last hour, coarser the older it is, never more than a few thousand."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..procfs.processes import Identity, descendants, read_parents, read_stat, read_vitals
+from ..procfs.procfs import REAL, ProcFS, stat_or_none
+from .model import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Samples at least `every_s` apart are kept for `keep_s`."""
+
+    every_s: float
+    keep_s: float
+
+
+_FINE_SAMPLES = 720
+_COARSE = (Tier(60, 2 * 86400), Tier(900, 30 * 86400))
+
+
+def tiers_for(every_s: float) -> tuple[Tier, ...]:
+    """For samples taken every so many seconds, of which the last 720 stay as they are: of 5 s, an hour."""
+    # Half of it: of two samples that come a little early or late, none may replace the other.
+    return Tier(every_s / 2, _FINE_SAMPLES * every_s), *_COARSE
+
+
+class _Ring:
+    """One tier. Of all samples in a stretch of `every_s` the lowest stays: the floor must survive the thinning."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._stretch: float | None = None
+        self.kept: deque[Sample] = deque()
+
+    def add(self, sample: Sample) -> list[Sample]:
+        """Returns what is too old for this tier."""
+        stretch = sample.at_s // self._tier.every_s
+        if self.kept and stretch == self._stretch:
+            if sample.fds <= self.kept[-1].fds:
+                self.kept[-1] = sample
+            return []
+        self._stretch = stretch
+        self.kept.append(sample)
+        old = []
+        while self.kept[0].at_s < sample.at_s - self._tier.keep_s:
+            old.append(self.kept.popleft())
+        return old
+
+
+class Series:
+    """One process's samples. `ended_at_s` is when it was found to be gone."""
+
+    def __init__(self, identity: Identity, every_s: float) -> None:
+        self.identity = identity
+        self.ended_at_s: float | None = None
+        self.latest: Sample | None = None
+        self._rings = [_Ring(tier) for tier in tiers_for(every_s)]
+
+    def add(self, sample: Sample) -> None:
+        """Samples come in the order of time."""
+        self.latest = sample
+        old = [sample]
+        for ring in self._rings:
+            old = [gone for one in old for gone in ring.add(one)]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Oldest first, the latest always among them."""
+        found = [one for ring in reversed(self._rings) for one in ring.kept]
+        if self.latest is not None and found and found[-1] is not self.latest:
+            found.append(self.latest)
+        return found
+
+
+# Cheap samples of process trees, taken again and again.
+
+EVERY_S = 5.0
+ENDED = frozenset("ZX")
+# Reading the parent of every process costs more than the samples.
+_FIND_EVERY_S = 15.0
+_MOST_ENDED = 256
+# Samples at even times would meet jobs of the same rhythm at the same point, which wanders: a slope out of nothing.
+_UNEVEN = 0.25
+
+
+class Watch:
+    """Processes, with their descendants if `tree`, each under its pid and start: a pid given out again is another one.
+
+    A process that ends stays, as ended, with what was seen of it; of these the last 256.
+    """
+
+    def __init__(
+        self,
+        pids: Iterable[int],
+        procfs: ProcFS = REAL,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+        *,
+        tree: bool = True,
+        every_s: float = EVERY_S,
+    ) -> None:
+        if every_s <= 0:
+            raise ValueError(f"expected a time between samples above zero, got {every_s} s")
+        self.roots = tuple(dict.fromkeys(pids))
+        self.series: dict[Identity, Series] = {}
+        self.every_s = every_s
+        self._procfs = procfs
+        self._clock = clock
+        self._wait = wait
+        self._tree = tree
+        self._chance = random.Random()
+        self._found_at_s: float | None = None
+        self._children: Counter[int] = Counter()
+        self._alive: dict[int, Series] = {}
+
+    @property
+    def alive(self) -> Mapping[int, Series]:
+        """By pid, as of the last sample."""
+        return self._alive
+
+    def sample(self) -> None:
+        """One round: new processes are found now and then, all known ones are sampled."""
+        now = self._clock()
+        if self._found_at_s is None or now - self._found_at_s >= _FIND_EVERY_S:
+            self._find()
+            self._found_at_s = now
+        for pid in list(self._alive):
+            self._sample_one(pid)
+
+    def run(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
+        """Samples for that long, at the start and at the end too; `tell` hears after each one how many seconds passed.
+
+        A true answer of `tell` ends the watch. An interrupt keeps what was sampled.
+        """
+        start = self._clock()
+        turn = 0
+        while True:
+            self.sample()
+            passed = self._clock() - start
+            if tell is not None and tell(passed):
+                return
+            if passed >= for_s:
+                return
+            # From the start and not from the last sample, so that slow rounds do not add up; turns missed are left out.
+            turn = max(turn + 1, int(passed / self.every_s))
+            due = turn * self.every_s
+            if due < for_s:
+                due += self._chance.uniform(-_UNEVEN, _UNEVEN) * self.every_s
+            self._wait(max(0.0, min(due, for_s) - passed))
+
+    def _find(self) -> None:
+        parents = read_parents(self._procfs)
+        self._children = Counter(parents.values())
+        wanted = dict.fromkeys(self.roots)
+        if self._tree:
+            for root in self.roots:
+                wanted.update(dict.fromkeys(descendants(parents, root)))
+        for pid in wanted:
+            if pid not in self._alive and not self._is_gone(Identity(pid, None)):
+                self._begin(pid)
+
+    def _begin(self, pid: int) -> Series:
+        seen = read_stat(self._procfs, pid)
+        identity = Identity(pid, None if seen is None else seen.start_ticks)
+        series = self.series.get(identity)
+        if series is None:
+            series = self.series[identity] = Series(identity, self.every_s)
+        series.ended_at_s = None
+        self._alive[pid] = series
+        return series
+
+    def _sample_one(self, pid: int) -> None:
+        series = self._alive[pid]
+        now = self._clock()
+        vitals = read_vitals(self._procfs, pid)
+        # Asked afterwards: the same process before and after was the same in between.
+        if self._is_gone(series.identity):
+            self._end(pid, now)
+            if pid in self.roots and not self._is_gone(Identity(pid, None)):
+                self._begin(pid)
+            return
+        if vitals.fds is not None:
+            series.add(
+                Sample(
+                    at_s=now,
+                    fds=vitals.fds,
+                    rss_bytes=vitals.rss_bytes,
+                    threads=vitals.threads,
+                    children=self._children[pid],
+                )
+            )
+
+    def _is_gone(self, identity: Identity) -> bool:
+        """Another one has its pid, or nobody has waited for it yet: its 0 descriptors are not what it held."""
+        seen = read_stat(self._procfs, identity.pid)
+        if seen is None:
+            return stat_or_none(self._procfs, f"/proc/{identity.pid}") is None
+        return seen.state in ENDED or identity.start_ticks not in (None, seen.start_ticks)
+
+    def _end(self, pid: int, now: float) -> None:
+        self._alive.pop(pid).ended_at_s = now
+        ended = sorted((one.ended_at_s, key) for key, one in self.series.items() if one.ended_at_s is not None)
+        for _, key in ended[:-_MOST_ENDED]:
+            del self.series[key]

@@ -1,0 +1,540 @@
+"""How much of a structure each known cause would explain.
+
+Every function takes a Structure, of what is there or of what grew, and counts what looks like its cause. No two count
+the same descriptor, so that the largest of them is the one to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..procfs.descriptors import Kind
+from .model import FdProfile, Match, Trend
+from .remedies import FIND_LEAK, LOADER, READ_BOUNDED, Remedy
+
+# A loader with more workers than that is rarer than some processes kept beside one wake-up pipe.
+MOST_WORKERS = 32
+# Of Popen with both pipes, or of a Process, as many ends are for writing as for reading; of Popen's output, none.
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """`count` are explained, `dead` of them are of no use to anyone; `what` is the path or address they share."""
+
+    count: int
+    dead: int = 0
+    what: str = ""
+
+
+# ---- pipes -------------------------------------------------------------------------------------------------
+
+
+def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
+    """Of dead loaders: self-pairs, and dead ends each way (self-pairs : HUP : ERR = 1 : W : W for W workers)."""
+    each_way = min(seen.hup, seen.err)
+    loaders = min(seen.self_pairs, each_way)
+    return (loaders, each_way) if each_way <= MOST_WORKERS * loaders else (0, 0)
+
+
+def _other_dead_ends(seen: FdProfile) -> tuple[int, int]:
+    each_way = _loader_pipes(seen)[1]
+    return seen.hup - each_way, seen.err - each_way
+
+
+def dead_loaders(seen: FdProfile) -> Matcher:
+    loaders, each_way = _loader_pipes(seen)
+    count = 2 * loaders + 2 * each_way
+    return Matcher(count, count)
+
+
+def ended_processes(seen: FdProfile) -> Matcher:
+    """Ends for writing among the dead ones: what was opened to talk to a process, not only to hear it."""
+    hup, err = _other_dead_ends(seen)
+    return Matcher(hup + err, hup + err) if err * _FEW > hup else Matcher(0)
+
+
+def unread_output(seen: FdProfile) -> Matcher:
+    hup, err = _other_dead_ends(seen)
+    return Matcher(hup + err, hup + err) if err * _FEW <= hup else Matcher(0)
+
+
+def queues(seen: FdProfile) -> Matcher:
+    count = 2 * (seen.self_pairs - _loader_pipes(seen)[0])
+    return Matcher(count, count)
+
+
+def live_pipes(seen: FdProfile) -> Matcher:
+    return Matcher(seen.live)
+
+
+def unknown_pipes(seen: FdProfile) -> Matcher:
+    return Matcher(seen.unknown)
+
+
+# ---- sockets -----------------------------------------------------------------------------------------------
+
+
+def close_wait(seen: FdProfile) -> Matcher:
+    return Matcher(seen.close_wait, seen.close_wait)
+
+
+def one_peer(seen: FdProfile) -> Matcher:
+    return Matcher(seen.established_to.times, what=seen.established_to.path) if seen.established_to else Matcher(0)
+
+
+def event_loops(seen: FdProfile) -> Matcher:
+    """asyncio's loop is an eventpoll and a pair of Unix sockets; others wake theirs by an eventfd."""
+    loops = seen.kinds.get(Kind.EVENTPOLL, 0)
+    wakers = min(seen.kinds.get(Kind.EVENTFD, 0), loops)
+    return Matcher(loops + _loop_sockets(seen) + wakers)
+
+
+def _loop_sockets(seen: FdProfile) -> int:
+    return min(seen.unix_sockets, 2 * seen.kinds.get(Kind.EVENTPOLL, 0))
+
+
+def unix_sockets(seen: FdProfile) -> Matcher:
+    return Matcher(seen.unix_sockets - _loop_sockets(seen))
+
+
+def other_sockets(seen: FdProfile) -> Matcher:
+    named = seen.close_wait + one_peer(seen).count + seen.unix_sockets
+    return Matcher(max(0, seen.kinds.get(Kind.SOCKET, 0) - named))
+
+
+# ---- files and memory --------------------------------------------------------------------------------------
+
+
+def torch_tensors(seen: FdProfile) -> Matcher:
+    return Matcher(seen.torch_shm)
+
+
+def shared_memory(seen: FdProfile) -> Matcher:
+    return Matcher(max(0, seen.shm - seen.torch_shm))
+
+
+def one_path(seen: FdProfile) -> Matcher:
+    """Twice is no pattern: then each of them is a file among others."""
+    most = seen.most_opened
+    return Matcher(most.times, what=most.path) if most and most.times > 2 else Matcher(0)
+
+
+def files(seen: FdProfile) -> Matcher:
+    named = one_path(seen)
+    taken = 0 if named.what.startswith("/dev/") else named.count
+    return Matcher(max(0, seen.kinds.get(Kind.FILE, 0) - taken))
+
+
+def deleted_files(seen: FdProfile) -> Matcher:
+    return Matcher(seen.deleted)
+
+
+def memfds(seen: FdProfile) -> Matcher:
+    return Matcher(seen.kinds.get(Kind.MEMFD, 0))
+
+
+def gpu_handles(seen: FdProfile) -> Matcher:
+    return Matcher(seen.nvidia)
+
+
+# ---- the rest ----------------------------------------------------------------------------------------------
+
+
+def inotify(seen: FdProfile) -> Matcher:
+    return Matcher(seen.kinds.get(Kind.INOTIFY, 0))
+
+
+def pidfds(seen: FdProfile) -> Matcher:
+    return Matcher(seen.kinds.get(Kind.PIDFD, 0))
+
+
+def zombies(seen: FdProfile) -> Matcher:
+    return Matcher(seen.zombies)
+
+
+def live_children(seen: FdProfile) -> Matcher:
+    return Matcher(max(0, seen.children - seen.zombies))
+
+
+def threads(seen: FdProfile) -> Matcher:
+    return Matcher(seen.threads)
+
+
+# The table of what leaks look like: a row is a cause, how to tell it, and what to do.
+#
+# A new row needs a function above that counts what it explains, and a program under tests/leaky_programs that leaks on
+# purpose, with a clean counterpart that does the same work without the leak.
+
+# Fewer than this many, or less than this part, is nothing to speak of.
+AT_LEAST = 16
+AT_LEAST_PART = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """`ordinary` is how many a healthy process may have: seen once, only what it has beyond that stands out.
+
+    `{what}` in the cause becomes the path or the address that they share. `of` tells what is counted.
+    """
+
+    name: str
+    fits: Callable[[FdProfile], Matcher]
+    cause: str
+    advice: tuple[str, ...]
+    ordinary: int = 0
+    of: str = "descriptors"
+    cure: Remedy | None = None
+
+
+SIGNATURES = (
+    # ---- pipes
+    Signature(
+        name="dead-dataloader-iterators",
+        fits=dead_loaders,
+        cause="finished DataLoader iterators are still referenced: their workers have ended, their pipes stay open",
+        advice=(
+            "drop the iterator after the loop, or keep one loader with persistent_workers=True",
+            "look for what keeps it: a list or attribute, a kept exception (its traceback), a reference cycle",
+        ),
+        cure=LOADER,
+    ),
+    Signature(
+        name="ended-processes",
+        fits=ended_processes,
+        cause="Process or Popen objects of children that have ended are still referenced, with their pipes",
+        advice=(
+            "call Process.join() and then Process.close(), and drop the object",
+            "use `with subprocess.Popen(…)`, or subprocess.run, which close stdin and stdout",
+        ),
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="unread-output",
+        fits=unread_output,
+        cause="the output of commands that have ended was never read to its end and closed",
+        advice=("use `with subprocess.Popen(…)`, Popen.communicate() or subprocess.run(capture_output=True)",),
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="queues-never-closed",
+        fits=queues,
+        cause="pipes that only this process has both ends of: multiprocessing queues or pools made and never closed",
+        advice=(
+            "call Queue.close() and Queue.join_thread() when done with a queue; close both ends of a Pipe",
+            "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
+        ),
+        ordinary=32,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="workers-never-joined",
+        fits=live_pipes,
+        cause="pipes to processes that are still alive: loaders, pools or workers are started and never ended",
+        advice=(
+            "make one loader and keep it (persistent_workers=True), or drop its iterator before the next one starts",
+            "drop exceptions that a loader raised, or set their __traceback__ to None: it holds the iterator",
+            "end workers of your own: Process.join(), `with ProcessPoolExecutor(…)`, Pool.terminate() and Pool.join()",
+        ),
+        ordinary=4 * MOST_WORKERS + 2,
+        cure=LOADER,
+    ),
+    Signature(
+        name="pipes-not-seen-through",
+        fits=unknown_pipes,
+        cause="pipes whose far end could not be looked at: they may be dead or in use",
+        advice=("look again as root or as a parent of the process: then it shows which pipes are dead",),
+        ordinary=4 * MOST_WORKERS + 2,
+    ),
+    # ---- sockets
+    Signature(
+        name="responses-never-closed",
+        fits=close_wait,
+        cause="the other side closed these connections (CLOSE_WAIT) and this process did not",
+        advice=(
+            "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
+            "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
+        ),
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="client-per-call",
+        fits=one_peer,
+        cause="open connections to one address, {what}: a client is made for every call",
+        advice=("make the client once and share it; bound its connection pool",),
+        ordinary=64,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="event-loops-never-closed",
+        fits=event_loops,
+        cause="event loops (an eventpoll and what wakes it) are made and never closed",
+        advice=("use asyncio.run, or asyncio.Runner for many calls; call loop.close() on a loop of your own",),
+        ordinary=48,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="unix-sockets-kept",
+        fits=unix_sockets,
+        cause="Unix sockets stay open: connections to a multiprocessing Manager, a resource sharer or a local service",
+        advice=(
+            "call Manager.shutdown() (or use `with Manager()`), and close connections when done",
+            "keep one connection to a local service instead of one for every call",
+        ),
+        ordinary=64,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="sockets-never-closed",
+        fits=other_sockets,
+        cause="sockets, to many addresses or to none, are opened and never closed",
+        advice=("use `with socket.socket(…)`, close clients after use, and set timeouts on what a server accepts",),
+        ordinary=512,
+        cure=FIND_LEAK,
+    ),
+    # ---- files and memory
+    Signature(
+        name="torch-tensors-kept",
+        fits=torch_tensors,
+        cause="tensors that came from DataLoader workers are kept: each holds a shared file (/dev/shm/torch_…)",
+        advice=(
+            "keep tensor.clone() (of an array, array.copy()) instead of what the loader gave",
+            'or call torch.multiprocessing.set_sharing_strategy("file_system"), and watch /dev/shm',
+        ),
+        ordinary=16,
+        cure=LOADER,
+    ),
+    Signature(
+        name="shared-memory-kept",
+        fits=shared_memory,
+        cause="blocks of shared memory are opened and never closed",
+        advice=("call SharedMemory.close() in every process, and SharedMemory.unlink() once",),
+        ordinary=16,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="one-path-many-times",
+        fits=one_path,
+        cause="{what} is open many times: it is opened again for every item",
+        advice=("open it once in each process and share the handle, or close it after each item (`with open(…)`)",),
+        ordinary=16,
+        cure=READ_BOUNDED,
+    ),
+    Signature(
+        name="files-never-closed",
+        fits=files,
+        cause="files are opened and never closed",
+        advice=(
+            "use `with open(…)`; call Image.load() or close the image; close numpy.load and h5py.File",
+            "bound the number of handles that are kept: functools.lru_cache does not close what it drops",
+        ),
+        ordinary=512,
+        cure=READ_BOUNDED,
+    ),
+    Signature(
+        name="deleted-files-kept",
+        fits=deleted_files,
+        cause="files are open that have been deleted, and their space is not free: rotated logs, temporary files",
+        advice=(
+            "reopen logs when they are rotated (logging.handlers.WatchedFileHandler)",
+            "use `with tempfile.TemporaryFile()`",
+        ),
+        ordinary=16,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="memfds-kept",
+        fits=memfds,
+        cause="memory files (memfd) are made and never closed: shared buffers between processes",
+        advice=("close the buffer in every process that got it, or use a fixed set of buffers again and again",),
+        ordinary=16,
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="gpu-handles-kept",
+        fits=gpu_handles,
+        cause="handles of GPU devices or their buffers (nvidia, dmabuf) are not released",
+        advice=(
+            "drop CUDA tensors that came from another process: each holds an IPC handle; torch.cuda.ipc_collect()",
+            "make one CUDA context in a process, not one for every job",
+        ),
+        ordinary=256,
+    ),
+    # ---- the rest
+    Signature(
+        name="watchers-kept",
+        fits=inotify,
+        cause="a file watcher (inotify) is made for every job and never closed",
+        advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
+        cure=FIND_LEAK,
+    ),
+    Signature(
+        name="pidfds-kept",
+        fits=pidfds,
+        cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
+        advice=("wait for every child (Popen.wait, `await process.wait()`), and call os.close on a pidfd",),
+        ordinary=16,
+        cure=FIND_LEAK,
+    ),
+    # ---- no descriptors, but they run out as well
+    Signature(
+        name="zombies",
+        fits=zombies,
+        cause="children have ended and nobody waited for them",
+        advice=("call Popen.wait() or Process.join() for every child",),
+        of="children",
+    ),
+    Signature(
+        name="children-never-ended",
+        fits=live_children,
+        cause="child processes are started and never ended",
+        advice=("use one pool for all jobs, and end it: `with ProcessPoolExecutor(…)`, Pool.terminate() and join()",),
+        ordinary=64,
+        of="children",
+    ),
+    Signature(
+        name="threads-never-ended",
+        fits=threads,
+        cause="threads are started and never ended",
+        advice=("use one pool for all jobs, and end it: `with ThreadPoolExecutor(…)`; call Thread.join()",),
+        ordinary=512,
+        of="threads",
+    ),
+)
+_NEVER_ORDINARY = tuple(row for row in SIGNATURES if not row.ordinary)
+
+
+def match(structure: FdProfile, grown: FdProfile | None = None) -> Match | None:
+    """The row that explains most of what grew; seen once, most of what is there beyond the ordinary. None if none does.
+
+    A look of half a minute sees a slow leak grow by nothing: what no healthy process has is named even then.
+    """
+    if grown is None:
+        return _best(structure, SIGNATURES, seen_once=True)
+    return _best(grown, SIGNATURES, seen_once=False) or _best(structure, _NEVER_ORDINARY, seen_once=True)
+
+
+def is_certain(found: Match) -> bool:
+    """Whether it is wrong by itself, however many there are and whether or not they grow."""
+    return any(row.name == found.name for row in _NEVER_ORDINARY)
+
+
+def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Match | None:
+    """Descriptors first: threads and children that came with them are their consequence."""
+    for counted, total in _totals(seen).items():
+        found = [(row, row.fits(seen), row.ordinary if seen_once else 0) for row in rows if row.of == counted]
+        found = [one for one in found if one[1].count - one[2] >= max(AT_LEAST, AT_LEAST_PART * total)]
+        if found:
+            row, fit, _ = max(found, key=lambda one: one[1].count - one[2])
+            return _match(row, fit, total)
+    return None
+
+
+def _totals(seen: FdProfile) -> dict[str, int]:
+    """Some of what grew may have taken the place of what went: then the kinds tell of more than the sum does."""
+    fds = max(seen.fds, sum(seen.kinds.values()))
+    return {"descriptors": fds, "children": seen.children, "threads": seen.threads}
+
+
+def _match(row: Signature, fit: Matcher, total: int) -> Match:
+    return Match(
+        name=row.name,
+        cause=row.cause.replace("{what}", fit.what),
+        advice=row.advice,
+        count=fit.count,
+        dead=fit.dead,
+        share=min(1.0, fit.count / total) if total else 0.0,
+        cure=row.cure,
+    )
+
+
+# Descriptors that nobody can use any more: what a leak consists of and a working set does not.
+
+MANY = 64
+_MANY_LOADERS = 8
+_MANY_ENDS = 256
+_MANY_HALF_OPEN = 1024
+_LEAST = 16
+# What makes its queues and pools for longer than that is not starting.
+_START_S = 600.0
+_NONE = FdProfile(fds=0)
+
+
+def count_dead(structure: FdProfile) -> int:
+    """Pipe ends whose far end is closed everywhere, pipes that only this process has, connections left half open."""
+    return _count_pipes(structure) + structure.close_wait
+
+
+def _count_pipes(structure: FdProfile) -> int:
+    return structure.dead_pipes + 2 * structure.self_pairs
+
+
+def are_many(structure: FdProfile) -> bool:
+    """Whether they are worth a sentence: half of all at least."""
+    return count_dead(structure) >= MANY and 2 * count_dead(structure) >= structure.fds
+
+
+def are_mostly_dead_pipes(structure: FdProfile) -> bool:
+    """Whether more than half of all descriptors are pipes that nobody can use: suspicious, and no proof of a leak.
+
+    Fewer than 16 do not count: of a process whose parent has died, stdin, stdout and stderr are dead pipes.
+    """
+    pipes = _dead_pipes_and_pairs(structure)
+    return pipes >= _LEAST and 2 * pipes > structure.fds
+
+
+def _dead_pipes_and_pairs(structure: FdProfile) -> int:
+    """Threads may talk through a pipe that only this process has: it counts only beside dead ones."""
+    pipes = _count_pipes(structure)
+    return pipes if 3 * structure.dead_pipes >= pipes else structure.dead_pipes
+
+
+def are_most_at_once(structure: FdProfile) -> bool:
+    """Whether one look is enough: they are half of all at least, and more than a healthy process ever has."""
+    proof = _proven_pipes(structure) + _proven_connections(structure)
+    return proof > 0 and 2 * proof >= structure.fds
+
+
+def _proven_pipes(structure: FdProfile) -> int:
+    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing.
+
+    Healthy are as well a trainer that keeps its used up iterators, one for each of its few loaders, until the next
+    epoch, and a batch of processes, all but the last of them ended, before it is dropped.
+    """
+    pipes = _count_pipes(structure)
+    loaders = min(structure.self_pairs, structure.hup, structure.err)
+    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or structure.dead_pipes >= _MANY_ENDS)
+    return pipes if enough and 3 * structure.dead_pipes >= pipes else 0
+
+
+def _proven_connections(structure: FdProfile) -> int:
+    """A pool keeps idle connections that the server gave up, and a client may close its side and wait for the answer.
+
+    Neither is a leak, and neither is there a thousand times.
+    """
+    return structure.close_wait if structure.close_wait >= _MANY_HALF_OPEN else 0
+
+
+def are_most_of_growth(trend: Trend, structure: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
+    """Whether they are half or more of what the floor rose by.
+
+    Between two looks a burst may have come or gone: the floor's rise counts where it is the smaller one. Seen once,
+    what was dead before cannot be told from what grew, so there must be many.
+    """
+    if structure is None:
+        return match is not None and match.dead >= max(MANY, trend.rise / 2)
+    if first is None:
+        return _proof_of_growth(structure, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
+    grown = _proof_of_growth(structure, first, trend.span_s)
+    return grown >= max(_LEAST, min(structure.fds - first.fds, trend.rise) / 2)
+
+
+def _proof_of_growth(structure: FdProfile, first: FdProfile, span_s: float) -> int:
+    """How many more are dead; in the time of a start only what was in use and is not any more: queues between threads
+    are made then, and as more clients come, more of them have closed their side and wait for the answer."""
+    if span_s >= _START_S:
+        return count_dead(structure) - count_dead(first)
+    ends = structure.dead_pipes - first.dead_pipes
+    pipes = _count_pipes(structure) - _count_pipes(first)
+    return pipes if 3 * ends >= pipes else ends

@@ -1,0 +1,181 @@
+"""Many processes on one board: counts at every refresh, full looks and verdicts as often as they are cheap."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..procfs.limits import Limit, shared_limits
+from ..procfs.processes import MANY_FDS, Identity, find_busy, roots_of
+from ..procfs.procfs import REAL, ProcFS
+from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
+from .fd_profile import grown, structures_of
+from .model import Diagnosis, FdProfile
+from .sampler import Series, Watch
+from .signatures import match
+from .verdict import judge
+
+_LOOK_EVERY_S = 15.0
+_JUDGE_EVERY_S = 5.0
+# A look or a verdict that took a second is made again after 50 at the earliest.
+_REST = 50
+_MOVED = 32
+_HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopRow:
+    """One process. `history` are its counts, oldest first."""
+
+    look: ProcessSnapshot
+    diagnosis: Diagnosis
+    fds: int | None
+    rss_bytes: int | None
+    threads: int | None
+    history: tuple[int, ...]
+
+    @property
+    def pid(self) -> int:
+        return self.look.process.pid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopSnapshot:
+    """All rows, each after its parent; `host` are the machine's limits that these processes draw on."""
+
+    rows: tuple[TopRow, ...]
+    host: tuple[Limit, ...]
+
+
+class TopModel:
+    """`refresh()` again and again. Without pids: this user's processes with children or with many descriptors."""
+
+    def __init__(
+        self,
+        pids: Sequence[int] | None,
+        procfs: ProcFS = REAL,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = 2.0,
+    ) -> None:
+        self._pids = None if pids is None else tuple(pids)
+        self._procfs = procfs
+        self._clock = clock
+        self._watch = Watch((), procfs, clock, every_s=every_s)
+        self._looks: dict[Identity, tuple[ProcessSnapshot, FdProfile]] = {}
+        self._first: dict[Identity, FdProfile] = {}
+        self._verdicts: dict[Identity, Diagnosis] = {}
+        self._pipe_pages: int | None = None
+        self._look_again_at_s = self._look_soonest_s = self._judge_again_at_s = -math.inf
+
+    @property
+    def chosen(self) -> bool:
+        """Whether pids were given."""
+        return self._pids is not None
+
+    def refresh(self) -> TopSnapshot:
+        now = self._clock()
+        looked = now >= self._look_again_at_s or (now >= self._look_soonest_s and self._has_moved())
+        if looked:
+            self._look()
+        self._watch.sample()
+        if looked or self._clock() >= self._judge_again_at_s:
+            self._judge_all()
+        rows = [row for identity in self._looks if (row := self._row(identity)) is not None]
+        return TopSnapshot(rows=tuple(rows), host=tuple(self._host()))
+
+    def _look(self) -> None:
+        began = self._clock()
+        pids = self._pids
+        roots = roots_of(list(find_busy(self._procfs) if pids is None else pids), self._procfs)
+        self._watch.roots = tuple(roots)
+        self._looks = {}
+        pages = 0
+        for root in roots:
+            try:
+                snapshot = take_snapshot(root, True, self._procfs)
+            except InputError:
+                continue  # it ended since it was found
+            self._keep(snapshot)
+            pages += next((limit.used or 0 for limit in snapshot.shared if limit.name == "pipe_user_pages"), 0)
+        self._pipe_pages = pages
+        now = self._clock()
+        self._look_soonest_s = now + _REST * (now - began)
+        self._look_again_at_s = max(self._look_soonest_s, now + _LOOK_EVERY_S)
+
+    def _has_moved(self) -> bool:
+        """Whether a process has far more or far fewer than when it was looked at: its kinds are stale then."""
+        for identity, (look, _) in self._looks.items():
+            seen = look.fd_count or 0
+            if abs((_latest(self._watch.series.get(identity), seen) or 0) - seen) > max(_MOVED, seen / 4):
+                return True
+        return False
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        structures = structures_of(snapshot)
+        for look in snapshot.processes:
+            structure = structures[look.process.pid]
+            if self._pids is not None or structure.children or (look.fd_count or 0) > MANY_FDS:
+                identity = look.process.identity
+                self._looks[identity] = look, structure
+                if look.descriptors is not None:
+                    self._first.setdefault(identity, structure)
+
+    def _judge_all(self) -> None:
+        began = self._clock()
+        self._verdicts = {identity: self._judge(identity) for identity in self._looks}
+        self._first = {identity: first for identity, first in self._first.items() if identity in self._looks}
+        now = self._clock()
+        self._judge_again_at_s = now + max(_JUDGE_EVERY_S, _REST * (now - began))
+
+    def _judge(self, identity: Identity) -> Diagnosis:
+        look, structure = self._looks[identity]
+        series = self._watch.series.get(identity)
+        nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
+        first = self._first.get(identity)
+        again = first is not None and first is not structure
+        return judge(
+            fds=_latest(series, look.fd_count),
+            soft=nofile.soft,
+            hard=nofile.hard,
+            samples=series.samples if series is not None else (),
+            structure=None if look.descriptors is None else structure,
+            first_structure=first if again else None,
+            match=match(structure, grown(first, structure) if first is not None and again else None),
+            uptime_s=look.process.uptime_s,
+            pid=identity.pid,
+        )
+
+    def _row(self, identity: Identity) -> TopRow | None:
+        """None: it has ended."""
+        look, _ = self._looks[identity]
+        series = self._watch.series.get(identity)
+        if series is not None and series.ended_at_s is not None:
+            return None
+        latest = None if series is None else series.latest
+        return TopRow(
+            look=look,
+            diagnosis=self._verdicts[identity],
+            fds=_latest(series, look.fd_count),
+            rss_bytes=latest.rss_bytes if latest else look.process.rss_bytes,
+            threads=latest.threads if latest else look.process.threads,
+            history=tuple(sample.fds for sample in series.samples) if series is not None else (),
+        )
+
+    def _host(self) -> list[Limit]:
+        found = []
+        for limit in shared_limits(self._procfs, self._procfs.own_pid() or 0):
+            if limit.name == "pipe_user_pages":
+                # The kernel does not hold root to it.
+                soft = limit.soft if os.geteuid() else math.inf
+                found.append(Limit(name=limit.name, used=self._pipe_pages, soft=soft, hard=limit.hard))
+            elif limit.name in _HOST:
+                found.append(limit)
+        return found
+
+
+def _latest(series: Series | None, otherwise: int | None) -> int | None:
+    return otherwise if series is None or series.latest is None else series.latest.fds

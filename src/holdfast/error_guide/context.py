@@ -1,0 +1,278 @@
+"""The files that an error or a text speaks of."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import stat
+from collections.abc import Iterable, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+from ..doctor.fd_profile import structures_of
+from ..doctor.model import Match
+from ..doctor.signatures import match
+from ..errors import InputError
+from ..procfs.descriptors import count
+from ..procfs.limits import process_limits, shared_limits, threads_by_user
+from ..procfs.locks import command_of, locks_of
+from ..procfs.procfs import ProcFS, number_or_none, read_or_none, stat_or_none
+from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
+from .rules import Disk, Fact, NamedFile, Scope, SystemContext
+
+_MOST = 8
+_MOST_CHARS = 1024
+_SURE = 2  # of the patterns: what they find is a name, whatever it looks like
+_NOT_DATA = ("/proc/", "/sys/", "/dev/", "http:/", "https:/")
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    return (
+        re.compile(r"""(?:name|filename|path|file)\s*=\s*['"]([^'"\n]+)['"]"""),  # HDF5: name = '/data/a.h5'
+        re.compile(r"""File\(\s*['"]([^'"\n]+)['"]"""),  # a traceback's line: h5py.File("a.h5", "a")
+        re.compile(r"""['"]([^'"\n]{1,1024})(?=['"])"""),  # an apostrophe is no opening quote: the next may be
+        re.compile(r"""(?:^|[\s=(\[])(/[^\s'"<>:,;)\]]+)"""),
+        re.compile(r"""(?:^|[\s=(\[])([\w.-][\w./-]*\.(?:h5|hdf5|he5|nc|tfrecords?|tfrec|lock)(?:\.gz)?)\b"""),
+    )
+
+
+def paths_in(text: str) -> list[str]:
+    """What looks like the name of a file, the surest first; whether it is one, who can look will see.
+
+    The lines `File "…", line 7` of a traceback are left out: they name programs.
+    """
+    text = "\n".join(line for line in text.splitlines() if not re.match(r'\s*File ".*", line \d+', line))
+    found: dict[str, None] = {}
+    for at, pattern in enumerate(_patterns()):
+        for found_path in pattern.finditer(text):
+            if _may_be_data(found_path[1]) and (at < _SURE or "/" in found_path[1] or "." in found_path[1]):
+                found.setdefault(found_path[1])
+            if len(found) >= _MOST:
+                return list(found)
+    return list(found)
+
+
+def _may_be_data(name: str) -> bool:
+    return len(name) <= _MOST_CHARS and not f"{name}/".startswith(_NOT_DATA) and not name.endswith(".py")
+
+
+def paths_of(error: BaseException) -> list[str]:
+    """The names an OSError carries; and that of h5py's frames, whose errors carry none."""
+    found: dict[str, None] = {}
+    for name in ("filename", "filename2"):
+        _add(found, getattr(error, name, None) if isinstance(error, OSError) else None)
+    _add(found, _name_in_h5py(error.__traceback__))
+    return list(found)
+
+
+def _name_in_h5py(traceback: TracebackType | None) -> object:
+    steps = 0
+    while traceback is not None and steps < 1000:
+        frame = traceback.tb_frame
+        if str(frame.f_globals.get("__name__", "")).startswith("h5py."):
+            name = frame.f_locals.get("name")
+            if isinstance(name, (str, bytes, os.PathLike)):
+                return name
+        traceback, steps = traceback.tb_next, steps + 1
+    return None
+
+
+def _add(found: dict[str, None], name: object) -> None:
+    if isinstance(name, (str, bytes, os.PathLike)):
+        try:
+            found.setdefault(os.fsdecode(name))
+        except (TypeError, ValueError):
+            return
+
+
+# The facts an explanation asks for, and only those. What cannot be read stays unknown.
+
+_FILES = 2
+_HEAD_BYTES = 64
+_ABOUT_FILES = {Fact.LOCKS, Fact.HEAD}
+_ABOUT_DESCRIPTORS = {Fact.DESCRIPTORS, Fact.HIGHEST}
+_BY_TREE = "queues-never-closed"  # cannot be told without knowing what the children have
+
+
+def gather(asks: Iterable[Fact], whose: Scope, pid: int | None, names: Sequence[str], procfs: ProcFS) -> SystemContext:
+    """`names` may be files or not. InputError: `pid` is no process."""
+    wanted = set(asks)
+    target = procfs.own_pid() if pid is None else pid
+    if target is None:  # a /proc of another namespace, or none at all
+        return SystemContext(
+            whose=whose, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names)
+        )
+    owner = stat_or_none(procfs, f"/proc/{target}")
+    if owner is None:
+        if pid is not None:
+            raise InputError(f"there is no process {pid}")
+        return SystemContext(whose=whose, pid=target, files=_files(wanted, names, procfs), disks=_disks(wanted, names))
+    facts: dict[str, Any] = {}
+    if wanted & _ABOUT_DESCRIPTORS and whose is not Scope.SHELL:
+        facts |= _descriptors(target, procfs)
+    users = threads_by_user(procfs) if Fact.TASKS in wanted else {}
+    fds = facts.pop("fds", None)
+    limits = [*process_limits(procfs, target, fds, users.get(owner.st_uid)), *shared_limits(procfs, target)]
+    if Fact.MEMORY in wanted:
+        facts |= _memory(target, procfs)
+    if Fact.MAPS in wanted:
+        facts |= _maps(target, procfs)
+    return SystemContext(
+        whose=whose,
+        pid=target,
+        command=command_of(procfs, target),
+        limits={limit.name: limit for limit in limits},
+        is_root=owner.st_uid == 0,
+        files=_files(wanted, names, procfs),
+        disks=_disks(wanted, names),
+        **facts,
+    )
+
+
+def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    try:
+        seen = take_snapshot(pid, procfs=procfs)
+    except InputError:
+        return {}
+    look = seen.root
+    highest = max((one.fd for one in look.descriptors), default=None) if look.descriptors else None
+    # Links that may not be read are no proof that there are none.
+    fds = look.fd_count or count(procfs, pid)
+    return {"fds": fds, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
+
+
+def _match(seen: Snapshot, look: ProcessSnapshot) -> Match | None:
+    if look.descriptors is None:
+        return None
+    found = match(structures_of(seen)[look.process.pid])
+    return None if found and found.name == _BY_TREE and not seen.whole_tree else found
+
+
+def _memory(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    return {
+        "available_bytes": parse_available(read_or_none(procfs, "/proc/meminfo") or ""),
+        "overcommit": number_or_none(procfs, "/proc/sys/vm/overcommit_memory"),
+        "address_space_bytes": _address_space(pid, procfs),
+        "oom_kills": _oom_kills(pid, procfs),
+    }
+
+
+def parse_available(text: str) -> int | None:
+    """`MemAvailable:   24013072 kB` of `/proc/meminfo` -> bytes."""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("MemAvailable:") and len(words) > 1 and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
+
+
+def _address_space(pid: int, procfs: ProcFS) -> int | None:
+    try:
+        soft = procfs.rlimit(pid, resource.RLIMIT_AS)[0]
+    except (OSError, ValueError):
+        return None
+    return soft if soft >= 0 else None
+
+
+def _oom_kills(pid: int, procfs: ProcFS) -> int | None:
+    """`oom_kill 3` of the group's memory.events (version 2); in a container its own group is the mount's top."""
+    lines = (read_or_none(procfs, f"/proc/{pid}/cgroup") or "").splitlines()
+    path = next((line[3:].rstrip("/") for line in lines if line.startswith("0::")), "")
+    for folder in (f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"):
+        for line in (read_or_none(procfs, f"{folder}/memory.events") or "").splitlines():
+            name, _, times = line.partition(" ")
+            if name == "oom_kill" and times.isdigit():
+                return int(times)
+    return None
+
+
+def _maps(pid: int, procfs: ProcFS) -> dict[str, Any]:
+    text = read_or_none(procfs, f"/proc/{pid}/maps")
+    return {
+        "maps": text.count("\n") if text else None,
+        "most_maps": number_or_none(procfs, "/proc/sys/vm/max_map_count"),
+    }
+
+
+def _files(wanted: set[Fact], names: Sequence[str], procfs: ProcFS) -> tuple[NamedFile, ...]:
+    """Those of the names that are regular files: opening another kind could block, or do something."""
+    if not wanted & _ABOUT_FILES:
+        return ()
+    found: dict[tuple[int, int], NamedFile] = {}
+    for name in names:
+        try:
+            known = os.stat(name)
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(known.st_mode) and (known.st_dev, known.st_ino) not in found and len(found) < _FILES:
+            found[known.st_dev, known.st_ino] = _file(wanted, name, known.st_size, procfs)
+    return tuple(found.values())
+
+
+def _file(wanted: set[Fact], name: str, size_bytes: int, procfs: ProcFS) -> NamedFile:
+    locks = None
+    if Fact.LOCKS in wanted:
+        try:
+            locks = locks_of(name, procfs)
+        except OSError:  # gone since
+            locks = None
+    head = _head(name) if Fact.HEAD in wanted else None
+    return NamedFile(path=name, size_bytes=size_bytes, head=head, locks=None if locks is None else tuple(locks))
+
+
+def _head(name: str) -> bytes | None:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.pread(fd, _HEAD_BYTES, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _disks(wanted: set[Fact], names: Sequence[str]) -> tuple[Disk, ...]:
+    """Where the named files are or would be; without a name, the current folder and the one for temporary files."""
+    if Fact.DISK not in wanted:
+        return ()
+    found: dict[int, Disk] = {}
+    for name in names or (".", os.environ.get("TMPDIR") or "/tmp"):
+        place = _nearest(name) if os.sep in name or not names else None
+        if place is None or len(found) >= _FILES:
+            continue
+        try:
+            device = os.stat(place).st_dev
+            disk = os.statvfs(place)
+        except (OSError, ValueError):
+            continue
+        found.setdefault(
+            device,
+            Disk(
+                path=_absolute(place),
+                size_bytes=disk.f_blocks * disk.f_frsize,
+                free_bytes=disk.f_bavail * disk.f_frsize,
+                inodes=disk.f_files,
+                free_inodes=disk.f_favail,
+            ),
+        )
+    return tuple(found.values())
+
+
+def _nearest(name: str) -> str | None:
+    """The path, or the folder it would be in. None: not even that is there."""
+    for place in (name, os.path.dirname(_absolute(name))):
+        if os.path.exists(place):
+            return place
+    return None
+
+
+def _absolute(name: str) -> str:
+    try:
+        return os.path.abspath(name)
+    except OSError:  # the current folder was removed
+        return name

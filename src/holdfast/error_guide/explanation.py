@@ -1,0 +1,249 @@
+"""The answer, and how it reads."""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..doctor.model import Match
+from ..doctor.remedies import Remedy
+from .cause_chain import CauseLink, FoundCause, message_of
+from .log_scanner import LogPosition, Sighting
+from .rules import Fact, Rank, Rule, Scope, SystemContext
+from .sentences import sentences
+
+UNKNOWN = "unknown"
+_LABEL = 15
+_INDENT = "  "
+_TEXT = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What an error means. `str()` of it is for people.
+
+    name           which kind it is, a word that stays the same; "unknown" if it is none that is known
+    title          the same for people
+    errno          the number behind it, also where the error hid it
+    says           what it means
+    here           what was found on this machine, now
+    mistaken_for   what it is often taken for
+    advice         what to do, in this order
+    cure           what to write with holdfast: two lines of `code`, and the `page` on it; None where there is nothing
+    chain          how it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`
+    text           the line that was recognised, shortened
+    count          on how many lines of a text it stands; 1 for an exception
+    first, last    where in the text
+    """
+
+    name: str
+    title: str
+    errno: int | None
+    says: str
+    here: tuple[str, ...]
+    mistaken_for: str
+    advice: tuple[str, ...]
+    chain: str
+    text: str = ""
+    count: int = 1
+    first: LogPosition | None = None
+    last: LogPosition | None = None
+    cure: Remedy | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.name != UNKNOWN
+
+    @property
+    def headline(self) -> str:
+        """`Too many open files (EMFILE, errno 24)`."""
+        if self.errno is None:
+            return self.title
+        return f"{self.title} ({errnos.errorcode.get(self.errno, 'errno')}, errno {self.errno})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, "", *(f"{label}{text}" for label, text in body(self))])
+
+
+def body(what: Explanation, width: int = 80) -> list[tuple[str, str]]:
+    """Everything but the headline, folded: lines, each with its label or the blanks under one."""
+    lines = [*_part("", what.says, width, hang=0), ("", "")]
+    lines += _labelled("here", what.here, width)
+    lines += _labelled("mistaken for", [what.mistaken_for] if what.mistaken_for else [], width)
+    lines += _labelled("do", [f"{at}. {one}" for at, one in enumerate(what.advice, 1)], width, hang=3)
+    if what.cure is not None:
+        code = (*what.cure.code, f"({what.cure.page})")  # as it is: it is there to be copied
+        lines += [(f"{_INDENT}{'' if at else 'write':<{_LABEL}}", line) for at, line in enumerate(code)]
+    lines += _labelled("found", _found(what), width)
+    return lines
+
+
+def _labelled(label: str, parts: Sequence[str], width: int, hang: int = 2) -> Iterator[tuple[str, str]]:
+    """The label stands before the first line, the rest is under the text."""
+    for at, part in enumerate(parts):
+        yield from _part(f"{label if at == 0 else '':<{_LABEL}}", part, width, hang)
+
+
+def _part(label: str, text: str, width: int, hang: int) -> Iterator[tuple[str, str]]:
+    label = _INDENT + label
+    plain = "".join(c if c.isprintable() else " " for c in text)  # names of files and processes are anybody's
+    folded = textwrap.wrap(
+        " ".join(plain.split()),
+        max(width - len(label), 24),
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for at, line in enumerate(folded):
+        yield (label if at == 0 else " " * len(label)), line
+
+
+def _found(what: Explanation) -> list[str]:
+    parts = [what.chain] if what.first is None and what.chain else []
+    if what.first is not None and what.last is not None and (what.count > 1 or what.first.line > 1):
+        parts.append(_places(what.count, what.first, what.last))
+    if what.text and what.text != what.title:
+        parts.append(what.text if len(what.text) <= _TEXT else what.text[: _TEXT - 1] + "…")
+    return parts
+
+
+def _places(count: int, first: LogPosition, last: LogPosition) -> str:
+    if count == 1:
+        return f"once, in {_place(first, first.source)}"
+    between = "" if first.source == last.source else first.source
+    return f"on {count:,} lines: the first is {_place(first, between)}, the last {_place(last, last.source)}"
+
+
+def _place(place: LogPosition, source: str) -> str:
+    of = f" of {source}" if source else ""
+    time = f" ({place.time})" if place.time else ""
+    return f"line {place.line:,}{of}{time}"
+
+
+# A row of the table and the facts of this machine -> an explanation.
+
+
+def of_exception(found: FoundCause, here: SystemContext) -> Explanation:
+    row, link = found.row, found.link
+    return Explanation(
+        name=row.name,
+        title=row.title,
+        errno=row.errno if link.errno is None else link.errno,
+        says=row.says,
+        here=sentences(row.asks, here),
+        mistaken_for=row.mistaken_for,
+        advice=_advice(row, here),
+        cure=_cure(row, here),
+        chain=link.chain,
+        text=" ".join(found.line.split())[:400],
+    )
+
+
+def of_sighting(seen: Sighting, here: SystemContext) -> Explanation:
+    row = seen.row
+    place = f"{seen.first.source} " if seen.first.source else ""
+    return Explanation(
+        name=row.name,
+        title=row.title,
+        errno=row.errno,
+        says=row.says,
+        here=sentences(row.asks, here),
+        mistaken_for=row.mistaken_for,
+        advice=_advice(row, here),
+        cure=_cure(row, here),
+        chain=f"{place}line {seen.first.line:,}",
+        text=seen.text,
+        count=seen.count,
+        first=seen.first,
+        last=seen.last,
+    )
+
+
+def _advice(row: Rule, here: SystemContext) -> tuple[str, ...]:
+    """What leaks here comes before what leaks elsewhere."""
+    leak = _leak(row, here)
+    advice: tuple[str, ...] = row.advice
+    if leak is not None:
+        advice = (*(_sentence(one) for one in leak.advice[:1]), *row.advice)
+    if here.whose is Scope.SHELL:
+        return advice
+    return tuple(one.replace("PID", str(here.pid)) for one in advice)
+
+
+def _cure(row: Rule, here: SystemContext) -> Remedy | None:
+    leak = _leak(row, here)
+    return leak.cure if leak is not None and leak.cure is not None else row.cure
+
+
+def _leak(row: Rule, here: SystemContext) -> Match | None:
+    """What leaks here, for an error that a leak explains."""
+    return here.match if row.rank is Rank.CAUSE and row.asks[:1] == (Fact.DESCRIPTORS,) else None
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def of_unknown_exception(links: Sequence[CauseLink]) -> Explanation:
+    """None of the rows: at least the system's own words on the errno inside."""
+    inner = next((link for link in reversed(links) if link.errno is not None), links[0])
+    own_words = f"The system's word for it is: {os.strerror(inner.errno)}." if inner.errno is not None else ""
+    return Explanation(
+        name=UNKNOWN,
+        title=type(links[0].error).__name__,
+        errno=inner.errno,
+        says=" ".join(["This is none of the errors that are known here.", own_words]).strip(),
+        here=(),
+        mistaken_for="",
+        advice=(),
+        chain=inner.chain,
+        text=" ".join(message_of(inner.error).split())[:400],
+    )
+
+
+def of_unknown_text() -> Explanation:
+    return Explanation(
+        name=UNKNOWN,
+        title="Nothing that is known",
+        errno=None,
+        says="No line of this text is one of the errors that are known here.",
+        here=(),
+        mistaken_for="",
+        advice=(),
+        chain="",
+    )
+
+
+# Explanations for machines.
+
+
+def explanations_as_dict(causes: Sequence[Explanation], lines: int) -> dict[str, Any]:
+    """The document of `holdfast explain --json`."""
+    return {"known": bool(causes), "lines": lines, "causes": [explanation_as_dict(one) for one in causes]}
+
+
+def explanation_as_dict(one: Explanation) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "title": one.title,
+        "errno": one.errno,
+        "says": one.says,
+        "here": list(one.here),
+        "mistaken_for": one.mistaken_for,
+        "advice": [*one.advice, *([] if one.cure is None else [str(one.cure)])],
+        "chain": one.chain,
+        "text": one.text,
+        "count": one.count,
+        "first": _place_as_dict(one.first),
+        "last": _place_as_dict(one.last),
+    }
+
+
+def _place_as_dict(place: LogPosition | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {"source": place.source or None, "line": place.line, "time": place.time}

@@ -1,0 +1,460 @@
+"""One JSON document in a line, within a number of bytes and a moment."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import re
+import select
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .._util.fds import Reserve
+from .._util.process import call_after_fork
+from ..errors import InputError
+from ..procfs.processes import read_stat
+from ..procfs.procfs import REAL, ProcFS
+from ..procfs.snapshot import take_snapshot
+from .owners import open_fds, owners_summary, spread
+from .paths import HeldBy, OwnerGroup, OwnerPath
+
+MOST_REQUEST_BYTES = 64 << 10
+MOST_ANSWER_BYTES = 4 << 20
+
+
+class WireError(Exception):
+    """What came is not what was agreed on."""
+
+
+def receive(connection: socket.socket, most_bytes: int, within_s: float) -> Any:
+    """All in all within the time, however slowly the bytes drip."""
+    deadline = time.monotonic() + within_s
+    parts: list[bytes] = []
+    size = 0
+    while not parts or b"\n" not in parts[-1]:
+        connection.settimeout(_left(deadline))
+        part = connection.recv(min(1 << 16, most_bytes + 1 - size))
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+        if size > most_bytes:
+            raise WireError(f"expected at most {most_bytes:,} bytes, got more")
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError):
+        raise WireError("expected one line of JSON") from None
+
+
+def send(connection: socket.socket, document: Any, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    view = memoryview(json.dumps(document).encode() + b"\n")
+    while view:
+        connection.settimeout(_left(deadline))
+        view = view[connection.send(view) :]
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the other end was too slow")
+    return left
+
+
+# Where a process that answers and the one that asks meet: a Unix socket in a folder of the user's own.
+
+# A socket's path has room for 107 bytes.
+_LONGEST = 107
+_NAME = re.compile(r"(\d+)-(\d+)\.sock")
+
+
+def folders() -> list[Path]:
+    """In order of preference. Who asks may have another environment than who answers, so that all are tried."""
+    uid = os.getuid()
+    runtime = [Path(place) for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}") if place]
+    return list(dict.fromkeys([*(place / "holdfast" for place in runtime), Path(f"/tmp/holdfast-{uid}")]))
+
+
+def socket_name(pid: int, procfs: ProcFS = REAL) -> str | None:
+    """`PID-STARTTIME.sock`; None if there is no such process."""
+    seen = read_stat(procfs, pid)
+    return None if seen is None else f"{pid}-{seen.start_ticks}.sock"
+
+
+def own_place() -> Path:
+    """The path to listen at, in a folder that was made or found to be safe."""
+    pid = REAL.own_pid()
+    name = None if pid is None else socket_name(pid)
+    if name is None:
+        raise InputError("this process is not to be seen in /proc: nobody could find it to ask")
+    whys = []
+    for folder in folders():
+        if len(os.fsencode(folder / name)) > _LONGEST:
+            whys.append(f"{folder} is too long a path for a socket")
+            continue
+        try:
+            make_private(folder)
+        except OSError as error:
+            whys.append(str(error))
+        else:
+            return folder / name
+    raise InputError(f"no folder to listen in: {'; '.join(whys)}")
+
+
+def make_private(folder: Path) -> None:
+    """Makes it, or makes sure that it is a folder of this user's that nobody else may enter."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"expected {folder} to be a folder of user {os.getuid()}, got one of {found.st_uid}")
+    if found.st_mode & 0o077:
+        os.chmod(folder, 0o700)
+
+
+def places_of(pid: int) -> list[Path]:
+    """Where a process may be listening: only folders that are this user's own are believed."""
+    name = socket_name(pid)
+    found = []
+    for folder in folders() if name else ():
+        with contextlib.suppress(OSError):
+            seen = os.lstat(folder)
+            if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and (folder / str(name)).is_socket():
+                found.append(folder / str(name))
+    return found
+
+
+def clean_up(folder: Path) -> None:
+    """Takes away the sockets of processes that have ended without doing so."""
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if match and socket_name(int(match[1])) != name and is_dead(folder / name):
+            with contextlib.suppress(OSError):
+                os.unlink(folder / name)
+
+
+def is_dead(place: Path) -> bool:
+    """Nobody listens there. A process of another pid namespace looks ended from here, and is not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(place))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end, as the kernel knows it."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+# What a process that listens answers.
+
+MOST_GROUPS = 200
+MOST_WITHIN_S = 10.0
+WITHIN_S = 3.0
+
+
+def answer(request: Any, name: str, own: Collection[int]) -> dict[str, Any]:
+    """`own` are the descriptors that answering takes: nobody asks about them. WireError: it cannot be answered."""
+    asked = request.get("ask") if isinstance(request, dict) else None
+    if not isinstance(asked, str) or asked not in _ANSWERS:
+        raise WireError(f"expected an object with 'ask' of {', '.join(_ANSWERS)}")
+    return {"pid": os.getpid(), "name": name, **_ANSWERS[asked](request, own)}
+
+
+def _hello(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
+    return {"asks": list(_ANSWERS)}
+
+
+def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
+    fds, most = request.get("fds"), request.get("most", MOST_GROUPS)
+    if fds is not None and not (isinstance(fds, list) and all(type(fd) is int for fd in fds)):
+        raise WireError("expected 'fds' to be a list of numbers")
+    if type(most) is not int or most < 1:
+        raise WireError("expected 'most' to be a number of at least 1")
+    within_s = request.get("within_s", WITHIN_S)
+    if type(within_s) not in (int, float) or not 0 < within_s <= MOST_WITHIN_S:
+        raise WireError(f"expected 'within_s' between 0 and {MOST_WITHIN_S:g}")
+    asked = [fd for fd in (open_fds() if fds is None else fds) if fd not in own and (fds is not None or fd > 2)]
+    groups = owners_summary(asked, within_s=within_s)
+    return {"groups": [asdict(group) for group in groups[: min(most, MOST_GROUPS)]]}
+
+
+def _snapshot(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
+    look = take_snapshot(tree=False).root
+    return {
+        "fds": look.fd_count,
+        "kinds": look.kinds,
+        "limits": {
+            limit.name: {"used": limit.used, "soft": _finite(limit.soft), "hard": _finite(limit.hard)}
+            for limit in look.limits
+        },
+        "threads": look.process.threads,
+        "rss_bytes": look.process.rss_bytes,
+        "uptime_s": look.process.uptime_s,
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return None if number is None or math.isinf(number) else number
+
+
+_ANSWERS: dict[str, Callable[[dict[str, Any], Collection[int]], dict[str, Any]]] = {
+    "hello": _hello,
+    "owners": _owners,
+    "snapshot": _snapshot,
+}
+
+
+# A process that answers who asks what holds its descriptors, also when it has none left.
+#
+# hold.listen()                 # once, when a worker starts; until it ends
+# with hold.listen("worker"):   # or for the time of a block
+#
+# The answering thread sleeps until somebody asks. An answer takes up to some seconds, during which the process goes on
+# at about half its speed in Python code.
+
+_REQUEST_S = 2.0
+_ANSWER_S = 5.0
+# Accepting takes one, and answering opens one thing at a time. The third is for a thread that snatches one.
+_KEPT = 3
+_PAUSE_S = 0.2
+_EXIT_S = 1.0
+
+
+class Responder:
+    """The socket, the thread and the reserve; one in a process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = own_place()
+        self._uses = 0
+        with contextlib.ExitStack() as undo:
+            self._reserve = undo.enter_context(Reserve(_KEPT))
+            self._socket = undo.enter_context(_bind(self.path))
+            undo.callback(_unlink, self.path)
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._wake)
+            self._thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
+            self._thread.start()
+            self._undo = undo.pop_all()
+        call_after_fork(self)
+        with contextlib.suppress(OSError):
+            clean_up(self.path.parent)
+
+    def close(self, within_s: float | None = None) -> None:
+        """Waits for an answer under way, which takes some seconds at most; if that is too long, only hides."""
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            _unlink(self.path)
+        else:
+            self._undo.close()
+
+    def after_fork_in_child(self) -> None:
+        """The thread is not here, and the socket is the parent's: its file stays."""
+        global _responder, _lock
+        _responder = None
+        _lock = threading.Lock()  # another thread of the parent may have held it
+        self._undo.pop_all()
+        self._reserve.close()
+        self._socket.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poller.poll(None if len(self._reserve) == _KEPT else int(_PAUSE_S * 1000))]
+            if self._wake in ready:
+                return
+            if ready and not self._serve():
+                # None is free for it, and the one set free was snatched: the caller waits at the door.
+                select.poll().poll(int(_PAUSE_S * 1000))
+            self._reserve.refill()
+
+    def _serve(self) -> bool:
+        with self._reserve.spend(), self._reserve.spend():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return False
+            with connection:
+                # Nothing that is asked, and nobody who asks, may end the thread or disturb the process.
+                with contextlib.suppress(Exception):
+                    self._answer(connection)
+        return True
+
+    def _answer(self, connection: socket.socket) -> None:
+        if peer_uid(connection) != os.getuid():
+            return
+        try:
+            request = receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
+            said = answer(request, self.name, self._own(connection))
+        except WireError as error:
+            said = {"error": str(error)}
+        send(connection, said, _ANSWER_S)
+
+    def _own(self, connection: socket.socket) -> set[int]:
+        return {*self._reserve.fds, self._socket.fileno(), self._wake, connection.fileno()}
+
+
+class AgentListener:
+    """`close()` ends it, when nobody else in this process wants it any more. Dropping it does not end it."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder: Responder | None = responder
+        self.path = responder.path
+
+    def close(self) -> None:
+        """Safe to call twice, and in a forked child, where nothing is left to be closed."""
+        responder, self._responder = self._responder, None
+        if responder is not None:
+            _let_go(responder)
+
+    def __enter__(self) -> AgentListener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_lock = threading.Lock()
+_responder: Responder | None = None
+_at_exit = False
+
+
+def listen(name: str | None = None) -> AgentListener:
+    """Lets other processes of this user ask this one; until closed, or until it ends.
+
+    Takes five descriptors and a thread. Called again, it shares the one that is there. A forked child does not listen:
+    it may call this itself. InputError: there is no folder for the socket.
+    """
+    global _responder, _at_exit
+    with _lock:
+        if _responder is None:
+            _responder = Responder(name or "")
+        elif name:
+            _responder.name = name
+        _responder._uses += 1
+        if not _at_exit:
+            _at_exit = True
+            atexit.register(_close_at_exit)
+        return AgentListener(_responder)
+
+
+def _let_go(responder: Responder) -> None:
+    global _responder
+    with _lock:
+        if responder is not _responder:  # a forked child's, or closed at exit
+            return
+        responder._uses -= 1
+        if responder._uses == 0:
+            _responder = None
+            responder.close()
+
+
+def _close_at_exit() -> None:
+    global _responder
+    responder, _responder = _responder, None
+    if responder is not None:
+        responder.close(_EXIT_S)
+
+
+def _bind(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        try:
+            made.bind(str(path))
+        except OSError:
+            if not is_dead(path):
+                raise
+            os.unlink(path)
+            made.bind(str(path))
+        os.chmod(path, 0o600)
+        made.setblocking(False)
+        made.listen(8)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+# Asking a process that listens.
+
+ANSWER_WITHIN_S = 8.0
+_MOST_FDS = 5_000  # as many as fit into a request
+
+
+def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any] | None:
+    """Its answer; None if it does not listen to this user, is too slow, or says what was not agreed on."""
+    deadline = time.monotonic() + within_s
+    for place in places_of(pid):
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(within_s)
+                connection.connect(str(place))
+                _must_be_own(connection)
+                send(connection, request, deadline - time.monotonic())
+                said = receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
+        except (OSError, WireError):
+            continue
+        if isinstance(said, dict) and "error" not in said:
+            return said
+    return None
+
+
+def _must_be_own(connection: socket.socket) -> None:
+    if peer_uid(connection) != os.getuid():
+        raise WireError("expected a process of this user")
+
+
+def ask_owners(
+    pid: int, fds: Iterable[int] | None = None, *, within_s: float = ANSWER_WITHIN_S
+) -> list[OwnerGroup] | None:
+    """How a process holds these of its descriptors (by default all), the commonest way first; None: no answer.
+
+    Of very many some are asked about, evenly spread, and the counts are estimates.
+    """
+    numbers = None if fds is None else sorted(set(fds))
+    request: dict[str, Any] = {"ask": "owners", "within_s": max(0.1, min(within_s / 2, 5.0))}
+    if numbers is not None:
+        request["fds"] = spread(numbers, _MOST_FDS)
+    said = ask(pid, request, within_s=within_s)
+    if said is None:
+        return None
+    scale = len(numbers) / len(request["fds"]) if numbers else 1.0
+    try:
+        return [_group(row, scale) for row in said["groups"]]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _group(row: dict[str, Any], scale: float) -> OwnerGroup:
+    path = row["example"]
+    example = OwnerPath(int(path["fd"]), HeldBy(path["held"]), path["root"], tuple(path["steps"]), path["owner"])
+    count = round(int(row["count"]) * scale)
+    return OwnerGroup(str(row["shape"]), HeldBy(row["held"]), count, example, bool(row["exact"]) and scale == 1.0)

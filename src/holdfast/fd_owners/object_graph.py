@@ -1,0 +1,221 @@
+"""A walk over everything Python holds, from roots to the objects that own some descriptors.
+
+Forwards and not back from the owner: one walk serves any number of descriptors, meets the objects that the garbage
+collector does not know, and what it cannot reach is proven to hang on nothing a person could name. Breadth first, so
+that paths are short. A person's own modules are walked to their end before his running functions are begun, and these
+before libraries.
+
+The walk is bounded: `MOST_OBJECTS` visited, `MOST_STEPS` from a root, and the time it was given.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+from types import (
+    CodeType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, cast
+
+from .fd_readers import Reader, Readers, read_map
+from .paths import OUTSIDE, Root, Start, frame_starts, module_starts
+
+MOST_OBJECTS = 3_000_000
+MOST_STEPS = 200
+MOST_ELEMENTS = 500_000  # of one list, tuple, set or dict
+
+_LEAVES = frozenset(
+    {int, float, complex, bool, str, bytes, bytearray, range, slice, type(None), type(...), type(NotImplemented)}
+    | {CodeType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType}
+)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_CHECK_EVERY = 4096
+
+
+class ObjectWalk:
+    """`owners` are the objects that own one of the expected descriptors; `path_to` tells how one of them is held."""
+
+    def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
+        self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id
+        self.maps: dict[int, mmap.mmap] = {}
+        self.whole = False  # everything was seen
+        self._wanted = frozenset(wanted)
+        self._look_for: frozenset[int] = frozenset()
+        self._readers = readers
+        self._deadline = time.monotonic() + within_s
+        # The things on the way are kept alive while the walk lasts: an id of a dead one would be given out again.
+        self._from: dict[int, object] = {}
+        self._types: list[tuple[object, object]] = []
+        self._cut = False
+        self._note_all(readers.sure)
+        # Who only has the number of what another one owns is not asked for.
+        self._wanted -= self.owned()
+        if self._wanted:
+            self._note_all(readers.likely)
+
+    def _note_all(self, reader_of: Callable[[type], Reader | None]) -> None:
+        for thing in gc.get_objects():
+            if reader := reader_of(type(thing)):
+                self._note(thing, reader)
+
+    def _note(self, thing: object, reader: Reader) -> None:
+        if reader is read_map:
+            self.maps[id(thing)] = cast("mmap.mmap", thing)
+            return
+        fds = reader(thing)
+        if fds and not self._wanted.isdisjoint(fds) and id(thing) not in self.owners:
+            self.owners[id(thing)] = thing, tuple(fd for fd in fds if fd in self._wanted)
+
+    def owned(self) -> set[int]:
+        return {fd for _, fds in self.owners.values() for fd in fds}
+
+    def add_owner(self, thing: object, fd: int) -> None:
+        _, fds = self.owners.get(id(thing), (thing, ()))
+        self.owners[id(thing)] = thing, (*fds, fd)
+
+    def run(self, look_for: Collection[int] = ()) -> None:
+        """Goes on until every owner is reached and `look_for` have owners too, or all was seen."""
+        self._look_for = frozenset(look_for)
+        for own in self._own():  # no path goes through the walk itself
+            self._from[id(own)] = OUTSIDE
+        modules, frames = module_starts(), frame_starts()
+        for start in modules:  # marked at once: no path goes through another module's namespace
+            self._from[id(start.thing)] = start.root
+        theirs = [start for start in (*modules, *frames) if not start.mine]
+        # A module's variable before a local one: it lasts.
+        for starts in ([one for one in modules if one.mine], [one for one in frames if one.mine], theirs):
+            if self._done():
+                return
+            self._walk(self._begin(starts))
+        if not self._done():
+            self._walk(self._begin_types())
+        if not self._done() and not self._cut:
+            self._walk(self._begin_outside())
+            self.whole = not self._cut
+
+    def _done(self) -> bool:
+        return all(one in self._from for one in self.owners) and self.owned().issuperset(self._look_for)
+
+    def _own(self) -> list[object]:
+        return [self, vars(self), self.owners, self.maps, self._from, self._types]
+
+    def _begin(self, starts: Iterable[Start]) -> list[object]:
+        level = []
+        for start in starts:
+            is_space = start.root.module is not None
+            if is_space or (type(start.thing) not in _LEAVES and id(start.thing) not in self._from):
+                self._reach(start.thing, start.root)
+                level.append(start.thing)
+        return level
+
+    def _begin_types(self) -> list[object]:
+        """Classes that no module has: on from an instance to what its class holds, which is rarely the reason."""
+        level = []
+        for kind, instance in self._types:
+            if id(kind) not in self._from:
+                self._reach(kind, instance)
+                level.append(kind)
+        self._types.clear()
+        return level
+
+    def _begin_outside(self) -> list[object]:
+        """What was not reached and has more references than the rest of what was not reached accounts for."""
+        rest = self.unreached()
+        inner: dict[int, int] = {}
+        for thing in rest:
+            for child in _referents(thing):
+                inner[id(child)] = inner.get(id(child), 0) + 1
+        ours = _count_references([object()])[0]
+        level: list[object] = []
+        for thing, count in zip(rest, _count_references(rest), strict=True):
+            noted = (id(thing) in self.owners) + (id(thing) in self.maps)
+            if count > ours + noted + inner.get(id(thing), 0):
+                level.append(thing)
+        for thing in level:
+            self._reach(thing, OUTSIDE)
+        return level
+
+    def unreached(self) -> list[object]:
+        own = {id(one) for one in (*self._own(), *self.owners.values())}
+        return [thing for thing in gc.get_objects() if id(thing) not in self._from and id(thing) not in own]
+
+    def _reach(self, thing: object, by: object) -> None:
+        self._from[id(thing)] = by
+        if reader := self._readers.sure(type(thing)):
+            self._note(thing, reader)
+
+    def _walk(self, level: list[object]) -> None:
+        for _ in range(MOST_STEPS):
+            level = list(self._spread(level))
+            if not level or self._cut or self._done():
+                return
+        self._cut = True
+
+    def _spread(self, level: list[object]) -> Iterator[object]:
+        """The things that these hold and that were not reached before."""
+        reached, reader_of = self._from, self._readers.sure
+        for at, thing in enumerate(level):
+            if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or time.monotonic() > self._deadline):
+                self._cut = True
+                return
+            own_type = type(thing)
+            for child in _referents(thing):
+                if type(child) in _LEAVES or id(child) in reached:
+                    continue
+                if child is own_type:
+                    self._types.append((child, thing))
+                    continue
+                reached[id(child)] = thing
+                if not gc.is_tracked(child) and (reader := reader_of(type(child))):  # all others were looked at
+                    self._note(child, reader)
+                yield child
+
+    def path_to(self, thing: object) -> tuple[Root, list[object]] | None:
+        """The root, and the things from it to this one; None: it was not reached."""
+        path: list[object] = []
+        while type(thing) is not Root:
+            path.append(thing)
+            if id(thing) not in self._from or len(path) > 2 * MOST_STEPS:
+                return None
+            thing = self._from[id(thing)]
+        return thing, path[::-1]
+
+
+def _referents(thing: Any) -> Iterable[object]:
+    if type(thing) in _CONTAINERS and len(thing) > MOST_ELEMENTS:
+        return list(islice(thing.values() if type(thing) is dict else thing, MOST_ELEMENTS))
+    return gc.get_referents(thing)
+
+
+def _count_references(things: list[object]) -> list[int]:
+    return [sys.getrefcount(thing) for thing in things]
+
+
+class Cycles:
+    """What hangs on nothing but itself: who of these holds whom."""
+
+    def __init__(self, things: Iterable[object]) -> None:
+        members = {id(one): one for one in things}
+        self._holders: dict[int, object] = {}
+        for one in members.values():
+            for child in gc.get_referents(one):
+                if id(child) in members and child is not one:
+                    self._holders.setdefault(id(child), one)
+
+    def path_to(self, thing: object, most: int = 8) -> list[object]:
+        """Some of those that hold it, and it."""
+        path = [thing]
+        while len(path) < most and (holder := self._holders.get(id(path[0]))) is not None:
+            if any(holder is one for one in path):
+                break
+            path.insert(0, holder)
+        return path

@@ -1,0 +1,418 @@
+"""Local variables of running functions, which the garbage collector does not show."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import linecache
+import os
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import local
+from types import (
+    AsyncGeneratorType,
+    BuiltinMethodType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any, TypeGuard, TypeVar
+
+# Before 3.13 `f_locals` is a copy that the frame keeps.
+_COPIES = sys.version_info < (3, 13)
+_OWN = ("holdfast.fd_owners", "holdfast.filelocks", "holdfast.leakcheck", "holdfast.pytest")
+
+
+def running_frames() -> list[tuple[FrameType, str]]:
+    """Every frame of every thread but those of this package, with the name of its thread; "" is the main one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    tops = sys._current_frames()
+    # This function's own frame must not be in its own variables: that is a cycle, which would keep alive all that the
+    # functions below have in theirs, until the garbage collector comes.
+    tops[threading.get_ident()] = sys._getframe(1)
+    found = []
+    for ident, top in tops.items():
+        name = "" if ident == main else names.get(ident, str(ident))
+        frame: FrameType | None = top
+        while frame is not None:
+            if not str(frame.f_globals.get("__name__", "")).startswith(_OWN):
+                found.append((frame, name))
+            frame = frame.f_back
+    return found
+
+
+def locals_of(frame: FrameType) -> dict[str, object]:
+    """A copy. Of a module's or class's body it is empty: their variables are reached elsewhere."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return {}
+    seen = frame.f_locals
+    found = dict(seen)
+    # The frame's copy would keep alive what the function drops later. If nobody else has it, it is emptied again:
+    # whoever asks for it next gets it filled anew.
+    if _COPIES and sys.getrefcount(seen) <= 3:
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            seen.pop(name, None)
+    return found
+
+
+def place_of(frame: FrameType) -> str:
+    """`worker.py:88 main()`."""
+    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}()"
+
+
+def short_file(path: str) -> str:
+    """The file's name; with its folder where the name alone says nothing."""
+    folder, name = os.path.split(path)
+    return f"{os.path.basename(folder)}/{name}" if name in ("__init__.py", "__main__.py") else name
+
+
+# A path from what keeps a descriptor alive to the object that owns it, and many such paths as one.
+
+ARROW = " → "
+# A path is told apart from others by its names; which element of a list it goes through does not matter.
+_SUBSCRIPT = re.compile(r"\[[^\[\]]*\]")
+
+
+class HeldBy(StrEnum):
+    """By what a descriptor is kept open."""
+
+    MODULE = "module"  # a variable of a module
+    FRAME = "frame"  # a local variable of a running function
+    OUTSIDE = "outside"  # something that Python cannot show
+    CYCLE = "cycle"  # nothing but itself
+    NOBODY = "nobody"  # no Python object owns it
+    UNKNOWN = "unknown"  # an object owns it; what holds that was not found within the bound
+
+
+ROOTS = {
+    HeldBy.OUTSIDE: "a running statement, or C code",
+    HeldBy.CYCLE: "only a reference cycle: gc.collect() frees it",
+    HeldBy.NOBODY: "no Python object owns it: opened by C code or as a bare number, or its owner is lost",
+    HeldBy.UNKNOWN: "not found within the bound",
+}
+TORCH_STORAGE = (
+    "no Python object can be found by it: a torch tensor's shared storage, open as long as a tensor of a worker's "
+    "batch is kept; clone() what is kept"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerPath:
+    """`str()` is the line for people:
+
+    worker.py:31 module variable 'keep'[3] → _MultiProcessingDataLoaderIter._index_queues[0] → Queue._reader
+    → Connection(fd 17)
+    """
+
+    fd: int
+    held: HeldBy
+    root: str
+    steps: tuple[str, ...] = ()
+    owner: str = ""  # the type of the object that owns it; "" where none does
+
+    def __str__(self) -> str:
+        if not self.owner:
+            return f"fd {self.fd}: {self.root}"
+        return ARROW.join((self.root, *self.steps, f"{self.owner}(fd {self.fd})"))
+
+    @property
+    def shape(self) -> str:
+        """The path without numbers and keys: the same for all that one line of a program leaks."""
+        return _SUBSCRIPT.sub("[…]", ARROW.join(filter(None, (self.root, *self.steps, self.owner))))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerGroup:
+    """Descriptors held in the same way. `count` is that of all of them, estimated where `exact` is False."""
+
+    shape: str
+    held: HeldBy
+    count: int
+    example: OwnerPath
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.shape}  [{'' if self.exact else 'about '}{self.count:,} ×]"
+
+
+def group_paths(paths: Iterable[OwnerPath], asked: int | None = None) -> list[OwnerGroup]:
+    """One group for each shape, the largest first. `asked`: how many descriptors the ones looked at stand for."""
+    shapes: dict[str, list[OwnerPath]] = {}
+    looked: set[int] = set()
+    for path in paths:
+        # A descriptor with two owners is still one descriptor: it counts where its first path goes.
+        if path.fd not in looked:
+            looked.add(path.fd)
+            shapes.setdefault(path.shape, []).append(path)
+    scale = 1.0 if asked is None or not looked else asked / len(looked)
+    groups = [
+        OwnerGroup(shape, members[0].held, round(len(members) * scale), members[0], scale == 1.0)
+        for shape, members in shapes.items()
+    ]
+    return sorted(groups, key=lambda group: -group.count)
+
+
+# Where searches begin: variables of modules and of running functions, a person's own before those of libraries.
+
+_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_dict_of_module = vars(ModuleType)["__dict__"].__get__
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a path begins with. `module` is the module's own namespace."""
+
+    held: HeldBy
+    text: str
+    module: dict[str, Any] | None = None
+
+    def of_variable(self, name: str) -> str:
+        """`worker.py:31 module variable 'keep'`."""
+        file = (self.module or {}).get("__file__")
+        if not isinstance(file, str):
+            return f"{self.text} module variable '{name}'"
+        line = line_of_variable(file, name)
+        return f"{short_file(file)}{f':{line}' if line else ''} module variable '{name}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Something a root holds. `mine`: a person's own code, to be searched before libraries."""
+
+    root: Root
+    thing: object
+    mine: bool
+
+
+OUTSIDE = Root(HeldBy.OUTSIDE, ROOTS[HeldBy.OUTSIDE])
+
+
+def module_starts() -> list[Start]:
+    """The namespace of every loaded module."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if issubclass(type(module), ModuleType):
+            space = _dict_of_module(module)
+            file = space.get("__file__")
+            own = name == "holdfast" or name.startswith("holdfast.")
+            mine = name == "__main__" or (isinstance(file, str) and not own and is_mine(file))
+            found.append(Start(Root(HeldBy.MODULE, name, space), space, mine))
+    return found
+
+
+def frame_starts() -> list[Start]:
+    """Local variables of every running function."""
+    found = []
+    for frame, thread in running_frames():
+        mine = is_mine(frame.f_code.co_filename)
+        for name, thing in locals_of(frame).items():
+            found.append(Start(_of_local(frame, name, thread), thing, mine))
+    return found
+
+
+def _of_local(frame: FrameType, name: str, thread: str) -> Root:
+    where = f" in thread {thread}" if thread else ""
+    return Root(HeldBy.FRAME, f"{place_of(frame)} local '{name}'{where}")
+
+
+def is_mine(file: str) -> bool:
+    return not any(part in file for part in _PACKAGES) and not file.startswith(_LIBRARY)
+
+
+def line_of_variable(file: str, name: str) -> int | None:
+    """The first line that gives a module's variable its value, by the look of it; None if there is none."""
+    word = re.escape(name)
+    given = re.compile(
+        rf"(?:with .* as |for )?{word}\b\s*(?::[^=]*)?(?:=(?!=)|,|:$| in )|(?:async )?(?:def|class) {word}\b"
+    )
+    try:
+        lines = linecache.getlines(file)
+    except (OSError, ValueError, MemoryError):
+        return None
+    return next((number for number, line in enumerate(lines, 1) if given.match(line)), None)
+
+
+# The words of a path: what each thing on it is called, and by which name it holds the next.
+#
+# Nothing here calls code of the things' authors: attributes are read from instance dictionaries and C members only.
+
+T = TypeVar("T")
+
+_KEY_LENGTH = 40
+_MANY = 64
+_FRAME_OF = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
+_FILES = ("FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom", "BufferedRWPair", "TextIOWrapper")
+_dict_of_type = vars(type)["__dict__"].__get__
+# Their type says nothing that the name before them and the brackets after them do not.
+_PLAIN = (dict, list, tuple, set, frozenset, deque)
+_SILENT = (*_PLAIN, CellType, TracebackType)
+
+
+def is_a(thing: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """Unlike isinstance it never asks the thing for its `__class__`, which may be somebody's property."""
+    return issubclass(type(thing), kind)
+
+
+class Labels:
+    """Keeps the places of elements in large containers, for paths that go through the same ones."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, dict[int, str]] = {}
+
+    def words(self, root: Root, things: list[object]) -> tuple[str, tuple[str, ...], str]:
+        """The root's words, the steps', and the owner's name. The last of the things is the owner."""
+        things = _without_inner_files(things)
+        current, at = root.text, 0
+        if root.held is HeldBy.MODULE:
+            name = _key(things[0], things[1], {}) if len(things) > 1 else None
+            current, at = root.of_variable(str(name)), 1
+        said = []
+        while at < len(things) - 1:
+            name = name_of(things[at])
+            edge, taken = self._edge(things, at)
+            if name:
+                said.append(current)
+                current = name
+            current += edge
+            at += taken
+        said.append(current)
+        return said[0], tuple(said[1:]), name_of(things[-1]) or type(things[-1]).__name__
+
+    def _edge(self, things: list[object], at: int) -> tuple[str, int]:
+        """How a thing holds the next one that matters, and how many things on that is."""
+        thing, child = things[at], things[at + 1]
+        after = things[at + 2] if at + 2 < len(things) else None
+        if after is not None and is_a(child, dict) and _is_namespace(thing, child):
+            return f".{_key(child, after, {})}", 2
+        if is_a(thing, FunctionType) and child is thing.__closure__ and is_a(after, CellType):
+            # Not by index(): cells are compared by what is in them.
+            which = _key(child, after, {})
+            return f" closure '{thing.__code__.co_freevars[which]}'", 2
+        if is_a(thing, local) and is_a(child, dict) and is_a(after, dict):
+            inside = things[at + 3] if at + 3 < len(things) else None
+            return f".{_key(after, inside, {})}", 3
+        return self._simple_edge(thing, child), 1
+
+    def _simple_edge(self, thing: object, child: object) -> str:
+        if is_a(thing, (dict, list, tuple, deque)):
+            return self._element(thing, child)
+        if is_a(thing, (set, frozenset)):
+            return "{…}"
+        if is_a(thing, BaseException) and is_a(child, TracebackType):
+            return " traceback"
+        if is_a(thing, FrameType):
+            return _local(thing, child)
+        if type(thing) in _FRAME_OF:
+            return _local(getattr(thing, _FRAME_OF[type(thing)]), child)
+        if is_a(thing, (*_SILENT, MethodType, BuiltinMethodType)):
+            return ""
+        name = _attribute(thing, child)
+        return f".{name}" if name else ""
+
+    def _element(self, thing: Any, child: object) -> str:
+        fields = getattr(type(thing), "_fields", None) if is_a(thing, tuple) else None
+        if len(thing) <= _MANY:
+            places: dict[int, str] = {}
+        else:
+            places = self._places.setdefault(id(thing), {})
+        place = _key(thing, child, places)
+        if isinstance(fields, tuple) and isinstance(place, int) and place < len(fields):
+            return f".{fields[place]}"
+        return f"[{place if isinstance(place, int) else _short(place)}]"
+
+
+def name_of(thing: object) -> str:
+    """What a thing is called; "" for those that are only on the way."""
+    if type(thing) in _SILENT or type(thing).__name__ in ("defaultdict", "OrderedDict"):
+        return ""
+    if is_a(thing, FrameType):
+        return place_of(thing)
+    if is_a(thing, FunctionType):
+        return f"function {thing.__name__}"
+    if is_a(thing, MethodType):
+        return f"method {thing.__func__.__name__}" if isinstance(thing.__func__, FunctionType) else "method"
+    if type(thing) in _FRAME_OF:
+        return f"{type(thing).__name__.replace('_', ' ')} {vars(type(thing))['__name__'].__get__(thing)}()"
+    if is_a(thing, type):
+        return f"class {thing.__name__}"
+    if is_a(thing, BuiltinMethodType):
+        return f"method {thing.__name__}"
+    return "thread-local" if is_a(thing, local) else type(thing).__name__
+
+
+def _without_inner_files(things: list[object]) -> list[object]:
+    """A text file holds a buffer, which holds the file that owns the descriptor: one file to anybody."""
+    end = len(things)
+    while end > 1 and all(type(one).__name__ in _FILES for one in things[end - 2 : end]):
+        end -= 1
+    return things[:end]
+
+
+def _is_namespace(thing: object, child: dict[Any, Any]) -> bool:
+    if is_a(thing, type):
+        return any(one is child for one in gc.get_referents(_dict_of_type(thing)))
+    return dict_of(thing) is child
+
+
+def dict_of(thing: object) -> dict[str, Any] | None:
+    """An instance's own dictionary, not by way of a property of that name."""
+    for base in type(thing).__mro__:
+        found = _dict_of_type(base).get("__dict__")
+        if found is not None:
+            space = found.__get__(thing) if isinstance(found, GetSetDescriptorType) else None
+            return space if type(space) is dict else None
+    return None
+
+
+def _attribute(thing: object, child: object) -> str:
+    for name, value in (dict_of(thing) or {}).items():
+        if value is child:
+            return name
+    for base in type(thing).__mro__:
+        for name, member in _dict_of_type(base).items():
+            if isinstance(member, MemberDescriptorType):
+                try:
+                    if member.__get__(thing) is child:
+                        return str(name)
+                except AttributeError:  # a slot without a value
+                    continue
+    return ""
+
+
+def _local(frame: FrameType | None, child: object) -> str:
+    if frame is not None:
+        for name, value in locals_of(frame).items():
+            if value is child:
+                return f" local '{name}'"
+    return ""
+
+
+def _key(container: Any, child: object, places: dict[int, Any]) -> Any:
+    """The key or number by which a container has the thing; None if it is not there any more, or is a key itself."""
+    if not places:
+        items = dict.items(container) if is_a(container, dict) else enumerate(container)
+        # The last one first: of several places of a thing the first one is kept.
+        places.update((id(value), key) for key, value in reversed(list(items)))
+    return places.get(id(child))
+
+
+def _short(key: object) -> str:
+    if type(key) in (str, int, bytes, float, bool):
+        text = repr(key)
+        return text if len(text) <= _KEY_LENGTH else text[: _KEY_LENGTH - 1] + "…"
+    return "…"

@@ -1,0 +1,197 @@
+"""A block of code that one process at a time is in, or one thread: `with hold.locked("run.h5", timeout=60): …`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import warnings
+import weakref
+from typing import Self
+
+from .._util import atomic
+from .._util.process import call_after_fork
+from ..errors import ForkedWriterError, InputError, LockTimeoutError, WriteError, WriterBusyError
+from .holders import locks
+from .lock_file import clear_note, filesystem_of, is_still, lock_path, open_lock_file, read_note, write_note
+
+_SHORTEST_S = 0.001
+_LONGEST_S = 0.05
+
+_taken: weakref.WeakValueDictionary[tuple[int, str], Locked] = weakref.WeakValueDictionary()  # by thread, lock file
+
+
+def locked(path: str | os.PathLike[str], shared: bool = False, timeout: float | None = None) -> Locked:
+    """A lock that stands for `path`, for use with `with`: exclusive, or one of any number of shared ones.
+
+    `timeout` in seconds; None waits for ever, 0 tries once. LockTimeoutError names who holds it. The lock is on
+    `PATH.lock`; what is locked need not be there, and may be replaced. It binds only those who ask for it, too.
+    """
+    return Locked(path, shared=shared, timeout_s=timeout)
+
+
+class Locked:
+    """One lock, taken by `with`; it may be used again afterwards. The lock dies with its process.
+
+    One thread has a lock once: a second `with` inside the first would wait for itself and is refused. Threads exclude
+    each other. A forked child has no part in it: leaving the block there does nothing, `check` raises.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, shared: bool = False, timeout_s: float | None = None) -> None:
+        if timeout_s is not None and not timeout_s >= 0:
+            raise ValueError(f"expected a timeout of at least 0 seconds, or None, got {timeout_s!r}")
+        self._fd = -1
+        self.path = os.fsdecode(path)
+        self.shared = shared
+        self._timeout_s = timeout_s
+        self._lock_path = lock_path(path)
+        self._owner = 0  # the process
+        self._key = (0, "")
+        self._taking = threading.Lock()
+
+    @property
+    def held(self) -> bool:
+        """Whether this process has it now."""
+        return self._fd >= 0 and self._owner == os.getpid()
+
+    def check(self) -> None:
+        """Raises unless the lock is this process's and still the one that others meet: ask before what matters."""
+        if self._owner not in (0, os.getpid()):
+            raise ForkedWriterError(
+                f"the lock on {self.path} is process {self._owner}'s; process {os.getpid()} was forked from it and has "
+                "no part in it. Take it anew in the child"
+            )
+        if self._fd < 0:
+            raise WriteError(f"the lock on {self.path} is not held: use it inside its `with` block")
+        if not is_still(self._lock_path, self._fd):
+            raise WriteError(f"{self._lock_path} was taken away or replaced: others no longer meet the lock")
+
+    def __enter__(self) -> Self:
+        key = threading.get_ident(), self._lock_path
+        if key in _taken or not self._taking.acquire(blocking=False):
+            raise WriterBusyError(f"{self.path} is locked by this very {_who(key)} already: it would wait for itself")
+        try:
+            self._owner, self._key = os.getpid(), key
+            call_after_fork(self)  # before there is anything to inherit
+            self._take()
+            _taken[key] = self
+        except BaseException:
+            self._let_go()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go()
+
+    # ---- taking
+
+    def _take(self) -> None:
+        until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        pause_s = _SHORTEST_S
+        while not self._try():
+            left_s = _LONGEST_S if until is None else until - time.monotonic()
+            if left_s <= 0:
+                raise self._too_late()
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_S)
+
+    def _try(self) -> bool:
+        if self._fd < 0:
+            self._fd = open_lock_file(self._lock_path, shared=self.shared)
+        try:
+            if not atomic.try_lock(self._fd, shared=self.shared):
+                if not is_still(self._lock_path, self._fd):
+                    self._close()  # what is held there is nobody's concern any more
+                return False
+        except OSError as error:
+            raise self._no_locks(f"the system says {error.strerror}") from error
+        if not is_still(self._lock_path, self._fd):
+            self._close()
+            return False
+        self._prove()
+        if not self.shared:
+            write_note(self._fd)
+        return True
+
+    def _prove(self) -> None:
+        """Some file systems say yes to everybody. A second open file must be told no."""
+        may_write = os.access(self._lock_path, os.W_OK)
+        other = open_lock_file(self._lock_path, shared=not (self.shared and may_write))
+        try:
+            if atomic.try_lock(other, shared=not self.shared) and is_still(self._lock_path, self._fd):
+                raise self._no_locks("it gave one lock to two at a time")
+        except OSError as error:
+            if error.errno != errno.EBADF:  # open for reading only, an exclusive lock cannot be tried
+                raise self._no_locks(f"the system says {error.strerror}") from error
+        finally:
+            os.close(other)
+
+    def _no_locks(self, reason: str) -> WriteError:
+        where = filesystem_of(self._lock_path)
+        place = f" ({where})" if where else ""
+        return WriteError(
+            f"cannot lock {self.path}: locks do not work on this file system{place}: {reason}. "
+            "Keep what is shared on another one, or let one process do the writing"
+        )
+
+    def _too_late(self) -> LockTimeoutError:
+        waited = f"{self.path}: no {'shared' if self.shared else 'exclusive'} lock within {self._timeout_s:g} s"
+        try:
+            found = [lock for lock in locks(self._lock_path) if not lock.waiting]
+        except InputError:
+            found = []
+        if found and any(lock.pid is not None for lock in found):
+            text = "; ".join(str(lock) for lock in found)
+            return LockTimeoutError(f"{waited}: {text}", tuple(lock.pid for lock in found if lock.pid is not None))
+        note = read_note(self._lock_path)
+        told = f"{note}, as it says itself" if note else "a process that cannot be seen from here"
+        return LockTimeoutError(f"{waited}: held by {told}")
+
+    # ---- letting go
+
+    def _let_go(self) -> None:
+        if self._owner != os.getpid():
+            self._close()  # a child, and no hook told it so; unlocking would free the parent's
+            return
+        self._forget()
+        try:
+            if self._fd >= 0:
+                self._free()
+        finally:
+            self._close()
+            self._owner = 0
+            self._taking.release()
+
+    def _free(self) -> None:
+        """Closing alone would leave it with a child that was forked by code without Python's hooks."""
+        if not self.shared:
+            clear_note(self._fd)
+        try:
+            atomic.unlock(self._fd)
+        except OSError:
+            pass  # the file system went away; with the descriptor the lock goes, too
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def after_fork_in_child(self) -> None:
+        """A child that outlives a killed parent must not keep its lock."""
+        self._close()
+        self._taking = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        if _taken.get(self._key) is self:
+            del _taken[self._key]
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            warnings.warn(f"the lock on {self.path} was taken and never given back", ResourceWarning, 2)
+            self._let_go()
+
+
+def _who(key: tuple[int, str]) -> str:
+    return "thread" if key in _taken else "object"

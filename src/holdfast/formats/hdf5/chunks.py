@@ -1,0 +1,117 @@
+"""A dataset as pieces that are read one by one: its chunks, or runs of rows where it has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+RUN_BYTES = 4 << 20
+_LEAST_BYTES = 16  # of a chunk: its address and size in the index, and some bytes of its own
+
+
+class ChunkPiece(NamedTuple):
+    """`offset` and `stored` are its place in the file; -1 where it has none of its own."""
+
+    start: tuple[int, ...]
+    sizes: tuple[int, ...]
+    offset: int = -1
+    stored: int = 0
+    filter_mask: int = 0
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        return tuple(slice(at, at + n) for at, n in zip(self.start, self.sizes, strict=True))
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return (self.start[0], self.start[0] + self.sizes[0]) if self.start else (0, 1)
+
+
+def listed_chunks(dataset: h5py.Dataset) -> list[ChunkPiece]:
+    """The chunks that are in the file. Raises what the library raises when it cannot list them."""
+    shape, chunks = dataset.shape, dataset.chunks
+    found: list[ChunkPiece] = []
+
+    def see(info: Any) -> None:
+        start = tuple(map(int, info.chunk_offset))
+        sizes = tuple(max(0, min(c, n - at)) for at, c, n in zip(start, chunks, shape, strict=True))
+        found.append(ChunkPiece(start, sizes, int(info.byte_offset), int(info.size), int(info.filter_mask)))
+
+    dataset.id.chunk_iter(see)
+    found.sort(key=lambda piece: piece.start)
+    return found
+
+
+def guessed_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[ChunkPiece]:
+    """The places that the shape has for chunks: the first ones, as many as a file of that size can have chunks."""
+    shape, chunks = dataset.shape, dataset.chunks
+    counts = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+    found: list[ChunkPiece] = []
+    for number in range(min(math.prod(counts), file_bytes // _LEAST_BYTES)):
+        start: tuple[int, ...] = ()
+        for count, step in zip(reversed(counts), reversed(chunks), strict=True):
+            number, place = divmod(number, count)
+            start = (place * step, *start)
+        found.append(ChunkPiece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))))
+    return found
+
+
+def runs(dataset: h5py.Dataset) -> Iterator[ChunkPiece]:
+    """Runs of rows, about as long as a buffer; a dataset of one value is one piece."""
+    shape = dataset.shape
+    if not shape:
+        yield ChunkPiece((), ())
+        return
+    if not math.prod(shape):
+        return
+    row_bytes = math.prod(shape[1:]) * dataset.id.get_type().get_size()  # numpy may not have the type
+    rows = max(1, RUN_BYTES // max(row_bytes, 1))
+    base = dataset.id.get_offset()
+    for at in range(0, shape[0], rows):
+        n = min(rows, shape[0] - at)
+        offset = -1 if base is None else base + at * row_bytes
+        yield ChunkPiece((at, *[0] * (len(shape) - 1)), (n, *shape[1:]), offset, n * row_bytes)
+
+
+def read_piece(dataset: h5py.Dataset, piece: ChunkPiece) -> npt.NDArray[Any] | Any:
+    """Read and decoded, as every other reader would."""
+    return dataset[piece.slices] if piece.start else dataset[()]
+
+
+def decode_piece(dataset: h5py.Dataset, piece: ChunkPiece, kind: Any) -> None:
+    """Read and decoded in the type that the file has, which need not be one of numpy's. For types of fixed size."""
+    space = dataset.id.get_space()
+    space.select_hyperslab(piece.start, piece.sizes)
+    into = np.empty(piece.sizes, f"V{kind.get_size()}")
+    dataset.id.read(h5py.h5s.create_simple(piece.sizes), space, into, mtype=kind)
+
+
+def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorted, and those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        elif low < high:
+            found.append((low, high))
+    return found
+
+
+def without(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is in none of the others. Both are sorted, and of ranges that do not touch."""
+    found: list[tuple[int, int]] = []
+    for low, high in ranges:
+        for other_low, other_high in others:
+            if other_high <= low or other_low >= high:
+                continue
+            if low < other_low:
+                found.append((low, other_low))
+            low = other_high
+        if low < high:
+            found.append((low, high))
+    return found

@@ -1,0 +1,132 @@
+"""In the child: what is in a file, object by object, without reading its values."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ...errors import HoldfastError
+from ...schema import as_code
+from .filters import filter_name
+from .object_walk import ObjectRef, open_file, reason_of, text_of, walk
+from .schema_layout import describe
+from .shard import HDF5Shard
+
+if TYPE_CHECKING:
+    from .sandbox_main import Reporter
+
+_CLASSES = {
+    h5py.h5t.INTEGER: "integer",
+    h5py.h5t.FLOAT: "float",
+    h5py.h5t.TIME: "time",
+    h5py.h5t.OPAQUE: "opaque",
+    h5py.h5t.COMPOUND: "compound",
+    h5py.h5t.ENUM: "enum",
+    h5py.h5t.VLEN: "list",
+    h5py.h5t.ARRAY: "array",
+}
+_VALUES = 16
+_TEXT = 200
+
+
+def survey_file(job: dict[str, Any], voice: Reporter) -> None:
+    voice.at_object("/")
+    try:
+        file = open_file(job["path"], mend=job["mend"])
+    except Exception as error:
+        voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
+        return
+    with file:
+        for thing in walk(file, voice, set(job["avoid"])):
+            voice.say({"object": _facts(thing, voice)})
+    voice.at_object("/")
+    voice.say(_schema(job["path"]) if not job["mend"] else {"no_schema": "it was not closed properly"})
+
+
+def _schema(path: str) -> dict[str, Any]:
+    try:
+        with HDF5Shard(path) as shard:
+            found = shard.schema
+            return {
+                "schema": {name: repr(column) for name, column in found.items()},
+                "code": as_code(found),
+                "rows": len(shard),
+            }
+    except HoldfastError as error:
+        reason = str(getattr(error, "reason", error))
+        return {"no_schema": reason.removeprefix(f"{path}: ")}
+
+
+def _facts(thing: ObjectRef, voice: Reporter) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": thing.path, "kind": thing.kind}
+    if thing.target:
+        facts["target"] = f"{thing.target_file}:{thing.target}" if thing.target_file else thing.target
+    try:
+        if thing.kind == "dataset":
+            facts |= _dataset(thing.thing)
+        if thing.kind in ("dataset", "group"):
+            facts["attributes"] = {text_of(name): _attribute(thing.thing, name) for name in thing.thing.attrs}
+    except Exception as error:
+        voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
+    return facts
+
+
+def _dataset(dataset: h5py.Dataset) -> dict[str, Any]:
+    plist = dataset.id.get_create_plist()
+    shape = dataset.shape
+    kind = dataset.id.get_type()
+    stored = int(dataset.id.get_storage_size())
+    virtual = shape is not None and bool(dataset.is_virtual)
+    return {
+        "shape": shape,
+        "maxshape": dataset.maxshape,
+        "type": _type(dataset, kind),
+        "bytes": 0 if shape is None else math.prod(shape) * kind.get_size(),
+        "stored_bytes": stored,
+        "chunks": dataset.chunks,
+        "filters": [_filter(plist.get_filter(i)) for i in range(plist.get_nfilters())],
+        "sources": plist.get_virtual_count() if virtual else None,
+    }
+
+
+def _type(dataset: h5py.Dataset, kind: h5py.h5t.TypeID) -> str:
+    try:
+        return describe(dataset.dtype)
+    except Exception:  # numpy has no such type
+        name = _CLASSES.get(kind.get_class(), "type")
+        return f"{name} of {kind.get_size()} bytes"
+
+
+def _filter(found: tuple[Any, ...]) -> str:
+    code, _, values = found[:3]
+    name = filter_name(code)
+    return f"{name} {values[0]}" if code == h5py.h5z.FILTER_DEFLATE and values else name
+
+
+def _attribute(thing: Any, name: str | bytes) -> Any:
+    """One value, a list, or `{"length": …, "values": […]}`."""
+    try:
+        value = thing.attrs[name]
+    except Exception as error:
+        return f"(cannot be read: {reason_of(error)})"
+    if isinstance(value, h5py.Empty):
+        return None
+    flat = np.asarray(value).reshape(-1)
+    shown = [_plain(item) for item in flat[:_VALUES].tolist()]
+    if np.ndim(value) == 0:
+        return shown[0]
+    return shown if len(flat) <= _VALUES else {"length": len(flat), "values": shown}
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, bytes):
+        item = item.decode("utf-8", "backslashreplace")
+    if isinstance(item, (int, bool)):
+        return item
+    if isinstance(item, float) and math.isfinite(item):
+        return item
+    text = str(item)
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

@@ -1,0 +1,268 @@
+"""Sources before they are opened: is each a whole HDF5 file that nobody writes, and is it still the same afterwards?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
+from ....procfs.locks import locks_of, writers_of
+from ...part_record import find_record
+from ..file_state import State, find_superblock, troubles
+from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
+from ..object_walk import ObjectRef, reason_of, walk
+from ..salvage_child import _fill as fill_of
+from ..schema_layout import describe, marked_column
+from .model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
+
+if TYPE_CHECKING:
+    from ..sandbox_main import Reporter
+
+
+Stamp = list[int]  # size, time of the last change, device, inode
+
+
+def take_stamps(paths: list[str]) -> list[Stamp]:
+    try:
+        infos = [os.stat(path) for path in paths]
+    except OSError as error:
+        raise cannot_open(error.filename, error) from error
+    return [[info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino] for info in infos]
+
+
+def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
+    seen: set[tuple[int, ...]] = set()
+    for path, stamp in zip(paths, stamps, strict=True):
+        if os.path.isdir(path) or not os.path.isfile(path):
+            raise InputError(f"{path}: expected a file to read, got {'a folder' if os.path.isdir(path) else 'nothing'}")
+        if tuple(stamp[2:]) in seen:
+            raise InputError(f"{path}: expected every file once, got it twice")
+        seen.add(tuple(stamp[2:]))
+    opened = _open_anywhere(seen)
+    for path, stamp in zip(paths, stamps, strict=True):
+        _refuse_written(path, stamp, opened)
+        _refuse_damaged(path, stamp[0])
+
+
+def _refuse_written(path: str, stamp: Stamp, opened: set[tuple[int, ...]]) -> None:
+    state = State(path, stamp[0], None, None)
+    if tuple(stamp[2:]) in opened:
+        state = state._replace(writer=next(iter(writers_of(path)), None))
+    if state.writer is None and any(lock.exclusive and not lock.waiting for lock in locks_of(path) or []):
+        raise UnfinishedError(path, None, None, "somebody holds a lock on it", "Wait for its writer to close it")
+    if state.writer is not None:
+        raise UnfinishedError(path, None, None, f"it is still being written {state.written_by}", "Wait for that to end")
+
+
+def _refuse_damaged(path: str, size: int) -> None:
+    try:
+        state = State(path, size, find_superblock(path), None)
+    except OSError as error:
+        raise cannot_open(path, error) from error
+    for offset, reason in troubles(state):
+        raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` gets back what can be read")
+
+
+def _open_anywhere(wanted: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Those of the files that some process has open: one look at all processes, however many files they are."""
+    return {identity for identity in _all_open() if identity in wanted}
+
+
+def _all_open() -> Iterator[tuple[int, int]]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue  # another user's, or gone
+        for name in names:
+            try:
+                info = os.stat(f"/proc/{pid}/fd/{name}")
+            except OSError:
+                continue
+            yield info.st_dev, info.st_ino
+
+
+# In the child: what is in one source. A source that cannot be gone through to its end is refused.
+
+Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, and where in the file
+
+_MADE_BY_SCALES = ("DIMENSION_LIST", "REFERENCE_LIST")
+
+
+class _Strict:
+    """Hears what walk has to say: one thing that is wrong is enough."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def at_object(self, path: str) -> None:
+        pass
+
+    def wrong(self, path: str | None, reason: str, **where: Any) -> None:
+        raise MergeError("corrupt", self._path, f"{path or 'it'}: {reason}")
+
+
+def survey(number: int, path: str, voice: Reporter) -> MergeInput:
+    voice.say({"at": path})
+    source = MergeInput(number, path)
+    record = find_record(path)
+    crcs: Crcs = {}
+    for chunk in record.chunks if record is not None else []:
+        crcs.setdefault(chunk.dataset, {})[chunk.offset, chunk.size] = chunk.crc32c
+    try:
+        with h5py.File(path, "r") as file:
+            for thing in walk(file, _Strict(path)):  # type: ignore[arg-type]
+                source.nodes[thing.path] = _node(source, thing, crcs)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise MergeError("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
+    except TypeError as error:  # h5py's word for a type that numpy does not have
+        raise MergeError("schema", path, f"it holds a type that cannot be joined: {reason_of(error)}") from error
+    source.recorded = bool(crcs)
+    if record is not None:
+        _check_recorded(source, record.datasets)
+    return source
+
+
+def _check_recorded(source: MergeInput, wanted: set[str]) -> None:
+    for name in sorted(wanted):
+        node = source.nodes.get(name)
+        if node is None or node.dataset is None:
+            raise MergeError("corrupt", source.path, f"dataset {name!r} is missing, its record speaks of it")
+
+
+def _node(source: MergeInput, thing: ObjectRef, crcs: Crcs) -> Node:
+    if thing.kind == "external":
+        text = f"{thing.path!r} is a link into {thing.target_file!r}: merge what it leads to, or take the link away"
+        raise MergeError("schema", source.path, text)
+    if thing.kind in ("soft", "again"):
+        return Node(thing.kind, target=thing.target)
+    if thing.kind == "datatype":
+        return Node("datatype", _attributes(source, thing), type=thing.thing.id.encode())
+    node = Node(thing.kind, _attributes(source, thing), mark=marked_column(thing.thing))
+    if thing.kind == "dataset":
+        node.dataset = _dataset(source, thing, crcs)
+    return node
+
+
+def _attributes(source: MergeInput, thing: ObjectRef) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    for name in thing.thing.attrs:
+        kind = thing.thing.attrs.get_id(name).get_type()
+        if kind.detect_class(h5py.h5t.REFERENCE):
+            if name not in _MADE_BY_SCALES:
+                text = f"attribute {name!r} of {thing.path!r} holds references, which mean nothing in another file"
+                raise MergeError("schema", source.path, text)
+            continue
+        value = thing.thing.attrs[name]
+        empty = isinstance(value, h5py.Empty)
+        found[name] = Attribute(kind.encode(), None if empty else value, None if empty else _plain(value))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.shape, [_plain(one) for one in value.reshape(-1)]
+    if isinstance(value, np.void) and value.dtype.names and value.dtype.hasobject:
+        return [_plain(value[name]) for name in value.dtype.names]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return str(value.dtype), np.shape(value), value.tobytes()
+    return value
+
+
+def _dataset(source: MergeInput, thing: ObjectRef, crcs: Crcs) -> DatasetInfo:
+    dataset = thing.thing
+    kind = dataset.id.get_type()
+    _refuse_strange(source, thing.path, dataset, kind)
+    plist = dataset.id.get_create_plist()
+    found = DatasetInfo(
+        file=source.number,
+        path=thing.path,
+        shape=dataset.shape,
+        maxshape=dataset.maxshape if dataset.shape is not None else (),
+        type=kind.encode(),
+        item_bytes=kind.get_size(),
+        words=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
+        has_objects=dataset.dtype.hasobject,
+        chunks=dataset.chunks,
+        filters=filters_of(plist),
+        filter_names=filter_names_of(plist),
+        fill=fill_of(dataset, plist),
+        offset=_offset(dataset, plist),
+        scales=_scales(source, thing),
+    )
+    if dataset.chunks:
+        found.extents = _extents(source, found, dataset, crcs)
+    elif not dataset.shape and dataset.shape is not None:
+        if found.has_objects:
+            found.value = repr(_plain(dataset[()])).encode()
+        else:
+            value = np.empty((), f"V{found.item_bytes}")
+            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind)
+            found.value = value.tobytes()
+    return found
+
+
+def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
+    """Where values without chunks lie; None: nowhere of their own. Behind a user block the library errs on those."""
+    if not dataset.shape or plist.get_layout() != h5py.h5d.CONTIGUOUS:
+        return None
+    there = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
+    return dataset.id.get_offset() if there else None
+
+
+def _refuse_strange(source: MergeInput, path: str, dataset: h5py.Dataset, kind: Any) -> None:
+    if kind.detect_class(h5py.h5t.REFERENCE):
+        text = f"dataset {path!r} holds references, which mean nothing in another file: leave it out"
+        raise MergeError("schema", source.path, text)
+    lacking = lacking_filter(dataset)
+    if lacking is not None:
+        raise MergeError("input", source.path, f"dataset {path!r} {lacking}: pip install {PACKAGE}")
+    if dataset.shape is None:
+        return
+    if dataset.is_virtual:
+        names = sorted({one.file_name for one in dataset.virtual_sources()})
+        raise MergeError(
+            "schema", source.path, f"dataset {path!r} is virtual: merge its sources, {', '.join(names[:4])}"
+        )
+    if dataset.external:
+        text = f"dataset {path!r} has its values in {dataset.external[0][0]!r}: copy it into a file of its own first"
+        raise MergeError("schema", source.path, text)
+
+
+def _scales(source: MergeInput, thing: ObjectRef) -> tuple[tuple[int, str], ...]:
+    if "DIMENSION_LIST" not in thing.thing.attrs:
+        return ()
+    return tuple(
+        (axis, scale.name) for axis, dim in enumerate(thing.thing.dims) for scale in dim.values() if scale.name
+    )
+
+
+def _extents(source: MergeInput, found: DatasetInfo, dataset: h5py.Dataset, crcs: Crcs) -> Ints:
+    assert found.shape is not None
+    assert found.chunks is not None
+    listed: list[tuple[int, ...]] = []
+    dataset.id.chunk_iter(lambda one: listed.append((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
+    if not listed:
+        return found.extents
+    table = np.array(listed, np.int64)
+    grid = [-(-n // c) for n, c in zip(found.shape, found.chunks, strict=True)]
+    numbers = np.zeros(len(table), np.int64)
+    for axis, (size, chunk) in enumerate(zip(grid, found.chunks, strict=True)):
+        numbers = numbers * size + table[:, 3 + axis] // chunk
+    extents = np.column_stack([numbers, table[:, :3], np.full(len(table), NO_CRC, np.int64)])
+    extents = extents[np.argsort(numbers, kind="stable")]
+    if found.path in crcs:
+        known = crcs[found.path]
+        wanted = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
+        extents[:, 4] = wanted
+        if NO_CRC in wanted:
+            text = f"dataset {found.path!r} has a chunk that its record does not know of: the file was changed"
+            raise MergeError("corrupt", source.path, text, int(extents[wanted.index(NO_CRC), 1]))
+        if len(known) != len(wanted):
+            text = f"dataset {found.path!r} has {len(wanted):,} chunks, its record says {len(known):,}"
+            raise MergeError("corrupt", source.path, text)
+    return extents

@@ -1,0 +1,88 @@
+"""What can be wrong with a TFRecord file, and how it is said."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import NamedTuple
+
+from ..._native import codec
+from ..._util.atomic import target_of_partial
+from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError
+from ...procfs.locks import writers_of
+from .manifest import find_manifest
+from .source import RecordSource, what_else
+
+BAD_LENGTH = "bad length CRC"
+BAD_DATA = "bad data CRC"
+TRUNCATED = "truncated"
+
+_LOOK_BYTES = 1 << 20
+
+
+class Problem(NamedTuple):
+    """One damage. `offset` counts bytes of the file, or of what it unpacks to."""
+
+    offset: int
+    record: int | None
+    reason: str
+    records_lost: int = 0  # at least
+    bytes_lost: int = 0
+    records_doubtful: int = 0  # good frames that might be data of the damaged record
+
+
+def describe(status: int, needed: int, left: int) -> str:
+    """Why a walk over frames stopped, with `left` bytes from there to the end of the file."""
+    if status == codec.BAD_LENGTH_CRC:
+        return BAD_LENGTH
+    if status == codec.BAD_DATA_CRC:
+        return BAD_DATA
+    if left < codec.HEADER_BYTES:
+        return f"{TRUNCATED}: the file ends inside a record's header, after {left} of {codec.HEADER_BYTES} bytes"
+    return f"{TRUNCATED}: the record needs {needed:,} bytes, the file ends after {left:,}"
+
+
+def error_for(source: RecordSource, record: int, offset: int, reason: str) -> DataError:
+    """The error that tells damaged from unfinished from not a TFRecord at all, with the step that helps."""
+    path = source.path
+    if reason.startswith(TRUNCATED):
+        unfinished = _unfinished(path)
+        if unfinished:
+            return UnfinishedError(path, record, offset, f"{reason}; {unfinished[0]}", unfinished[1])
+    if reason == BAD_LENGTH and offset == 0:
+        foreign = _foreign(source)
+        if foreign is not None:
+            return FormatError(path, record, offset, foreign, "Look at it with `file`, and at what wrote it")
+    hint = f"The file is damaged: `holdfast salvage {shlex.quote(path)} OUT` gets the intact records back"
+    return CorruptError(path, record, offset, reason, hint)
+
+
+def _unfinished(path: str) -> tuple[str, str] | None:
+    """Why a cut file may simply not be finished, and what to do then."""
+    writers = writers_of(path)
+    if writers:
+        who = writers[0]
+        return f"still being written by process {who.pid} ({who.command})", "Wait for it to end"
+    if target_of_partial(path) is not None:
+        return "its writer died before it was finished", "Write it again, or salvage it"
+    try:
+        manifest = find_manifest(path)
+    except InputError:
+        manifest = None  # verify tells of that
+    if manifest is not None and os.path.basename(path) not in manifest.entries:
+        return (
+            f"it is not in {manifest.path.name}: its writer has not finished, or died",
+            "Wait for it, or write it again",
+        )
+    return None
+
+
+def _foreign(source: RecordSource) -> str | None:
+    """What the file is, when nothing in its first megabyte looks like a record."""
+    buf = bytearray(_LOOK_BYTES)
+    n = source.read_at(0, memoryview(buf))
+    if codec.find_header(buf, 0, n) >= 0:
+        return None
+    kind = what_else(bytes(buf[:512]))
+    where = "in its first megabyte" if n == _LOOK_BYTES else "anywhere in it"
+    return "not a TFRecord" + (f": this looks like {kind}" if kind else f": no record begins {where}")

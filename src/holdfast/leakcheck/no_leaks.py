@@ -1,0 +1,210 @@
+"""What is here and was not before, in words."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from ..errors import LeakError
+from ..fd_owners.owners import find_paths
+from ..fd_owners.paths import OwnerGroup, OwnerPath, group_paths
+from ..procfs.descriptors import Kind
+from .import_hook import ImportWatch
+from .resources import KINDS, Resource, take_picture, without_strangers
+
+STEP_S = 0.01
+_MOST_LINES = 20
+_MOST_GROUPS = 10
+_MOST_LOOKED_AT = 500
+_OWNERS_S = 5.0
+_FD = "fd"
+
+
+def check_kinds(kinds: Iterable[str] | None) -> frozenset[str]:
+    """`fd` stands for all kinds of descriptors; None for everything. ValueError names the wrong one."""
+    if kinds is None:
+        return KINDS
+    wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
+    if wrong := sorted(wanted - KINDS - {_FD}):
+        raise ValueError(f"expected kinds of {', '.join(sorted({*KINDS, _FD}))}, got {wrong[0]!r}")
+    return frozenset(wanted - {_FD} | ({str(kind) for kind in Kind} if _FD in wanted else set()))
+
+
+class Check:
+    """A picture from before, to be compared with what is there later. Imports in between are watched."""
+
+    def __init__(self, kinds: Iterable[str] | None = None) -> None:
+        self.forgiven: set[Hashable] = set()
+        self._kinds = check_kinds(kinds)
+        self._watch = ImportWatch()
+        self._before = frozenset(take_picture())
+        self._watch.__enter__()
+
+    def stop(self) -> None:
+        """No more imports are watched. Safe to call twice."""
+        self._watch.__exit__()
+
+    @contextmanager
+    def forgiving(self) -> Iterator[None]:
+        """What appears within the block is not this one's to give back."""
+        before = take_picture()
+        try:
+            yield
+        finally:
+            self.forgiven |= take_picture().keys() - before.keys()
+
+    def left(self, collect: bool = False) -> list[Resource]:
+        """What would be a leak if it stayed."""
+        if collect:
+            gc.collect()
+        known = self._before | self._watch.opened | self.forgiven
+        return [thing for key, thing in take_picture().items() if key not in known and thing.kind in self._kinds]
+
+    def waits(self, most: int, within_s: float, collect: bool) -> Iterator[float]:
+        """How long to wait before each next look, as long as there is something that may still go."""
+        if len(self.left()) <= most or (collect and len(self.left(collect=True)) <= most):
+            return
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            yield STEP_S
+            if len(self.left()) <= most:
+                return
+
+    def over(self, most: int) -> list[Resource]:
+        """All that is left, if it is more than that and not another process's doing."""
+        things = self.left()
+        if len(things) <= most:
+            return []
+        certain = sorted(without_strangers(dict(enumerate(things))).values())
+        return certain if len(certain) > most else []
+
+
+def tell(things: Collection[Resource], allowed: int = 0) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The text, and each thing with its kind. With the paths to what holds the descriptors."""
+    counts = Counter(thing.kind for thing in things)
+    head = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
+    lines = [f"left behind: {head}" + (f" (allowed: {allowed:,})" if allowed else "")]
+    lines += [f"  {thing.kind}: {thing.what}" for thing in list(things)[:_MOST_LINES]]
+    if len(things) > _MOST_LINES:
+        lines.append(f"  … and {len(things) - _MOST_LINES:,} more")
+    lines += [f"  held by {line}" for line in _holders(things)]
+    return "\n".join(lines), tuple((thing.kind, thing.what) for thing in things)
+
+
+def _holders(things: Iterable[Resource]) -> list[str]:
+    fds = [thing.fd for thing in things if thing.fd is not None][:_MOST_LOOKED_AT]
+    if not fds:
+        return []
+    paths: list[OwnerPath] = find_paths(fds, within_s=_OWNERS_S)
+    groups: list[OwnerGroup] = group_paths(paths)
+    return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MOST_GROUPS]]
+
+
+# A block that must give back what it took.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WITHIN_S = 1.0
+
+
+def no_leaks(kinds: Iterable[str] | None = None, max: int = 0, gc: bool = True, within_s: float = WITHIN_S) -> NoLeaks:
+    """`with no_leaks():`, `async with no_leaks():` or `@no_leaks()`: LeakError if something is left behind.
+
+    Looked at are descriptors (by number and target), child processes, Python threads and files in /dev/shm; `kinds`
+    narrows it: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process", "thread", "shm_file".
+    Up to `max` things may stay.
+
+    If something seems left, garbage is collected once (unless `gc` is False) and it gets `within_s` to go: a thread may
+    be ending just now. Forgiven is what a module opened while it was imported for the first time within the block,
+    /dev/urandom, and multiprocessing's resource tracker and fork server, which Python keeps. What another thread
+    opens meanwhile and keeps counts as this block's, and so does a file in /dev/shm that another process of this user
+    made meanwhile and has not open: nobody can tell whose it is. An exception within the block is the one that is
+    raised; what was left is added to it as a note.
+    """
+    return NoLeaks(kinds, max, gc, within_s)
+
+
+class NoLeaks:
+    def __init__(self, kinds: Iterable[str] | None, max: int, gc: bool, within_s: float) -> None:
+        if max < 0 or within_s < 0:
+            raise ValueError(f"expected max and within_s of at least 0, got {max} and {within_s}")
+        self._kinds = check_kinds(kinds)
+        self._max = max
+        self._gc = gc
+        self._within_s = within_s
+        self._checks: list[Check] = []  # one may be entered again within itself
+
+    def __enter__(self) -> Self:
+        self._checks.append(Check(self._kinds))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        check = self._end(error)
+        if check is not None:
+            for wait_s in check.waits(self._max, self._within_s, self._gc):
+                time.sleep(wait_s)
+            self._judge(check)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Lets the event loop run while it waits: transports are closed by it, a moment after they are asked to."""
+        import asyncio  # slow to load, and there already wherever this runs
+
+        check = self._end(error)
+        if check is not None:
+            for wait_s in check.waits(self._max, self._within_s, self._gc):
+                await asyncio.sleep(wait_s)
+            self._judge(check)
+
+    def _end(self, error: BaseException | None) -> Check | None:
+        """None: an exception is under way, and is what matters."""
+        check = self._checks.pop()
+        check.stop()
+        if error is None:
+            return check
+        if isinstance(error, Exception) and (left := check.over(self._max)):
+            text, _ = tell(left, self._max)
+            error.add_note(f"also, {text}\n  (what only this exception's frames hold goes with it)")
+        return None
+
+    def _judge(self, check: Check) -> None:
+        if left := check.over(self._max):
+            raise LeakError(*tell(left, self._max))
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"expected a function that ends before it returns, got the generator {function.__name__}")
+        around = _around_coroutine if inspect.iscoroutinefunction(function) else _around
+        return cast(F, wraps(function)(around(self, function)))
+
+    def _again(self) -> NoLeaks:
+        return NoLeaks(self._kinds, self._max, self._gc, self._within_s)
+
+
+def _around(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with block._again():
+            return function(*args, **kwargs)
+
+    return inner
+
+
+def _around_coroutine(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def inner(*args: Any, **kwargs: Any) -> Any:
+        async with block._again():
+            return await function(*args, **kwargs)
+
+    return inner

@@ -1,0 +1,147 @@
+"""What a dataset was asked for, step by step: settings that check themselves, and can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from operator import index
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from .order.sample_order import WINDOW_BYTES
+from .order.sharding import Remainder
+
+Where = Literal["inline", "threads", "processes"]
+Each = Literal["sample", "batch"]
+Collate = Literal["stack", "pad", "ragged"]
+OnError = Literal["raise", "skip"]
+OnCorrupt = Literal["raise", "skip", "salvage"]
+
+MEMORY_BYTES = 2_000_000_000
+STALL_S = 300.0
+RUN_SAMPLES = 256  # samples that are read together when no batch was asked for
+
+
+def one_of(name: str, value: object, allowed: object) -> None:
+    choices = get_args(allowed)
+    if value not in choices:
+        raise ValueError(f"expected {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """The value as Python's int: numpy's are taken too, and would not go into a state as they are."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        bounds = (f" from {least} up" if least is not None else "") + (f" to {most:,}" if most is not None else "")
+        raise ValueError(f"expected {name} to be a whole number{bounds}, got {value!r}")
+    return number
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and isfinite(float(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function of the user's, and where it runs.
+
+    kind:       "map" gives another sample or batch, "filter" says whether it stays (of a batch: which rows of it)
+    max_errors: with on_error="skip", how many samples may be lost: a number, or a part of all as a fraction
+    random:     the function gets a numpy Generator as well, seeded by seed, epoch and sample
+    stall_s:    how long a worker process may be silent over one sample
+    """
+
+    kind: Literal["map", "filter"]
+    function: Callable[..., Any]
+    each: Each
+    where: Where = "inline"
+    workers: int = 0
+    on_error: OnError = "raise"
+    max_errors: int | float = 100
+    random: bool = False
+    stall_s: float | None = STALL_S
+    start: Literal["forkserver", "spawn"] = "forkserver"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"{self.kind}: expected a function, got {self.function!r}")
+        one_of("where", self.where, Where)
+        one_of("on_error", self.on_error, OnError)
+        one_of("start", self.start, Literal["forkserver", "spawn"])
+        whole("num_workers", self.workers, 0 if self.where == "inline" else 1)
+        if not is_number(self.max_errors) or self.max_errors < 0:
+            raise ValueError(
+                f"expected max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
+            )
+        if self.stall_s is not None and not (is_number(self.stall_s) and self.stall_s > 0):
+            raise ValueError(f"expected a timeout of seconds above 0, or None to wait for ever, got {self.stall_s!r}")
+
+    @property
+    def name(self) -> str:
+        inner = self.function
+        while isinstance(inner, partial):
+            inner = inner.func
+        return getattr(inner, "__name__", None) or type(inner).__name__
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Functions with the same place run together."""
+        return (self.where, self.workers, self.start, self.stall_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """What the functions before it gave is kept: up to `most_bytes`, in memory, or in a file in `folder`.
+
+    after: how many functions are before it
+    """
+
+    most_bytes: int
+    folder: str | None
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything but the data."""
+
+    seed: int | None = None
+    window_bytes: int = WINDOW_BYTES
+    window_samples: int | None = None
+    lanes: int | None = None
+    shard: str | tuple[int, int] | None = None
+    shard_said: bool = False
+    remainder: Remainder = "keep"
+    batch: int | None = None
+    global_batch: int | None = None
+    collate: Collate | None = None
+    pad_value: float = 0
+    functions: tuple[Function, ...] = ()
+    cache: Cache | None = None
+    first_sample: int = 0  # of an epoch's order: what skip() and take() left of it
+    stop_sample: int | None = None
+    first_batch: int = 0  # and of the batches of every rank in that
+    stop_batch: int | None = None
+    repeat: int | None = 1
+    prefetch_batches: int = 0  # or, without batches, samples
+    prefetch_bytes: int = 0
+    open_files: int | Literal["auto"] = "auto"
+    memory_bytes: int = MEMORY_BYTES
+    on_corrupt: OnCorrupt = "raise"
+    max_corrupt: int = 100
+
+    @property
+    def batched(self) -> bool:
+        return self.batch is not None or self.global_batch is not None
+
+    @property
+    def prefetches(self) -> bool:
+        return bool(self.prefetch_batches or self.prefetch_bytes)

@@ -1,0 +1,145 @@
+"""Where the time goes: seconds, calls and bytes of every stage, and which of them holds the others up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter_ns
+
+from ..._util.text import format_bytes
+from ...formats.base import spent
+
+_FREE = 0.05  # a consumer that waits less than this part of the time is not held up by the reading
+
+
+@dataclass(slots=True)
+class StageStats:
+    """`workers` of them ran at once: `seconds` is over all."""
+
+    seconds: float = 0.0
+    calls: int = 0
+    workers: int = 1
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it would have taken had nothing else been in the way."""
+        return self.seconds / self.workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What an iteration has done so far. `str()` is a table of it."""
+
+    elapsed_s: float
+    batches: int
+    samples: int
+    bytes_read: int
+    wait_s: float
+    stages: dict[str, StageStats]
+    open_files: int
+    open_files_most: int
+    open_files_bound: int
+    memory_bytes: int
+    memory_most_bytes: int
+    memory_bound_bytes: int
+    lost: int
+    rank: str
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage that holds the others up; "consumer" when batches are ready before they are asked for."""
+        if not self.batches or self.wait_s < _FREE * self.elapsed_s or not self.stages:
+            return "consumer"
+        return max(self.stages, key=lambda name: self.stages[name].lasts_s)
+
+    def __str__(self) -> str:
+        share = 100 / self.elapsed_s if self.elapsed_s else 0.0
+        rows = [("stage", "seconds", "workers", "busy", "calls")]
+        rows += [
+            (name, f"{one.seconds:.2f}", str(one.workers), f"{one.lasts_s * share:.0f} %", f"{one.calls:,}")
+            for name, one in self.stages.items()
+        ]
+        rows.append(("wait", f"{self.wait_s:.2f}", "", f"{self.wait_s * share:.0f} %", f"{self.batches:,}"))
+        widths = [max(len(row[at]) for row in rows) for at in range(5)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(row[at].rjust(widths[at]) for at in range(1, 5))]).rstrip()
+            for row in rows
+        ]
+        return "\n".join([self._head(), *lines, f"bottleneck: {self.bottleneck}"])
+
+    def _head(self) -> str:
+        rate = format_bytes(int(self.bytes_read / self.elapsed_s)) if self.elapsed_s else "0 B"
+        lost = f", {self.lost:,} lost" if self.lost else ""
+        return (
+            f"{self.batches:,} batches, {self.samples:,} samples{lost}, {format_bytes(self.bytes_read)} in "
+            f"{self.elapsed_s:.2f} s: {self.samples_per_s:,.0f} samples/s, {rate}/s; {self.rank}\n"
+            f"open files {self.open_files} now, {self.open_files_most} at most, of {self.open_files_bound}; "
+            f"memory {format_bytes(self.memory_bytes)} now, {format_bytes(self.memory_most_bytes)} at most, "
+            f"of {format_bytes(self.memory_bound_bytes)}"
+        )
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts while it goes on. Threads may share it."""
+
+    stages: dict[str, StageStats] = field(default_factory=dict)
+    bytes_read: int = 0
+    batches: int = 0
+    samples: int = 0
+    wait_s: float = 0.0
+    memory_bytes: int = 0
+    memory_most_bytes: int = 0
+    begun: float = field(default_factory=monotonic)
+    # One that its own thread may take again: what is collected while it is held may be an iteration, which tells of it.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def add(self, stage: str, seconds: float, workers: int = 1, calls: int = 1) -> None:
+        with self._lock:
+            one = self.stages.setdefault(stage, StageStats())
+            one.seconds += seconds
+            one.calls += calls
+            one.workers = workers
+
+    @contextmanager
+    def timed(self, stage: str, workers: int = 1) -> Iterator[None]:
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.add(stage, (perf_counter_ns() - start) / 1e9, workers)
+
+    @contextmanager
+    def reading(self, size_bytes: int) -> Iterator[None]:
+        """A shard's read, told apart as far as its format does: what is not fetching or verifying is decoding."""
+        spent.take()
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            whole_s = (perf_counter_ns() - start) / 1e9
+            fetch_s, verify_s = spent.take()
+            with self._lock:
+                self.bytes_read += size_bytes
+            self.add("read", fetch_s or whole_s)
+            if verify_s:
+                self.add("verify", verify_s)
+                self.add("decode", max(0.0, whole_s - fetch_s - verify_s))
+
+    def decoded(self, seconds: float) -> None:
+        """Samples that were taken undecoded and are decoded now: their CRCs are checked in the same go."""
+        verify_s = min(seconds, spent.take()[1])
+        self.add("verify", verify_s)
+        self.add("decode", seconds - verify_s)
+
+    def hold(self, change_bytes: int) -> None:
+        """So many bytes more, or fewer, are held for batches to come."""
+        with self._lock:
+            self.memory_bytes += change_bytes
+            self.memory_most_bytes = max(self.memory_most_bytes, self.memory_bytes)

@@ -1,0 +1,61 @@
+"""An epoch's progress on stderr: a line that is written over in a terminal, one now and then in a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any, TextIO
+
+from .dataset import Dataset
+from .iterator import Iteration
+
+_TERMINAL_S = 0.2
+_FILE_S = 30.0
+
+
+def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s: float | None = None) -> Iterator[Any]:
+    """The same batches, with a line about where the epoch is, how fast, and how long it will take.
+
+        for batch in hold.progress(it): ...
+
+    out:     where the line goes, by default stderr
+    every_s: how often; by default five times a second in a terminal, and every half minute in a file
+    """
+    if isinstance(batches, Dataset):
+        batches = batches.iterate()
+    if not isinstance(batches, Iteration):
+        raise TypeError(f"progress: expected what ds.iterate() gives, or a dataset, got {type(batches).__name__}")
+    return _shown(batches, sys.stderr if out is None else out, every_s)
+
+
+def _shown(it: Iteration, out: TextIO, every_s: float | None) -> Iterator[Any]:
+    live = out.isatty()
+    pause_s = every_s if every_s is not None else _TERMINAL_S if live else _FILE_S
+    last = monotonic()
+    written = False
+    try:
+        for batch in it:
+            yield batch
+            if monotonic() - last >= pause_s:
+                last = monotonic()
+                written = _write(it, out, live)
+    finally:
+        if written or not live:
+            _write(it, out, live)
+        if live and written:
+            out.write("\n")
+
+
+def _write(it: Iteration, out: TextIO, live: bool) -> bool:
+    text = str(it.progress())
+    if live:
+        width = shutil.get_terminal_size().columns - 1
+        text = f"\r{text[:width]:<{width}}"
+    try:
+        out.write(text if live else f"{text}\n")
+        out.flush()
+    except (OSError, ValueError):  # a closed stderr is no reason to stop training
+        return False
+    return True

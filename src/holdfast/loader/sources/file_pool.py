@@ -1,0 +1,265 @@
+"""How many files may be open at once, and what to say when there are none left.
+
+Everything that is needed then is imported before: a process without a free descriptor can import nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Generic, Literal, Protocol, TypeVar
+
+from ..._util.process import call_after_fork
+from ...error_guide.cause_chain import recognise, walk
+from ...error_guide.explanation import of_exception
+from ...error_guide.rules import Scope, SystemContext
+from ...errors import HoldfastError, InputError
+from ...procfs.descriptors import count
+from ...procfs.limits import process_limits
+from ...procfs.procfs import REAL
+
+_MOST = 1024  # more open files than this make nothing faster
+_UNKNOWN_USED = 32
+
+
+def find_budget(open_files: int | str) -> int:
+    """A number as it is; "auto": half of what is free now, for the program has files of its own to open."""
+    if open_files == "auto":
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY:
+            return _MOST
+        used = count(REAL, os.getpid())
+        return max(1, min(_MOST, (soft - (_UNKNOWN_USED if used is None else used)) // 2))
+    if isinstance(open_files, bool) or not isinstance(open_files, int) or open_files < 1:
+        raise ValueError(f'expected "auto" or at least one open file, got {open_files!r}')
+    return open_files
+
+
+def is_emfile(error: Exception) -> bool:
+    """Whether an error is, or hides, that no descriptor is free."""
+    found = recognise(walk(error))
+    return found is not None and (found.link.errno or found.row.errno) in (errno.EMFILE, errno.ENFILE)
+
+
+def explain_emfile(error: Exception) -> str:
+    """What it means that no descriptor is free, here and now, in one line."""
+    found = recognise(walk(error))
+    if found is None:
+        return str(error)
+    pid = os.getpid()
+    limits = process_limits(REAL, pid, count(REAL, pid), None)
+    what = of_exception(found, SystemContext(whose=Scope.OWN, pid=pid, limits={limit.name: limit for limit in limits}))
+    return " ".join([f"{what.headline}.", what.says, *what.here])
+
+
+# Open files within a budget: many files, few descriptors.
+#
+# `with pool.use(path) as handle` opens what is not open, and closes what was used longest ago when the budget is used
+# up. A handle in use is never closed; whoever needs a place then waits for one.
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+H = TypeVar("H", bound=Closes)
+
+
+class OpenFile:
+    """One descriptor, for pread."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[H]):
+    handle: H | None = None  # None: it is being opened
+    users: list[int] = field(default_factory=list)  # their threads, one for every time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """`open` is now, `most` ever; `given_back` were closed because no descriptor was free."""
+
+    budget: int
+    open: int
+    most: int
+    opened: int
+    given_back: int
+
+
+class FilePool(Generic[H]):
+    """Handles of one descriptor each, made by `opener` (by default OpenFile). Threads may share it.
+
+    open_files: the most that are open at once; "auto" is half of what this process has free now
+    wait_s:     how long to wait for a place before it is an error
+
+    A forked child begins with none: what it inherited is closed there, also what was in use, and the parent's stay as
+    they are.
+    """
+
+    def __init__(
+        self, opener: Callable[[str], H], open_files: int | Literal["auto"] = "auto", *, wait_s: float = 60
+    ) -> None:
+        self.budget = find_budget(open_files)
+        self._opener = opener
+        self._wait_s = wait_s
+        self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # used longest ago first
+        self._make_lock()
+        self._most = self._opened = self._given_back = 0
+        self._closed = False
+
+    @contextmanager
+    def use(self, path: str | os.PathLike[str]) -> Iterator[H]:
+        """The handle of a path, open until the end of the block at least."""
+        name = os.fspath(path)
+        thread = threading.get_ident()
+        entry, handle = self._take(name, thread)
+        try:
+            yield handle
+        finally:
+            self._release(entry, thread)
+
+    def stats(self) -> PoolStats:
+        with self._lock:
+            return PoolStats(
+                budget=self.budget,
+                open=len(self._entries),
+                most=self._most,
+                opened=self._opened,
+                given_back=self._given_back,
+            )
+
+    def close(self, *, in_use: bool = False) -> None:
+        """Closes all but the handles in use, which are closed when they are released. Safe to call twice.
+
+        in_use: those, too. Their users are gone, and were interrupted before they could release them.
+        """
+        with self._lock:
+            self._closed = True
+            while self._evict(in_use):
+                pass
+            self._changed.notify_all()
+
+    def __enter__(self) -> FilePool[H]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock, and is not here to let go of it."""
+        entries, self._entries = self._entries, OrderedDict()
+        self._make_lock()
+        for entry in entries.values():
+            if entry.handle is not None:
+                entry.handle.close()
+
+    # ---- how
+
+    def _make_lock(self) -> None:
+        # Taken by itself, never as a Condition: a signal on the way into one leaves it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+
+    def _take(self, name: str, thread: int) -> tuple[_Entry[H], H]:
+        until = monotonic() + self._wait_s
+        with self._lock:
+            while True:
+                if self._closed:
+                    raise ValueError("the pool of open files was closed")
+                entry = self._entries.get(name)
+                if entry is not None and entry.handle is not None:
+                    entry.users.append(thread)
+                    self._entries.move_to_end(name)
+                    return entry, entry.handle
+                if entry is None and (len(self._entries) < self.budget or self._evict()):
+                    break
+                self._wait(until, name, thread)
+            entry = self._entries[name] = _Entry(users=[thread])
+            self._most = max(self._most, len(self._entries))
+            call_after_fork(self)  # a child of a child is told only of what was opened in the child
+        # Outside of the lock: a slow file system must not stop the others.
+        handle = self._open(name, entry, until)
+        with self._lock:
+            entry.handle = handle
+            self._opened += 1
+            self._changed.notify_all()
+        return entry, handle
+
+    def _open(self, name: str, entry: _Entry[H], until: float) -> H:
+        try:
+            while True:
+                try:
+                    return self._opener(name)
+                except (OSError, HoldfastError) as error:
+                    if is_emfile(error):
+                        self._give_back(name, error, until, entry)
+                    elif isinstance(error, HoldfastError):
+                        raise
+                    else:
+                        raise InputError(f"{name}: cannot be opened: {error.strerror or error}") from error
+        except BaseException:
+            with self._lock:
+                self._forget(entry)
+                self._changed.notify_all()
+            raise
+
+    def _give_back(self, name: str, error: Exception, until: float, mine: _Entry[H]) -> None:
+        """Somebody else took the last descriptor: ours are the ones we can do without."""
+        with self._lock:
+            if self._evict():
+                self._given_back += 1
+            elif not self._await_others(until, mine.users[0]):
+                raise InputError(f"{name}: cannot be opened: {explain_emfile(error)}") from error
+
+    def _wait(self, until: float, name: str, thread: int) -> None:
+        if not self._await_others(until, thread):
+            busy = ", ".join(list(self._entries)[:4]) + (", …" if self.budget > 4 else "")
+            raise InputError(f"{name}: cannot be opened: all {self.budget} files that may be open are in use: {busy}")
+
+    def _await_others(self, until: float, thread: int) -> bool:
+        """Waits until something changed. False: nothing did in time, or nothing can, as this thread has them all."""
+        if all(user == thread for entry in self._entries.values() for user in entry.users):
+            return False
+        return self._changed.wait(max(0.0, until - monotonic()))
+
+    def _evict(self, in_use: bool = False) -> bool:
+        """Closes the handle that was used longest ago, of those that nobody uses, or of all."""
+        for name, entry in self._entries.items():
+            if (in_use or not entry.users) and entry.handle is not None:
+                del self._entries[name]
+                entry.handle.close()
+                return True
+        return False
+
+    def _release(self, entry: _Entry[H], thread: int) -> None:
+        with self._lock:
+            entry.users.remove(thread)
+            if self._closed and not entry.users and self._forget(entry) and entry.handle is not None:
+                entry.handle.close()
+            self._changed.notify_all()
+
+    def _forget(self, entry: _Entry[H]) -> bool:
+        """False in a child, where what its parent had in use is gone already."""
+        for name, one in self._entries.items():
+            if one is entry:
+                del self._entries[name]
+                return True
+        return False

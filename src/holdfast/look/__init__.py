@@ -1,1 +1,0 @@
-"""Watching processes for a while, and judging what was seen."""

@@ -1,0 +1,343 @@
+"""One thing that can run out."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from .._util.text import format_bytes
+from .descriptors import Kind
+from .peers import Tables
+from .procfs import ProcFS, list_pids, number_or_none, read_or_none, stat_or_none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """`soft` is where trouble begins, `hard` how far `soft` can be raised. None is unknown, `math.inf` unlimited."""
+
+    name: str
+    used: int | None = None
+    soft: float | None = None
+    hard: float | None = None
+
+    @property
+    def headroom(self) -> float | None:
+        """How many more there may be."""
+        if self.used is None or self.soft is None:
+            return None
+        return max(0, self.soft - self.used)
+
+    @property
+    def ratio(self) -> float | None:
+        """The used part: 0 of none or of unlimited, 1 where nothing is left."""
+        if self.used is None or self.soft is None:
+            return None
+        return self.used / self.soft if self.soft else 1.0
+
+
+def tightest(limits: Iterable[Limit]) -> Limit | None:
+    """The one used most, of those of which that is known."""
+    known = [limit for limit in limits if limit.ratio is not None]
+    return max(known, key=lambda limit: limit.ratio or 0.0, default=None)
+
+
+# What a process's control group lets it have: tasks and memory, in versions 1 and 2.
+
+_MOUNT = "/sys/fs/cgroup"
+# Version 1 writes "no limit" as the largest multiple of a page below 2**63.
+_V1_UNLIMITED = 1 << 62
+
+
+def parse_cgroup(text: str) -> dict[str, str]:
+    """`/proc/PID/cgroup` -> path by controller; version 2 has the one of the empty name.
+
+    ```
+    12:pids:/system.slice/worker.service
+    5:cpu,cpuacct:/
+    0::/system.slice/worker.service
+    ```
+    """
+    found = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon and path.startswith("/"):
+            found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def pids_limit(procfs: ProcFS, pid: int) -> Limit:
+    return _cgroup_limit(procfs, pid, "pids", ("pids.current", "pids.max"), ("pids.current", "pids.max"))
+
+
+def memory_limit(procfs: ProcFS, pid: int) -> Limit:
+    old = ("memory.usage_in_bytes", "memory.limit_in_bytes")
+    return _cgroup_limit(procfs, pid, "memory", ("memory.current", "memory.max"), old)
+
+
+def _cgroup_limit(procfs: ProcFS, pid: int, name: str, v2: tuple[str, str], v1: tuple[str, str]) -> Limit:
+    """Every group above binds as well, so that the one used most is the one that counts."""
+    title = f"cgroup_{name}"
+    paths = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "")
+    found: list[Limit] = []
+    for controller, mount, files in (
+        ("", _MOUNT, v2),
+        ("", f"{_MOUNT}/unified", v2),
+        (name, f"{_MOUNT}/{name}", v1),
+    ):
+        if controller in paths:
+            found += _read_all(procfs, title, mount, paths[controller], files)
+    return tightest(found) or next(iter(found), Limit(name=title))
+
+
+def _read_all(procfs: ProcFS, title: str, mount: str, path: str, files: tuple[str, str]) -> Iterator[Limit]:
+    for folder in _upwards(mount, path):
+        used, most = (_cgroup_number(read_or_none(procfs, f"{folder}/{file}")) for file in files)
+        if most is not None:
+            yield Limit(name=title, used=None if used is None else int(used), soft=most, hard=most)
+
+
+def _upwards(mount: str, path: str) -> Iterator[str]:
+    """The group's folder and those above it, up to the mount: in a container that is often the only one to be seen."""
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:  # a group outside of this one's namespace: its folder is not here
+        parts = []
+    for length in range(len(parts), -1, -1):
+        yield "/".join([mount, *parts[:length]])
+
+
+def _cgroup_number(text: str | None) -> float | None:
+    """`max` or a number."""
+    word = (text or "").strip()
+    if word == "max":
+        return math.inf
+    if not word.isdigit():
+        return None
+    return math.inf if int(word) >= _V1_UNLIMITED else int(word)
+
+
+# What the kernel does not count for anyone, counted over the processes looked at: they use at least that much.
+
+# A new pipe has room for 16 pages, unless somebody asked for more or the user has had his share.
+_PIPE_PAGES = 16
+
+
+def used_limits(procfs: ProcFS, root: int, tables: Tables) -> list[Limit]:
+    """The limits that all of them draw on."""
+    pipes, inotify = Kind.PIPE, Kind.INOTIFY
+    watchers = [(pid, one.fd) for pid, table in tables.items() for one in table or () if one.kind is inotify]
+    own = {
+        "pipe_user_pages": _PIPE_PAGES
+        * len({one.inode for table in tables.values() for one in table or () if one.kind is pipes}),
+        "inotify_instances": len(watchers),
+        "inotify_watches": _watches(procfs, watchers),
+    }
+    return [
+        replace(limit, used=own[limit.name]) if limit.name in own else limit for limit in shared_limits(procfs, root)
+    ]
+
+
+def _watches(procfs: ProcFS, watchers: list[tuple[int, int]]) -> int | None:
+    """fdinfo of an inotify descriptor has a row `inotify wd:1 ino:…` for every watch."""
+    rows = 0
+    for pid, fd in watchers:
+        text = read_or_none(procfs, f"/proc/{pid}/fdinfo/{fd}")
+        if text is None:
+            return None
+        rows += sum(line.startswith("inotify wd:") for line in text.splitlines())
+    return rows
+
+
+# Everything a process can run out of: how much there is, how much is used.
+#
+# What cannot be read (another user's, hidden in a container, absent from this kernel) is None, never an error.
+
+_ROWS = {"Max open files": "nofile", "Max processes": "nproc"}
+_ASKED = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A soft and a hard limit; `math.inf` is unlimited."""
+
+    soft: float
+    hard: float
+
+
+def parse_limits(text: str) -> dict[str, Bounds]:
+    """The rows of `/proc/PID/limits` that matter here.
+
+    ```
+    Limit                     Soft Limit           Hard Limit           Units
+    Max processes             63204                unlimited            processes
+    Max open files            1024                 524288               files
+    ```
+    """
+    found = {}
+    for line in text.splitlines():
+        for title, name in _ROWS.items():
+            words = line.removeprefix(title).split()
+            if line.startswith(title) and len(words) >= 2:
+                found[name] = Bounds(soft=_number(words[0]), hard=_number(words[1]))
+    return found
+
+
+def _number(word: str) -> float:
+    return int(word) if word.isdigit() else math.inf
+
+
+def parse_file_nr(text: str) -> tuple[int, int, int] | None:
+    """`1504\\t0\\t9223372036854775807\\n`: allocated, of these free, at most."""
+    words = text.split()
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        return None
+    return int(words[0]), int(words[1]), int(words[2])
+
+
+def parse_loadavg_threads(text: str) -> int | None:
+    """`0.20 0.18 0.12 1/80 11206\\n` -> 80: threads on the whole machine."""
+    words = text.split()
+    total = words[3].partition("/")[2] if len(words) > 3 else ""
+    return int(total) if total.isdigit() else None
+
+
+def process_limits(procfs: ProcFS, pid: int, fds: int | None, user_threads: int | None) -> tuple[Limit, Limit]:
+    """nofile and nproc, which each process has its own of. nproc is used by all of the user's threads together."""
+    rows = parse_limits(read_or_none(procfs, f"/proc/{pid}/limits") or "")
+    for name, which in _ASKED.items():
+        if name not in rows and (asked := _ask(procfs, pid, which)):
+            rows[name] = asked
+    return _limit("nofile", fds, rows.get("nofile")), _limit("nproc", user_threads, rows.get("nproc"))
+
+
+def _ask(procfs: ProcFS, pid: int, which: int) -> Bounds | None:
+    """By system call, which needs no descriptor but a right to the process."""
+    try:
+        soft, hard = procfs.rlimit(pid, which)
+    except (OSError, ValueError):
+        return None
+    return Bounds(soft=math.inf if soft < 0 else soft, hard=math.inf if hard < 0 else hard)
+
+
+def _limit(name: str, used: int | None, bounds: Bounds | None) -> Limit:
+    if bounds is None:
+        return Limit(name=name, used=used)
+    return Limit(name=name, used=used, soft=bounds.soft, hard=bounds.hard)
+
+
+def threads_by_user(procfs: ProcFS) -> dict[int, int]:
+    """Threads of each uid that this /proc shows; a container shows only its own, so there may be more."""
+    found: dict[int, int] = {}
+    for pid in list_pids(procfs):
+        process = stat_or_none(procfs, f"/proc/{pid}")
+        if process is not None:
+            found[process.st_uid] = found.get(process.st_uid, 0) + (count_threads(procfs, pid) or 0)
+    return found
+
+
+def count_threads(procfs: ProcFS, pid: int) -> int | None:
+    """By the links of the folder of threads: no descriptor, and other users' processes too."""
+    task = stat_or_none(procfs, f"/proc/{pid}/task")
+    return None if task is None else max(0, task.st_nlink - 2)
+
+
+def shared_limits(procfs: ProcFS, pid: int) -> list[Limit]:
+    """What a process shares with others: the machine's tables, its control group, `/dev/shm`.
+
+    The kernel does not tell how many pipe pages, inotify instances and watches a user has: `used` is None there.
+    """
+    file_nr = parse_file_nr(read_or_none(procfs, "/proc/sys/fs/file-nr") or "")
+    used, most = (file_nr[0] - file_nr[1], file_nr[2]) if file_nr else (None, None)
+    threads = parse_loadavg_threads(read_or_none(procfs, "/proc/loadavg") or "")
+    return [
+        Limit(name="file_max", used=used, soft=most, hard=most),
+        _sysctl(procfs, "nr_open", "fs/nr_open"),
+        _sysctl(procfs, "threads_max", "kernel/threads-max", threads),
+        _sysctl(procfs, "pid_max", "kernel/pid_max", threads),
+        pids_limit(procfs, pid),
+        memory_limit(procfs, pid),
+        _pipe_pages(procfs),
+        _sysctl(procfs, "inotify_instances", "fs/inotify/max_user_instances"),
+        _sysctl(procfs, "inotify_watches", "fs/inotify/max_user_watches"),
+        shm_limit(procfs),
+    ]
+
+
+def _sysctl(procfs: ProcFS, name: str, path: str, used: int | None = None) -> Limit:
+    value = number_or_none(procfs, f"/proc/sys/{path}")
+    return Limit(name=name, used=used, soft=value, hard=value)
+
+
+def _pipe_pages(procfs: ProcFS) -> Limit:
+    """Past the soft one new pipes shrink to two pages; past the hard one there are none. 0 is no limit."""
+    soft, hard = (number_or_none(procfs, f"/proc/sys/fs/pipe-user-pages-{which}") for which in ("soft", "hard"))
+    return Limit(name="pipe_user_pages", soft=math.inf if soft == 0 else soft, hard=math.inf if hard == 0 else hard)
+
+
+def shm_limit(procfs: ProcFS) -> Limit:
+    try:
+        disk = procfs.statvfs("/dev/shm")
+    except OSError:
+        return Limit(name="dev_shm_bytes")
+    size = disk.f_blocks * disk.f_frsize
+    return Limit(name="dev_shm_bytes", used=size - disk.f_bfree * disk.f_frsize, soft=size, hard=size)
+
+
+# The limits by the names people look for.
+
+NAMES = {
+    "nofile": "open files",
+    "nproc": "threads of this user (ulimit -u)",
+    "file_max": "open files of the machine (fs.file-max)",
+    "nr_open": "highest limit of open files (fs.nr_open)",
+    "threads_max": "threads of the machine (kernel.threads-max)",
+    "pid_max": "pids of the machine (kernel.pid_max)",
+    "cgroup_pids": "tasks of the control group (pids.max)",
+    "cgroup_memory": "memory of the control group",
+    "pipe_user_pages": "pages of this user's pipes (fs.pipe-user-pages-soft)",
+    "inotify_instances": "inotify instances of this user",
+    "inotify_watches": "inotify watches of this user",
+    "dev_shm_bytes": "/dev/shm",
+    "memory_available": "memory of the machine",
+}
+_BYTES = {"dev_shm_bytes", "cgroup_memory", "memory_available"}
+
+
+def name_of(limit: Limit) -> str:
+    return NAMES.get(limit.name, limit.name)
+
+
+def amount(limit: Limit, value: float | None) -> str:
+    """A number of what this limit counts: `12.3 GB` or `4,711`."""
+    return quantity(value, in_bytes=limit.name in _BYTES)
+
+
+def quantity(value: float | None, *, in_bytes: bool = False) -> str:
+    if value is None:
+        return "?"
+    if math.isinf(value):
+        return "unlimited"
+    return format_bytes(int(value)) if in_bytes else f"{value:,.0f}"
+
+
+def used_part(used: int | None, most: float | None) -> float | None:
+    """0 to 1 and above; of nothing at all, everything is used. None is unknown."""
+    if used is None or most is None:
+        return None
+    return used / most if most else 1.0
+
+
+def percent(ratio: float) -> str:
+    """`3.4 %`, `97.5 %`, `202 %`; never `100 %` while something is left."""
+    if ratio >= 1:
+        return f"{ratio * 100:,.0f} %" if ratio < 1000 else "far too many"
+    return f"{min(ratio * 100, 99.9):.1f} %"
+
+
+def finite(value: float | None) -> float | int | None:
+    """For JSON, which has no infinity: unlimited and unknown are both null."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

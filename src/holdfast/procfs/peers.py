@@ -1,0 +1,405 @@
+"""What became of the far end of a pipe or of a socket."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import select
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from typing import NamedTuple
+
+from .._native.extensions import fdscan
+from .descriptors import Descriptor, Kind
+from .procfs import ProcFS, UnixRow, readlink_or_none
+from .sockets import SocketInfo, read_sockets
+
+
+class PeerState(StrEnum):
+    SELF = "self"  # both ends here, and in no other process that was looked at
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+# Who is at the other end of a pipe: this process itself, another one, or nobody any more.
+#
+# Ends are paired by inode over the processes looked at. Of an end without a partner there the kernel is asked by poll:
+# the far end may be held by a process outside, or be on its way through a socket. Only poll can say that it is dead.
+
+_READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
+_ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
+_PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
+_SELF, _ALIVE, _DEAD, _UNKNOWN = _FATES = tuple(PeerState)
+_new_tuple = tuple.__new__
+
+
+class Answer(NamedTuple):
+    """`access` is `r`, `w` or `rw`."""
+
+    access: str
+    dead: bool
+
+
+# The access of a process's ends (fd -> r, w, rw), and what poll says of those without a partner. An fd that is left out
+# is unknown.
+Access = Callable[[int, Sequence[int]], Mapping[int, str]]
+Poller = Callable[[int, Sequence[int]], Mapping[int, Answer]]
+Pipes = Sequence[tuple[int, int]]  # fd and inode
+Holders = Mapping[str, Mapping[int, set[int]]]  # by access and inode: which processes have that end
+
+
+class PipeEnd(NamedTuple):
+    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it.
+
+    `access` is `r`, `w`, `rw`, or "" if unknown.
+    """
+
+    pid: int
+    fd: int
+    inode: int
+    access: str
+    fate: PeerState
+    peers: tuple[int, ...] = ()
+
+
+def read_access(procfs: ProcFS, pid: int, fds: Sequence[int]) -> dict[int, str]:
+    """A link's own permissions tell what its descriptor was opened for; fdinfo would cost an open and a read."""
+    modes = procfs.read_modes(f"/proc/{pid}/fd", list(map(str, fds)))
+    return {fd: _ACCESS[mode & _READ_WRITE] for fd, mode in zip(fds, modes, strict=True) if mode}
+
+
+def pair_pipes(
+    tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None = None
+) -> dict[int, list[PipeEnd]]:
+    """Every pipe end of these processes by pid, in the order of their fds.
+
+    Poll tells the access as well: it is asked for beforehand only of ends that may have a partner.
+    """
+    return pair(tables, access, poll)
+
+
+def _pair_compiled(
+    tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None
+) -> dict[int, list[PipeEnd]]:
+    return fdscan.pair_pipes(tables, access, poll, _PIPE, PipeEnd, _FATES)
+
+
+def _pair(tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None) -> dict[int, list[PipeEnd]]:
+    pipes = {
+        pid: [(fd, inode or 0) for fd, kind, _, inode, _ in table if kind is _PIPE] for pid, table in tables.items()
+    }
+    times = Counter([inode for ends in pipes.values() for _, inode in ends])
+    known = {pid: access(pid, [fd for fd, inode in ends if times[inode] > 1]) for pid, ends in pipes.items()}
+    holders = _find_holders(pipes, known)
+    found = {}
+    for pid, ends in pipes.items():
+        far = _far_holders(ends, known[pid], holders)
+        alone = [fd for fd, _ in ends if fd not in far]
+        answers = poll(pid, alone) if poll and alone else {}
+        more = access(pid, [fd for fd in alone if fd not in answers and fd not in known[pid]])
+        found[pid] = _judge(pid, ends, far, answers, {**known[pid], **more})
+    return found
+
+
+def _find_holders(pipes: Mapping[int, Pipes], known: Mapping[int, Mapping[int, str]]) -> Holders:
+    holders: dict[str, dict[int, set[int]]] = {"r": {}, "w": {}}
+    for pid, ends in pipes.items():
+        ways = known[pid]
+        for fd, inode in ends:
+            for way in ways.get(fd, ""):
+                if inode in (there := holders[way]):
+                    there[inode].add(pid)
+                else:
+                    there[inode] = {pid}
+    return holders
+
+
+def _far_holders(ends: Pipes, known: Mapping[int, str], holders: Holders) -> dict[int, set[int]]:
+    """Which processes have the far end of each; an end of which none is known to have it is left out."""
+    far_of = {"r": holders["w"], "w": holders["r"]}
+    found = {}
+    for fd, inode in ends:
+        way = known.get(fd)
+        if way == "rw":
+            found[fd] = holders["r"][inode] | holders["w"][inode]
+        elif way and inode in far_of[way]:
+            found[fd] = far_of[way][inode]
+    return found
+
+
+def _judge(
+    pid: int,
+    ends: Pipes,
+    far: Mapping[int, set[int]],
+    answers: Mapping[int, Answer],
+    ways: Mapping[int, str],
+) -> list[PipeEnd]:
+    here = {pid}
+    found = []
+    for fd, inode in ends:
+        peers: tuple[int, ...] = ()
+        if fd in answers:
+            way, dead = answers[fd]
+            fate = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # that one is its own far end
+        elif fd in far:
+            way, fate = ways[fd], _SELF
+            if far[fd] != here:
+                fate, peers = _ALIVE, tuple(sorted(far[fd] - here))
+        else:
+            way = ways.get(fd, "")
+            fate = _SELF if way == "rw" else _UNKNOWN
+        found.append(_new_tuple(PipeEnd, (pid, fd, inode, way, fate, peers)))
+    return found
+
+
+pair = _pair_compiled if fdscan else _pair
+
+
+# Asking poll whether anybody is left at the other end of pipes, of this process and of others.
+
+_PIDFD_GETFD = 438  # the same number on every architecture
+_GETPIPE_SZ = 1032
+_AT_ONCE = 4096
+# How many ends of another process are borrowed at a time. As long as that lasts, they are not closed when it closes
+# them; a few are enough to share the cost of a call.
+_BORROWED = 64
+_WAYS = {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "rw"}
+_FULL = (errno.EMFILE, errno.ENFILE)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# A read end without writers hangs up, a write end without readers is an error; an `rw` end is its own far end.
+_POLL_DEAD = {select.POLLHUP: Answer("r", True), select.POLLERR: Answer("w", True)}
+_POLL_ALIVE = {way: Answer(access, False) for way, access in _WAYS.items()}
+# By the numbers of native/fdscan/ask.c: 1 reads, 2 writes, 4 dead.
+_BY_NUMBER = {
+    **{number: Answer(access, False) for number, access in ((1, "r"), (2, "w"), (3, "rw"))},
+    5: Answer("r", True),
+    6: Answer("w", True),
+}
+
+
+def poll_own(fds: Sequence[int]) -> dict[int, Answer]:
+    """Ends of this process; needs no descriptor. An fd that is no pipe any more is left out."""
+    answers: dict[int, Answer] = {}
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # poll refuses more descriptors than the soft limit, which may have been lowered since they were opened.
+    step = _AT_ONCE if soft < 0 else max(1, min(_AT_ONCE, soft))
+    for start in range(0, len(fds), step):
+        answers.update(ask(fds[start : start + step]))
+    return answers
+
+
+def _ask(fds: Collection[int]) -> dict[int, Answer]:
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, 0)
+    events = dict(poller.poll(0))
+    answers = {}
+    for fd in fds:
+        try:
+            fcntl.fcntl(fd, _GETPIPE_SZ)  # fails where it is another thing by now
+            answers[fd] = (
+                _POLL_DEAD.get(events.get(fd, 0)) or _POLL_ALIVE[fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE]
+            )
+        except (OSError, KeyError):
+            continue
+    return answers
+
+
+def _ask_compiled(fds: Collection[int]) -> dict[int, Answer]:
+    return _by_fd(fds, fdscan.ask(list(fds)))
+
+
+def _by_fd(fds: Iterable[int], numbers: bytes) -> dict[int, Answer]:
+    return {fd: _BY_NUMBER[number] for fd, number in zip(fds, numbers, strict=True) if number}
+
+
+def poll_other(pid: int, fds: Sequence[int]) -> dict[int, Answer]:
+    """Ends of another process, borrowed for a moment; empty where that is not allowed or no descriptor is free."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return {}
+    try:
+        return ask_other(pidfd, fds)
+    finally:
+        os.close(pidfd)
+
+
+def _ask_other_compiled(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
+    return _by_fd(fds, fdscan.ask_other(pidfd, list(fds), _BORROWED))
+
+
+def _ask_other(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
+    answers: dict[int, Answer] = {}
+    waiting = list(reversed(fds))
+    while waiting:
+        borrowed: dict[int, int] = {}
+        try:
+            if not _borrow(pidfd, waiting, borrowed):
+                break
+            found = _ask(borrowed)
+        finally:
+            _give_back(borrowed)
+        answers.update((borrowed[fd], answer) for fd, answer in found.items())
+    return answers
+
+
+def _borrow(pidfd: int, waiting: list[int], borrowed: dict[int, int]) -> bool:
+    """Takes from the end of `waiting`: our number -> theirs. False: no more can be had."""
+    while waiting and len(borrowed) < _BORROWED:
+        fd = int(_libc.syscall(_PIDFD_GETFD, pidfd, waiting[-1], 0))
+        if fd >= 0:
+            borrowed[fd] = waiting.pop()
+            continue
+        error = ctypes.get_errno()
+        if error in _FULL:
+            return bool(borrowed)  # as many as there is room for; the next ones in their place
+        if error != errno.EBADF:
+            return False  # no right to it, or it has ended
+        waiting.pop()  # closed meanwhile
+    return True
+
+
+def _give_back(borrowed: Collection[int]) -> None:
+    """The kernel gave out the lowest free numbers: mostly they lie in one piece, which is closed by one call."""
+    if borrowed and max(borrowed) - min(borrowed) + 1 == len(borrowed):
+        os.closerange(min(borrowed), max(borrowed) + 1)
+        return
+    for fd in borrowed:
+        os.close(fd)
+
+
+ask = _ask_compiled if fdscan else _ask
+ask_other = _ask_other_compiled if fdscan else _ask_other
+
+
+# Who is at the other end of a connected Unix socket: this process itself, another one, or nobody any more.
+
+_SOCKET = Kind.SOCKET  # finding a member of an enum by its name is slow
+_UNIX_SELF, _UNIX_ALIVE, _UNIX_DEAD, _UNIX_UNKNOWN = PeerState
+
+
+class SocketEnd(NamedTuple):
+    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it.
+
+    `peer_inode` is 0 where the far end was closed, None where the kernel does not tell.
+    """
+
+    pid: int
+    fd: int
+    inode: int
+    peer_inode: int | None
+    fate: PeerState
+    peers: tuple[int, ...] = ()
+
+
+def pair_sockets(tables: Mapping[int, Iterable[Descriptor]], rows: Mapping[int, UnixRow]) -> dict[int, list[SocketEnd]]:
+    """Every Unix socket of these processes that is, or was, connected; by pid, in the order of their fds."""
+    sockets = {
+        pid: [(fd, inode or 0, info) for fd, kind, _, inode, info in table if kind is _SOCKET]
+        for pid, table in tables.items()
+    }
+    first: dict[int, int] = {}
+    shared: dict[int, set[int]] = {}
+    for pid, ends in sockets.items():
+        for _, inode, _ in ends:
+            if (there := first.setdefault(inode, pid)) != pid:
+                shared.setdefault(inode, {there}).add(pid)
+    return {pid: _judge_unix(pid, ends, rows, first, shared) for pid, ends in sockets.items()}
+
+
+def _judge_unix(
+    pid: int,
+    ends: Iterable[tuple[int, int, SocketInfo | None]],
+    rows: Mapping[int, UnixRow],
+    first: Mapping[int, int],
+    shared: Mapping[int, AbstractSet[int]],
+) -> list[SocketEnd]:
+    """`first`: a process with the socket of an inode; `shared`: all of them, where they are more. Few are."""
+    found = []
+    for fd, inode, info in ends:
+        if info is None or info.state != "CONNECTED" or info.family != "unix":
+            continue
+        far = rows[inode].far if inode in rows else None
+        peers: tuple[int, ...] = ()
+        fate = _UNIX_UNKNOWN if far is None else _UNIX_DEAD
+        if far:
+            there = first.get(far)
+            fate = _UNIX_SELF if there == pid else _UNIX_ALIVE
+            if far in shared:
+                fate, peers = _UNIX_ALIVE, tuple(sorted(shared[far] - {pid}))
+            elif there is not None and there != pid:
+                peers = (there,)
+        found.append(_new_tuple(SocketEnd, (pid, fd, inode, far, fate, peers)))
+    return found
+
+
+# The far ends of everything that has one, over all processes looked at.
+
+# What was seen of each process; None: it may not be looked into.
+Tables = dict[int, list[Descriptor] | None]
+# Of the sockets in a table: where each is, and its inode.
+Places = list[tuple[int, int]]
+
+
+def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
+    """Puts what the kernel's tables say of them into the sockets, and pairs the Unix ones.
+
+    The tables are those of a network namespace: read once for all processes in it.
+    """
+    places = {pid: found for pid, table in tables.items() if table and (found := _socket_places(table))}
+    spaces: dict[str, list[int]] = {}
+    for pid in places:
+        spaces.setdefault(readlink_or_none(procfs, f"/proc/{pid}/ns/net") or str(pid), []).append(pid)
+    unix = procfs.unix_rows() if spaces else {}
+    sockets: dict[int, list[Descriptor]] = {}
+    for pids in spaces.values():
+        wanted = {inode for pid in pids for _, inode in places[pid]}
+        known = read_sockets(procfs, pids[-1], wanted, unix)
+        for pid in pids:
+            sockets[pid] = _put(known, tables[pid] or [], places[pid])
+    return pair_sockets(sockets, unix)
+
+
+def _socket_places(table: Sequence[Descriptor]) -> Places:
+    socket = Kind.SOCKET
+    return [(at, one.inode or 0) for at, one in enumerate(table) if one.kind is socket]
+
+
+def _put(known: Mapping[int, SocketInfo], table: list[Descriptor], places: Places) -> list[Descriptor]:
+    """The sockets at these places, each as it is in the table now."""
+    found = []
+    for at, inode in places:
+        one = table[at]
+        if inode in known:
+            one = table[at] = _new_tuple(Descriptor, (one.fd, one.kind, one.target, inode, known[inode]))
+        found.append(one)
+    return found
+
+
+def find_pipe_ends(procfs: ProcFS, tables: Tables) -> dict[int, list[PipeEnd]]:
+    own = procfs.own_pid()
+
+    def access(pid: int, fds: Sequence[int]) -> Mapping[int, str]:
+        return read_access(procfs, pid, fds) if fds else {}
+
+    def poll(pid: int, fds: Sequence[int]) -> Mapping[int, Answer]:
+        if pid == own:
+            return poll_own(fds)
+        # In a fake /proc, or in one of another pid namespace, this pid is not that process to the system calls.
+        return poll_other(pid, fds) if own == os.getpid() else {}
+
+    return pair_pipes(_seen(tables), access, poll)
+
+
+def _seen(tables: Tables) -> dict[int, list[Descriptor]]:
+    return {pid: table for pid, table in tables.items() if table is not None}

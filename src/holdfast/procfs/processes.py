@@ -1,0 +1,302 @@
+"""Who a process is, who its children are, and how big it is."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .descriptors import Kind, count, count_kinds, describe_all, list_fds
+from .limits import count_threads
+from .procfs import REAL, ProcFS, list_pids, read_or_none, stat_or_none
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Identity(NamedTuple):
+    """A pid is given out again; with the moment of the start it is one process for good. None: could not be read."""
+
+    pid: int
+    start_ticks: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    comm: str
+    state: str
+    ppid: int
+    threads: int
+    start_ticks: int
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """None is unknown: it could not be read."""
+
+    pid: int
+    start_ticks: int | None = None
+    ppid: int | None = None
+    comm: str = ""
+    cmdline: str = ""
+    state: str = ""
+    uid: int | None = None
+    threads: int | None = None
+    rss_bytes: int | None = None
+    uptime_s: float | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start_ticks)
+
+
+def parse_stat(text: str) -> Stat | None:
+    """`/proc/PID/stat`; the name in parentheses may itself hold spaces and parentheses.
+
+    ```
+    4711 (data (w) 1) S 4700 4711 4700 0 -1 4194304 90 0 0 0 1 2 0 0 20 0 3 0 88321 12345344 1520 …
+    ```
+    """
+    start, end = text.find("("), text.rfind(")")
+    words = text[end + 1 :].split()
+    if start < 0 or len(words) < 22:
+        return None
+    try:
+        return Stat(
+            comm=text[start + 1 : end],
+            state=words[0],
+            ppid=int(words[1]),
+            threads=int(words[17]),
+            start_ticks=int(words[19]),
+            rss_bytes=int(words[21]) * _PAGE_BYTES,
+        )
+    except ValueError:
+        return None
+
+
+def read_stat(procfs: ProcFS, pid: int) -> Stat | None:
+    return parse_stat(read_or_none(procfs, f"/proc/{pid}/stat") or "")
+
+
+def read_process(procfs: ProcFS, pid: int) -> Process | None:
+    """What can be seen of a process; None if there is none of this pid."""
+    folder = stat_or_none(procfs, f"/proc/{pid}")
+    if folder is None:
+        return None
+    seen = read_stat(procfs, pid)
+    if seen is None:  # no descriptor free to read it with, or not to be seen by this user
+        return Process(pid=pid, uid=folder.st_uid, threads=count_threads(procfs, pid))
+    return Process(
+        pid=pid,
+        start_ticks=seen.start_ticks,
+        ppid=seen.ppid,
+        comm=seen.comm,
+        cmdline=(read_or_none(procfs, f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip(),
+        state=seen.state,
+        uid=folder.st_uid,
+        threads=seen.threads,
+        rss_bytes=seen.rss_bytes,
+        uptime_s=_uptime(procfs, seen.start_ticks),
+    )
+
+
+def _uptime(procfs: ProcFS, start_ticks: int) -> float | None:
+    """From `/proc/uptime`, `5021.07 9120.11\\n`, which is counted from the same moment as the start."""
+    words = (read_or_none(procfs, "/proc/uptime") or "").split()
+    try:
+        return max(0.0, float(words[0]) - start_ticks / _TICKS_PER_S)
+    except (IndexError, ValueError):
+        return None
+
+
+def is_same(procfs: ProcFS, identity: Identity) -> bool | None:
+    """Whether this pid is still that process; None if that cannot be read."""
+    seen = read_stat(procfs, identity.pid)
+    if seen is None:
+        return None if stat_or_none(procfs, f"/proc/{identity.pid}") else False
+    return None if identity.start_ticks is None else seen.start_ticks == identity.start_ticks
+
+
+def read_parents(procfs: ProcFS) -> dict[int, int]:
+    """The parent of every process that can be seen."""
+    return {pid: seen.ppid for pid in list_pids(procfs) if (seen := read_stat(procfs, pid)) is not None}
+
+
+def descendants(parents: Mapping[int, int], pid: int) -> list[int]:
+    """Children and theirs, each after its parent, in the order of a drawn tree."""
+    children: dict[int, list[int]] = {}
+    for child, parent in sorted(parents.items()):
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    waiting = [pid]
+    seen = {pid}  # the parents were read one after the other: with a pid given out again they may form a ring
+    while waiting:
+        one = waiting.pop()
+        if one != pid:
+            found.append(one)
+        fresh = [child for child in children.get(one, ()) if child not in seen]
+        seen.update(fresh)
+        waiting.extend(reversed(fresh))
+    return found
+
+
+# Looks cheap enough to be taken all the time: the vitals every few seconds, a sample of the kinds every minute.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """None is unknown, or gone."""
+
+    fds: int | None
+    rss_bytes: int | None
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSample:
+    """`seen` of `looked` descriptors, chosen evenly over all `fd_count` of them."""
+
+    fd_count: int
+    looked: int
+    seen: dict[Kind, int]
+
+    @property
+    def estimate(self) -> dict[Kind, int]:
+        """How many of each kind the process has, scaled up."""
+        if not self.looked:
+            return {}
+        return {kind: round(times * self.fd_count / self.looked) for kind, times in self.seen.items()}
+
+
+def parse_statm(text: str) -> int | None:
+    """`3014 1520 803 1 0 790 0\\n`: the second number is the resident size in pages -> bytes."""
+    words = text.split()
+    return int(words[1]) * _PAGE_BYTES if len(words) > 1 and words[1].isdigit() else None
+
+
+def read_vitals(procfs: ProcFS, pid: int) -> Vitals:
+    """Two stats and one small read, which a `HeldProcFS` that holds `/proc/PID/statm` does without opening it.
+
+    A pid does not say whether it is still the same process: ask `is_same` now and then.
+    """
+    return Vitals(
+        fds=count(procfs, pid),
+        rss_bytes=parse_statm(read_or_none(procfs, f"/proc/{pid}/statm") or ""),
+        threads=count_threads(procfs, pid),
+    )
+
+
+def sample_kinds(procfs: ProcFS, pid: int, n: int = 300, chance: random.Random | None = None) -> KindSample | None:
+    """The mix of kinds from `n` descriptors, or all if there are fewer; None if they may not be seen.
+
+    One is drawn from each of `n` equal stretches of the numbers: descriptors opened together lie together, and a plain
+    draw would miss whole stretches.
+    """
+    if n < 1:
+        raise ValueError(f"expected a sample of at least one descriptor, got {n}")
+    numbers = list_fds(procfs, pid)
+    if numbers is None:
+        return None
+    chance = chance or random.Random()
+    total = len(numbers)
+    if total > n:
+        edges = [total * at // n for at in range(n + 1)]
+        numbers = [numbers[chance.randrange(edges[at], edges[at + 1])] for at in range(n)]
+    found = describe_all(procfs, pid, numbers)
+    fds = count(procfs, pid)
+    return KindSample(fd_count=total if fds is None else fds, looked=len(found), seen=count_kinds(found))
+
+
+# Which processes are meant: by a part of their name, or by being of interest.
+
+MANY_FDS = 64
+
+
+def find_by_name(name: str, procfs: ProcFS = REAL) -> list[int]:
+    """Processes whose command line or name holds `name`; not this one, nor those that started it with the same words.
+
+    A process found whose parent was found too is left out: it is looked at as part of that one's tree.
+    """
+    parents = read_parents(procfs)
+    own = _line_of(parents, procfs.own_pid())
+    found = set()
+    for pid in list_pids(procfs):
+        process = None if pid in own else read_process(procfs, pid)
+        if process is not None and (name in process.cmdline or name in process.comm):
+            found.add(pid)
+    return sorted(pid for pid in found if not found & set(_line_of(parents, parents.get(pid))))
+
+
+def find_busy(procfs: ProcFS = REAL, uid: int | None = None) -> list[int]:
+    """This user's processes that have children or many descriptors, the one with most descriptors first."""
+    uid = os.geteuid() if uid is None else uid
+    parents = read_parents(procfs)
+    with_children = set(parents.values())
+    own = procfs.own_pid()
+    fds: dict[int, int] = {}
+    for pid in parents:
+        folder = stat_or_none(procfs, f"/proc/{pid}")
+        if pid == own or folder is None or folder.st_uid != uid:
+            continue
+        fds[pid] = count(procfs, pid) or 0
+    # The kernel's own threads have no descriptors.
+    busy = [pid for pid in fds if fds[pid] and (pid in with_children or fds[pid] > MANY_FDS)]
+    return sorted(busy, key=lambda pid: (-fds[pid], pid))
+
+
+def roots_of(pids: list[int], procfs: ProcFS = REAL) -> list[int]:
+    """Those that are not below another one of them, in their order."""
+    parents = read_parents(procfs)
+    among = set(pids)
+    return [pid for pid in dict.fromkeys(pids) if not among & set(_line_of(parents, parents.get(pid)))]
+
+
+def _line_of(parents: dict[int, int], pid: int | None) -> list[int]:
+    """A process, its parent, and so on up."""
+    line: list[int] = []
+    while pid and pid not in line:
+        line.append(pid)
+        pid = parents.get(pid)
+    return line
+
+
+_STATES = {
+    "T": "stopped by a signal (SIGCONT lets it go on)",
+    "t": "stopped by a debugger",
+    "D": "waiting for a disk or a network mount",
+    "R": "running",
+    "S": "waiting",
+    "Z": "ended",
+}
+
+
+def is_stopped(pid: int) -> bool:
+    return _state(pid) in ("T", "t")
+
+
+def tell_state(pid: int) -> str:
+    state = _state(pid)
+    return _STATES.get(state, f"in state {state}") if state else "gone"
+
+
+def tell_end(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "ended; how is not known"
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    name = _signal_name(-exit_code)
+    hint = "; if nobody did so on purpose, it was out of memory" if -exit_code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _state(pid: int) -> str:
+    stat = read_stat(REAL, pid)
+    return stat.state if stat else ""
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -1,0 +1,273 @@
+"""A look as plain dicts, lists, numbers and text: what JSON can carry.
+
+None is unknown. No limit at all is None as well, beside `"unlimited": true`: JSON has no infinity.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
+
+from ..errors import InputError
+from .descriptors import Descriptor, Kind, PathGroup, count, count_kinds, group_paths, scan
+from .limits import Limit, process_limits, threads_by_user, tightest, used_limits
+from .peers import PeerState, PipeEnd, SocketEnd, Tables, find_pipe_ends, name_sockets
+from .processes import Process, descendants, is_same, read_parents, read_process
+from .procfs import REAL, ProcFS
+
+# A path is told with at most so many of its descriptors' numbers.
+_MOST_FDS = 100
+
+
+def plain_snapshot(snapshot: Snapshot, descriptors: bool) -> dict[str, Any]:
+    tightest = snapshot.tightest
+    return {
+        "pid": snapshot.root.process.pid,
+        "fd_count": snapshot.fd_count,
+        "kinds": _by_name(snapshot.kinds),
+        "whole_tree": snapshot.whole_tree,
+        "tightest": None if tightest is None else plain_limit(tightest),
+        "shared": [plain_limit(limit) for limit in snapshot.shared],
+        "processes": [plain_look(look, descriptors) for look in snapshot.processes],
+    }
+
+
+def plain_look(look: ProcessSnapshot, descriptors: bool) -> dict[str, Any]:
+    plain = {
+        **asdict(look.process),
+        "children": look.children,
+        "fd_count": look.fd_count,
+        "kinds": None if look.descriptors is None else _by_name(look.kinds),
+        "path_groups": [
+            {"path": group.path, "kind": str(group.kind), "count": len(group.fds), "fds": list(group.fds[:_MOST_FDS])}
+            for group in look.path_groups
+        ],
+        "pipe_ends": _fates(look.ends),
+        "socket_ends": _fates(look.socket_ends),
+        "limits": [plain_limit(limit) for limit in look.limits],
+    }
+    if descriptors:
+        ends: dict[int, PipeEnd | SocketEnd] = {end.fd: end for end in look.ends}
+        ends.update((end.fd, end) for end in look.socket_ends)
+        plain["descriptors"] = (
+            None if look.descriptors is None else [_descriptor(one, ends.get(one.fd)) for one in look.descriptors]
+        )
+    return plain
+
+
+def plain_limit(limit: Limit) -> dict[str, Any]:
+    return {
+        "name": limit.name,
+        "used": limit.used,
+        "soft": _finite(limit.soft),
+        "hard": _finite(limit.hard),
+        "headroom": _finite(limit.headroom),
+        "ratio": limit.ratio,
+        "unlimited": limit.soft == math.inf,
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return None if number is None or math.isinf(number) else number
+
+
+def _by_name(kinds: dict[Any, int]) -> dict[str, int]:
+    return {str(kind): times for kind, times in kinds.items()}
+
+
+def _fates(ends: Iterable[PipeEnd | SocketEnd]) -> dict[str, int]:
+    counted = Counter(end.fate for end in ends)
+    return {str(fate): counted[fate] for fate in PeerState}
+
+
+def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, Any]:
+    plain: dict[str, Any] = {"fd": one.fd, "kind": str(one.kind), "target": one.target}
+    if one.inode is not None:
+        plain["inode"] = one.inode
+    if one.socket is not None:
+        plain["socket"] = one.socket._asdict()
+    if end is not None:
+        plain |= {"fate": str(end.fate), "peers": list(end.peers)}
+        if isinstance(end, PipeEnd):
+            plain["access"] = end.access
+    return plain
+
+
+# One look at a process and its descendants: everything this package can say, joined.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSnapshot:
+    """One process. `descriptors` is None where they may not be seen; `fd_count` may be known all the same.
+
+    `ends` are its pipes, `socket_ends` its connected Unix sockets. `children` is None where they were not looked for.
+    """
+
+    process: Process
+    fd_count: int | None
+    descriptors: tuple[Descriptor, ...] | None
+    ends: tuple[PipeEnd, ...]
+    limits: tuple[Limit, ...]
+    socket_ends: tuple[SocketEnd, ...] = ()
+    children: int | None = None
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        return count_kinds(self.descriptors or ())
+
+    @property
+    def path_groups(self) -> list[PathGroup]:
+        return group_paths(self.descriptors or ())
+
+    def ends_of(self, fate: PeerState) -> list[PipeEnd]:
+        return [end for end in self.ends if end[4] is fate]  # by its place: a name costs twice as much
+
+    def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
+        """For JSON; with every single descriptor if asked for."""
+        return plain_look(self, descriptors)
+
+    def __str__(self) -> str:
+        process = self.process
+        name = process.cmdline or process.comm or "?"
+        kinds = " · ".join(f"{kind} {times:,}" for kind, times in self.kinds.items())
+        return f"{process.pid} {name}: {_count(self.fd_count)} descriptors" + (f" ({kinds})" if kinds else "")
+
+    def __repr__(self) -> str:
+        return f"<ProcessLook {self.process.pid} {self.process.comm}: {_count(self.fd_count)} descriptors>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The root process first, then its descendants, each after its parent.
+
+    `shared` are the limits that all of them draw on. `whole_tree` is False where the children could not be looked for.
+    """
+
+    processes: tuple[ProcessSnapshot, ...]
+    shared: tuple[Limit, ...]
+    whole_tree: bool
+
+    @property
+    def root(self) -> ProcessSnapshot:
+        return self.processes[0]
+
+    @property
+    def fd_count(self) -> int | None:
+        """Of all processes; None if one of them could not be counted."""
+        counts = [look.fd_count for look in self.processes]
+        return None if None in counts else sum(filter(None, counts))
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        return count_kinds(chain.from_iterable(look.descriptors or () for look in self.processes))
+
+    @property
+    def tightest(self) -> Limit | None:
+        """Of everything that can run out, for any of them, what is used most."""
+        return tightest([*self.shared, *(limit for look in self.processes for limit in look.limits)])
+
+    def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
+        """For JSON; with every single descriptor if asked for."""
+        return plain_snapshot(self, descriptors)
+
+    def __str__(self) -> str:
+        more = len(self.processes) - 1
+        below = f"; {_count(self.fd_count)} with {more} below it" if more else ""
+        least = self.tightest
+        used = f"; tightest: {least.name} {100 * (least.ratio or 0.0):.1f} %" if least else ""
+        return f"{self.root}{below}{used}"
+
+    def __repr__(self) -> str:
+        look = "processes" if len(self.processes) > 1 else "process"
+        return f"<Snapshot of {self.root!r}, {len(self.processes)} {look}, {_count(self.fd_count)} descriptors>"
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = REAL) -> Snapshot:
+    """Looks at a process, by default this one, and its descendants. InputError: there is no such process.
+
+    With no descriptor free it still tells of this process's descriptors, pipes and limits; its children cannot be found
+    then. A `HeldProcFS` made earlier also keeps its start, size and uptime readable.
+    """
+    root = pid if pid is not None else procfs.own_pid()
+    if root is None:
+        raise InputError("this process is not to be seen in /proc; expected the pid of one that is")
+    with _without_gc():
+        return _take(procfs, root, tree)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """A hundred thousand small tuples are made, of which none is garbage: looking for it costs a fifth of a look."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
+    parents = read_parents(procfs) if tree else {}
+    seen: dict[int, Process] = {}
+    tables: Tables = {}
+    for one in [root, *descendants(parents, root)]:
+        process = read_process(procfs, one)
+        table = scan(procfs, one)
+        # A pid given out again during the scan would show one process's name over another one's descriptors.
+        if process is not None and is_same(procfs, process.identity) is not False:
+            seen[one], tables[one] = process, table
+    if root not in seen:
+        raise InputError(f"there is no process {root}")
+    sockets, pipes = name_sockets(procfs, tables), find_pipe_ends(procfs, tables)
+    users = threads_by_user(procfs)
+    whole = not tree or root in parents
+    children = Counter(parents.values()) if tree and whole else None
+    looks = tuple(
+        _look(
+            procfs,
+            process,
+            tables[one],
+            users,
+            ends=tuple(pipes.get(one, ())),
+            socket_ends=tuple(sockets.get(one, ())),
+            children=None if children is None else children[one],
+        )
+        for one, process in seen.items()
+    )
+    return Snapshot(processes=looks, shared=tuple(used_limits(procfs, root, tables)), whole_tree=whole)
+
+
+def _look(
+    procfs: ProcFS, process: Process, table: Sequence[Descriptor] | None, users: Mapping[int, int], **more: Any
+) -> ProcessSnapshot:
+    fds = count(procfs, process.pid) if table is None else len(table)
+    return ProcessSnapshot(
+        process=process,
+        fd_count=fds,
+        descriptors=None if table is None else tuple(table),
+        limits=process_limits(procfs, process.pid, fds, None if process.uid is None else users.get(process.uid)),
+        **more,
+    )
+
+
+# The public name of a full look.
+
+
+def snapshot(pid: int | None = None, tree: bool = True) -> Snapshot:
+    """What the kernel knows of a process, by default this one, and of its descendants, now.
+
+    Descriptors by kind, their paths, ends and peers; limits with what is used of each; size, threads, age. With no
+    descriptor free it still tells of this process. InputError: there is no such process.
+    """
+    return take_snapshot(pid, tree)

@@ -1,1 +1,0 @@
-"""The same facts for people and for machines."""

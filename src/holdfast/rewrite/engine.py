@@ -1,0 +1,288 @@
+"""A checksum over all values of all samples in order, whatever format they come from and in whatever pieces they come.
+
+Of each column the crc32c of its values (little-endian, all joined) and of the lengths of its strings and lists; then of
+the rows, the columns and these, by the columns' names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from .._native import codec
+from ..errors import DataError
+from ..formats.base import Shard
+from ..formats.columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn
+from ..formats.tfrecord.column_encoding import buffers_of
+from ..formats.tfrecord.manifest import FileEntry
+from ..schema import Column, column_to_json, first_difference
+from .column_mapping import Columns, plain_schema
+from .input_files import InputFile, Progress, open_plain
+from .targets import Kind, OutputFile, make_target
+
+
+class ContentDigest:
+    """`add` batches, then ask for `value`."""
+
+    def __init__(self, schema: dict[str, Column]) -> None:
+        self.rows = 0
+        self._schema = schema
+        self._crcs = {name: [0, 0, 0, 0] for name in schema}
+
+    def add(self, batch: Mapping[str, Any]) -> int:
+        """How many rows it has."""
+        buffers, rows = buffers_of(self._schema, batch)
+        for crcs, (values, *ends) in zip(self._crcs.values(), buffers, strict=True):
+            crcs[0] = codec.crc32c(_raw(values), crcs[0])
+            for i, some in enumerate(ends, 1):
+                if some is not None:
+                    crcs[i] = codec.crc32c(_raw(np.diff(some)), crcs[i])
+        self.rows += rows
+        return rows
+
+    @property
+    def value(self) -> str:
+        columns = [[name, column_to_json(self._schema[name]), *crcs] for name, crcs in sorted(self._crcs.items())]
+        return f"{codec.crc32c(json.dumps([self.rows, columns]).encode()):08x}"
+
+
+def _raw(array: Any) -> memoryview:
+    array = np.ascontiguousarray(array)
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+# Where one target ends and the next begins.
+
+_ALL = 1 << 62
+
+Piece = tuple[int, Batch]  # the shard's number, and rows for it
+
+
+class ShardCut:
+    """So many shards of about as many rows each, or shards of about so many bytes. Neither: one."""
+
+    def __init__(self, rows: int, shards: int | None = None, shard_bytes: int | None = None) -> None:
+        ends = [_ALL] if shards is None else [rows * (i + 1) // shards for i in range(shards)]
+        self._counts = np.diff([0, *ends]).tolist()
+        self._bytes = shard_bytes
+        self._number = 0
+        self._rows = 0  # in the shard that is being filled
+        self._used = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are; only at the end, if a size was given."""
+        return self._number + 1 if self._bytes is not None else len(self._counts)
+
+    def pieces(self, batch: Batch, rows: int) -> Iterator[Piece]:
+        sizes = None if self._bytes is None else np.concatenate([[0], np.cumsum(row_sizes(batch, rows))])
+        at = 0
+        while at < rows:
+            room = self._room_in_bytes(sizes, at) if sizes is not None else self._counts[self._number] - self._rows
+            if room <= 0:
+                self._number, self._rows, self._used = self._number + 1, 0, 0
+                continue
+            stop = min(rows, at + room)
+            whole = stop - at == rows
+            yield self._number, batch if whole else {name: column[at:stop] for name, column in batch.items()}
+            self._rows += stop - at
+            self._used += int(sizes[stop] - sizes[at]) if sizes is not None else 0
+            at = stop
+
+    def _room_in_bytes(self, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], at: int) -> int:
+        assert self._bytes is not None
+        fit = int(np.searchsorted(sizes, sizes[at] + self._bytes - self._used, "right")) - 1 - at
+        return max(fit, 0 if self._rows else 1)  # a row larger than a shard has one of its own
+
+
+# A shard's samples, some at a time: as many as fit in a block of memory.
+
+BLOCK_BYTES = 1 << 24
+_FIRST_ROWS = 64
+_GROWTH = 8
+
+
+def each_block(shard: Shard, schema: dict[str, Column]) -> Iterator[tuple[Batch, int]]:
+    """Batches and how many rows they have.
+
+    What a row takes is measured on those before it, since a packed chunk does not tell how much comes out of it; and
+    asked for, where the file knows.
+    """
+    at, rows, chunk = 0, _FIRST_ROWS, shard.rows_per_chunk
+    while at < len(shard):
+        if rows > chunk > 1:
+            rows = (at + rows) // chunk * chunk - at or chunk  # to the end of a chunk
+        stop = min(at + rows, len(shard))
+        while stop > at + 1 and shard.bytes_of(at, stop) > BLOCK_BYTES:
+            stop = (at + stop) // 2
+        batch = shard.read(at, stop, schema)
+        yield batch, stop - at
+        width = max(1, size_of(batch) // (stop - at))
+        at, rows = stop, max(1, min(BLOCK_BYTES // width, rows * _GROWTH))
+
+
+def size_of(batch: Batch) -> int:
+    """What a batch's values take in memory, in bytes."""
+    return sum(_size(column) for column in batch.values())
+
+
+def _size(column: ColumnData) -> int:
+    if isinstance(column, RaggedColumn):
+        return 8 * len(column) + _size(column.values)
+    if isinstance(column, BytesColumn):
+        return int(string_sizes(column).sum()) + 8 * len(column)
+    return int(column.nbytes)
+
+
+def row_sizes(batch: Batch, rows: int) -> Ints:
+    """What each row's values take, in bytes; lengths of strings and lists are eight bytes each."""
+    total = np.zeros(rows, np.int64)
+    for column in batch.values():
+        total += _row_sizes(column, rows)
+    return total
+
+
+def _row_sizes(column: Any, rows: int) -> Ints:
+    if isinstance(column, RaggedColumn):
+        splits = column.row_splits
+        inner = np.concatenate([[0], np.cumsum(_row_sizes(column.values, int(splits[-1])))])
+        return np.diff(inner[splits]) + 8
+    if isinstance(column, BytesColumn):
+        per_row = column.per_item or 1
+        sizes: Ints = string_sizes(column).reshape(rows, per_row).sum(axis=1) + 8 * per_row
+        return sizes
+    return np.full(rows, column.nbytes // rows if rows else 0, np.int64)
+
+
+def string_sizes(column: BytesColumn) -> Ints:
+    if isinstance(column, ZeroCopyBytesColumn):  # without joining them
+        spans = column._spans
+        return np.asarray(spans[:, 1] - spans[:, 0], np.int64)
+    return np.diff(column.offsets)
+
+
+# The whole way: sources that are whole, their columns, targets from them, and the proof that they hold the same.
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What the targets are to be."""
+
+    kind: Kind
+    suffix: str
+    codec: Any
+    compression: Any
+    shards: int | None
+    shard_bytes: int | None
+
+    @property
+    def many(self) -> bool:
+        """Whether the targets are numbered."""
+        return self.shards is not None or self.shard_bytes is not None
+
+
+def count_rows(sources: Sequence[InputFile], columns: Columns, staging: Path) -> int:
+    """Of those that say so without being read through."""
+    rows = 0
+    for source, read in zip(sources, columns.reads, strict=True):
+        with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
+            rows += len(shard)
+    return rows
+
+
+def write_targets(
+    sources: Sequence[InputFile], columns: Columns, wanted: OutputOptions, staging: Path, progress: Progress
+) -> tuple[list[FileEntry], str]:
+    """The staged files in their order, and the digest of what went into them."""
+    rows = count_rows(sources, columns, staging) if wanted.shards is not None else 0
+    cut = ShardCut(rows, wanted.shards, wanted.shard_bytes)
+    digest = ContentDigest(columns.schema)
+    with _OutputSeries(wanted, columns.schema, staging) as row:
+        for source, read in zip(sources, columns.reads, strict=True):
+            with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
+                for batch, count in each_block(shard, read):
+                    digest.add(batch)
+                    for number, piece in cut.pieces(batch, count):
+                        row.put(number, piece)
+                    progress(source.size_bytes * count / len(shard))
+                if not len(shard):
+                    progress(source.size_bytes)
+        return row.finish(cut.count), digest.value
+
+
+class _OutputSeries:
+    """Targets one after the other; one is open at a time. Those without rows are made, too."""
+
+    def __init__(self, wanted: OutputOptions, schema: dict[str, Column], staging: Path) -> None:
+        self._wanted, self._schema, self._staging = wanted, schema, staging
+        self._entries: list[FileEntry] = []
+        self._open: OutputFile | None = None
+
+    def put(self, number: int, batch: Batch) -> None:
+        self._go_to(number)
+        assert self._open is not None
+        self._open.extend(batch)
+
+    def finish(self, count: int) -> list[FileEntry]:
+        self._go_to(count - 1)
+        self._end()
+        return self._entries
+
+    def _go_to(self, number: int) -> None:
+        while self._open is None or len(self._entries) < number:
+            self._end()
+            self._open = make_target(
+                self._wanted.kind,
+                self._staging / f"{len(self._entries):05d}{self._wanted.suffix}",
+                self._schema,
+                first=sum(entry.records for entry in self._entries),
+                codec=self._wanted.codec,
+                compression=self._wanted.compression,
+            )
+
+    def _end(self) -> None:
+        if self._open is not None:
+            self._entries.append(self._open.finish())
+            self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open is not None:
+            self._open.discard()
+
+
+def prove(
+    entries: Sequence[FileEntry],
+    columns: Columns,
+    wanted: OutputOptions,
+    went_in: str,
+    staging: Path,
+    progress: Progress,
+) -> None:
+    """What was written is read again: the same columns, as many rows, the same values in the same order."""
+    digest = ContentDigest(columns.schema)
+    for entry in entries:
+        read = columns.schema if wanted.kind == "tfrecord" else None
+        with open_plain(entry.path, wanted.kind, read, staging, cache=False) as shard:
+            read = read or shard.schema
+            difference = first_difference(columns.schema, plain_schema(read))
+            if difference is not None or len(shard) != entry.records:
+                said = f"{entry.records:,} rows of {columns.schema} went in, {len(shard):,} of {read} came out"
+                raise _unproven(entry.path, said)
+            for batch, count in each_block(shard, read):
+                digest.add(batch)
+                progress(count)
+    if digest.value != went_in:
+        said = f"values with the checksum {went_in} went in, {digest.value} came out"
+        raise _unproven(entries[0].path, said)
+
+
+def _unproven(path: str, said: str) -> DataError:
+    return DataError(path, None, None, f"{said} when it was read again. Is the disk, or the memory, failing?")

@@ -1,0 +1,403 @@
+"""The public face of logging: log(), Log."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  # see the end
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from operator import index
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+from .._util.process import call_after_fork
+from .._util.rank import find_rank
+from ..errors import ClosedWriterError, ForkedWriterError, HoldfastError, InputError, SchemaError
+from ..schema import Column, Value
+from ..writer.directory import Format, check_format, check_task
+from .part_sink import PartSink
+from .rows import Schema, bytes_of, copied, given_schema
+from .server_sink import ServerSink
+
+Replay = Literal["drop", "keep"]
+OnError = Literal["raise", "warn"]
+
+_PIECE_BYTES = 64 << 20
+_MOST_BYTES = 4 * _PIECE_BYTES  # of rows that cannot be written
+_SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: where it is an error, and where rows can wait longer
+_LATER = "what was logged cannot be written now"
+_CHANGING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
+
+class _Early(NamedTuple):
+    """A row from before the log could be opened."""
+
+    step: int
+    time_ns: int
+    values: dict[str, Any]
+
+
+def _ignore(error: SchemaError) -> None:
+    """It is told when the row is put."""
+
+
+def _levels_to_caller() -> int:
+    """How many calls lie between a warning and the program's own line."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, levels = frame.f_back, levels + 1
+    return levels
+
+
+def log(
+    logdir: str | os.PathLike[str] | None = None,
+    *,
+    rank: int | None = None,
+    schema: Mapping[str, Column | type[Value]] | None = None,
+    name: str = "run",
+    every_rows: int = 10_000,
+    every_s: float = 60.0,
+    replay: Replay = "drop",
+    on_error: OnError = "raise",
+    format: Format = "hdf5",
+    storage_options: Mapping[str, Any] | None = None,
+    server: str | None = None,
+    steps: range | None = None,
+    timeout: float | None = None,
+) -> Log:
+    """A log that every worker of a training writes into: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
+
+    logdir      run.hold is made below it; a folder or a URL
+    rank        this worker's number; None: what the launcher says
+    schema      the columns to begin with, beside step, worker and time_ns; None: what the first row looks like
+    name        of another log in the same logdir: "eval" makes eval.hold
+    every_rows, every_s: when rows are committed: after so many, or when one comes and the last time is so long ago.
+                A crash loses what came since.
+    replay      "drop": steps that are not above this worker's last one, as a restart from a checkpoint gives them again
+    on_error    "warn": nothing that is logged raises. A value that cannot be logged is left out of its row; a write
+                that fails is tried again with the next rows. Each kind of trouble is a warning once.
+    format      of the parts: "hdf5" or "tfrecord"
+    storage_options  options for a URL, as fsspec takes them
+    server      a central writer, instead of a logdir: its address, or the folder it serves
+    steps       with a server: which steps this worker logs, all of them in turn; None: every step from 0 on
+    timeout     with a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
+                None: 60, but with on_error="warn" 5 before the end, so that a training does not stand still meanwhile
+    """
+    if (logdir is None) == (server is None):
+        raise ValueError("expected a logdir, or server= with the address of a central writer, and not both")
+    if replay not in ("drop", "keep") or on_error not in ("raise", "warn"):
+        wanted = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
+        raise ValueError(f"{wanted}, got {replay!r} and {on_error!r}")
+    if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
+        wanted = "expected every_rows to be a number from 1 up and every_s one from 0 up"
+        raise ValueError(f"{wanted}, got {every_rows!r} and {every_s!r}")
+    worker = _worker(rank, name)
+    columns = None if schema is None else given_schema(schema)
+    if server is not None:
+        if replay == "keep":
+            raise ValueError('replay="keep" is for a logdir: a central writer takes every row of a worker once')
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"expected a timeout above 0, got {timeout!r}")
+        short_s = _SERVER_S if on_error == "raise" else _SHORT_S
+        end_s, timeout_s = (_SERVER_S, short_s) if timeout is None else (timeout, timeout)
+        target: PartSink | ServerSink = ServerSink(server, worker, steps, timeout_s, end_s)
+    else:
+        if steps is not None:
+            raise ValueError("steps= is for a central writer: a logdir knows which steps it has")
+        if timeout is not None:
+            raise ValueError("timeout= is for a central writer: a logdir is written without waiting for one")
+        assert logdir is not None
+        if not os.fsdecode(logdir):
+            raise ValueError('expected the name of a folder as logdir, got an empty one; "." is the one you are in')
+        folder = f"{os.fsdecode(logdir).rstrip('/')}/{check_task(name)}.hold"
+        target = PartSink(folder, worker, check_format(format), storage_options)
+    return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
+
+
+def _worker(rank: int | None, name: str) -> int:
+    if rank is not None:
+        if isinstance(rank, bool) or index(rank) < 0:
+            raise ValueError(f"expected rank to be a number from 0 up, got {rank!r}")
+        return index(rank)
+    found = find_rank()
+    if found.role and name == "run":
+        raise InputError(f"{found.source}, and is none of the workers: give name= for a log of its own, or rank=")
+    return found.rank
+
+
+def _number(step: int) -> int:
+    number = index(step)
+    if not -(1 << 63) <= number < 1 << 63:  # else all rows that it is committed with would fail
+        raise SchemaError(f"column 'step': expected Int64(), got {number}")
+    return number
+
+
+class Log:
+    """What hold.log(…) gives. Call it with a step and that step's values; leave its `with` block, or close() it.
+
+    last_step  of this worker, committed or not; None: there is none. A training may go on behind it.
+    rows       taken by this one
+    dropped    replays that it left out
+    lost       rows that could not be written, with on_error="warn"
+    left_out   values that could not be logged, of rows that were, with on_error="warn"
+
+    What was logged is committed at the end of the `with` block, also if that is an exception, and at a program's exit.
+    Threads may share one. It cannot be used in a forked child.
+    """
+
+    def __init__(
+        self,
+        target: PartSink | ServerSink,
+        worker: int,
+        schema: Schema | None,
+        every_rows: int,
+        every_s: float,
+        replay: Replay,
+        on_error: OnError,
+    ) -> None:
+        self.worker = worker
+        self.rows = self.dropped = self.lost = self.left_out = 0
+        self.last_step: int | None = None
+        self._state: Literal["open", "closed", "forked"] = "open"
+        self._target = target
+        self._every_rows, self._every_s = every_rows, every_s
+        self._replay, self._on_error = replay, on_error
+        self._waiting_rows = self._waiting_bytes = 0
+        self._turn = threading.RLock()
+        self._is_begun = schema is not None  # its columns are known, and this worker's first row fits them
+        self._not_before_s = 0.0
+        self._given = schema
+        self._early: list[_Early] = []
+        self._warned: set[tuple[str, str, str]] = set()
+        try:
+            if schema is not None:
+                target.open(schema)
+            else:
+                target.open_if_there()
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            self._is_begun, self._not_before_s = False, time.monotonic() + every_s
+            self._warn(_LATER, error)
+        self.last_step = target.last_step
+        self._wait()
+        call_after_fork(self)
+        _open_logs.add(self)
+
+    # ---- writing
+
+    def __call__(self, step: int, /, **values: Any) -> None:
+        """One row. What is left out, or None, is absent in it: a float is NaN then. What cannot be logged is a
+        SchemaError; with on_error="warn" a warning, and the rest of the row is logged."""
+        try:
+            with self._turn:
+                self._take(step, time.time_ns(), values)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self.lost += 1
+            self._warn("this row is not logged", error)
+
+    def _take(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        self._check()
+        number = _number(step)
+        if self._is_begun or self._begin(values):
+            self._put(number, time_ns, values)
+            if self._is_due():
+                self.commit()
+        else:
+            self._keep(number, time_ns, values)
+
+    def _begin(self, values: Mapping[str, Any]) -> bool:
+        """With the first row. If it cannot be, and that is to be a warning: not every row waits for the next try."""
+        if time.monotonic() < self._not_before_s:
+            return False
+        first = self._early[0].values if self._early else values
+        try:
+            if self._given is not None:
+                self._target.open(self._given)
+            else:
+                self._target.open_for(first, self._refuse if self._on_error == "raise" else _ignore)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._not_before_s = time.monotonic() + self._every_s
+            self._warn(_LATER, error)
+            return False
+        self.last_step, self._is_begun = self._target.last_step, True
+        early, self._early = self._early, []
+        self._waiting_rows = self._waiting_bytes = 0
+        for one in early:
+            self._put(*one)
+        return True
+
+    def _keep(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        """Until the log can be opened."""
+        kept = copied(values, self._refuse)
+        self._early.append(_Early(step, time_ns, kept))
+        self._waiting_rows += 1
+        self._waiting_bytes += bytes_of(kept)
+        if self._waiting_bytes >= _MOST_BYTES:
+            self._give_up()
+
+    def _put(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
+        if self._replay == "drop" and self.last_step is not None and step <= self.last_step:
+            self.dropped += 1
+            return
+        schema, row = self._target.fit(values, self._refuse)
+        row |= {"step": step, "worker": self.worker, "time_ns": time_ns}
+        self._target.put(schema, row)
+        self.rows += 1
+        self.last_step = step if self.last_step is None else max(step, self.last_step)
+        self._waiting_rows += 1
+        self._waiting_bytes += bytes_of(row)
+
+    def _refuse(self, error: SchemaError) -> None:
+        """A value that cannot be logged."""
+        if self._on_error == "raise":
+            raise error
+        self.left_out += 1
+        self._warn("this value is left out", error)
+
+    def commit(self) -> None:
+        """All rows so far are there for good when this returns. Call it before a checkpoint is saved: a training that
+        goes on from there does not come by them again. With on_error="warn" it may only have tried."""
+        try:
+            with self._turn:
+                self._check()
+                self._commit()
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._warn(_LATER, error)
+
+    def _commit(self) -> None:
+        try:
+            if self._early:
+                self._not_before_s = 0.0
+                if not self._begin({}):
+                    return
+            if self._waiting_rows:
+                self._target.commit(self._refuse)
+                self._waiting_rows = self._waiting_bytes = 0
+                self._warned = {key for key in self._warned if key[0] != _LATER}  # another time is another trouble
+        except Exception:
+            if self._on_error == "warn" and self._waiting_bytes >= _MOST_BYTES:
+                self._give_up()
+            raise
+        finally:
+            self._wait()
+
+    def _warn(self, what: str, error: Exception) -> None:
+        """Once for each kind of trouble: a training has millions of steps."""
+        key = (what, type(error).__name__, _CHANGING.sub("", str(error)))
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        text = str(error) if isinstance(error, (HoldfastError, OSError)) else f"{type(error).__name__}: {error}"
+        more = "" if what == _LATER else " (said once; log.lost and log.left_out count)"
+        warnings.warn(f"worker {self.worker}: {what}: {text}{more}", RuntimeWarning, stacklevel=_levels_to_caller())
+
+    def _give_up(self) -> None:
+        self.lost += self._waiting_rows
+        self._waiting_rows = self._waiting_bytes = 0
+        self._early = []
+        self._target.forget()
+
+    def _is_due(self) -> bool:
+        return (
+            self._waiting_rows >= self._due_rows
+            or self._waiting_bytes >= self._due_bytes
+            or time.monotonic() >= self._due_s
+        )
+
+    def _wait(self) -> None:
+        self._due_rows = self._waiting_rows + self._every_rows
+        self._due_bytes = self._waiting_bytes + _PIECE_BYTES
+        self._due_s = time.monotonic() + self._every_s
+
+    def _check(self) -> None:
+        if self._state == "forked":
+            raise ForkedWriterError(f"worker {self.worker}: this log belongs to the parent process; open one here")
+        if self._state == "closed":
+            raise ClosedWriterError(f"worker {self.worker}: this log is closed; open a new one, it goes on behind it")
+
+    # ---- ending
+
+    def close(self) -> None:
+        """Commits what there is. Safe to call twice."""
+        with self._turn:
+            if self._state != "open":
+                return
+            try:
+                self._target.end()
+                self.commit()
+                if self._waiting_rows:
+                    self._give_up()
+            finally:
+                self._state = "closed"
+                _open_logs.discard(self)
+                self._end()
+        if self.dropped and not self.rows:
+            text = f"all {self.dropped:,} rows were of steps up to {self.last_step}, which are in the log already"
+            hint = 'give a new logdir or name=, or replay="keep"'
+            warnings.warn(f"worker {self.worker}: {text}, and were dropped; {hint}", RuntimeWarning, stacklevel=2)
+
+    def _end(self) -> None:
+        try:
+            self._target.close()
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._warn("the log cannot be closed", error)
+
+    def __enter__(self) -> Self:
+        with self._turn:
+            self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except (HoldfastError, OSError, Warning) as other:
+            error.add_note(f"and what was logged last could not be written: {other}")  # the first is the one to see
+
+    def after_fork_in_child(self) -> None:
+        """The rows are the parent's, which commits them."""
+        self._turn = threading.RLock()
+        if self._state == "open":
+            self._state = "forked"
+            self._early = []
+            self._target.forget()
+
+    def __repr__(self) -> str:
+        return f"<Log of worker {self.worker} in {self._target.name}, {self.rows:,} rows>"
+
+
+# Whoever forgets to close one has its rows all the same, when the program ends.
+_open_logs: set[Log] = set()
+
+
+def _close_all() -> None:
+    for one in list(_open_logs):
+        if one._state == "open":
+            try:
+                one.close()
+            except (HoldfastError, OSError) as error:
+                warnings.warn(f"{one!r}: what was logged last could not be written: {error}", RuntimeWarning, 1)
+
+
+# What is asked for through atexit comes too late for a store: by then thread pools take no more work. This comes before
+# them, as they have asked for it earlier; and at the end of multiprocessing's children, too.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

@@ -1,0 +1,267 @@
+"""One worker's rows as parts of a run's folder: piece after piece, each there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import HoldfastError, InputError, MissingFileError, SchemaError, TargetExistsError
+from ..formats.hdf5.schema_layout import check_keys
+from ..formats.part_record import PartRecord
+from ..loader.dataset import read
+from ..schema import Column, Int64, first_difference
+from ..writer.consolidate import read_manifests
+from ..writer.dataset import DatasetWriter, write
+from ..writer.directory import Format
+from ..writer.remote.remote_dataset import RemoteDatasetWriter
+from .rows import (
+    OWN,
+    Refuse,
+    Row,
+    Schema,
+    add_presence,
+    check_own,
+    grown,
+    is_float,
+    is_int,
+    is_presence,
+    joined,
+    united,
+    without,
+)
+
+_STEP: dict[str, Column] = {"step": Int64(), "worker": Int64()}
+
+
+class PartSink:
+    """`open` when the columns are known, or `open_if_there`; then `put` rows and `commit`.
+
+    schema     the columns of the rows so far, of which the folder may not know yet; None: nothing is open
+    last_step  of this worker's last piece, None: there is none
+    n_pieces   how many it has committed, before and now
+    """
+
+    def __init__(
+        self, folder: str, worker: int, format: Format, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = folder
+        self.schema: Schema | None = None
+        self.last_step: int | None = None
+        self.n_pieces = 0
+        self.rows: list[Row] = []
+        self._worker, self._format, self._storage = worker, format, storage_options
+        self._out: DatasetWriter | None = None
+        self._tried = False
+        self._forgotten = 0  # rows of that try, given up since
+        self._has_failed = False
+
+    # ---- beginning
+
+    def open(self, schema: Schema) -> None:
+        """Makes the folder, or adds to the columns of the one there. SchemaError: they contradict each other."""
+        try:
+            self._begin(write(self.name, schema, storage_options=self._storage))
+        except SchemaError:
+            if not self.open_if_there():
+                raise
+            assert self.schema is not None
+            columns, wrong = united(self.schema, schema)
+            for name, column in schema.items():  # what is said must be so; what is only found may be a float later
+                if column != columns.get(name) and name in self.schema:
+                    text = f"column {name!r} is {self.schema[name]!r} there, got {column!r}"
+                    wrong.setdefault(name, SchemaError(text))
+            for error in wrong.values():
+                raise SchemaError(f"{self.name}: {error}") from None
+            self.schema = columns
+
+    def open_for(self, values: Mapping[str, Any], refuse: Refuse) -> None:
+        """The first row says what the columns are, unless another worker's was there before."""
+        schema, _ = grown(dict(OWN), values, refuse, self._check)
+        try:
+            self._begin(write(self.name, schema, storage_options=self._storage))
+        except SchemaError:
+            if not self.open_if_there():
+                raise
+
+    def open_if_there(self) -> bool:
+        try:
+            out = write(self.name, storage_options=self._storage)
+        except MissingFileError:
+            return False
+        self._begin(out)
+        return True
+
+    def _begin(self, out: DatasetWriter) -> None:
+        check_own(out.schema, self.name)
+        self._out = out
+        self.n_pieces = self._count()
+        record = self._part(self.n_pieces - 1).record if self.n_pieces else None
+        self.last_step = None if record is None else self._last_step(record)
+        self.schema = out.schema
+
+    def _check(self, schema: Schema) -> None:
+        """SchemaError: parts of this format cannot have these columns, or cannot have them behind those there."""
+        if self._format == "hdf5":
+            check_keys(schema)
+            return
+        for name, column in (self.schema or {}).items():
+            if is_int(column) and is_float(schema[name]):
+                raise _ints_before(name)
+
+    def _count(self) -> int:
+        """They are numbered without a gap: so many looks as their number has digits, not a look at each."""
+        above = 1
+        while self._part(above - 1).done:
+            above *= 2
+        below = above // 2  # so many there are at least
+        while above - below > 1:
+            middle = (above + below) // 2
+            below, above = (middle, above) if self._part(middle - 1).done else (below, middle)
+        return below
+
+    def _last_step(self, record: PartRecord) -> int:
+        out = self._out
+        if isinstance(out, RemoteDatasetWriter):
+            return self._highest(out.url_of(record))
+        assert out is not None
+        path = out.path_of(record)
+        return self._highest(path if path.exists() else self._merged(out.folder, record.task))
+
+    def _merged(self, folder: Path, task: str) -> str:
+        """The file that a part went into, before it was taken away."""
+        last = [one for one in read_manifests(folder) if any(part.task == task for part in one.parts)][-1]
+        if not last.holds:
+            text = f"what worker {self._worker} logged went into {last.output}, which is not there any more"
+            raise InputError(f"{self.name}: {text}: put it back, or give a new logdir or name=")
+        return last.output
+
+    def _highest(self, where: str | Path) -> int:
+        """This worker's last step in a file."""
+        with read(where, _STEP, storage_options=self._storage).shard(None).batch(10_000).iterate() as batches:
+            steps = [batch["step"][batch["worker"] == self._worker] for batch in batches]
+        return max(int(one.max()) for one in steps if len(one))
+
+    # ---- writing
+
+    def fit(self, values: Mapping[str, Any], refuse: Refuse) -> tuple[Schema, Row]:
+        """Returns the row, and the schema with the columns that it adds; put() takes both."""
+        assert self.schema is not None
+        return grown(self.schema, values, refuse, self._check)
+
+    def put(self, schema: Schema, row: Row) -> None:
+        self.schema = schema
+        self.rows.append(row)
+
+    def commit(self, refuse: Refuse) -> None:
+        """All rows are there for good when this returns. An error: those that are not are kept, for the next time.
+
+        Values that contradict what another worker has logged meanwhile do not keep the others back: they are refused
+        when those are there.
+        """
+        left_out: list[SchemaError] = []
+        while self.rows:
+            try:
+                if self._has_failed:
+                    self._open_again()
+                left_out += self._agree()
+                self._commit()
+                self._has_failed = False
+            except (HoldfastError, OSError):
+                self._has_failed = True
+                raise
+        for one in left_out:
+            refuse(one)
+
+    def _open_again(self) -> None:
+        """After an error: somebody may have removed the folder. Rows that come later need one all the same."""
+        assert self.schema is not None
+        try:
+            write(self.name, storage_options=self._storage)
+        except MissingFileError:
+            self._out = write(self.name, self.schema, storage_options=self._storage)
+            self.n_pieces, self._tried, self._forgotten = 0, False, 0
+
+    def _agree(self) -> list[SchemaError]:
+        """Adds the columns of the rows to the folder's, which other workers may do as well."""
+        assert self._out is not None
+        assert self.schema is not None
+        left_out: list[SchemaError] = []
+        while True:
+            columns, wrong = united(self._out.schema, self.schema)
+            wrong = wrong or self._unreadable(columns)
+            if wrong:
+                left_out += self._leave_out(wrong)
+            elif first_difference(columns, self._out.schema) is None:
+                return left_out
+            else:
+                self._out = self._out.grow(columns)
+
+    def _unreadable(self, columns: Schema) -> dict[str, SchemaError]:
+        """A float where there were ints is read from HDF5 parts; in TFRecord parts they are lists of ints."""
+        assert self._out is not None
+        there = self._out.schema.items()
+        names = [name for name, one in there if is_int(one) and is_float(columns[name])]
+        has_lists = bool(names) and any(record.format == "tfrecord" for record in self._out.parts())
+        return {name: _ints_before(name) for name in names} if has_lists else {}
+
+    def _leave_out(self, wrong: dict[str, SchemaError]) -> list[SchemaError]:
+        assert self._out is not None
+        assert self.schema is not None
+        there = self._out.schema
+        self.schema = without(self.schema, wrong)
+        found = []
+        for name, error in wrong.items():
+            if name in there and not is_presence(there, name):
+                self.schema[name] = there[name]
+                add_presence(self.schema, name)
+            n = sum(row.pop(name, None) is not None for row in self.rows)
+            found.append(SchemaError(f"{self.name}: {error}; {n:,} values of it are left out"))
+        return found
+
+    def _commit(self) -> None:
+        assert self._out is not None
+        part, again = self._part(self.n_pieces), self._tried
+        try:
+            with part:
+                if not part.done:
+                    self._tried, self._forgotten = True, 0
+                    part.extend(joined(self._out.schema, self.rows))
+        except TargetExistsError as error:
+            if not again:
+                raise self._not_alone(str(error)) from None
+            part = self._part(self.n_pieces)  # of our earlier try, perhaps, that a store was slow with
+        if not self._is_ours(part.record):
+            raise self._not_alone(f"it has committed {part.record}")
+        # An earlier try may have come so far before it failed, with the rows there were then.
+        del self.rows[: max(0, part.record.rows - self._forgotten)]
+        self.n_pieces += 1
+        self._tried, self._forgotten = False, 0
+
+    def _not_alone(self, text: str) -> TargetExistsError:
+        hint = "give each worker a rank= of its own, and each kind of log a name="
+        return TargetExistsError(f"{self.name}: another process logs as worker {self._worker} too: {text}; {hint}")
+
+    def _is_ours(self, record: PartRecord) -> bool:
+        return self._tried and (record.pid, record.host) == (os.getpid(), socket.gethostname())
+
+    def _part(self, number: int) -> Any:
+        assert self._out is not None
+        return self._out.part(f"log-{self._worker:05d}-{number:06d}", self._format)
+
+    def forget(self) -> None:
+        self._forgotten += len(self.rows)
+        self.rows = []
+
+    def end(self) -> None:
+        """The next commit is the last one, and like the others."""
+
+    def close(self) -> None:
+        """Nothing is open between two commits."""
+
+
+def _ints_before(name: str) -> SchemaError:
+    text = f"column {name!r}: it has ints in TFRecord parts, which cannot be read as floats, and got a float"
+    return SchemaError(f"{text}; give schema={{{name!r}: hold.Float32(…), …}}, or log as HDF5")

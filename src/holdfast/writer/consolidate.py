@@ -1,0 +1,490 @@
+"""Which rows of which part come where in one file of all."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from .._native import codec
+from .._util.atomic import sync_folder, sync_name
+from ..errors import (
+    CorruptError,
+    DataError,
+    HoldfastError,
+    InputError,
+    SchemaError,
+    TargetExistsError,
+    WriteError,
+    cannot_open,
+)
+from ..formats.base import open_shard
+from ..formats.hdf5.merge.api import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.part_record import PartRecord
+from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
+from ..schema import Column, first_difference, schema_digest
+from .directory import SUFFIXES, read_schemas, record_name
+from .workspace import Workspace
+
+Key = list[tuple[int, str]]
+
+
+class Stretch(NamedTuple):
+    """Rows [start, stop) of a part, by its number among those given."""
+
+    part: int
+    start: int
+    stop: int
+
+
+def natural(name: str) -> Key:
+    """`rank9` before `rank10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def in_order(records: list[PartRecord]) -> list[PartRecord]:
+    """By task, naturally: `rank9` before `rank10`."""
+    return sorted(records, key=lambda record: (natural(record.task), record.task, record.attempt))
+
+
+def exact_order(records: list[PartRecord]) -> list[Stretch]:
+    """By task and row; of parts that the central writer made, by producer and the number it gave each row."""
+    keyed: list[tuple[Key, str, int, Stretch]] = []
+    for number, record in enumerate(records):
+        at = 0
+        for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
+            keyed.append((natural(whose), whose, first, Stretch(number, at, at + rows)))
+            at += rows
+        if at != record.rows:
+            raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
+    return [stretch for *_, stretch in sorted(keyed)]
+
+
+# What a consolidation made, and of which parts: `manifest/NNNNNN.json`, each made once and never changed.
+#
+# A manifest is written when its file is proven, just before that gets its name. So it holds only if the file is there
+# as it says; of those that do the highest number wins.
+
+_VERSION = 1
+_NAME = re.compile(r"(\d{6,})\.json")
+
+
+class ManifestPart(NamedTuple):
+    task: str
+    attempt: int
+    rows: int
+    bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsManifest:
+    """`output`: the path of the file; `delete_parts`: they were to be taken away once it had its name."""
+
+    number: int
+    output: str
+    format: str
+    order: str
+    rows: int
+    bytes: int
+    crc32c: int
+    delete_parts: bool
+    parts: list[ManifestPart]
+
+    def to_json(self) -> builtins.bytes:
+        content = {"holdfast_manifest": _VERSION, **asdict(self), "parts": [part._asdict() for part in self.parts]}
+        return json.dumps({**content, "manifest_crc32c": _crc(content)}, indent=1).encode() + b"\n"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the file is there, of that size. Its checksum is for who wants to read all of it."""
+        try:
+            return os.path.getsize(self.output) == self.bytes
+        except OSError:
+            return False
+
+
+def _crc(content: dict[str, Any]) -> int:
+    return codec.crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
+    """Under the first number that is free; others may write at the same time."""
+    there = folder / "manifest"
+    workspace = Workspace(folder / "tmp", "manifest")
+    try:
+        while True:
+            manifest = PartsManifest(number=max(_numbers(there), default=0) + 1, **facts)
+            draft = workspace.path(f"{manifest.number:06d}.json")
+            with open(draft, "xb") as file:
+                file.write(manifest.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, there / draft.name)
+            except FileExistsError:
+                os.unlink(draft)
+                continue
+            sync_folder(there)
+            return manifest
+    except OSError as error:
+        raise WriteError(f"cannot write into {there}: {error.strerror}") from error
+    finally:
+        workspace.close()
+
+
+def read_manifests(folder: Path) -> list[PartsManifest]:
+    """All that can be read, the lowest number first."""
+    found = [_read(folder / "manifest" / f"{number:06d}.json") for number in sorted(_numbers(folder / "manifest"))]
+    return [manifest for manifest in found if manifest is not None]
+
+
+def latest_manifest(folder: Path) -> PartsManifest | None:
+    """The highest that holds."""
+    return next((manifest for manifest in reversed(read_manifests(folder)) if manifest.holds), None)
+
+
+def deleted_parts(folder: Path) -> dict[str, PartsManifest]:
+    """Tasks whose parts were taken away after they went into a file, and the manifest that says so."""
+    return {part.task: one for one in read_manifests(folder) if one.delete_parts and one.holds for part in one.parts}
+
+
+def _numbers(there: Path) -> list[int]:
+    try:
+        return [int(found[1]) for name in os.listdir(there) if (found := _NAME.fullmatch(name))]
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> PartsManifest | None:
+    try:
+        content = json.loads(path.read_bytes())
+        crc = content.pop("manifest_crc32c")
+        if content["holdfast_manifest"] != _VERSION or crc != _crc(content):
+            return None
+        del content["holdfast_manifest"]
+        return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+# A view: a file that shows the rows of all parts and holds none of its own.
+
+
+def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
+    if sources.format != "hdf5":
+        raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
+    if sources.narrower:
+        path = sources.paths[sources.narrower[0]]
+        text = "it is from before columns were added, and a view shows parts as they are"
+        raise SchemaError(f"{path}: {text}; make one file of them with consolidate or `holdfast merge`")
+    return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
+
+
+# One file of all committed parts, proven against their records, and a manifest that says what went into it.
+
+Order = Literal["exact", "any"]
+Progress = Callable[[int], None]
+
+_READ_BYTES = 1 << 20
+_COPIED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    """What was made; of a plan, what would be. `datasets`: of HDF5, how each was joined."""
+
+    path: str
+    format: str
+    order: str
+    parts: int
+    rows: int
+    bytes: int
+    crc32c: int = 0
+    manifest: int | None = None
+    datasets: list[MergedDataset] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{one.dataset}: {one.rows:,} rows, {one.method}" for one in self.datasets]
+        return "\n  ".join([f"{self.rows:,} rows of {self.parts:,} parts, {self.bytes:,} bytes", *lines])
+
+
+class Sources:
+    """The committed parts as they are now: checked, and in their order."""
+
+    def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
+        if order not in ("exact", "any"):
+            raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
+        if not records:
+            raise InputError(f"{folder}: expected committed parts, there are none")
+        self.folder, self.order = folder, order
+        self.records = in_order(records)
+        self.paths = [folder / "parts" / record.file for record in self.records]
+        self.rows = sum(record.rows for record in self.records)
+        self.format = self._one_format()
+        self.schema = schema
+        self.narrower = self._one_schema()
+        self._all_there()
+        self.stretches = exact_order(self.records) if order == "exact" else None
+
+    def _one_format(self) -> str:
+        first = self.records[0]
+        for record in self.records:
+            if record.format != first.format:
+                text = f"{record.file} is {record.format}, {first.file} is {first.format}"
+                raise SchemaError(
+                    f"{self.folder}: expected parts of one format: {text}; `holdfast convert` makes them one"
+                )
+        return first.format
+
+    def _one_schema(self) -> list[int]:
+        """The numbers of the parts from before columns were added, which an earlier version of the schema is of."""
+        digest = schema_digest(self.schema)
+        odd = [number for number, record in enumerate(self.records) if record.schema != digest]
+        earlier = {schema_digest(one) for one in read_schemas(self.folder)} if odd else set()
+        for number in odd:
+            if self.records[number].schema not in earlier:
+                path = self.paths[number]
+                raise SchemaError(f"{path}: {_difference(path, self.schema)}, the run's schema is {digest}")
+        return odd
+
+    def _all_there(self) -> None:
+        for record, path in zip(self.records, self.paths, strict=True):
+            try:
+                size = os.path.getsize(path)
+            except OSError as error:
+                raise cannot_open(str(path), error, f"; it has {record.rows:,} rows") from error
+            if size != record.bytes:
+                raise CorruptError(str(path), None, None, f"expected {record.bytes:,} bytes, got {size:,}")
+
+    @property
+    def runs(self) -> list[Stretch] | None:
+        """None: the parts one after the other."""
+        whole = [Stretch(number, 0, record.rows) for number, record in enumerate(self.records)]
+        return None if self.stretches is None or self.stretches == whole else self.stretches
+
+
+def _difference(path: Path, schema: dict[str, Column]) -> str:
+    try:
+        shard: Any = open_shard(path)
+        with shard:
+            found = first_difference(schema, shard.schema)
+    except HoldfastError:
+        found = None
+    if found is None:
+        return "it was written with another schema"
+    name, ours, theirs = found
+    return f"column {name!r} is {theirs} there, expected {ours}"
+
+
+def plan(sources: Sources) -> Consolidated:
+    """What consolidate would do. Nothing is written."""
+    size = sum(record.bytes for record in sources.records)
+    facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
+    if sources.format != "hdf5":
+        return Consolidated(*facts)
+    if sources.narrower:
+        return Consolidated(*facts, notes=[_widened(sources)])
+    made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
+    return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
+
+
+def _widened(sources: Sources) -> str:
+    n = len(sources.narrower)
+    return f"{n:,} of {len(sources.records):,} parts are from before columns were added: their rows get the defaults"
+
+
+def consolidate(
+    sources: Sources, target: Path, *, overwrite: bool, delete_parts: bool, progress: Progress | None
+) -> Consolidated:
+    _check_name(target, sources.format)
+    return _Work(sources, target, overwrite, delete_parts, progress).run()
+
+
+def _check_name(target: Path, kind: str) -> None:
+    for other, suffix in SUFFIXES.items():
+        if other != kind and target.name.endswith(suffix):
+            text = f"the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
+            raise WriteError(f"{target}: expected a name for another kind of file, {text}")
+
+
+class _Work:
+    def __init__(
+        self, sources: Sources, target: Path, overwrite: bool, delete_parts: bool, progress: Progress | None
+    ) -> None:
+        self._sources, self._target, self._overwrite = sources, target, overwrite
+        self._delete, self._progress = delete_parts, progress
+        self._number: int | None = None
+
+    def run(self) -> Consolidated:
+        sources = self._sources
+        self._keep_only_copy()
+        made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
+        if self._delete:
+            self._delete_parts(made)
+        return made
+
+    def _keep_only_copy(self) -> None:
+        """A file whose parts were taken away is not replaced: there is no other of their rows."""
+        there = {(record.task, record.attempt) for record in self._sources.records}
+        for one in read_manifests(self._sources.folder):
+            gone = [part for part in one.parts if (part.task, part.attempt) not in there]
+            if gone and one.delete_parts and one.holds and _same_file(one.output, self._target):
+                text = f"it alone has the rows of {len(gone):,} parts that were taken away, such as {gone[0].task!r}"
+                raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
+
+    def _made(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
+        sources = self._sources
+        facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
+        if merged is None:
+            return Consolidated(*facts, self._number)
+        return Consolidated(*facts, self._number, merged.datasets, merged.notes)
+
+    def _note(self, rows: int | None, size: int, crc: int) -> None:
+        """The manifest, once the counts are right."""
+        sources = self._sources
+        if rows != sources.rows:
+            raise DataError(str(self._target), None, None, f"the records speak of {sources.rows:,} rows, got {rows}")
+        facts = {
+            "output": str(self._target),
+            "format": sources.format,
+            "order": sources.order,
+            "rows": sources.rows,
+            "bytes": size,
+            "crc32c": crc,
+            "delete_parts": self._delete,
+            "parts": [ManifestPart(r.task, r.attempt, r.rows, r.bytes, r.crc32c) for r in sources.records],
+        }
+        self._number = write_manifest(sources.folder, facts).number
+
+    # ---- HDF5
+
+    def _hdf5(self) -> Consolidated:
+        sources = self._sources
+        with self._of_one_schema() as paths:
+            merged = merge_hdf5(
+                paths,
+                self._target,
+                order=sources.order,
+                runs=sources.runs,
+                overwrite=self._overwrite,
+                progress=self._progress,
+                proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
+            )
+        if sources.narrower:
+            merged.notes.append(_widened(sources))
+        if self._number is None:  # all but the tidying was done by a call that was killed
+            last = latest_manifest(sources.folder)
+            self._number = None if last is None else last.number
+        return self._made(merged.bytes, merged.crc32c, merged)
+
+    @contextmanager
+    def _of_one_schema(self) -> Iterator[list[Path]]:
+        """The parts' files; in the place of those from before columns were added, copies that have them."""
+        sources = self._sources
+        if not sources.narrower:
+            yield sources.paths
+            return
+        from .dataset import write
+
+        with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
+            out = write(scratch, sources.schema)
+            paths = list(sources.paths)
+            for number in sources.narrower:
+                record = sources.records[number]
+                _check_file(paths[number], record)
+                shard: Any = open_shard(paths[number], sources.schema)
+                part: Any = out.part(record.task)
+                with shard, part:
+                    for start in range(0, record.rows, _COPIED_ROWS):
+                        stop = min(start + _COPIED_ROWS, record.rows)
+                        part.extend(shard.read(start, stop, sources.schema))
+                paths[number] = out.path_of(part.record)
+            yield paths
+
+    # ---- TFRecord
+
+    def _tfrecord(self) -> Consolidated:
+        """By way of a hidden file: its name comes last, after the manifest."""
+        sources, target = self._sources, self._target
+        order = self._whole_parts()
+        if not self._overwrite and os.path.lexists(target):
+            raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
+        for number in order:
+            _check_file(sources.paths[number], sources.records[number])
+        hidden = target.with_name(f".{target.name}.consolidating")
+        progress = self._progress
+        tell = None if progress is None else lambda n: progress(n // MERGE_PASSES)
+        paths = [str(sources.paths[number]) for number in order]
+        try:
+            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=tell)
+            self._note(entry.records, entry.bytes, entry.crc32c)
+            _give_name(hidden, target, self._overwrite)
+        finally:
+            with suppress(OSError):  # one that stays is written over by the next call
+                hidden.unlink(missing_ok=True)
+        return self._made(entry.bytes, entry.crc32c)
+
+    def _whole_parts(self) -> list[int]:
+        runs = self._sources.runs
+        if runs is None:
+            return list(range(len(self._sources.records)))
+        numbers = [run.part for run in runs]
+        if len(set(numbers)) != len(numbers):
+            text = 'expected whole parts: rows of several producers lie in one TFRecord part; use order="any"'
+            raise WriteError(f"{self._sources.folder}: {text}")
+        return numbers
+
+    # ---- afterwards
+
+    def _delete_parts(self, made: Consolidated) -> None:
+        """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
+        if _file_crc(self._target) != (made.bytes, made.crc32c):
+            raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
+        parts = self._sources.folder / "parts"
+        for record in self._sources.records:
+            # The record first: data without one are nobody's, a record without data is a loss.
+            (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
+            (parts / record.file).unlink(missing_ok=True)
+        sync_folder(parts)
+
+
+def _same_file(one: str, other: Path) -> bool:
+    return os.path.exists(other) and os.path.samefile(one, other)
+
+
+def _check_file(path: Path, record: PartRecord) -> None:
+    size, crc = _file_crc(path)
+    if (size, crc) != (record.bytes, record.crc32c):
+        text = f"expected {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
+        raise CorruptError(str(path), None, None, text)
+
+
+def _file_crc(path: Path) -> tuple[int, int]:
+    crc, size = 0, 0
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while n := file.readinto(buffer):
+            crc, size = codec.crc32c(buffer[:n], crc), size + n
+    return size, crc
+
+
+def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
+    try:
+        if overwrite:
+            os.replace(hidden, target)
+        else:
+            os.link(hidden, target)
+    except FileExistsError:
+        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+    except OSError as error:
+        raise WriteError(f"cannot write {target}: {error.strerror}") from error
+    sync_name(target)

@@ -1,0 +1,224 @@
+"""The public face of writing: a folder that many workers land parts in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._util.compression import check_codec
+from ..errors import InputError
+from ..formats.hdf5.schema_layout import check_keys
+from ..formats.hdf5.writer import packings
+from ..formats.part_record import PartRecord, parse_record
+from ..schema import Column, Value, check_schema, schema_digest
+from .directory import (
+    Format,
+    check_attempt,
+    check_format,
+    check_task,
+    grow_schema,
+    open_folder,
+    read_schemas,
+    records_in,
+    sweep,
+)
+from .location import LocalLocation, Location
+from .part import Part
+from .verify import Report, verify_folder
+
+if TYPE_CHECKING:
+    from ..formats.hdf5.merge.api import MergedHDF5
+    from .consolidate import Consolidated, Sources
+    from .server.server_process import Server
+
+
+def write(
+    folder: str | os.PathLike[str],
+    schema: Mapping[str, Column | type[Value]] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DatasetWriter:
+    """Makes a folder for a run's data, or reopens it: any number of processes may do so at once.
+
+    Reopening checks the schema, a SchemaError names the column that differs; without a schema it is the folder's own.
+    The codecs and chunk_rows of the schema that it was made with stay. Commits that were interrupted are finished, and
+    what dead attempts left is taken away.
+
+    storage_options: options for a URL, as fsspec takes them
+    """
+    name = os.fsdecode(folder).removeprefix("file://").removeprefix("local://")
+    columns = None if schema is None else check_schema(schema)
+    if "://" in name:
+        from .remote.remote_dataset import open_remote
+
+        return open_remote(name, columns, storage_options)
+    path = Path(os.path.abspath(name))
+    there = open_folder(path, columns)
+    sweep(path)
+    return DatasetWriter(path, there)
+
+
+class DatasetWriter:
+    """A run's folder. Holds no descriptor; pickles, so that workers can be given it."""
+
+    def __init__(self, folder: Path, schema: dict[str, Column]) -> None:
+        self.folder = folder
+        self.schema = schema
+
+    def part(
+        self,
+        task: str | int | None = None,
+        format: Format = "hdf5",
+        *,
+        attempt: int | None = None,
+        chunk_rows: int | None = None,
+        codec: Any = None,
+    ) -> Part:
+        """The part of one task, the unit of commit and of retry; use it in a `with` block.
+
+        task        the same name when the work is tried again; of two attempts the first to commit wins. None: `rank3`,
+                    if this process was started as rank 3 by a launcher
+        attempt     a number for it; None: the next that is free
+        chunk_rows  rows in a chunk of an HDF5 part; None: as the schema says, or else as many as the widest column
+                    fills half a MiB with
+        codec       of HDF5 chunks: "none", "gzip", ("gzip", 0 to 9), "lzf", "zstd" or ("zstd", 1 to 22), which needs
+                    the package hdf5plugin; None: as the schema says, column by column, or else none
+        """
+        kind = check_format(format)
+        check_codec(codec)
+        if chunk_rows is not None and (
+            isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1
+        ):
+            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {chunk_rows!r}")
+        if kind == "tfrecord" and (codec is not None or chunk_rows is not None):
+            raise ValueError("chunk_rows and codec are for HDF5: a packed TFRecord could be read from its start only")
+        if kind == "hdf5":
+            check_keys(self.schema)
+            packings(self.schema, codec)
+        self._allow(attempt)
+        return Part(self._place(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
+
+    def _allow(self, attempt: int | None) -> None:
+        """What else must be so before a part is made: of a folder nothing."""
+
+    def server(
+        self,
+        address: str | None = None,
+        *,
+        ack: Literal["process", "disk"] = "process",
+        queue_bytes: str | int = "256MB",
+        segment_bytes: str | int = "64MiB",
+        backlog_bytes: str | int = "4GiB",
+        seal_after_s: float = 60.0,
+        seal: bool = True,
+        token: str | None = None,
+        take_over: bool = False,
+        chunk_rows: int | None = None,
+        codec: Any = None,
+    ) -> Server:
+        """The central writer, in a process of its own: producers send it their rows (hold.connect), and it makes parts
+        of them. Use it in a `with` block.
+
+        address        None: a Unix socket in the folder; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
+        ack            a row is acknowledged when it is written ("process": it survives any kill), or when it is on disk
+                       as well ("disk": it survives a power cut)
+        queue_bytes    memory for what comes in, over all producers
+        segment_bytes  how much goes into one part, about
+        backlog_bytes  how much may wait to be made a part of; then producers wait
+        seal_after_s   how long rows may wait for more of them, before they are made a part of
+        seal           False: the journal is kept, and a later server makes the parts
+        token          what producers must know; needed for tcp. None: HOLDFAST_TOKEN
+        take_over      of a server that is alive: it is fenced off, and ends
+        """
+        from .server.server_process import Server, make_settings
+
+        given = {name: value for name, value in locals().items() if name not in ("self", "Server", "make_settings")}
+        check_keys(self.schema)
+        packings(self.schema, codec)
+        return Server(self.folder, make_settings(**given))
+
+    def _place(self) -> Location:
+        return LocalLocation(self.folder)
+
+    def parts(self) -> list[PartRecord]:
+        """The committed parts' records, by task and attempt."""
+        place = self._place()
+        return [parse_record(place.read(name), place.shown(name)) for name in records_in(place.names())]
+
+    def path_of(self, record: PartRecord) -> Path:
+        """The file of a committed part."""
+        return self.folder / "parts" / record.file
+
+    @property
+    def rows(self) -> int:
+        """All that are committed."""
+        return sum(record.rows for record in self.parts())
+
+    def grow(self, schema: dict[str, Column]) -> DatasetWriter:
+        """Adds columns for a log whose rows have more of them now. Returns the folder as it is then: with these
+        columns, or with those that another process has added first.
+
+        What is committed stays as it is. So a column that is added needs a default for the parts without it, and one
+        whose type changes must be read from what they have.
+        """
+        return DatasetWriter(self.folder, grow_schema(self.folder, self.schema, schema))
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Reads every byte of every committed part again; changes nothing."""
+        digests = {schema_digest(one) for one in read_schemas(self.folder)}
+        return verify_folder(self.folder, self.schema, digests | {schema_digest(self.schema)}, progress)
+
+    def consolidate(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        order: Literal["exact", "any"] = "exact",
+        overwrite: bool = False,
+        delete_parts: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Consolidated:
+        """One file of all committed parts: `.h5` of HDF5 parts, `.tfrecord` of TFRecord parts. It appears when it is
+        whole and proven against their records; a manifest says what went into it. Killed, the same call goes on.
+
+        order         "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and
+                      number. "any": whole chunks first, so that hardly any must be packed anew; a row stays one
+        overwrite     a file of that name is replaced, once the new one is whole
+        delete_parts  they are taken away when the file has been read again; their tasks stay done
+        progress      hears how many bytes are done, from time to time
+        """
+        from .consolidate import consolidate
+
+        path = Path(os.path.abspath(os.fsdecode(target)))
+        return consolidate(
+            self._sources(order), path, overwrite=overwrite, delete_parts=delete_parts, progress=progress
+        )
+
+    def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
+        """What consolidate would do: rows, bytes, and how each dataset would be joined. Nothing is written."""
+        from .consolidate import plan
+
+        return plan(self._sources(order))
+
+    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
+        """An HDF5 file that shows the rows of all committed parts, in the exact order, and holds none of its own.
+
+        It names the parts relative to itself: they must stay where they are, as seen from it. Every source is checked
+        when it is made. HDF5 reads fill values, without a word, where it cannot open a source later: when one is gone,
+        or when there are more parts than this process may have files open. So the soft limit is raised for as many, or
+        the view is refused.
+        """
+        from .consolidate import make_view
+
+        return make_view(self._sources("exact"), Path(os.path.abspath(os.fsdecode(target))), overwrite=overwrite)
+
+    def _sources(self, order: Literal["exact", "any"]) -> Sources:
+        from .consolidate import Sources
+
+        if not isinstance(self._place(), LocalLocation):
+            raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
+        return Sources(self.folder, self.schema, self.parts(), order)
+
+    def __repr__(self) -> str:
+        return f"<DatasetWriter {self.folder}, {len(self.schema):,} columns>"

@@ -1,0 +1,282 @@
+"""Creating a file that must not be there yet, whole, in one step: what a commit stands on.
+
+fsspec's own `mode="create"` looks first and writes then, unless a store does better: between the two somebody else may
+write. So only those stores are taken that are known to do better.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ..._util import remote_fs
+from ..._util.remote_fs import ask, is_final, open_store, reason_of
+from ...errors import InputError, MissingFileError, WriteError
+
+Create = Callable[[Any, str, bytes], None]
+
+_BY_CONDITION = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
+_DRAFT = ".partial"
+_KNOWN = "s3://, gs://, az://, webhdfs:// or memory://"
+
+
+def check_scheme(url: str) -> str:
+    """Before anybody is asked: whether its kind of store can do it at all."""
+    scheme = url.partition("://")[0].lower()
+    if scheme not in (*_BY_CONDITION, "webhdfs", "memory"):
+        more = ": pyarrow replaces what is there, so give webhdfs:// and the name node's HTTP port" * (scheme == "hdfs")
+        text = f"expected a store that creates a file only if it is not there yet ({_KNOWN}), got {scheme}://{more}"
+        raise WriteError(f"{url}: {text}")
+    return scheme
+
+
+def is_draft(name: str) -> bool:
+    """A file that is about to get its name, or whose writer died then."""
+    return name.endswith(_DRAFT)
+
+
+def find_create(url: str, fs: Any) -> Create:
+    """How a store makes a file: a FileExistsError says that it is there already."""
+    scheme = check_scheme(url)
+    if scheme == "memory":
+        return _in_memory
+    if scheme == "webhdfs":
+        return _by_rename
+    if scheme[:1] in "sg" and "mode" not in inspect.signature(fs._pipe_file).parameters:
+        package = type(fs).__module__.partition(".")[0]
+        raise WriteError(f"{url}: expected a {package} that can create files exclusively, got an older one")
+    return _by_condition
+
+
+def _by_condition(fs: Any, path: str, data: bytes) -> None:
+    """One request with a condition: If-None-Match, or what the store calls it."""
+    fs.pipe_file(path, data, mode="create")
+
+
+def _in_memory(fs: Any, path: str, data: bytes) -> None:
+    from fsspec.implementations.memory import MemoryFile
+
+    path = fs._strip_protocol(path)
+    made = MemoryFile(fs, path, data)
+    if fs.store.setdefault(path, made) is not made:  # one step, among threads too
+        raise FileExistsError(path)
+
+
+def _by_rename(fs: Any, path: str, data: bytes) -> None:
+    """HDFS shows a file while it is written; but it renames in one step, and never onto one that is there."""
+    draft = f"{path.rpartition('/')[0]}/.{uuid.uuid4().hex}{_DRAFT}"
+    fs.pipe_file(draft, data)
+    try:
+        moved = fs._call("RENAME", "put", path=draft, destination=fs._strip_protocol(path)).json()["boolean"]
+        if not moved:
+            raise FileExistsError(path) if fs.exists(path) else OSError(f"{path}: it cannot be given its name")
+    except BaseException:
+        fs.rm_file(draft)
+        raise
+
+
+# A run's place in a store: small files made, read and looked for; large ones brought there and back piece by piece.
+
+_PIECE_BYTES = 8 << 20  # a store takes ten thousand of them at the most
+_MOST_PIECES = 9_000
+_TOGETHER = 8  # small files asked for at once
+
+
+class InDoubtError(WriteError):
+    """A store did not answer, so that it cannot be told whether it did what it was asked for."""
+
+
+class ObjectStore:
+    """The folder at a URL. Holds nothing open: what fsspec keeps for this process is asked for anew each time, so that
+    it may be pickled, and be used in a forked child."""
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.options = dict(options or {})
+
+    def shown(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
+
+    def _at(self, name: str) -> tuple[Any, str]:
+        fs, path = open_store(self.url, self.options)
+        return fs, f"{path.rstrip('/')}/{name}".rstrip("/")
+
+    # ---- what is there
+
+    def names(self, below: str = "") -> list[str]:
+        """Of all files below a folder, as they are called from there."""
+        fs, path = self._at(below)
+
+        def look() -> list[str]:
+            fs.invalidate_cache()  # what was there when somebody asked before is not what is there
+            try:
+                return list(fs.find(path))
+            except FileNotFoundError:
+                return []
+
+        found = ask(self.shown(below), look)
+        return sorted(name[len(path) :].lstrip("/") for name in found if name.startswith(f"{path}/"))
+
+    def get(self, name: str) -> bytes | None:
+        """A small file; None: there is none."""
+        fs, path = self._at(name)
+
+        def read() -> bytes | None:
+            try:
+                return bytes(fs.cat_file(path))
+            except FileNotFoundError:
+                return None
+
+        return ask(self.shown(name), read)
+
+    def get_all(self, names: Sequence[str]) -> list[bytes]:
+        """Many of them, some at a time. InputError: one cannot be read."""
+        with ThreadPoolExecutor(_TOGETHER, "holdfast-records") as threads:
+            found = list(threads.map(self.get, names))
+        for name, data in zip(names, found, strict=True):
+            if data is None:
+                raise MissingFileError(f"{self.shown(name)}: the store has no such file", self.shown(name))
+        return [data for data in found if data is not None]
+
+    def size_bytes(self, name: str) -> int | None:
+        """None: there is no such file."""
+        fs, path = self._at(name)
+        fs.invalidate_cache()
+        try:
+            return int(ask(self.shown(name), lambda: fs.info(path))["size"])
+        except MissingFileError:
+            return None
+
+    def modified_s(self, name: str) -> float:
+        """When it was last written, by the store's own clock."""
+        fs, path = self._at(name)
+        return float(ask(self.shown(name), lambda: fs.modified(path)).timestamp())
+
+    # ---- small files
+
+    def put(self, name: str, data: bytes) -> None:
+        """Replaces what is there."""
+        fs, path = self._at(name)
+        ask(self.shown(name), lambda: fs.pipe_file(path, data), WriteError)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Whether it is ours now, and was nobody's before. InDoubtError: nobody can tell.
+
+        A store may do what it was asked for, and its answer be lost. Asked again it says that the file is there: so
+        what is there is compared. Nobody else's data are the same, as a record names its attempt.
+        """
+        fs, path = self._at(name)
+        make = find_create(self.url, fs)
+        doubt = False
+        for pause_s in (*remote_fs.PAUSES_S, None):
+            try:
+                make(fs, path, data)
+                return True
+            except FileExistsError:
+                return self._is_there(name, data)
+            except Exception as error:
+                if is_final(error) and not doubt:
+                    raise WriteError(f"{self.shown(name)}: {_why(error)}") from error
+                doubt = True
+                if pause_s is None:
+                    raise InDoubtError(f"{self.shown(name)}: {reason_of(error)}") from error
+                time.sleep(pause_s)
+        raise AssertionError
+
+    def _is_there(self, name: str, data: bytes) -> bool:
+        try:
+            return self.get(name) == data
+        except InputError as error:
+            raise InDoubtError(str(error)) from error
+
+    def check_exclusive(self, name: str, data: bytes) -> None:
+        """Some stores take the request and leave the condition out: then two attempts would both commit. `data` are
+        those that the file has already, so that nothing is changed if it is so."""
+        fs, path = self._at(name)
+        make = find_create(self.url, fs)
+
+        def is_refused() -> bool:
+            try:
+                make(fs, path, data)
+            except FileExistsError:
+                return True
+            return False
+
+        if not ask(self.shown(name), is_refused, WriteError):
+            text = "expected a store that refuses to create a file that is there, this one has replaced it"
+            raise WriteError(f"{self.shown(name)}: {text}: parts cannot be committed there")
+
+    def remove(self, name: str) -> None:
+        """What cannot be removed stays: nobody reads what has no record."""
+        fs, path = self._at(name)
+        try:
+            ask(self.shown(name), lambda: fs.rm_file(path), WriteError)
+        except WriteError:
+            pass
+
+    # ---- large files
+
+    def upload(self, local: Path, name: str) -> None:
+        size_bytes = os.path.getsize(local)
+        fs, path = self._at(name)
+        piece = _PIECE_BYTES * max(1, -(-size_bytes // (_MOST_PIECES * _PIECE_BYTES)))
+
+        def send() -> None:
+            with open(local, "rb") as source, fs.open(path, "wb", block_size=piece) as target:
+                while data := source.read(_PIECE_BYTES):
+                    target.write(data)
+
+        ask(self.shown(name), send, WriteError)
+        fs.invalidate_cache()
+        there = ask(self.shown(name), lambda: fs.info(path), WriteError)["size"]
+        if there != size_bytes:
+            raise WriteError(f"{self.shown(name)}: expected {size_bytes:,} bytes in the store, got {there:,}")
+
+    def download(self, name: str, local: Path) -> bool:
+        """False: there is no such file."""
+        fs, path = self._at(name)
+        size_bytes = self.size_bytes(name)
+        if size_bytes is None:
+            return False
+        with closing(_Target(local)) as target:
+            for first in range(0, size_bytes, _PIECE_BYTES):
+                last = min(first + _PIECE_BYTES, size_bytes)
+                target.write(ask(self.shown(name), lambda: fs.cat_file(path, start=first, end=last)))  # noqa: B023
+        return True
+
+
+class _Target:
+    def __init__(self, local: Path) -> None:
+        self._local = local
+        try:
+            self._file = open(local, "xb")  # noqa: SIM115
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def _cannot(self, error: OSError) -> InputError:
+        return InputError(f"no copy can be made in {self._local.parent}: {error.strerror}")
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._cannot(error) from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"the store has no such bucket or folder: {error}"
+    return reason_of(error)

@@ -1,0 +1,365 @@
+"""How an attempt commits in a store.
+
+The file is built on this machine, and brought to the store under a name that nobody else has. Then the record is
+created as the task's one claim, which a store lets only one do: that is the commit. Then it gets the name that readers
+look for. Whoever finds a claim that is not visible yet, because its writer died between the two, finishes that.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..._native import codec
+from ..._util.failpoints import failpoint
+from ...errors import CorruptError, DataError, InputError, MissingFileError, TargetExistsError, WriteError
+from ...formats.part_record import PartRecord, data_gone, parse_record
+from ...schema import Column, schema_digest, schema_file_name
+from ..commit import Commit
+from ..dataset import DatasetWriter, write
+from ..directory import (
+    SCHEMA_NAME,
+    check_ours,
+    check_same,
+    claim_name,
+    claims_in,
+    data_name,
+    find_committed,
+    parse_name,
+    parse_schema,
+    read_schemas,
+    record_name,
+    records_in,
+    schema_file,
+    strays_in,
+)
+from ..location import Attempt, Location
+from ..part_file import PartFile
+from ..verify import Report, verify
+from ..workspace import Workspace, dead_workspace, sweep, workspaces
+from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft
+
+
+class RemoteLocation:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def find(self, task: str) -> PartRecord | None:
+        name = claim_name(task)
+        data = self._store.get(f"parts/{name}")
+        if data is None:
+            return None
+        record = parse_record(data, self.shown(name))
+        if self._store.size_bytes(f"parts/{record.file}") is None:
+            names = f"{name} and {record_name(task, record.attempt)} there"
+            raise data_gone(self.shown(record.file), record, names)
+        self.show(record, data)
+        return record
+
+    def show(self, record: PartRecord, data: bytes) -> None:
+        """Gives a claimed record the name that readers look for, if it has it not yet."""
+        visible = f"parts/{record_name(record.task, record.attempt)}"
+        if self._store.get(visible) is None:
+            self._store.create(visible, data)
+
+    # ---- one attempt
+
+    def workspace(self, task: str) -> Workspace:
+        folder = scratch_folder()
+        for one in workspaces(folder):
+            with dead_workspace(one) as note:
+                if note is not None:
+                    sweep(one, note)
+        return Workspace(folder, task)
+
+    def commit(self, made: Attempt, file: PartFile) -> PartRecord:
+        settled = file.settle()
+        failpoint("settled")
+        attempt = secrets.randbits(53)
+        record = PartRecord(
+            task=made.task,
+            attempt=attempt,
+            format=made.format,
+            file=data_name(made.task, attempt, made.format),
+            schema=made.schema,
+            rows=settled.rows,
+            bytes=settled.bytes,
+            crc32c=settled.crc32c,
+            chunks=settled.chunks,
+        )
+        self._bring(file.path, record)
+        failpoint("data-linked")
+        try:
+            self._claim(record)
+        except InDoubtError as error:
+            text = f"it cannot be told whether task {made.task!r} is committed: {error}"
+            raise WriteError(f"{text}; try it again, and .done will tell") from error
+        except _SeenError as error:
+            text = f"task {made.task!r} is committed, but readers do not see it before the next hold.write: {error}"
+            raise WriteError(text) from error.__cause__
+        except WriteError:
+            self._store.remove(f"parts/{record.file}")
+            raise
+        # Whatever else comes, a Ctrl-C too, leaves the data: the claim may be there already, or get there yet.
+        return record
+
+    def _bring(self, path: Path, record: PartRecord) -> None:
+        try:
+            self._store.upload(path, f"parts/{record.file}")
+        except BaseException:
+            self._store.remove(f"parts/{record.file}")
+            raise
+
+    def _claim(self, record: PartRecord) -> None:
+        data = record.to_json()
+        failpoint("record-written")
+        if not self._store.create(f"parts/{claim_name(record.task)}", data):
+            raise self._lost(record.task)
+        failpoint("claimed")
+        try:
+            self._store.create(f"parts/{record_name(record.task, record.attempt)}", data)
+        except Exception as error:
+            raise _SeenError(str(error)) from error
+        failpoint("committed")
+
+    def _lost(self, task: str) -> TargetExistsError:
+        try:
+            winner = str(self.find(task))
+        except (DataError, InputError, WriteError):
+            winner = "another attempt"
+        return TargetExistsError(f"task {task!r} was committed meanwhile by {winner}; this attempt was dropped")
+
+    # ---- what verify looks at
+
+    def names(self) -> list[str]:
+        return self._store.names("parts")
+
+    def shown(self, name: str) -> str:
+        return self._store.shown(f"parts/{name}")
+
+    def read(self, name: str) -> bytes:
+        data = self._store.get(f"parts/{name}")
+        if data is None:
+            raise MissingFileError(f"{self.shown(name)}: the store has no such file", self.shown(name))
+        return data
+
+    @contextmanager
+    def data(self, name: str) -> Iterator[Path]:
+        """One file at a time is brought here, and taken away again."""
+        workspace = self.workspace(name)
+        try:
+            local = workspace.path(f"data{Path(name).suffix}")  # not by its name: a record may say "../"
+            self._store.download(f"parts/{name}", local)
+            yield local
+        finally:
+            workspace.close()
+
+
+class _SeenError(Exception):
+    """What failed after the commit."""
+
+
+def scratch_folder() -> Path:
+    """Where parts are built before they are brought to a store: below TMPDIR, for this user alone."""
+    folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        info = os.lstat(folder)
+    except OSError as error:
+        raise WriteError(f"cannot work in {folder}: {error.strerror}; set TMPDIR to where there is room") from error
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise WriteError(f"cannot work in {folder}: somebody else has made it; set TMPDIR to a folder of yours")
+    return folder
+
+
+# What hold.write gives for a URL.
+
+_READ_BYTES = 1 << 22
+
+
+def open_remote(
+    url: str, schema: dict[str, Column] | None, storage_options: Mapping[str, Any] | None
+) -> RemoteDatasetWriter:
+    """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
+    check_scheme(url)
+    store = ObjectStore(url, storage_options)
+    if store.get(SCHEMA_NAME) is None:
+        _make(store, schema)
+    columns = _schemas(store)[-1]
+    check_same(store.url, schema, columns)
+    out = RemoteDatasetWriter(store, columns)
+    _show_all(store)
+    return out
+
+
+def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
+    """All versions of the run's schema, the oldest first."""
+    found: list[dict[str, Column]] = []
+    while (data := store.get(name := schema_file_name(len(found)))) is not None:
+        found.append(parse_schema(data, store.shown(name)))
+    if not found:
+        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was made, and is gone again")
+    return found
+
+
+def _make(store: ObjectStore, schema: dict[str, Column] | None) -> None:
+    if schema is None:
+        text = f"{store.url}: expected a folder made by hold.write, there is none; give a schema to make it"
+        raise MissingFileError(text, store.url)
+    check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
+    store.create(SCHEMA_NAME, schema_file(schema))
+
+
+def _show_all(store: ObjectStore) -> None:
+    place = RemoteLocation(store)
+    names = place.names()
+    shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
+    for task in claims_in(names):
+        if task not in shown:
+            try:
+                place.find(task)
+            except (DataError, WriteError):
+                pass  # a damaged record is for verify to tell of: it must not keep others from working
+
+
+class RemoteDatasetWriter(DatasetWriter):
+    """A run's folder in a store. What needs its files on this machine takes a copy: `fetch`."""
+
+    def __init__(self, store: ObjectStore, schema: dict[str, Column]) -> None:
+        self._store = store
+        self.url = store.url
+        self.schema = schema
+        self._is_checked = False
+
+    @property
+    def folder(self) -> Path:  # type: ignore[override]
+        raise InputError(f"{self.url}: expected a folder on this machine: out.fetch(FOLDER) brings the run there")
+
+    def _place(self) -> Location:
+        return RemoteLocation(self._store)
+
+    def _allow(self, attempt: int | None) -> None:
+        if attempt is not None:
+            raise ValueError("attempt is for folders: in a store each attempt has a number that nobody else has")
+        if not self._is_checked:
+            data = self._store.get(SCHEMA_NAME)
+            if data is None:
+                raise WriteError(f"{self.url}: the folder was removed while the run was under way")
+            self._store.check_exclusive(SCHEMA_NAME, data)
+            self._is_checked = True
+
+    def grow(self, schema: dict[str, Column]) -> DatasetWriter:
+        versions = _schemas(self._store)
+        if schema_digest(versions[-1]) == schema_digest(self.schema):
+            self._store.create(schema_file_name(len(versions)), schema_file(schema))
+            versions = _schemas(self._store)
+        return RemoteDatasetWriter(self._store, versions[-1])
+
+    def parts(self) -> list[PartRecord]:
+        names = records_in(self._place().names())
+        found = self._store.get_all([f"parts/{name}" for name in names])
+        return [parse_record(data, self._place().shown(name)) for name, data in zip(names, found, strict=True)]
+
+    def url_of(self, record: PartRecord) -> str:
+        """The object of a committed part."""
+        return self._store.shown(f"parts/{record.file}")
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
+        digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
+        report = verify(self._place(), self.schema, digests, progress)
+        why = "it has no record: its attempt is at work, or died"
+        report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
+        return report
+
+    def _strays(self) -> list[str]:
+        """Data without a record, and without a claim; and drafts of records."""
+        names = self._place().names()
+        kept = {name for task in self._unseen(names) for name in self._claimed(task, names)}
+        return [name for name in strays_in(names) if name not in kept] + list(filter(is_draft, names))
+
+    def _claimed(self, task: str, names: list[str]) -> list[str]:
+        """The data that a claim speaks of; of a damaged one all that may be."""
+        try:
+            return [parse_record(self._place().read(claim_name(task)), task).file]
+        except DataError:
+            return [name for name in names if (found := parse_name(name)) and found[0] == task]
+
+    def _unseen(self, names: list[str]) -> list[str]:
+        shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
+        return [task for task in claims_in(names) if task not in shown]
+
+    def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
+        """Removes data without a record that have been in the store for long: those of attempts that died.
+
+        Who is at work cannot be seen in a store, so nothing is swept unless it is asked for: no upload and commit may
+        take as long as `older_than_s`, which is measured by the store's own clock. Gives the names of what is gone.
+        """
+        found = self._strays()
+        if not found:
+            return []
+        mark = f"tmp/{uuid.uuid4().hex}"
+        self._store.put(mark, b"what time is it\n")
+        try:
+            now_s = self._store.modified_s(mark)
+        finally:
+            self._store.remove(mark)
+        old = [name for name in found if now_s - self._store.modified_s(f"parts/{name}") >= older_than_s]
+        for name in old:
+            self._store.remove(f"parts/{name}")
+        return old
+
+    def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> DatasetWriter:
+        """A copy of the run on this machine, each part checked against its record. What is there already is not
+        brought again: after a kill, call it again."""
+        records = self.parts()  # before the schema: whatever columns they have, it has
+        versions = _schemas(self._store)
+        here = Path(os.path.abspath(os.fsdecode(folder)))
+        out = write(here, None if (here / SCHEMA_NAME).exists() else versions[0])
+        known = read_schemas(here)
+        for ours, theirs in zip(known, versions, strict=False):
+            check_same(str(here), theirs, ours)
+        for version in versions[len(known) :]:
+            out = out.grow(version)
+        for number, record in enumerate(records):
+            there = find_committed(out.folder / "parts", record.task)
+            if there is not None and there != record:
+                raise WriteError(f"{out.folder}: expected {record}, it has {there}")
+            if there is None:
+                self._fetch(record, out.folder)
+            if progress:
+                progress(number + 1, len(records))
+        return out
+
+    def _fetch(self, record: PartRecord, folder: Path) -> None:
+        if parse_name(record.file) is None:
+            raise CorruptError(self.url_of(record), None, None, "its name is not one of a part")
+        workspace = Workspace(folder / "tmp", record.task)
+        try:
+            local = workspace.path("data")
+            if not self._store.download(f"parts/{record.file}", local):
+                url = self.url_of(record)
+                raise MissingFileError(f"{url}: it is missing, with {record.rows:,} rows", url)
+            if (local.stat().st_size, _crc_of(local)) != (record.bytes, record.crc32c):
+                raise CorruptError(self.url_of(record), None, None, "it is not what was committed", "See out.verify()")
+            Commit(folder / "parts", workspace, record.task, record.attempt).adopt(local, record)
+        finally:
+            workspace.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteOut {self.url}, {len(self.schema):,} columns>"
+
+
+def _crc_of(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(_READ_BYTES):
+            crc = codec.crc32c(data, crc)
+    return crc

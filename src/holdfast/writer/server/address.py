@@ -1,0 +1,174 @@
+"""Where the server listens, and how producers find it.
+
+`journal/address.json` says where; a Unix socket lies beside it under one name, so that its address holds over restarts.
+A path too long for a socket is reached through a descriptor of its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...errors import InputError, WriteError
+
+POINTER = "address.json"
+SOCKET = "serve.sock"
+_MOST_PATH = 100
+
+
+class ServerListener:
+    """The listening socket. `close` takes its names away, if they are still its own."""
+
+    def __init__(self, journal: Path, wanted: str | None, epoch: int) -> None:
+        self._pointer = journal / POINTER
+        self._path: Path | None = None
+        if wanted is not None and wanted.startswith("tcp://"):
+            host, port = _host_and_port(wanted)
+            self.socket = _tcp(host, port)
+            bound = self.socket.getsockname()
+            shown = f"[{host}]" if ":" in host else host
+            self.address = f"tcp://{shown}:{bound[1]}"
+        else:
+            self._path = _unix_path(journal, wanted)
+            self.socket, self._inode = _unix(self._path, epoch)
+            self.address = f"unix:{self._path}"
+        self.socket.listen(128)
+        self.socket.setblocking(False)
+        self._text = json.dumps({"address": self.address, "pid": os.getpid(), "epoch": epoch})
+        draft = self._pointer.with_name(f".{POINTER}.{epoch}")
+        draft.write_text(self._text)
+        os.replace(draft, self._pointer)
+
+    def close(self) -> None:
+        self.socket.close()
+        try:
+            if self._path is not None and os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+            if self._pointer.read_text() == self._text:
+                os.unlink(self._pointer)
+        except OSError:
+            pass  # they are gone, or another server's
+
+
+def _unix_path(journal: Path, wanted: str | None) -> Path:
+    if wanted in (None, "unix"):
+        return journal / SOCKET
+    assert wanted is not None
+    if not wanted.startswith("unix:"):
+        raise ValueError(f"expected an address such as unix, unix:/a/path.sock or tcp://host:port, got {wanted!r}")
+    return Path(os.path.abspath(wanted.removeprefix("unix:")))
+
+
+def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
+    """Made under another name and renamed: whoever finds it can connect."""
+    draft = path.with_name(f".{path.name}.{epoch}")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with _short(draft) as name:
+            made.bind(name)
+        inode = os.stat(draft).st_ino
+        made.listen(128)
+        os.replace(draft, path)
+    except OSError as error:
+        made.close()
+        raise WriteError(f"cannot listen at {path}: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    return made, inode
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for the path that fits a socket's address."""
+    if len(os.fsencode(path)) <= _MOST_PATH:
+        yield str(path)
+        return
+    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{path.name}"
+    finally:
+        os.close(fd)
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise WriteError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(where)
+    except OSError as error:
+        made.close()
+        raise WriteError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+    return made
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(address)
+        if parts.hostname and parts.port is not None and not parts.path.strip("/"):
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise ValueError(f"expected an address such as tcp://host:port, got {address!r}")
+
+
+# ---- a producer's side
+
+
+def resolve(target: str) -> str:
+    """An address as it is; for a run's folder the one of its server now. InputError: it has none."""
+    if target.startswith(("unix:", "tcp://")):
+        return target
+    pointer = Path(target) / "journal" / POINTER
+    try:
+        said: Any = json.loads(pointer.read_text())
+        return str(said["address"])
+    except FileNotFoundError:
+        raise InputError(f"{target}: expected an address or a folder that is served, there is no {pointer}") from None
+    except OSError as error:
+        raise InputError(f"{pointer}: cannot read: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{pointer}: expected the address of a server, got something else") from None
+
+
+def dial(address: str, timeout_s: float) -> socket.socket:
+    """A connection, which does not block. OSError: nobody is there."""
+    if address.startswith("tcp://"):
+        made = socket.create_connection(_host_and_port(address), timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    else:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(timeout_s)
+            with _short(Path(address.removeprefix("unix:"))) as name:
+                made.connect(name)
+        except BaseException:
+            made.close()
+            raise
+    widen(made)
+    made.setblocking(False)
+    return made
+
+
+def widen(made: socket.socket) -> None:
+    """As much under way as the system lets us: a switch between processes for every frame is what costs."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        made.setsockopt(socket.SOL_SOCKET, option, 1 << 21)
+
+
+def few_descriptors(made: socket.socket, kept: int) -> bool:
+    """Whether fewer than `kept` are free behind this one: it has the lowest number that was free."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit != resource.RLIM_INFINITY and made.fileno() >= limit - kept

@@ -1,0 +1,175 @@
+"""From frames that have arrived to acknowledged rows: checked, written, synced if asked for, told to producers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from typing import Any
+
+from ..._util.failpoints import failpoint
+from ...errors import WriteError
+from .connections import Arrived, Buffers, Connection, Connections
+from .journal import Journal
+from .leader_epoch import LeaderEpoch
+from .protocol import FULL, ROOM, FrameError, FrameLayout, pack_message
+from .server_process import ServerSettings
+
+_log = logging.getLogger("holdfast.server")
+
+_SYNC_BYTES = 16 << 20
+_RETRY_S = 0.5
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Ingest:
+    """`full`: why nothing is taken now. `waiting`: who has frames that are not written yet."""
+
+    def __init__(
+        self,
+        crowd: Connections,
+        journal: Journal,
+        epoch: LeaderEpoch,
+        layout: FrameLayout,
+        buffers: Buffers,
+        settings: ServerSettings,
+    ) -> None:
+        self._crowd, self._journal, self._epoch = crowd, journal, epoch
+        self._layout, self._buffers, self._settings = layout, buffers, settings
+        self.waiting: list[Connection] = []
+        self.full: str | None = None
+        self.counts = {"frames": 0, "rows": 0, "bytes": 0}
+        self.unsynced_bytes = 0
+        self._unsynced: dict[Connection, int] = {}
+        self._retry_s = 0.0
+        self.first_s = 0.0  # when the current segment got its first frame
+
+    def store(self) -> None:
+        """Everything that has arrived, with one write."""
+        if not self.waiting or (self.full is not None and time.monotonic() < self._retry_s):
+            return
+        marks: dict[str, int] = {}
+        taken: list[tuple[Connection, int]] = []  # who, and the mark behind its frames
+        new: list[Arrived] = []
+        for one in self.waiting:
+            mark = before = self._journal.marks.get(one.name or "", 0)
+            found: list[Arrived] = []
+            for frame in one.arrived:
+                state = self._check(one, frame, mark)
+                if state == "bad":
+                    break
+                if state == "new":
+                    mark = frame.head.end
+                    found.append(frame)
+            else:
+                taken.append((one, mark))
+                new += found
+                if mark > before:
+                    marks[one.name or ""] = mark
+        if self._write(new, marks):
+            self._finish(taken, new)
+
+    def _write(self, frames: list[Arrived], marks: dict[str, int]) -> bool:
+        """False: there is no room, and none of them is written."""
+        if not frames:
+            return True
+        buffers: list[Any] = [part for frame in frames for part in (frame.raw, frame.payload) if len(part)]
+        try:
+            self._must_have_room(sum(frame.bytes for frame in frames))
+            self._journal.append(buffers, len(frames), marks)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise WriteError(f"cannot write {self._journal.folder / 'journal'}: {error.strerror}") from error
+            self._no_room(str(error.strerror))
+            return False
+        return True
+
+    def _check(self, one: Connection, frame: Arrived, mark: int) -> str:
+        """`new`: to be written; `old`: written before; `bad`: refused, and its sender with it."""
+        head, meta = frame.head, frame.meta
+        try:
+            if meta.producer != one.name or head.epoch != self._journal.epoch:
+                raise FrameError(f"a frame of {meta.producer!r}, epoch {head.epoch}")
+            if head.end <= mark:
+                return "old"
+            if head.first != mark:
+                raise FrameError(f"expected row {mark:,} next, got {head.first:,} to {head.end:,}")
+            self._layout.check(head, meta.sizes)
+            meta.check(frame.payload)
+            self._layout.check_ends(head.rows, frame.payload, meta.sizes)
+            return "new"
+        except FrameError as error:
+            why = str(error)
+        self._crowd.refuse(one, why)  # out here: the error's traceback looks at the frame
+        return "bad"
+
+    def _finish(self, taken: list[tuple[Connection, int]], new: list[Arrived]) -> None:
+        """They are written: their memory is free, and they are acknowledged, or will be."""
+        segment, size = self._journal.current, sum(frame.bytes for frame in new)
+        if new:
+            if self.full is not None:
+                self.full = None
+                self._crowd.tell_all(pack_message(ROOM))
+            assert segment is not None
+            if segment.n_frames == len(new):
+                self.first_s = time.monotonic()
+        self.counts["frames"] += len(new)
+        self.counts["bytes"] += size
+        self.counts["rows"] += sum(frame.head.rows for frame in new)
+        self.waiting = []
+        new.clear()
+        for one, mark in taken:
+            one.done(self._buffers)
+            self._unsynced[one] = mark
+        self.unsynced_bytes += size
+        if self._settings.ack == "process" or not self.unsynced_bytes:
+            self._acknowledge()
+        else:
+            failpoint("server-unsynced")
+        if segment is not None and segment.bytes >= self._settings.segment_bytes:
+            self.cut_over()
+
+    def sync(self, nothing_came: bool = True) -> None:
+        """For ack="disk": when there is enough of it, or nothing else to do."""
+        if self.unsynced_bytes and (nothing_came or self.unsynced_bytes >= _SYNC_BYTES):
+            if self._journal.current is not None:
+                self._journal.current.sync()
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """After the write, and after a look at who may write."""
+        self._epoch.check()
+        acks, self._unsynced, self.unsynced_bytes = self._unsynced, {}, 0
+        for one, mark in acks.items():
+            self._crowd.ack(one, mark)
+        failpoint("server-acked")
+
+    def cut_over(self) -> None:
+        self.sync()
+        self._journal.cut_over()
+
+    # ---- no room
+
+    def _must_have_room(self, size: int) -> None:
+        """What is written must have room as a part, too: a journal that cannot be sealed any more would never go."""
+        if not self._settings.seal:
+            return
+        info = os.statvfs(self._journal.folder)
+        current = self._journal.current.bytes if self._journal.current else 0
+        need = size + max(self._journal.largest_bytes, current + size)
+        if info.f_bavail * info.f_frsize < need:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _no_room(self, why: str) -> None:
+        self._retry_s = time.monotonic() + _RETRY_S
+        if self.full is None:
+            self.full = f"{self._journal.folder}: {why}"
+            _log.error("%s: what comes is not taken until there is room again", self.full)
+            self._crowd.tell_all(pack_message(FULL, 0, self.full))
+            self._journal.drop_spare()
+            self.cut_over()  # a part of it may be all that fits
+
+    def wait_s(self) -> float | None:
+        """How long until a next try; None: there is nothing to try."""
+        return max(0.0, self._retry_s - time.monotonic()) if self.waiting and self.full is not None else None

@@ -1,0 +1,78 @@
+"""The process of `out.server()`. Started by handle.py, not by people.
+
+The first line on stdin is JSON: the folder, the settings, whose child it is. Then `stats` and `stop`. Answers go to
+stdout as JSON lines: what it listens at, or why it does not; numbers; how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..._util.process import ProcessMark, end_with_marked
+from ...errors import HoldfastError
+from ..directory import read_schema, sweep
+from .server import CentralWriter
+from .server_process import ServerSettings
+
+
+def main() -> int:
+    out = os.dup(1)
+    os.dup2(2, 1)  # what is printed is not for the pipe
+    said = json.loads(_line())
+    end_with_marked(ProcessMark(*said["parent"]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def say(content: dict[str, Any]) -> None:
+        try:
+            os.write(out, json.dumps(content).encode() + b"\n")
+        except BrokenPipeError:
+            pass
+
+    try:
+        folder = Path(said["folder"])
+        schema = read_schema(folder)
+        sweep(folder)
+        server = CentralWriter(folder, schema, ServerSettings(**said["settings"]))
+        signal.signal(signal.SIGTERM, lambda *_: server.stop())
+        server.watch(0, lambda: _obey(server, say))
+        say({"address": server.address, "epoch": server.journal.epoch})
+        server.run()
+        say({"stopped": True})
+        return 0
+    except (HoldfastError, ValueError) as error:
+        say({"error": type(error).__name__, "text": str(error)})
+    except OSError as error:
+        say({"error": "WriteError", "text": f"the central writer cannot go on: {error.strerror}: {error.filename}"})
+    return 3
+
+
+def _line() -> bytes:
+    """Not through a buffer: what comes later is for the loop."""
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        one = os.read(0, 1)
+        if not one:
+            sys.exit(1)
+        data += one
+    return bytes(data)
+
+
+def _obey(server: CentralWriter, say: Any) -> None:
+    data = os.read(0, 4096)
+    for word in data.decode(errors="replace").split():
+        if word == "stats":
+            say({"stats": server.stats()})
+        elif word == "stop":
+            server.stop()
+    if not data:
+        server.unwatch(0)
+        server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ... import errors
+from ..._util.compression import check_codec
+from ..._util.process import mark_this_process
+from ..._util.text import parse_bytes
+from ...errors import ClosedWriterError, ServerLostError, WriteError
+
+Ack = Literal["process", "disk"]
+
+TOKEN = "HOLDFAST_TOKEN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Validates itself. Sizes are bytes."""
+
+    address: str | None = None  # None, "unix", "unix:/a/path.sock", "tcp://host:port"
+    ack: Ack = "process"
+    queue_bytes: int = 256_000_000
+    segment_bytes: int = 64 << 20
+    backlog_bytes: int = 4 << 30
+    seal_after_s: float = 60.0
+    seal: bool = True
+    token: str | None = None
+    take_over: bool = False
+    chunk_rows: int | None = None
+    codec: Any = None
+
+    def __post_init__(self) -> None:
+        if self.ack not in ("process", "disk"):
+            raise ValueError(f'expected ack to be "process" or "disk", got {self.ack!r}')
+        if not self.seal_after_s > 0:
+            raise ValueError(f"expected seal_after_s to be above 0, got {self.seal_after_s!r}")
+        if self.chunk_rows is not None and (not isinstance(self.chunk_rows, int) or self.chunk_rows < 1):
+            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {self.chunk_rows!r}")
+        if self.is_tcp and not self.token:
+            text = f"expected a token for a server that is reachable over the network: token=, {TOKEN}, --token-file"
+            raise ValueError(text)
+        check_codec(self.codec)
+
+    @property
+    def is_tcp(self) -> bool:
+        return self.address is not None and self.address.startswith("tcp://")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_settings(**given: Any) -> ServerSettings:
+    """With sizes as people write them, and the token from the environment."""
+    for name in ("queue_bytes", "segment_bytes", "backlog_bytes"):
+        if name in given:
+            given[name] = parse_bytes(given[name])
+    if given.get("token") is None:
+        given["token"] = os.environ.get(TOKEN)
+    return ServerSettings(**given)
+
+
+# What `out.server(…)` gives: the central writer in a process of its own.
+
+_START_S = 60.0
+_ANSWER_S = 30.0
+_LONGEST_WAIT_S = 3600.0  # poll cannot wait for ever, and people say inf
+
+
+class Server:
+    """Use it in a `with` block: it serves inside, and at the end all it took is in parts.
+
+    address   what producers connect to
+    pid       its process
+
+    It ends with this process, however that ends: then what it acknowledged is in the journal, and the next server makes
+    parts of it.
+    """
+
+    def __init__(self, folder: Path, settings: ServerSettings) -> None:
+        self._folder, self._settings = folder, settings
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pid = -1
+        self._owner = os.getpid()
+        self._said = b""
+        self.address = ""
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def start(self) -> Self:
+        if self._child is not None or self.address:
+            raise ClosedWriterError("a server is started once; ask for a new one with out.server(…)")
+        here = str(Path(__file__).parents[3])
+        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.writer.server.server_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            process_group=0,  # Ctrl-C is for us: the end of the `with` block stops it
+        )
+        self._pid = self._child.pid
+        settings = self._settings.as_dict()
+        try:
+            self._tell(json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()}))
+            self.address = self._hear(_START_S)["address"]
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def stats(self) -> dict[str, Any]:
+        """Frames, rows and bytes it took, producers, marks, memory, journal, troubles."""
+        self._tell("stats")
+        stats: dict[str, Any] = self._hear(_ANSWER_S)["stats"]
+        return stats
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Takes what was sent, makes parts of everything, ends. Safe to call twice.
+
+        timeout   seconds; then it is killed, and the next server makes the parts that are missing
+        """
+        if self._child is None or self._owner != os.getpid():
+            return
+        try:
+            self._tell("stop")
+            while "stopped" not in self._hear(timeout):
+                pass
+        finally:
+            self._kill()
+
+    def _tell(self, line: str) -> None:
+        if self._child is None:
+            raise ClosedWriterError("the server is not running")
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(line.encode() + b"\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended; what it said last says why
+
+    def _hear(self, timeout: float | None) -> dict[str, Any]:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(self._child.stdout, select.POLLIN)
+        while b"\n" not in self._said:
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise ServerLostError(f"the server (process {self._pid}) did not answer within {timeout} s")
+            if left_s is not None and not poll.poll(min(left_s, _LONGEST_WAIT_S) * 1000):
+                continue
+            data = os.read(self._child.stdout.fileno(), 1 << 16)
+            if not data:
+                code = self._child.wait()
+                raise ServerLostError(f"the server (process {self._pid}) has ended with exit code {code}")
+            self._said += data
+        line, _, self._said = self._said.partition(b"\n")
+        content: dict[str, Any] = json.loads(line)
+        if "error" in content:
+            kind = getattr(errors, content["error"], ValueError if content["error"] == "ValueError" else WriteError)
+            raise kind(content["text"])
+        return content
+
+    def _kill(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            child.wait(0.5 if child.poll() is None and self._said == b"" else 0)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __del__(self) -> None:
+        if getattr(self, "_child", None) is not None and self._owner == os.getpid():
+            self._kill()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.address or 'not started'}, process {self._pid}>"

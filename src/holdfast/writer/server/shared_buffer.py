@@ -1,0 +1,84 @@
+"""Memory that a producer shares with a server on the same machine: the rows of a frame lie in it, and only the frame's
+head crosses the socket.
+
+The server makes it, in slots of one chunk each, and hands it over with WELCOME. A producer fills a slot, names it in
+its frame, and leaves it alone until the frame is acknowledged. Neither can make it shorter under the other's eyes. It
+costs no descriptor, and is gone when nobody looks at it any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import weakref
+from typing import Any
+
+SLOT = struct.Struct("<I")  # behind the meta of a frame, where the two share an arena
+NO_SLOT = 0xFFFFFFFF  # the payload follows on the socket
+
+LEAST_BYTES = 1 << 16  # of a slot: less is sent as quickly
+_MOST_BYTES = 8 << 20  # of one producer; what is under way besides goes through the socket
+_MORE_SLOTS = 3  # than fit the window: one that is filled, and one that is being acknowledged
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class SharedBuffer:
+    """`slot` i of `slots`, each of `slot_bytes`, as memory. Views of it keep it."""
+
+    def __init__(self, fd: int, slots: int, slot_bytes: int) -> None:
+        """OSError, ValueError: there is no such memory behind the descriptor, which stays the caller's."""
+        self.slots, self.slot_bytes = slots, slot_bytes
+        if slots < 1 or slot_bytes < 1 or os.fstat(fd).st_size != slots * slot_bytes:
+            raise ValueError(f"expected {slots:,} slots of {slot_bytes:,} bytes")
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ValueError("expected memory that nobody can make shorter")
+        self._memory = memoryview(_mapped(fd, self.bytes)).cast("B")
+
+    @property
+    def bytes(self) -> int:
+        return self.slots * self.slot_bytes
+
+    def slot(self, number: int) -> memoryview:
+        if not 0 <= number < self.slots:
+            raise IndexError(f"expected one of {self.slots} slots, got {number}")
+        return self._memory[number * self.slot_bytes : (number + 1) * self.slot_bytes]
+
+
+def size_of(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
+    """How many slots, and their size, for frames of that size; None: they are not worth it."""
+    if frame_bytes < LEAST_BYTES:
+        return None
+    slot_bytes = -(-frame_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    return min(window_bytes, _MOST_BYTES) // slot_bytes + _MORE_SLOTS, slot_bytes
+
+
+def make_arena(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
+    """And a descriptor of it, to be sent and closed. OSError: not here, not now."""
+    fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, slots * slot_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        return SharedBuffer(fd, slots, slot_bytes), fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _mapped(fd: int, size: int) -> Any:
+    """By hand: Python's own mmap keeps a descriptor for as long as it lives."""
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    block = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(block, _libc.munmap, address, size).atexit = False
+    return block

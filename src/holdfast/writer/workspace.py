@@ -1,0 +1,169 @@
+"""Where one attempt works until it commits: a folder of its own below `tmp/`, under a lock that dies with its process.
+
+The lock is on a file of its own and not on the data: a reader that finds the part committed must be able to lock that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .._util.atomic import close_synced
+from .._util.failpoints import failpoint
+from ..errors import WriteError
+
+NO_LOCK = "no lock"
+
+_LOCK = "lock"
+_HOST = re.sub(r"[^A-Za-z0-9_.-]", "_", socket.gethostname())[:40]
+_TRIES = 100
+_QUIET_S = 24 * 3600
+
+
+class Workspace:
+    """`path` of files in it; `close` takes everything away, `abandon` only lets go of the lock."""
+
+    def __init__(self, tmp: Path, task: str) -> None:
+        self.fd, self._pid = -1, os.getpid()
+        for _ in range(_TRIES):
+            self.folder = tmp / f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+            try:
+                os.mkdir(self.folder)
+                failpoint("workspace-made")
+                self.fd = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                if _take(self.fd) and _is_at(self.fd, self.folder / _LOCK):
+                    self.note(task)
+                    return
+            except FileNotFoundError:
+                if not tmp.is_dir():
+                    raise WriteError(f"{tmp}: the folder was removed while the run was under way") from None
+                # else somebody swept it before it was locked
+            except OSError as error:
+                remove(self.folder)
+                self.abandon()
+                raise WriteError(f"cannot work in {tmp}: {error.strerror}") from error
+            self.abandon()
+        raise WriteError(f"cannot work in {tmp}: what is made there vanishes at once, {_TRIES} times in a row")
+
+    def note(self, text: str) -> None:
+        """A line for whoever sweeps: first the task, then the name that the data are about to get."""
+        os.write(self.fd, f"{text}\n".encode())
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def abandon(self) -> None:
+        fd, self.fd = self.fd, -1  # in this order: a Ctrl-C between the two must not have another's number closed later
+        close_synced(fd)
+
+    def close(self) -> None:
+        """Safe to call twice, and where the folder is gone or read-only by now: what is left is swept by the next."""
+        if self.fd >= 0:
+            remove(self.folder)
+            self.abandon()
+
+    def __del__(self) -> None:
+        """A Ctrl-C may come anywhere, also while its owner tidies up: the lock must not live as long as the process."""
+        self.close() if os.getpid() == self._pid else self.abandon()
+
+
+@contextmanager
+def dead_workspace(folder: Path) -> Iterator[str | None]:
+    """What its lock says of an attempt that is no more, under that lock; None: it is alive, or somebody else's."""
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Killed before it had a lock; or about to make it, and then its owner begins anew with another folder.
+        yield NO_LOCK if _is_empty(folder) and _is_quiet(folder) else None
+        return
+    except OSError:
+        yield None  # another user's
+        return
+    try:
+        yield os.pread(fd, 1 << 20, 0).decode(errors="replace") if _is_quiet(folder) and _take(fd) else None
+    finally:
+        os.close(fd)
+
+
+def workspaces(tmp: Path) -> list[Path]:
+    try:
+        with os.scandir(tmp) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _is_quiet(folder: Path) -> bool:
+    """Whether a free lock says that its owner is dead. A network filesystem may keep locks for each machine alone: what
+    is of another one must not have been touched for long."""
+    if folder.name.rsplit("-", 2)[0] == _HOST:
+        return True
+    try:
+        with os.scandir(folder) as entries:
+            last_s = max([entry.stat().st_mtime for entry in entries], default=os.stat(folder).st_mtime)
+    except OSError:
+        return False
+    return _now_s(folder.parent) - last_s > _QUIET_S
+
+
+def _now_s(tmp: Path) -> float:
+    """By the clock that the files' own times are of, which is a file server's: this machine's may be wrong by days."""
+    path = tmp / f".{uuid.uuid4().hex}"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return time.time()
+    try:
+        os.unlink(path)
+        return os.fstat(fd).st_mtime
+    finally:
+        os.close(fd)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not os.listdir(folder)
+    except OSError:
+        return False
+
+
+def _take(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        here = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def sweep(folder: Path, note: str) -> None:
+    """Takes away what dead_workspace gave. One without a lock may be new: it goes only while there is nothing in it."""
+    remove(folder, empty=note == NO_LOCK)
+
+
+def remove(folder: Path, empty: bool = False) -> None:
+    """The lock last: as long as it is there, nobody else takes the rest for abandoned."""
+    try:
+        for name in [] if empty else sorted(os.listdir(folder), key=lambda name: name == _LOCK):
+            os.unlink(folder / name)
+        os.rmdir(folder)
+    except OSError:
+        pass
