@@ -43,7 +43,7 @@ def chunks(kind: str, rows: int, seed: int) -> Iterator[Columns]:
         yield make(min(limit, rows - done), seed + done)
 
 
-# ---- proof that all contenders read the same --------------------------------------------------------------------
+# ---- proof that all contenders read the same ---------------------------------------------------------------
 
 
 class Sums:

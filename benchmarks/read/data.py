@@ -93,7 +93,7 @@ def _total_bytes(home: Path) -> int:
     return sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
 
 
-# ---- one maker for each kind --------------------------------------------------------------------------------------
+# ---- one maker for each kind -------------------------------------------------------------------------------
 
 
 def _make_examples(kind: str, rows: int, home: Path) -> None:

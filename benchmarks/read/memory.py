@@ -265,7 +265,7 @@ def run_case(folder: Path, case: Case) -> dict[str, Any]:
     return {"growth_bytes": highest - start, "workers_bytes": workers, "samples": samples}
 
 
-# ---- in the parent -----------------------------------------------------------------------------------------------
+# ---- in the parent -----------------------------------------------------------------------------------------
 
 
 def measure(folder: Path, case: Case, rounds: int) -> dict[str, Any]:

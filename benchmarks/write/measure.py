@@ -84,7 +84,7 @@ class Bench:
     contenders: Contenders
     sizes: Sizes
     rounds: int
-    folders: dict[str, Path]  # "disk", and "tmpfs" where there is one with room
+    folders: dict[str, Path]  # "disk", and "tmpfs" where there is one with enough space
     log: Callable[[str], None]
     data: dict[str, Any] = field(default_factory=dict)  # how much was written, for the report
 
