@@ -6,10 +6,12 @@ import errno
 import os
 import stat
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 import h5py
 
+from ..._util.fds import point_to_null
 from ..._util.process import call_after_fork
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
 from ...procfs.locks import writers_of
@@ -130,18 +132,10 @@ class Handles:
         self._turn = threading.Lock()  # the thread that may have had it is not here
         for held in self._open.values():
             if held.file is not None:
-                _cut_off(held.fd)
+                with suppress(OSError):  # else closing it frees the parent's lock, which readers hardly need
+                    point_to_null(held.fd)
                 self._inherited.append(held.file)
                 held.file = None
-
-
-def _cut_off(fd: int) -> None:
-    try:
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # no descriptor is free: closing this one will free the parent's lock, which is advice among readers
-    os.dup2(null, fd, inheritable=False)
-    os.close(null)
 
 
 def _identify(path: str) -> Identity:

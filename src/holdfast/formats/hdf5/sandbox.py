@@ -9,11 +9,11 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
+
+from ..._util.process import child_environment, module_command
 
 _SIZES = struct.Struct("<IQ")
 
@@ -120,7 +120,7 @@ class SharedPosition:
 # The child gets its job as a frame on stdin and answers with frames on stdout. It dies with this process, however that
 # ends; Ctrl-C is not for it.
 
-PROGRAM = [sys.executable, "-P", "-m", "holdfast.formats.hdf5.sandbox_main"]
+PROGRAM = module_command("formats.hdf5.sandbox_main")
 HANG_S = 120.0  # without a sign of life: a disk far away may be slow
 SPIN_S = 20.0  # of work of the processor: no chunk takes that long
 CRASHED = "the HDF5 library crashed here"
@@ -147,7 +147,9 @@ class SandboxedProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a library that dies talks
                 pass_fds=[self._shared.fd],
-                env=_environment(),
+                # Without locks, so that reading a file never stops its next writer; without OpenBLAS's threads, which
+                # take time to start.
+                env=child_environment(HDF5_USE_FILE_LOCKING="FALSE", OPENBLAS_NUM_THREADS="1"),
                 process_group=0,
             )
         except BaseException:
@@ -241,15 +243,3 @@ class SandboxedProcess:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _environment() -> dict[str, str]:
-    """The same holdfast as this one; no locks: a look at a file must not stop its next writer; and none of the threads
-    that numpy starts for products of matrices: they take time to start."""
-    here = str(Path(__file__).parents[3])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "HDF5_USE_FILE_LOCKING": "FALSE",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }

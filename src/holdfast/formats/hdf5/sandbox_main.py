@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from ..._util.fds import take_stdout
 from ..._util.process import die_with_forker
 from .sandbox import SharedPosition, WorkPosition, read_frame, send_frame
 
@@ -51,9 +52,7 @@ class Reporter:
 
 
 def main() -> int:
-    out = os.dup(1)
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(null, 1)  # what a library prints is not for the pipe
+    out = take_stdout()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory()
     first = read_frame(sys.stdin.buffer)

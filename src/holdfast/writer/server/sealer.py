@@ -10,10 +10,9 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
+from ..._util.process import child_environment, module_command
 from .journal import Closed
 
 _log = logging.getLogger("holdfast.server")
@@ -127,12 +126,10 @@ class Sealer:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    here = str(Path(__file__).parents[3])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.writer.server.sealer_main", str(os.getpid())],
+        [*module_command("writer.server.sealer_main"), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=child_environment(),
         process_group=0,  # Ctrl-C is for the server
     )

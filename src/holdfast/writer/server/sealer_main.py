@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._util.failpoints import failpoint
+from ..._util.fds import take_stdout
 from ..._util.process import die_with_forker
 from ...errors import HoldfastError, TargetExistsError, WriteError
 from ...formats.hdf5.inplace_writer import InplaceWriter, NoRoomError
@@ -43,8 +44,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_forker(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is not for the pipe
+    out = take_stdout()
     for line in sys.stdin.buffer:
         os.write(out, json.dumps(_answer(json.loads(line))).encode() + b"\n")
     return 0

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..._util.fds import take_stdout
 from ..._util.process import ProcessMark, end_with_marked
 from ...errors import HoldfastError
 from ..directory import read_schema, sweep
@@ -21,8 +22,7 @@ from .server_process import ServerSettings
 
 
 def main() -> int:
-    out = os.dup(1)
-    os.dup2(2, 1)  # what is printed is not for the pipe
+    out = take_stdout()
     said = json.loads(_line())
     end_with_marked(ProcessMark(*said["parent"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

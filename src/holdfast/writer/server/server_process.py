@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, Self
 
 from ... import errors
 from ..._util.compression import check_codec
-from ..._util.process import mark_this_process
+from ..._util.process import child_environment, mark_this_process, module_command
 from ..._util.text import parse_bytes
 from ...errors import ClosedWriterError, ServerLostError, WriteError
 
@@ -102,13 +101,11 @@ class Server:
     def start(self) -> Self:
         if self._child is not None or self.address:
             raise ClosedWriterError("a server is started once; ask for a new one with out.server(…)")
-        here = str(Path(__file__).parents[3])
-        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.writer.server.server_main"],
+            module_command("writer.server.server_main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=child_environment(),
             process_group=0,  # Ctrl-C is for us: the end of the `with` block stops it
         )
         self._pid = self._child.pid
