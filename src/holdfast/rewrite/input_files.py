@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError, cannot_open
-from ..formats.base import Shard, kind_of
+from ..formats.base import Shard, detect_format
 from ..formats.tfrecord.shard import TFRecordShard
 from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
@@ -137,7 +137,7 @@ def find(what: Given | Iterable[Given]) -> list[InputFile]:
             raise InputError(f"{(spec.files or (spec.path,))[0]}: expected TFRecord, HDF5 or tar files, got others")
         run = _run_of(spec.path)
         schema = None if run is None else _schema_of(run)
-        found.append(InputFile(spec.path, kind_of(spec.path), stamp_of(spec.path), run, schema))
+        found.append(InputFile(spec.path, detect_format(spec.path), stamp_of(spec.path), run, schema))
     return found
 
 

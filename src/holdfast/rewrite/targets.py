@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from .._util.atomic import PartialFile, sync_folder
 from ..errors import DataError, SchemaError, TargetExistsError, WriteError, WriterBusyError
+from ..formats.base import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..formats.tfrecord.writer import TFRecordWriter
@@ -21,8 +22,14 @@ from ..schema import Column, Ragged
 
 Kind = Literal["tfrecord", "hdf5", "tar"]
 
+
+def _any_of(suffixes: Iterable[str]) -> str:
+    return f"({'|'.join(map(re.escape, suffixes))})"
+
+
 _SUFFIX = re.compile(
-    r"(?P<tfrecord>\.(tfrecords?|tfrec)(\.(gz|gzip|zlib|zz))?)$|(?P<hdf5>\.(h5|hdf5|hdf))$|(?P<tar>\.tar)$",
+    rf"(?P<tfrecord>{_any_of(TFRECORD_SUFFIXES)}{_any_of(TFRECORD_COMPRESSION)}?)$"
+    rf"|(?P<hdf5>{_any_of(HDF5_SUFFIXES)})$|(?P<tar>\.tar)$",
     re.IGNORECASE,
 )
 
