@@ -5,12 +5,36 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import struct
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import TargetExistsError, WriteError, WriterBusyError
+from ..errors import TargetExistsError, WriteError, WriterBusyError, cannot_open
+
+
+class FileStamp(NamedTuple):
+    """Identifies one version of a file: changes when the file is written to or replaced."""
+
+    size: int
+    mtime_ns: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: int | str | os.PathLike[str]) -> FileStamp:
+        """Takes the stamp of a path or a descriptor. Raises an InputError if the file cannot be found."""
+        try:
+            info = os.stat(file)
+        except OSError as error:
+            raise cannot_open(str(file), error) from error
+        return cls(info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino)
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the fields that an index stores. A copy that keeps its times is as good as the original."""
+        return {"size": self.size, "mtime_ns": self.mtime_ns}
 
 
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
@@ -106,6 +130,24 @@ def close_synced(fd: int) -> None:
             os.close(fd)
 
 
+def move_to_new_name(source: str, name: str, target: Path, *, dir_fd: int | None = None) -> None:
+    """Moves a file to a name that must be free, or raises a TargetExistsError that names `target`.
+
+    A link fails when the name is taken, where a rename would replace what somebody put there meanwhile. A file system
+    without hard links only has the rename.
+    """
+    try:
+        os.link(source, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except FileExistsError:
+        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(source, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        return
+    os.unlink(source, dir_fd=dir_fd)
+
+
 class PartialFile:
     """The unfinished file of one target: `write`, then `commit` or `discard`.
 
@@ -178,7 +220,7 @@ class PartialFile:
         if self.overwrite:
             os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
-            self._link()
+            move_to_new_name(self.path.name, self.target.name, self.target, dir_fd=self._folder)
         os.fsync(self._folder)
         self._close()
 
@@ -187,21 +229,6 @@ class PartialFile:
         here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
             raise WriteError(f"{self.path} was taken away and replaced while {self.target} was being written")
-
-    def _link(self) -> None:
-        # link fails when the name is taken; rename would replace what somebody put there meanwhile.
-        here = self._folder
-        try:
-            os.link(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-        except FileExistsError:
-            raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise
-            # A filesystem without hard links.
-            os.rename(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-            return
-        os.unlink(self.path.name, dir_fd=here)
 
     def discard(self) -> None:
         """Leaves nothing behind. Safe to call twice, and after a failed commit."""
@@ -232,3 +259,74 @@ def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: 
         partial.commit()
     finally:
         partial.discard()
+
+
+# Several new files that appear together: they are written to a hidden directory beside their final names. A kill leaves
+# that directory and no target; the next staging_dir of the same name removes it.
+
+
+def check_absent(
+    folder: Path, names: Sequence[str], hint: str = "name another file or allow it to be replaced"
+) -> None:
+    for name in names:
+        if os.path.lexists(folder / name):
+            raise TargetExistsError(f"{folder / name} is there already; {hint}")
+
+
+@contextmanager
+def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
+    """Makes the hidden directory `.NAME` in `folder`, under a lock that dies with the process, and removes it at the
+    end. Raises a WriterBusyError that begins with `busy` if another process holds the lock."""
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        try:
+            lock = PartialFile(folder / f"{name}-lock", overwrite=True)
+        except WriterBusyError:
+            raise WriterBusyError(f"{busy} is at work") from None
+        staging = folder / f".{name}"
+        try:
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            try:
+                staging.mkdir()
+            except OSError as error:
+                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            lock.discard()
+    except BaseException:
+        for path in new_folders:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it is not empty: somebody else put something there
+        raise
+
+
+def publish_files(
+    staged: Sequence[Path], folder: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
+) -> None:
+    """Moves synced files into `folder`, by default under their own names. After an error none of them is there, except
+    those that replaced another file."""
+    names = [path.name for path in staged] if names is None else names
+    if not overwrite:
+        check_absent(folder, names)
+    moved: list[Path] = []
+    try:
+        for path, name in zip(staged, names, strict=True):
+            if overwrite:
+                os.replace(path, folder / name)
+            else:
+                move_to_new_name(str(path), str(folder / name), folder / name)
+                moved.append(folder / name)
+        sync_folder(folder)
+    except BaseException as error:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
+        raise

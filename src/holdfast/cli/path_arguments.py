@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, format_bytes, natural_key, printable
 from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.base import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, detect_format, is_tfrecord_name
 from ..formats.tfrecord.manifest import MANIFEST_NAME
@@ -80,7 +79,7 @@ def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
     except InputError:
         if not found:
             raise no_data(argument, "data files", TFRECORD_SUFFIXES + suffixes) from None
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)
 
 
 # Files as people name them: paths, globs (also quoted ones, with **), folders.
@@ -116,7 +115,7 @@ def _expand_pattern(argument: str) -> list[str]:
     found = [file for file in glob.glob(argument, recursive=True) if _is_data(file)]
     if not found:
         raise nothing_matches(argument)
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)
 
 
 def _in_folder(folder: str) -> list[str]:
@@ -125,7 +124,7 @@ def _in_folder(folder: str) -> list[str]:
     found = [name for name in names if is_tfrecord_name(name)]
     if not found:
         raise no_data(folder, "TFRecord files", TFRECORD_SUFFIXES)
-    return [os.path.join(folder, name) for name in sorted(found, key=natural)]
+    return [os.path.join(folder, name) for name in sorted(found, key=natural_key)]
 
 
 def no_data(folder: str, what: str, suffixes: Iterable[str]) -> InputError:
@@ -135,11 +134,6 @@ def no_data(folder: str, what: str, suffixes: Iterable[str]) -> InputError:
 
 def _is_data(path: str) -> bool:
     return not os.path.isdir(path) and os.path.basename(path) != MANIFEST_NAME
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """`part-9` before `part-10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 # Folders that hold.write made, for the commands that look into files.
