@@ -5,12 +5,36 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import struct
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import TargetExistsError, WriteError, WriterBusyError
+from ..errors import TargetExistsError, WriteError, WriterBusyError, cannot_open
+
+
+class FileStamp(NamedTuple):
+    """Identifies one version of a file: changes when the file is written to or replaced."""
+
+    size: int
+    mtime_ns: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: int | str | os.PathLike[str]) -> FileStamp:
+        """Takes the stamp of a path or a descriptor. Raises an InputError if the file cannot be found."""
+        try:
+            info = os.stat(file)
+        except OSError as error:
+            raise cannot_open(str(file), error) from error
+        return cls(info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino)
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the fields that an index stores. A copy that keeps its times is as good as the original."""
+        return {"size": self.size, "mtime_ns": self.mtime_ns}
 
 
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
@@ -246,3 +270,76 @@ def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: 
         partial.commit()
     finally:
         partial.discard()
+
+
+# Several new files that appear together: they are written to a hidden directory beside their final names. A kill leaves
+# that directory and no target; the next staging_dir of the same name removes it.
+
+
+def check_absent(
+    folder: Path, names: Sequence[str], hint: str = "name another file or allow it to be replaced"
+) -> None:
+    for name in names:
+        if os.path.lexists(folder / name):
+            raise TargetExistsError(f"{folder / name} is there already; {hint}")
+
+
+@contextmanager
+def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
+    """Makes the hidden directory `.NAME` in `folder`, under a lock that dies with the process, and removes it at the
+    end. Raises a WriterBusyError that begins with `busy` if another process holds the lock."""
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        try:
+            lock = PartialFile(folder / f"{name}-lock", overwrite=True)
+        except WriterBusyError:
+            raise WriterBusyError(f"{busy} is at work") from None
+        staging = folder / f".{name}"
+        try:
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            try:
+                staging.mkdir()
+            except OSError as error:
+                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            lock.discard()
+    except BaseException:
+        for path in new_folders:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it is not empty: somebody else put something there
+        raise
+
+
+def publish_files(
+    staged: Sequence[Path], folder: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
+) -> None:
+    """Moves synced files into `folder`, by default under their own names. After an error none of them is there, except
+    those that replaced another file."""
+    names = [path.name for path in staged] if names is None else names
+    if not overwrite:
+        check_absent(folder, names)
+    moved: list[Path] = []
+    try:
+        for path, name in zip(staged, names, strict=True):
+            if overwrite:
+                os.replace(path, folder / name)
+            else:
+                has_both = link_or_rename(path, folder / name)
+                moved.append(folder / name)
+                if has_both:
+                    path.unlink()
+        sync_folder(folder)
+    except BaseException as error:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
+        raise

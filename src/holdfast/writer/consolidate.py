@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from .._native.checksum import crc32c_of_file, json_crc32c
 from .._util.atomic import link_or_rename, sync_folder, sync_name
+from .._util.text import natural_key
 from ..errors import (
     CorruptError,
     DataError,
@@ -44,14 +45,9 @@ class Stretch(NamedTuple):
     stop: int
 
 
-def natural(name: str) -> Key:
-    """`rank9` before `rank10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
 def in_order(records: list[PartRecord]) -> list[PartRecord]:
     """By task, naturally: `rank9` before `rank10`."""
-    return sorted(records, key=lambda record: (natural(record.task), record.task, record.attempt))
+    return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
 def exact_order(records: list[PartRecord]) -> list[Stretch]:
@@ -60,7 +56,7 @@ def exact_order(records: list[PartRecord]) -> list[Stretch]:
     for number, record in enumerate(records):
         at = 0
         for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
-            keyed.append((natural(whose), whose, first, Stretch(number, at, at + rows)))
+            keyed.append((natural_key(whose), whose, first, Stretch(number, at, at + rows)))
             at += rows
         if at != record.rows:
             raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")

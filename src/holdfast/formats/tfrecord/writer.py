@@ -19,13 +19,13 @@ from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...procfs.locks import writers_of
 from ...schema import Column, Ragged, Value, check_schema
+from ..base import TFRECORD_COMPRESSION
 from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
 
 _FLUSH_BYTES = 1 << 20
-_SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
 
 
 P = ParamSpec("P")
@@ -313,7 +313,7 @@ def _snapshot(value: Any) -> Any:
 def _choose(path: Path, compression: str | None) -> str:
     chosen = "none" if compression is None else compression.lower() or "none"
     if chosen == "auto":
-        return _SUFFIXES.get(path.suffix.lower(), "none")
+        return TFRECORD_COMPRESSION.get(path.suffix.lower(), "none")
     if chosen not in ("none", "gzip", "zlib"):
         raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
     return chosen
