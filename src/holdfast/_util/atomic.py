@@ -251,7 +251,7 @@ class PartialFile:
                 pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
             self._close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Lets go of the descriptors, and with them of this process's share in the lock, but touches no file: for a
         forked child, whose parent still writes."""
         self._close()

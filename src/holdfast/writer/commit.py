@@ -37,10 +37,10 @@ class Commit:
     def run(self, file: PartFile, kind: str, digest: str) -> PartRecord:
         """The record of the part, which is there for good when this returns. An error: nothing of it is visible."""
         with self._nothing_half():
-            settled = file.settle()
+            finished = file.finalize()
             failpoint("settled")
             with synced_beside(file.path):
-                record = self._record(self._link(file.path, kind), settled, kind, digest)
+                record = self._record(self._link(file.path, kind), finished, kind, digest)
                 failpoint("data-linked")
                 self._write(record)
             failpoint("file-synced")
@@ -89,7 +89,7 @@ class Commit:
                 raise TargetExistsError(f"{self._parts / name} is there already; it was not touched") from None
             return attempt, name
 
-    def _record(self, at: tuple[int, str], settled: FinishedFile, kind: str, digest: str) -> PartRecord:
+    def _record(self, at: tuple[int, str], finished: FinishedFile, kind: str, digest: str) -> PartRecord:
         attempt, name = at
         return PartRecord(
             task=self._task,
@@ -97,10 +97,10 @@ class Commit:
             format=kind,
             file=name,
             schema=digest,
-            rows=settled.rows,
-            bytes=settled.bytes,
-            crc32c=settled.crc32c,
-            chunks=settled.chunks,
+            rows=finished.rows,
+            bytes=finished.bytes,
+            crc32c=finished.crc32c,
+            chunks=finished.chunks,
         )
 
     def _write(self, record: PartRecord) -> None:

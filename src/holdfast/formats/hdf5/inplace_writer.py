@@ -109,7 +109,7 @@ class InplaceWriter:
         pwrite_all(self.fd, data, at)
         return at
 
-    def settle(self) -> FinishedFile:
+    def finalize(self) -> FinishedFile:
         """Everything is in the file. Not yet on disk for good: that is fsync of it."""
         if self._n_kept:
             self._put_kept()
@@ -147,9 +147,9 @@ class InplaceWriter:
                 os.unlink(self.path)
         except OSError:
             pass  # the folder is gone or read-only by now; what is left is swept by who comes next
-        self.abandon()
+        self.detach()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

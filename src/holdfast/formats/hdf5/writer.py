@@ -40,7 +40,7 @@ class FinishedFile(NamedTuple):
 
 
 class HDF5Writer:
-    """Creates `path`, which must not exist, for an owner that gives it its real name later: settle() closes the file
+    """Creates `path`, which must not exist, for an owner that gives it its real name later: finalize() closes the file
     and tells what is in it, discard() takes it away. One thread at a time.
 
     A write that fails (a full disk) leaves libhdf5 with data it can get rid of neither at close nor at exit, where it
@@ -102,7 +102,7 @@ class HDF5Writer:
             raise self._failed(error) from error
         self.rows += self.chunk_rows
 
-    def settle(self) -> FinishedFile:
+    def finalize(self) -> FinishedFile:
         """Everything is in the file, and it is closed. Not yet on disk for good: that is fsync of `fd`."""
         assert self._file is not None
         try:
@@ -129,10 +129,10 @@ class HDF5Writer:
                 os.unlink(self.path)
             except OSError:
                 pass  # the folder is gone or read-only by now; what is left is swept by who comes next
-        self.abandon()
+        self.detach()
         self._close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Cuts libhdf5 off from the file. System calls only, so that a forked child can be rid of it at once."""
         fd, self.fd = self.fd, -1
         close_synced(fd)  # first: one descriptor must be free

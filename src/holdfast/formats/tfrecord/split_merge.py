@@ -206,7 +206,7 @@ def merge_files(
             with Runs(file, progress=progress) as runs:
                 while runs.next(copied) is not None:
                     pass
-        partial, entry = writer.settle()
+        partial, entry = writer.finalize()
         _prove(partial, entry, copied, _in_step(progress, _total(inputs), entry.bytes))
         _check_unchanged(files, inputs)
         entry = writer.close()

@@ -91,7 +91,7 @@ class TFRecordWriter:
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
         self._crc = 0
-        self._settled = False
+        self._finalized = False
         self._turn = threading.RLock()
         self._state: Literal["open", "closed", "failed", "forked"] = "open"
         try:
@@ -212,7 +212,7 @@ class TFRecordWriter:
     # ---- ending
 
     @_in_turn
-    def settle(self) -> tuple[Path, FileEntry]:
+    def finalize(self) -> tuple[Path, FileEntry]:
         """Everything given is in the unfinished file: its path and what it should hold, for who wants to read it
         again before close() gives it its name. Nothing can be added afterwards."""
         self._check()
@@ -222,7 +222,7 @@ class TFRecordWriter:
             self._out(self._pack.flush())
             self._pack = None
         assert self._file is not None
-        self._settled = True
+        self._finalized = True
         return self._file.path, FileEntry(str(self.path), self.records, self._bytes, self._crc)
 
     @_in_turn
@@ -231,8 +231,8 @@ class TFRecordWriter:
         if self._state == "closed" and self.entry is not None:
             return self.entry
         self._check_state()
-        if not self._settled:
-            self.settle()
+        if not self._finalized:
+            self.finalize()
         assert self._file is not None
         try:
             self._file.commit()
@@ -264,8 +264,8 @@ class TFRecordWriter:
 
     def _check(self) -> None:
         self._check_state()
-        if self._settled:
-            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
+        if self._finalized:
+            raise ClosedWriterError(f"{self.path}: this writer is finalized; only close() or discard() can follow")
 
     def _check_state(self) -> None:
         if self._state == "forked":
@@ -282,7 +282,7 @@ class TFRecordWriter:
         if self._state == "open":
             self._state = "forked"
             if self._file is not None:
-                self._file.abandon()
+                self._file.detach()
 
     def __enter__(self) -> TFRecordWriter:
         return self

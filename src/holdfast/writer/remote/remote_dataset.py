@@ -80,7 +80,7 @@ class RemoteLocation:
         return Workspace(folder, task)
 
     def commit(self, made: Attempt, file: PartFile) -> PartRecord:
-        settled = file.settle()
+        finished = file.finalize()
         failpoint("settled")
         attempt = secrets.randbits(53)
         record = PartRecord(
@@ -89,10 +89,10 @@ class RemoteLocation:
             format=made.format,
             file=data_name(made.task, attempt, made.format),
             schema=made.schema,
-            rows=settled.rows,
-            bytes=settled.bytes,
-            crc32c=settled.crc32c,
-            chunks=settled.chunks,
+            rows=finished.rows,
+            bytes=finished.bytes,
+            crc32c=finished.crc32c,
+            chunks=finished.chunks,
         )
         self._bring(file.path, record)
         failpoint("data-linked")

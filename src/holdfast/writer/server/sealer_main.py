@@ -179,7 +179,7 @@ class _SegmentFile:
 
     def __init__(self, writer: HDF5Writer | InplaceWriter) -> None:
         self.path = writer.path
-        self.settle, self.discard, self.abandon = writer.settle, writer.discard, writer.abandon
+        self.finalize, self.discard, self.detach = writer.finalize, writer.discard, writer.detach
 
     def extend(self, columns: Any) -> int:
         raise NotImplementedError
@@ -192,8 +192,8 @@ class _Commit(Commit):
         super().__init__(parts, workspace, task, None)
         self._runs = runs
 
-    def _record(self, at: tuple[int, str], settled: FinishedFile, kind: str, digest: str) -> PartRecord:
-        return replace(super()._record(at, settled, kind, digest), runs=self._runs)
+    def _record(self, at: tuple[int, str], finished: FinishedFile, kind: str, digest: str) -> PartRecord:
+        return replace(super()._record(at, finished, kind, digest), runs=self._runs)
 
 
 if __name__ == "__main__":

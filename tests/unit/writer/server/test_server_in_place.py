@@ -184,13 +184,13 @@ def test_found_again_as_it_is_however_often(out: DatasetWriter) -> None:
 
 def test_a_second_try_makes_the_same_part(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(out, 100)
-    end, settle = path.stat().st_size, InplaceWriter.settle
+    end, finalize = path.stat().st_size, InplaceWriter.finalize
 
     def fails(self: InplaceWriter) -> Any:
-        settle(self)
+        finalize(self)
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(InplaceWriter, "settle", fails)
+    monkeypatch.setattr(InplaceWriter, "finalize", fails)
     with pytest.raises(WriteError, match="No space left"):
         sealer_main.seal(path, end, {}, in_place=True)
     assert path.stat().st_size > end
