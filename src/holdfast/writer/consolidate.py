@@ -37,7 +37,7 @@ from .workspace import Workspace
 Key = list[tuple[int, str]]
 
 
-class Stretch(NamedTuple):
+class PartRows(NamedTuple):
     """Rows [start, stop) of a part, by its number among those given."""
 
     part: int
@@ -45,22 +45,22 @@ class Stretch(NamedTuple):
     stop: int
 
 
-def in_order(records: list[PartRecord]) -> list[PartRecord]:
+def sorted_by_task(records: list[PartRecord]) -> list[PartRecord]:
     """By task, naturally: `rank9` before `rank10`."""
     return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
-def exact_order(records: list[PartRecord]) -> list[Stretch]:
+def exact_order(records: list[PartRecord]) -> list[PartRows]:
     """By task and row; of parts that the central writer made, by producer and the number it gave each row."""
-    keyed: list[tuple[Key, str, int, Stretch]] = []
+    keyed: list[tuple[Key, str, int, PartRows]] = []
     for number, record in enumerate(records):
         at = 0
         for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
-            keyed.append((natural_key(whose), whose, first, Stretch(number, at, at + rows)))
+            keyed.append((natural_key(whose), whose, first, PartRows(number, at, at + rows)))
             at += rows
         if at != record.rows:
             raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
-    return [stretch for *_, stretch in sorted(keyed)]
+    return [rows_of_part for *_, rows_of_part in sorted(keyed)]
 
 
 # What a consolidation made, and of which parts: `manifest/NNNNNN.json`, each made once and never changed.
@@ -173,8 +173,8 @@ def _read(path: Path) -> PartsManifest | None:
 def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
     if sources.format != "hdf5":
         raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
-    if sources.narrower:
-        path = sources.paths[sources.narrower[0]]
+    if sources.older_schema:
+        path = sources.paths[sources.older_schema[0]]
         text = "it is from before columns were added, and a view shows parts as they are"
         raise SchemaError(f"{path}: {text}; make one file of them with consolidate or `holdfast merge`")
     return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
@@ -217,14 +217,14 @@ class Sources:
         if not records:
             raise InputError(f"{folder}: expected committed parts, there are none")
         self.folder, self.order = folder, order
-        self.records = in_order(records)
+        self.records = sorted_by_task(records)
         self.paths = [folder / "parts" / record.file for record in self.records]
         self.rows = sum(record.rows for record in self.records)
         self.format = self._one_format()
         self.schema = schema
-        self.narrower = self._one_schema()
-        self._all_there()
-        self.stretches = exact_order(self.records) if order == "exact" else None
+        self.older_schema = self._one_schema()
+        self._check_sizes()
+        self.part_rows = exact_order(self.records) if order == "exact" else None
 
     def _one_format(self) -> str:
         first = self.records[0]
@@ -247,7 +247,7 @@ class Sources:
                 raise SchemaError(f"{path}: {_difference(path, self.schema)}, the run's schema is {digest}")
         return odd
 
-    def _all_there(self) -> None:
+    def _check_sizes(self) -> None:
         for record, path in zip(self.records, self.paths, strict=True):
             try:
                 size = os.path.getsize(path)
@@ -257,10 +257,10 @@ class Sources:
                 raise CorruptError(str(path), None, None, f"expected {record.bytes:,} bytes, got {size:,}")
 
     @property
-    def runs(self) -> list[Stretch] | None:
+    def runs(self) -> list[PartRows] | None:
         """None: the parts one after the other."""
-        whole = [Stretch(number, 0, record.rows) for number, record in enumerate(self.records)]
-        return None if self.stretches is None or self.stretches == whole else self.stretches
+        whole = [PartRows(number, 0, record.rows) for number, record in enumerate(self.records)]
+        return None if self.part_rows is None or self.part_rows == whole else self.part_rows
 
 
 def _difference(path: Path, schema: dict[str, Column]) -> str:
@@ -282,14 +282,14 @@ def plan(sources: Sources) -> Consolidated:
     facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
     if sources.format != "hdf5":
         return Consolidated(*facts)
-    if sources.narrower:
-        return Consolidated(*facts, notes=[_widened(sources)])
+    if sources.older_schema:
+        return Consolidated(*facts, notes=[_older_schema_note(sources)])
     made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
     return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
 
 
-def _widened(sources: Sources) -> str:
-    n = len(sources.narrower)
+def _older_schema_note(sources: Sources) -> str:
+    n = len(sources.older_schema)
     return f"{n:,} of {len(sources.records):,} parts are from before columns were added: their rows get the defaults"
 
 
@@ -297,7 +297,7 @@ def consolidate(
     sources: Sources, target: Path, *, overwrite: bool, delete_parts: bool, progress: Progress | None
 ) -> Consolidated:
     _check_name(target, sources.format)
-    return _Work(sources, target, overwrite, delete_parts, progress).run()
+    return _Consolidation(sources, target, overwrite, delete_parts, progress).run()
 
 
 def _check_name(target: Path, kind: str) -> None:
@@ -307,7 +307,7 @@ def _check_name(target: Path, kind: str) -> None:
             raise WriteError(f"{target}: expected a name for another kind of file, {text}")
 
 
-class _Work:
+class _Consolidation:
     def __init__(
         self, sources: Sources, target: Path, overwrite: bool, delete_parts: bool, progress: Progress | None
     ) -> None:
@@ -317,13 +317,13 @@ class _Work:
 
     def run(self) -> Consolidated:
         sources = self._sources
-        self._keep_only_copy()
+        self._check_not_only_copy()
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
         if self._delete:
             self._delete_parts(made)
         return made
 
-    def _keep_only_copy(self) -> None:
+    def _check_not_only_copy(self) -> None:
         """A file whose parts were taken away is not replaced: there is no other of their rows."""
         there = {(record.task, record.attempt) for record in self._sources.records}
         for one in read_manifests(self._sources.folder):
@@ -332,14 +332,14 @@ class _Work:
                 text = f"it alone has the rows of {len(gone):,} parts that were taken away, such as {gone[0].task!r}"
                 raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
 
-    def _made(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
+    def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
         sources = self._sources
         facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
         if merged is None:
             return Consolidated(*facts, self._number)
         return Consolidated(*facts, self._number, merged.datasets, merged.notes)
 
-    def _note(self, rows: int | None, size: int, crc: int) -> None:
+    def _write_manifest(self, rows: int | None, size: int, crc: int) -> None:
         """The manifest, once the counts are right."""
         sources = self._sources
         if rows != sources.rows:
@@ -360,7 +360,7 @@ class _Work:
 
     def _hdf5(self) -> Consolidated:
         sources = self._sources
-        with self._of_one_schema() as paths:
+        with self._paths_with_one_schema() as paths:
             merged = merge_hdf5(
                 paths,
                 self._target,
@@ -368,20 +368,20 @@ class _Work:
                 runs=sources.runs,
                 overwrite=self._overwrite,
                 progress=self._progress,
-                proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
+                proven=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
             )
-        if sources.narrower:
-            merged.notes.append(_widened(sources))
+        if sources.older_schema:
+            merged.notes.append(_older_schema_note(sources))
         if self._number is None:  # all but the tidying was done by a call that was killed
             last = latest_manifest(sources.folder)
             self._number = None if last is None else last.number
-        return self._made(merged.bytes, merged.crc32c, merged)
+        return self._result(merged.bytes, merged.crc32c, merged)
 
     @contextmanager
-    def _of_one_schema(self) -> Iterator[list[Path]]:
+    def _paths_with_one_schema(self) -> Iterator[list[Path]]:
         """The parts' files; in the place of those from before columns were added, copies that have them."""
         sources = self._sources
-        if not sources.narrower:
+        if not sources.older_schema:
             yield sources.paths
             return
         from .dataset import write
@@ -389,7 +389,7 @@ class _Work:
         with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
             out = write(scratch, sources.schema)
             paths = list(sources.paths)
-            for number in sources.narrower:
+            for number in sources.older_schema:
                 record = sources.records[number]
                 _check_file(paths[number], record)
                 shard: Any = open_shard(paths[number], sources.schema)
@@ -406,25 +406,25 @@ class _Work:
     def _tfrecord(self) -> Consolidated:
         """By way of a hidden file: its name comes last, after the manifest."""
         sources, target = self._sources, self._target
-        order = self._whole_parts()
+        order = self._part_order()
         if not self._overwrite and os.path.lexists(target):
             raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
         for number in order:
             _check_file(sources.paths[number], sources.records[number])
         hidden = target.with_name(f".{target.name}.consolidating")
         progress = self._progress
-        tell = None if progress is None else lambda n: progress(n // MERGE_PASSES)
+        report = None if progress is None else lambda n: progress(n // MERGE_PASSES)
         paths = [str(sources.paths[number]) for number in order]
         try:
-            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=tell)
-            self._note(entry.records, entry.bytes, entry.crc32c)
-            _give_name(hidden, target, self._overwrite)
+            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=report)
+            self._write_manifest(entry.records, entry.bytes, entry.crc32c)
+            _publish(hidden, target, self._overwrite)
         finally:
             with suppress(OSError):  # one that stays is written over by the next call
                 hidden.unlink(missing_ok=True)
-        return self._made(entry.bytes, entry.crc32c)
+        return self._result(entry.bytes, entry.crc32c)
 
-    def _whole_parts(self) -> list[int]:
+    def _part_order(self) -> list[int]:
         runs = self._sources.runs
         if runs is None:
             return list(range(len(self._sources.records)))
@@ -464,7 +464,7 @@ def _file_crc(path: Path) -> tuple[int, int]:
         return crc32c_of_file(file.fileno())
 
 
-def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
+def _publish(hidden: Path, target: Path, overwrite: bool) -> None:
     try:
         if overwrite:
             os.replace(hidden, target)

@@ -22,7 +22,7 @@ from .directory import (
     open_folder,
     read_schemas,
     records_in,
-    sweep,
+    remove_stale_files,
 )
 from .location import LocalLocation, Location
 from .part import Part
@@ -56,7 +56,7 @@ def write(
         return open_remote(name, columns, storage_options)
     path = Path(os.path.abspath(name))
     there = open_folder(path, columns)
-    sweep(path)
+    remove_stale_files(path)
     return DatasetWriter(path, there)
 
 
@@ -97,10 +97,10 @@ class DatasetWriter:
         if kind == "hdf5":
             check_keys(self.schema)
             packings(self.schema, codec)
-        self._allow(attempt)
-        return Part(self._place(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
+        self._check_can_write(attempt)
+        return Part(self._location(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
 
-    def _allow(self, attempt: int | None) -> None:
+    def _check_can_write(self, attempt: int | None) -> None:
         """What else must be so before a part is made: of a folder nothing."""
 
     def server(
@@ -139,13 +139,13 @@ class DatasetWriter:
         packings(self.schema, codec)
         return Server(self.folder, make_settings(**given))
 
-    def _place(self) -> Location:
+    def _location(self) -> Location:
         return LocalLocation(self.folder)
 
     def parts(self) -> list[PartRecord]:
         """The committed parts' records, by task and attempt."""
-        place = self._place()
-        return [parse_record(place.read(name), place.shown(name)) for name in records_in(place.names())]
+        location = self._location()
+        return [parse_record(location.read(name), location.shown(name)) for name in records_in(location.names())]
 
     def path_of(self, record: PartRecord) -> Path:
         """The file of a committed part."""
@@ -216,7 +216,7 @@ class DatasetWriter:
     def _sources(self, order: Literal["exact", "any"]) -> Sources:
         from .consolidate import Sources
 
-        if not isinstance(self._place(), LocalLocation):
+        if not isinstance(self._location(), LocalLocation):
             raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
         return Sources(self.folder, self.schema, self.parts(), order)
 

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..formats.part_record import PartRecord, missing_data
 from .commit import Commit
 from .consolidate import read_manifests
-from .directory import claim_name, find_committed, listed, record_name
+from .directory import claim_name, find_committed, list_names, record_name
 from .part_file import PartFile
 from .workspace import Workspace
 
@@ -74,7 +74,7 @@ class LocalLocation(NamedTuple):
         return commit.run(file, made.format, made.schema)
 
     def names(self) -> list[str]:
-        return listed(self.folder / "parts")
+        return list_names(self.folder / "parts")
 
     def shown(self, name: str) -> str:
         return str(self.folder / "parts" / name)

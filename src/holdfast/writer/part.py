@@ -34,7 +34,7 @@ class Part:
 
     def __init__(
         self,
-        place: Location,
+        location: Location,
         schema: dict[str, Column],
         task: str,
         kind: Format,
@@ -45,42 +45,42 @@ class Part:
         self._state: _State = "new"
         self.task = task
         self.record: PartRecord | None = None
-        self._place, self._schema, self._kind, self._attempt = place, schema, kind, attempt
+        self._location, self._schema, self._kind, self._attempt = location, schema, kind, attempt
         self._chunk_rows, self._codec = chunk_rows, codec
         self._rows = 0
-        self._stage = RowBuffer(schema)
+        self._row_buffer = RowBuffer(schema)
         self._workspace: Workspace | None = None
         self._file: PartFile | None = None
-        self._turn = threading.RLock()
-        self._look()
+        self._lock = threading.RLock()
+        self._find_committed()
 
-    def _look(self) -> None:
-        self.record = self._place.find(self.task)
+    def _find_committed(self) -> None:
+        self.record = self._location.find(self.task)
         self.done = self.record is not None
 
     @property
     def rows(self) -> int:
-        return self._rows + self._stage.rows if self.record is None else self.record.rows
+        return self._rows + self._row_buffer.rows if self.record is None else self.record.rows
 
     # ---- writing
 
     def append(self, /, **sample: Any) -> None:
         """One sample: a value for every column of the schema."""
-        with self._turn:
+        with self._lock:
             self._check()
-            if self._stage.add(sample):
+            if self._row_buffer.add(sample):
                 self._flush()
         failpoint("appended")
 
     def extend(self, columns: Mapping[str, Any]) -> None:
         """Many: columns of equal length. Arrays, lists, or what a reader's batch holds."""
-        with self._turn:
+        with self._lock:
             self._check()
             if not isinstance(columns, Mapping):
                 raise SchemaError(f"expected columns of samples by name, got {type(columns).__name__}")
             self._flush()
             try:
-                self._put(columns)
+                self._write(columns)
             except SchemaError:
                 raise  # nothing of them was written: the next may fit
             except BaseException:
@@ -91,13 +91,13 @@ class Part:
     def _flush(self) -> None:
         """Samples that were taken with a good word each: whatever goes wrong with them now, the part must not go on."""
         try:
-            if self._stage.rows:
-                self._put(self._stage.take())
+            if self._row_buffer.rows:
+                self._write(self._row_buffer.take())
         except BaseException:
             self._fail()
             raise
 
-    def _put(self, columns: Mapping[str, Any]) -> None:
+    def _write(self, columns: Mapping[str, Any]) -> None:
         assert self._file is not None
         self._rows += self._file.extend(columns)
 
@@ -117,18 +117,18 @@ class Part:
     # ---- beginning and ending
 
     def __enter__(self) -> Self:
-        with self._turn:
+        with self._lock:
             if self._state != "new":
                 what = "a part is entered once" if self._state != "forked" else "it belongs to the parent process"
                 raise ClosedWriterError(f"task {self.task!r}: {what}; ask for a new one with out.part(…)")
-            self._look()
+            self._find_committed()
             if not self.done:
                 self._open()
             self._state = "open"
             return self
 
     def _open(self) -> None:
-        self._workspace = self._place.workspace(self.task)
+        self._workspace = self._location.workspace(self.task)
         try:
             self._file = make_file(self._workspace, self._schema, self._kind, self._chunk_rows, self._codec)
             failpoint("file-made")
@@ -140,7 +140,7 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._turn:
+        with self._lock:
             if self._state != "open":
                 return
             if self.done:
@@ -148,7 +148,7 @@ class Part:
             elif kind is None:
                 self._commit()
             else:
-                self._drop("closed")
+                self._end("closed")
 
     def _commit(self) -> None:
         assert self._file is not None
@@ -156,19 +156,19 @@ class Part:
         try:
             self._flush()
             made = Attempt(self._workspace, self.task, self._attempt, self._kind, schema_digest(self._schema))
-            self.record = self._place.commit(made, self._file)
+            self.record = self._location.commit(made, self._file)
         except BaseException:
             self._fail()
             raise
-        self._drop("closed")
+        self._end("closed")
         self.done = True
         failpoint("cleaned")
 
     def _fail(self) -> None:
         if self._state == "open":
-            self._drop("failed")
+            self._end("failed")
 
-    def _drop(self, state: _State) -> None:
+    def _end(self, state: _State) -> None:
         """Takes the workspace away. What was committed has its other name by now."""
         self._state = state
         if self._file is not None:
@@ -178,7 +178,7 @@ class Part:
 
     def after_fork_in_child(self) -> None:
         """The child must neither write nor keep the parent's lock alive."""
-        self._turn = threading.RLock()  # the thread that may have had it is not here
+        self._lock = threading.RLock()  # the thread that may have had it is not here
         if self._state == "open" and not self.done:
             self._state = "forked"
             if self._file is not None:
@@ -190,4 +190,4 @@ class Part:
         if getattr(self, "_state", "new") == "open" and not self.done:
             text = f"task {self.task!r}: a part was lost without an end of its `with` block; it was dropped"
             warnings.warn(text, ResourceWarning, 2)
-            self._drop("closed")
+            self._end("closed")

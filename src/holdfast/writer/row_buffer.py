@@ -46,7 +46,7 @@ class RowBuffer:
 
     def __init__(self, schema: dict[str, Column]) -> None:
         self._schema = schema
-        self._columns = {name: _maker(name, column) for name, column in schema.items()}
+        self._columns = {name: _collector(name, column) for name, column in schema.items()}
         self.rows = 0
         self._bytes = 0
 
@@ -64,7 +64,7 @@ class RowBuffer:
         return {name: column.take(rows) for name, column in self._columns.items()}
 
 
-class _Numbers:
+class _FixedShapeColumn:
     """Numbers of a fixed shape go straight into an array: people fill one array of theirs again and again."""
 
     def __init__(self, name: str, column: Value) -> None:
@@ -77,7 +77,7 @@ class _Numbers:
     def put(self, row: int, value: Any) -> int:
         array = value if isinstance(value, np.ndarray) else self._array(value)
         if array.shape != self._column.shape or array.dtype.kind not in self._kinds:
-            self._refuse(array)
+            self._raise_mismatch(array)
         if self._rows is None:
             self._rows = self._make()
         self._rows[row] = array if array.dtype == self._dtype else self._cast(array)
@@ -100,7 +100,7 @@ class _Numbers:
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
-    def _refuse(self, array: Any) -> NoReturn:
+    def _raise_mismatch(self, array: Any) -> NoReturn:
         buffers_of({self._name: self._column}, {self._name: array[None]})  # says why
         text = f"column {self._name!r}: expected {self._column!r}, got {array.dtype} of the shape {array.shape}"
         raise SchemaError(text)
@@ -109,7 +109,7 @@ class _Numbers:
         return self._rows[:rows]
 
 
-class _Texts:
+class _BytesColumn:
     """Byte strings, one a row."""
 
     def __init__(self, name: str, column: Column) -> None:
@@ -135,7 +135,7 @@ class _Texts:
         return taken
 
 
-class _Others:
+class _VariableColumn:
     """What else has no fixed size."""
 
     def __init__(self, name: str, column: Column) -> None:
@@ -152,7 +152,7 @@ class _Others:
         return join_rows(self._column, taken)
 
 
-def _maker(name: str, column: Column) -> _Numbers | _Texts | _Others:
+def _collector(name: str, column: Column) -> _FixedShapeColumn | _BytesColumn | _VariableColumn:
     if isinstance(column, Bytes):
-        return _Others(name, column) if column.shape else _Texts(name, column)
-    return _Numbers(name, column) if isinstance(column, Value) else _Others(name, column)
+        return _VariableColumn(name, column) if column.shape else _BytesColumn(name, column)
+    return _FixedShapeColumn(name, column) if isinstance(column, Value) else _VariableColumn(name, column)

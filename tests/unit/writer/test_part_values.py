@@ -126,7 +126,7 @@ def test_rows_larger_than_a_chunk(tmp_path: Path) -> None:
     with parts[0] as part:
         for i in range(3):
             part.append(v=np.full(1 << 20, i, np.float32), i=i)
-        assert part._stage._columns["v"]._rows.nbytes <= 4 << 20  # type: ignore[union-attr]
+        assert part._row_buffer._columns["v"]._rows.nbytes <= 4 << 20  # type: ignore[union-attr]
     with h5py.File(out.path_of(out.parts()[0])) as file:
         assert (file["v"].chunks, file["v"][2, 5]) == ((1, 1 << 20), 2)
     assert out.verify().ok

@@ -183,7 +183,7 @@ class ObjectStore:
                 return self._is_there(name, data)
             except Exception as error:
                 if is_final(error) and not doubt:
-                    raise WriteError(f"{self.shown(name)}: {_why(error)}") from error
+                    raise WriteError(f"{self.shown(name)}: {_describe(error)}") from error
                 doubt = True
                 if pause_s is None:
                     raise InDoubtError(f"{self.shown(name)}: {reason_of(error)}") from error
@@ -276,7 +276,7 @@ class _Target:
             raise self._cannot(error) from error
 
 
-def _why(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the store has no such bucket or folder: {error}"
     return reason_of(error)

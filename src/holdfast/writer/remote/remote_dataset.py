@@ -26,8 +26,8 @@ from ..commit import Commit
 from ..dataset import DatasetWriter, write
 from ..directory import (
     SCHEMA_NAME,
-    check_ours,
-    check_same,
+    check_only_ours,
+    check_same_schema,
     claim_name,
     claims_in,
     data_name,
@@ -38,12 +38,12 @@ from ..directory import (
     record_name,
     records_in,
     schema_file,
-    strays_in,
+    unrecorded_in,
 )
 from ..location import Attempt, Location
 from ..part_file import PartFile
 from ..verify import Report, verify
-from ..workspace import Workspace, dead_workspace, sweep, workspaces
+from ..workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft
 
 
@@ -60,10 +60,10 @@ class RemoteLocation:
         if self._store.size_bytes(f"parts/{record.file}") is None:
             names = f"{name} and {record_name(task, record.attempt)} there"
             raise missing_data(self.shown(record.file), record, names)
-        self.show(record, data)
+        self.make_visible(record, data)
         return record
 
-    def show(self, record: PartRecord, data: bytes) -> None:
+    def make_visible(self, record: PartRecord, data: bytes) -> None:
         """Gives a claimed record the name that readers look for, if it has it not yet."""
         visible = f"parts/{record_name(record.task, record.attempt)}"
         if self._store.get(visible) is None:
@@ -76,7 +76,7 @@ class RemoteLocation:
         for one in workspaces(folder):
             with dead_workspace(one) as note:
                 if note is not None:
-                    sweep(one, note)
+                    remove_dead_workspace(one, note)
         return Workspace(folder, task)
 
     def commit(self, made: Attempt, file: PartFile) -> PartRecord:
@@ -94,14 +94,14 @@ class RemoteLocation:
             crc32c=finished.crc32c,
             chunks=finished.chunks,
         )
-        self._bring(file.path, record)
+        self._upload(file.path, record)
         failpoint("data-linked")
         try:
             self._claim(record)
         except InDoubtError as error:
             text = f"it cannot be told whether task {made.task!r} is committed: {error}"
             raise WriteError(f"{text}; try it again, and .done will tell") from error
-        except _SeenError as error:
+        except _NotVisibleError as error:
             text = f"task {made.task!r} is committed, but readers do not see it before the next hold.write: {error}"
             raise WriteError(text) from error.__cause__
         except WriteError:
@@ -110,7 +110,7 @@ class RemoteLocation:
         # Whatever else comes, a Ctrl-C too, leaves the data: the claim may be there already, or get there yet.
         return record
 
-    def _bring(self, path: Path, record: PartRecord) -> None:
+    def _upload(self, path: Path, record: PartRecord) -> None:
         try:
             self._store.upload(path, f"parts/{record.file}")
         except BaseException:
@@ -121,15 +121,15 @@ class RemoteLocation:
         data = record.to_json()
         failpoint("record-written")
         if not self._store.create(f"parts/{claim_name(record.task)}", data):
-            raise self._lost(record.task)
+            raise self._lost_race_error(record.task)
         failpoint("claimed")
         try:
             self._store.create(f"parts/{record_name(record.task, record.attempt)}", data)
         except Exception as error:
-            raise _SeenError(str(error)) from error
+            raise _NotVisibleError(str(error)) from error
         failpoint("committed")
 
-    def _lost(self, task: str) -> TargetExistsError:
+    def _lost_race_error(self, task: str) -> TargetExistsError:
         try:
             winner = str(self.find(task))
         except (DataError, InputError, WriteError):
@@ -162,7 +162,7 @@ class RemoteLocation:
             workspace.close()
 
 
-class _SeenError(Exception):
+class _NotVisibleError(Exception):
     """What failed after the commit."""
 
 
@@ -189,11 +189,11 @@ def open_remote(
     check_scheme(url)
     store = ObjectStore(url, storage_options)
     if store.get(SCHEMA_NAME) is None:
-        _make(store, schema)
+        _make_directory(store, schema)
     columns = _schemas(store)[-1]
-    check_same(store.url, schema, columns)
+    check_same_schema(store.url, schema, columns)
     out = RemoteDatasetWriter(store, columns)
-    _show_all(store)
+    _make_all_visible(store)
     return out
 
 
@@ -207,22 +207,22 @@ def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
     return found
 
 
-def _make(store: ObjectStore, schema: dict[str, Column] | None) -> None:
+def _make_directory(store: ObjectStore, schema: dict[str, Column] | None) -> None:
     if schema is None:
         text = f"{store.url}: expected a folder made by hold.write, there is none; give a schema to make it"
         raise MissingFileError(text, store.url)
-    check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
+    check_only_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
 
 
-def _show_all(store: ObjectStore) -> None:
-    place = RemoteLocation(store)
-    names = place.names()
+def _make_all_visible(store: ObjectStore) -> None:
+    location = RemoteLocation(store)
+    names = location.names()
     shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
     for task in claims_in(names):
         if task not in shown:
             try:
-                place.find(task)
+                location.find(task)
             except (DataError, WriteError):
                 pass  # a damaged record is for verify to tell of: it must not keep others from working
 
@@ -240,10 +240,10 @@ class RemoteDatasetWriter(DatasetWriter):
     def folder(self) -> Path:  # type: ignore[override]
         raise InputError(f"{self.url}: expected a folder on this machine: out.fetch(FOLDER) brings the run there")
 
-    def _place(self) -> Location:
+    def _location(self) -> Location:
         return RemoteLocation(self._store)
 
-    def _allow(self, attempt: int | None) -> None:
+    def _check_can_write(self, attempt: int | None) -> None:
         if attempt is not None:
             raise ValueError("attempt is for folders: in a store each attempt has a number that nobody else has")
         if not self._is_checked:
@@ -261,9 +261,9 @@ class RemoteDatasetWriter(DatasetWriter):
         return RemoteDatasetWriter(self._store, versions[-1])
 
     def parts(self) -> list[PartRecord]:
-        names = records_in(self._place().names())
+        names = records_in(self._location().names())
         found = self._store.get_all([f"parts/{name}" for name in names])
-        return [parse_record(data, self._place().shown(name)) for name, data in zip(names, found, strict=True)]
+        return [parse_record(data, self._location().shown(name)) for name, data in zip(names, found, strict=True)]
 
     def url_of(self, record: PartRecord) -> str:
         """The object of a committed part."""
@@ -272,25 +272,25 @@ class RemoteDatasetWriter(DatasetWriter):
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
         """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
         digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
-        report = verify(self._place(), self.schema, digests, progress)
+        report = verify(self._location(), self.schema, digests, progress)
         why = "it has no record: its attempt is at work, or died"
-        report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
+        report.leftovers += [f"parts/{name}: {why}" for name in self._unrecorded()]
         return report
 
-    def _strays(self) -> list[str]:
+    def _unrecorded(self) -> list[str]:
         """Data without a record, and without a claim; and drafts of records."""
-        names = self._place().names()
-        kept = {name for task in self._unseen(names) for name in self._claimed(task, names)}
-        return [name for name in strays_in(names) if name not in kept] + list(filter(is_draft, names))
+        names = self._location().names()
+        kept = {name for task in self._invisible(names) for name in self._claimed(task, names)}
+        return [name for name in unrecorded_in(names) if name not in kept] + list(filter(is_draft, names))
 
     def _claimed(self, task: str, names: list[str]) -> list[str]:
         """The data that a claim speaks of; of a damaged one all that may be."""
         try:
-            return [parse_record(self._place().read(claim_name(task)), task).file]
+            return [parse_record(self._location().read(claim_name(task)), task).file]
         except DataError:
             return [name for name in names if (found := parse_name(name)) and found[0] == task]
 
-    def _unseen(self, names: list[str]) -> list[str]:
+    def _invisible(self, names: list[str]) -> list[str]:
         shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
         return [task for task in claims_in(names) if task not in shown]
 
@@ -300,7 +300,7 @@ class RemoteDatasetWriter(DatasetWriter):
         Who is at work cannot be seen in a store, so nothing is swept unless it is asked for: no upload and commit may
         take as long as `older_than_s`, which is measured by the store's own clock. Gives the names of what is gone.
         """
-        found = self._strays()
+        found = self._unrecorded()
         if not found:
             return []
         mark = f"tmp/{uuid.uuid4().hex}"
@@ -323,7 +323,7 @@ class RemoteDatasetWriter(DatasetWriter):
         out = write(here, None if (here / SCHEMA_NAME).exists() else versions[0])
         known = read_schemas(here)
         for ours, theirs in zip(known, versions, strict=False):
-            check_same(str(here), theirs, ours)
+            check_same_schema(str(here), theirs, ours)
         for version in versions[len(known) :]:
             out = out.grow(version)
         for number, record in enumerate(records):
