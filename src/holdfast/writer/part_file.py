@@ -64,7 +64,7 @@ class _TFRecordPartFile:
         return rows
 
     def settle(self) -> FinishedFile:
-        self.path, entry = self._writer.settle()
+        self.path, entry = self._writer.finalize()
         return FinishedFile(entry.records, entry.bytes, entry.crc32c, {})
 
     def discard(self) -> None:
