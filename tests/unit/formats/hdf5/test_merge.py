@@ -10,13 +10,23 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import Arrays, check_crc, check_rows, joined, merge_here, nothing_left, read_file, table, write_file
+from merge_making import (
+    Arrays,
+    check_crc,
+    check_rows,
+    joined,
+    merge_here,
+    nothing_left,
+    read_file,
+    table,
+    write_file,
+)
 
 from holdfast._native import codec
 from holdfast._native.checksum import joined_crc
 from holdfast.errors import TargetExistsError, WriteError
 from holdfast.formats.hdf5.merge.api import merge_hdf5, plan_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 LAYOUTS: dict[str, dict[str, Any]] = {
