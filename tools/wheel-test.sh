@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests on a wheel in an environment of its own: tools/wheel-test.sh PYTHON WHEEL [arguments of pytest]
-# The environment has the wheel and, by a path to where PYTHON has them, the packages that the tests need: holdfast itself
-# is installed there from the sources, and must not be the one that is tested.
+# Runs tests on a wheel in a new environment: tools/wheel-test.sh PYTHON WHEEL [arguments of pytest]
+# The environment has the wheel and, through a path to those of PYTHON, the packages that the tests need. PYTHON also has
+# holdfast installed from the sources, which must not be the one that is tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

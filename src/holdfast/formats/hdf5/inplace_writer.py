@@ -109,7 +109,7 @@ class InplaceWriter:
         pwrite_all(self.fd, data, at)
         return at
 
-    def settle(self) -> FinishedFile:
+    def finalize(self) -> FinishedFile:
         """Writes everything. The file is not durable before an fsync."""
         if self._n_buffered:
             self._flush_buffer()
@@ -148,9 +148,9 @@ class InplaceWriter:
                 os.unlink(self.path)
         except OSError:
             pass  # the directory is gone or read-only; a later writer removes stale files
-        self.abandon()
+        self.detach()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...errors import InputError
-from ..part_record import Record, check_record, find_record
+from ..part_record import FileChecksums, check_record, find_record
 from .file_state import State, read_state, state_problems
 from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
 
@@ -94,7 +94,7 @@ def verify_hdf5(
     return _report(state, flaws + list(dict.fromkeys(found.flaws)), found, record, hint)
 
 
-def _check_record(record: Record, path: str, progress: Progress | None) -> list[Flaw]:
+def _check_record(record: FileChecksums, path: str, progress: Progress | None) -> list[Flaw]:
     problems = check_record(path, record, progress)
     return [
         Flaw(None, None, None, reason) if chunk is None else Flaw(chunk.dataset, None, chunk.offset, reason)
@@ -102,7 +102,9 @@ def _check_record(record: Record, path: str, progress: Progress | None) -> list[
     ]
 
 
-def _report(state: State, flaws: list[Flaw], found: _VerifyRun | None, record: Record | None, hint: str) -> HDF5Report:
+def _report(
+    state: State, flaws: list[Flaw], found: _VerifyRun | None, record: FileChecksums | None, hint: str
+) -> HDF5Report:
     unchecked = [] if found is None else _unchecked(found, record)
     notes = [] if found is None else [*found.notes, *unchecked]
     datasets, chunks = (0, 0) if found is None else (len(found.pieces), sum(found.pieces.values()))
@@ -110,7 +112,7 @@ def _report(state: State, flaws: list[Flaw], found: _VerifyRun | None, record: R
     return HDF5Report(*facts, unchecked=tuple(unchecked))
 
 
-def _unchecked(found: _VerifyRun, record: Record | None) -> list[str]:
+def _unchecked(found: _VerifyRun, record: FileChecksums | None) -> list[str]:
     """Says what could not be checked."""
     if record is not None and record.crc32c is not None:
         return []

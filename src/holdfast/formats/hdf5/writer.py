@@ -12,20 +12,17 @@ import h5py
 import numpy as np
 
 from ..._native import codec as native
-from ..._native.checksum import join
+from ..._native.checksum import combine, crc32c_of_file
 from ..._util.atomic import close_synced
 from ..._util.compression import Codec, check_codec
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..columns import dtype_of
+from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
 from .chunk_writer import ChunkWriter
 from .filters import PACKAGE, ZSTD, has_filter
 from .schema_layout import SCHEMA_ATTRIBUTE, check_keys, column_attribute, is_packed, key_of, schema_attribute
 
-_CHUNK_BYTES = 1 << 19  # of the widest column, and of values of variable length
-_MAX_ROWS = 1 << 14
 _MAX_CHUNK_BYTES = 1 << 32  # HDF5's own limit, which it reports only when the chunk is written
-_READ_BYTES = 1 << 20  # stays in the CPU cache for the second checksum
 
 _HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py's, by HDF5 error code
 
@@ -43,7 +40,7 @@ class FinishedFile(NamedTuple):
 
 
 class HDF5Writer:
-    """Creates `path`, which must not exist; the owner gives the file its real name later. settle() closes it and
+    """Creates `path`, which must not exist; the owner gives the file its real name later. finalize() closes it and
     returns what is in it, discard() removes it. One thread at a time.
 
     A write that fails (a full disk) leaves libhdf5 with data that it cannot write at close or at exit, where it then
@@ -61,7 +58,7 @@ class HDF5Writer:
         self.rows = 0
         check_keys(self.schema)
         packing = packings(self.schema, codec)
-        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or _rows_for(self.schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or default_chunk_rows(self.schema)
         _check_chunks(self.schema, self.chunk_rows)
         self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
@@ -105,7 +102,7 @@ class HDF5Writer:
             raise self._failed(error) from error
         self.rows += self.chunk_rows
 
-    def settle(self) -> FinishedFile:
+    def finalize(self) -> FinishedFile:
         """Writes everything and closes the file. It is not durable before an fsync of `fd`."""
         assert self._file is not None
         try:
@@ -132,10 +129,10 @@ class HDF5Writer:
                 os.unlink(self.path)
             except OSError:
                 pass  # the directory is gone or read-only; a later writer removes stale files
-        self.abandon()
+        self.detach()
         self._close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Detaches libhdf5 from the file, by system calls only, so that a forked child can do it at once."""
         fd, self.fd = self.fd, -1
         close_synced(fd)  # first, so that one descriptor is free
@@ -195,7 +192,7 @@ class _ColumnWriters:
 
     def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
         dtype = dtype_of(value)
-        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
+        chunk = max(1, CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
         writer = ChunkWriter(group, name, dtype, value.shape, chunk, self._packing)
         self.writers.append(writer)
         self._adds.append((0, lambda values: writer.add(np.asarray(values).reshape(-1, *value.shape))))
@@ -223,12 +220,6 @@ class _ColumnWriters:
             writer.finish()
 
 
-def _rows_for(schema: Schema) -> int:
-    """Returns the number of rows with which the widest column of fixed shape fills a chunk."""
-    widths = [_row_bytes(column) for column in schema.values() if not is_packed(column)]
-    return max(1, min(_MAX_ROWS, _CHUNK_BYTES // max(widths, default=8)))
-
-
 def _check_chunks(schema: Schema, rows: int) -> None:
     for name, column in schema.items():
         if rows * _row_bytes(column) >= _MAX_CHUNK_BYTES:
@@ -238,9 +229,7 @@ def _check_chunks(schema: Schema, rows: int) -> None:
 
 def _row_bytes(column: Column) -> int:
     """Returns the bytes per row; of a ragged column those of an offset."""
-    if isinstance(column, Ragged) or is_packed(column):
-        return 8
-    return dtype_of(column).itemsize * column.count
+    return row_bytes_of(column) or 8
 
 
 def checksums(
@@ -249,29 +238,20 @@ def checksums(
     """Returns a file's size and crc32c, and those of these extents, which do not overlap, in one pass. Extents whose
     crc32c is known are not read: if they were written wrongly, verifying the file detects it."""
     size_bytes, at, crc = os.fstat(fd).st_size, 0, 0
-    buffer = memoryview(bytearray(_READ_BYTES))
     crcs: dict[Extent, int] = {}
     for extent in [*extents, (size_bytes, 0)]:
-        crc, _ = _crc_over(fd, at, extent[0] - at, crc, buffer)
-        if known and extent in known:
-            crcs[extent] = known[extent]
-            crc = join(crc, known[extent], extent[1])
-        else:
-            crc, crcs[extent] = _crc_over(fd, *extent, crc, buffer)
+        crc = combine(crc, _crc_of(fd, at, extent[0] - at), extent[0] - at)
+        crcs[extent] = known[extent] if known and extent in known else _crc_of(fd, *extent)
+        crc = combine(crc, crcs[extent], extent[1])
         at = sum(extent)
     return size_bytes, crc, crcs
 
 
-def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> tuple[int, int]:
-    """Returns `crc` continued over these bytes, and their own crc32c."""
-    alone = 0
-    while size > 0:
-        n = os.preadv(fd, [buffer[: min(size, len(buffer))]], offset)
-        if not n:
-            raise OSError(errno.EIO, f"expected {size:,} bytes more at byte {offset:,}, got none")
-        crc, alone = native.crc32c(buffer[:n], crc), native.crc32c(buffer[:n], alone)
-        offset, size = offset + n, size - n
-    return crc, alone
+def _crc_of(fd: int, offset: int, size: int) -> int:
+    crc, n = crc32c_of_file(fd, offset, size)
+    if n < size:
+        raise OSError(errno.EIO, f"expected {size - n:,} bytes more at byte {offset + n:,}, got none")
+    return crc
 
 
 def _point_to_memory(fd: int) -> bool:

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from ..._util.process import child_environment, module_command
-from .journal import Closed
+from .journal import ClosedSegment
 
 _log = logging.getLogger("holdfast.server")
 
@@ -29,7 +29,7 @@ class Sealer:
         self.full = False
         self.failures = 0
         self._child: subprocess.Popen[bytes] | None = None
-        self._job: Closed | None = None
+        self._job: ClosedSegment | None = None
         self._said = b""
         self._not_before_s = 0.0
 
@@ -58,7 +58,7 @@ class Sealer:
         if self._child is None:
             self._child = _start()
 
-    def begin(self, job: Closed) -> None:
+    def begin(self, job: ClosedSegment) -> None:
         try:
             self.start()
         except OSError as error:
@@ -75,7 +75,7 @@ class Sealer:
         except BrokenPipeError:
             pass  # it died: its stdout says so as well
 
-    def answer(self) -> Closed | None:
+    def answer(self) -> ClosedSegment | None:
         """Called when there is something to read: the job that is done, None while it is not."""
         data = os.read(self.fd, 1 << 16)
         if not data:

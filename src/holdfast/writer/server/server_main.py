@@ -39,7 +39,7 @@ def main() -> int:
         sweep(folder)
         server = CentralWriter(folder, schema, ServerSettings(**said["settings"]))
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
-        server.watch(0, lambda: _obey(server, say))
+        server.watch(0, lambda: _handle_command(server, say))
         say({"address": server.address, "epoch": server.journal.epoch})
         server.run()
         say({"stopped": True})
@@ -62,7 +62,7 @@ def _line() -> bytes:
     return bytes(data)
 
 
-def _obey(server: CentralWriter, say: Any) -> None:
+def _handle_command(server: CentralWriter, say: Any) -> None:
     data = os.read(0, 4096)
     for word in data.decode(errors="replace").split():
         if word == "stats":

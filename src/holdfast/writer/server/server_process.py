@@ -112,7 +112,7 @@ class Server:
         settings = self._settings.as_dict()
         try:
             self._tell(json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()}))
-            self.address = self._hear(_START_S)["address"]
+            self.address = self._receive(_START_S)["address"]
         except BaseException:
             self._kill()
             raise
@@ -121,7 +121,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """Frames, rows and bytes it took, producers, marks, memory, journal, troubles."""
         self._tell("stats")
-        stats: dict[str, Any] = self._hear(_ANSWER_S)["stats"]
+        stats: dict[str, Any] = self._receive(_ANSWER_S)["stats"]
         return stats
 
     def stop(self, timeout: float | None = None) -> None:
@@ -133,7 +133,7 @@ class Server:
             return
         try:
             self._tell("stop")
-            while "stopped" not in self._hear(timeout):
+            while "stopped" not in self._receive(timeout):
                 pass
         finally:
             self._kill()
@@ -148,7 +148,7 @@ class Server:
         except BrokenPipeError:
             pass  # it ended; what it said last says why
 
-    def _hear(self, timeout: float | None) -> dict[str, Any]:
+    def _receive(self, timeout: float | None) -> dict[str, Any]:
         assert self._child is not None
         assert self._child.stdout is not None
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full
+from factories_hdf5 import V110, chunk_places, flip, killed_writer, live_writer, make_full
 
 from holdfast._native import codec
 from holdfast.formats.hdf5.verify import NO_DATA_CHECKSUMS, NO_METADATA_CHECKSUMS, HDF5Report, verify_hdf5
@@ -143,7 +143,7 @@ def test_a_record_shows_every_flip(tmp_path: Path) -> None:
     flip(path, places[3][0] + 17)
     [flaw] = verify_hdf5(path).problems
     assert (flaw.dataset, flaw.offset) == ("/x", places[3][0])
-    assert "the record says" in flaw.reason
+    assert "as recorded" in flaw.reason
 
 
 def test_a_record_of_the_whole_file_shows_flips_between_chunks(tmp_path: Path) -> None:

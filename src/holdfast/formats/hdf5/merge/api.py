@@ -7,7 +7,6 @@ same sources resumes it; one of other sources starts over.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from ...._util.atomic import PartialFile, sync_name
+from ...._util.atomic import PartialFile, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
@@ -39,7 +38,6 @@ _DATA = "data.h5"
 _VERSION = 3
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _JOB, _RESULT, _LOCK = "job.json", "result.json", "alive"
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _SPARE_FDS = 16
 _STEP_BYTES = 64 << 20
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
@@ -307,24 +305,11 @@ class WorkDir:
             if self._overwrite:
                 os.replace(self.data, self.target)
             else:
-                self._link()
+                link_or_rename(self.data, self.target)
         except OSError as error:
             raise WriteError(f"cannot write {self.target}: {error.strerror}") from error
         sync_name(self.target)
         failpoint("merge-linked")
-
-    def _link(self) -> None:
-        # link fails if the name exists; rename would replace a file that another process created meanwhile.
-        try:
-            os.link(self.data, self.target)
-        except FileExistsError:
-            raise TargetExistsError(
-                f"{self.target} was created by another process meanwhile; it was not replaced"
-            ) from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            os.rename(self.data, self.target)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

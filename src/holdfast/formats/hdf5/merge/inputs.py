@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from ...._util.atomic import FileStamp
 from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
 from ....procfs.locks import locks_of, writers_of
 from ...part_record import find_record
@@ -26,15 +27,11 @@ if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
 
-Stamp = list[int]  # size, time of the last change, device, inode
+Stamp = list[int]  # a FileStamp as JSON has it
 
 
 def take_stamps(paths: list[str]) -> list[Stamp]:
-    try:
-        infos = [os.stat(path) for path in paths]
-    except OSError as error:
-        raise cannot_open(error.filename, error) from error
-    return [[info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino] for info in infos]
+    return [list(FileStamp.of(path)) for path in paths]
 
 
 def check_sources(paths: list[str], stamps: list[Stamp]) -> None:

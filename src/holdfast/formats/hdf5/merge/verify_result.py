@@ -13,8 +13,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...._native import codec
-from ...._native.checksum import joined_crc
+from ...._native.checksum import combine_all, crc32c_of_file
 from ..filters import describe_filters, filters_of, is_compressed, same_filters
 from ..object_walk import reason_of
 from .compatibility import MergeSchema
@@ -24,7 +23,6 @@ from .metadata_file import Heartbeat, object_runs, read_objects
 from .model import NO_CRC, Ints, MergeError, Raw
 from .rechunk import Builder
 
-_READ_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
 _LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError)
 
@@ -293,14 +291,11 @@ def file_crc(fd: int, places: Ints, sizes: Ints, crcs: Any) -> int:
         lengths.append(size)
         at = place + size
     rest = os.fstat(fd).st_size - at
-    return joined_crc([*parts, _crc(fd, at, rest)], [*lengths, rest])
+    return combine_all([*parts, _crc(fd, at, rest)], [*lengths, rest])
 
 
 def _crc(fd: int, offset: int, size: int) -> int:
-    crc = 0
-    while size > 0:
-        data = os.pread(fd, min(size, _READ_BYTES), offset)
-        if not data:
-            raise MergeError("write", "", "it is shorter than it was written", offset)
-        crc, offset, size = codec.crc32c(data, crc), offset + len(data), size - len(data)
+    crc, n = crc32c_of_file(fd, offset, size)
+    if n < size:
+        raise MergeError("write", "", "it is shorter than it was written", offset + n)
     return crc
