@@ -72,7 +72,7 @@ def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
-        with _short(draft) as name:
+        with _short_name(draft) as name:
             made.bind(name)
         inode = os.stat(draft).st_ino
         made.listen(128)
@@ -86,7 +86,7 @@ def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
+def _short_name(path: Path) -> Iterator[str]:
     """A name for the path that fits a socket's address."""
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield str(path)
@@ -142,7 +142,7 @@ def resolve(target: str) -> str:
         raise InputError(f"{pointer}: expected the address of a server, got something else") from None
 
 
-def dial(address: str, timeout_s: float) -> socket.socket:
+def open_connection(address: str, timeout_s: float) -> socket.socket:
     """A connection, which does not block. OSError: nobody is there."""
     if address.startswith("tcp://"):
         made = socket.create_connection(_host_and_port(address), timeout_s)
@@ -152,23 +152,23 @@ def dial(address: str, timeout_s: float) -> socket.socket:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(timeout_s)
-            with _short(Path(address.removeprefix("unix:"))) as name:
+            with _short_name(Path(address.removeprefix("unix:"))) as name:
                 made.connect(name)
         except BaseException:
             made.close()
             raise
-    widen(made)
+    enlarge_buffers(made)
     made.setblocking(False)
     return made
 
 
-def widen(made: socket.socket) -> None:
+def enlarge_buffers(made: socket.socket) -> None:
     """As much under way as the system lets us: a switch between processes for every frame is what costs."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         made.setsockopt(socket.SOL_SOCKET, option, 1 << 21)
 
 
-def few_descriptors(made: socket.socket, kept: int) -> bool:
+def is_short_of_fds(made: socket.socket, kept: int) -> bool:
     """Whether fewer than `kept` are free behind this one: it has the lowest number that was free."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit != resource.RLIM_INFINITY and made.fileno() >= limit - kept

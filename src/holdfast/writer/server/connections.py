@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..._native.codec import crc32c
 from ..directory import check_task
-from .address import few_descriptors, widen
+from .address import enlarge_buffers, is_short_of_fds
 from .protocol import (
     ACK,
     HEAD_BYTES,
@@ -34,16 +34,16 @@ from .protocol import (
     parse_head,
     parse_meta,
 )
-from .shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_arena
+from .shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_shared_buffer
 
 _STEP_BYTES = 1 << 16
 
 
-class Buffers:
+class BufferPool:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0  # in use, kept or lent
-        self._lent = 0
+        self._shared_bytes = 0
         self._free: list[bytearray] = []
 
     def take(self, size: int) -> bytearray | None:
@@ -54,7 +54,7 @@ class Buffers:
                 return self._free.pop(at)
         while self._free and self.bytes + wanted > self.most_bytes:
             self.bytes -= len(self._free.pop(0))
-        if self.bytes > self._lent and self.bytes + wanted > self.most_bytes:
+        if self.bytes > self._shared_bytes and self.bytes + wanted > self.most_bytes:
             return None
         try:
             buffer = bytearray(wanted)
@@ -63,19 +63,19 @@ class Buffers:
         self.bytes += wanted
         return buffer
 
-    def give(self, buffer: bytearray) -> None:
+    def release(self, buffer: bytearray) -> None:
         self._free.append(buffer)
 
-    def lend(self, size: int) -> bool:
+    def reserve_shared(self, size: int) -> bool:
         """Whether that many bytes may be shared with a producer for as long as it is connected. Half of all at most."""
-        if self._lent + size > self.most_bytes // 2:
+        if self._shared_bytes + size > self.most_bytes // 2:
             return False
-        self._lent += size
+        self._shared_bytes += size
         self.bytes += size
         return True
 
-    def take_back(self, size: int) -> None:
-        self._lent -= size
+    def release_shared(self, size: int) -> None:
+        self._shared_bytes -= size
         self.bytes -= size
 
 
@@ -87,7 +87,7 @@ _MOST_UNSENT_BYTES = 1 << 16
 _TOGETHER_BYTES = 1 << 20  # of one producer in one round: others are to have their turn
 
 
-class Arrived(NamedTuple):
+class ReceivedFrame(NamedTuple):
     """A frame that is whole. `raw`: its head and meta. `buffer` None: its payload is in the arena."""
 
     head: Head
@@ -111,10 +111,10 @@ class Connection:
         self.socket, self.who = sock, who
         self.name: str | None = None
         self.since_s = time.monotonic()  # of HELLO; later, of the last byte that came
-        self.arrived: list[Arrived] = []
+        self.received: list[ReceivedFrame] = []
         self.events = 0  # what the selector watches for
         self.is_open = True
-        self._most = most_frame_bytes
+        self._max_frame_bytes = most_frame_bytes
         self._small = memoryview(bytearray(HELLO.size + MOST_HELLO_BYTES))
         self._have, self._want = 0, HELLO.size
         self._head: Head | None = None
@@ -122,19 +122,19 @@ class Connection:
         self._buffer: bytearray | None = None
         self._view: memoryview | None = None
         self._got = 0  # of the payload
-        self._arena: SharedBuffer | None = None
+        self._shared_buffer: SharedBuffer | None = None
         self._raw_bytes = 0  # of head and meta
         self._unsent = b""
         self._ack: int | None = None
 
     @property
-    def amid(self) -> bool:
+    def is_mid_frame(self) -> bool:
         """Whether a frame has begun that is not whole yet."""
         return self.name is not None and self._have > 0
 
     # ---- in
 
-    def read(self, buffers: Buffers) -> Read:
+    def read(self, buffers: BufferPool) -> Read:
         """FrameError: what came is not what a producer of ours sends."""
         came = 0
         while came < _TOGETHER_BYTES:
@@ -184,22 +184,24 @@ class Connection:
             raise FrameError(f"expected protocol {PROTOCOL}, got {content.get('protocol')!r}")
         return content
 
-    def greeted(self, name: str, n_pieces: int, arena: SharedBuffer | None = None) -> None:
+    def begin_frames(self, name: str, n_pieces: int, shared_buffer: SharedBuffer | None = None) -> None:
         """From here on every head and meta has the same size; a slot's number follows where an arena is shared."""
-        self.name, self._arena = name, arena
+        self.name, self._shared_buffer = name, shared_buffer
         self._raw_bytes = HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
-        self._have, self._want = 0, self._raw_bytes + (SLOT.size if arena else 0)
+        self._have, self._want = 0, self._raw_bytes + (SLOT.size if shared_buffer else 0)
         self._small = memoryview(bytearray(self._want))
 
-    def _begin(self, buffers: Buffers) -> bool:
+    def _begin(self, buffers: BufferPool) -> bool:
         """Head and meta are here: whether there is memory for the rest."""
         if self._meta is None:
             self._head = parse_head(self._small)
             if self._head.meta_bytes != self._raw_bytes - HEAD_BYTES:
                 text = f"expected {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
                 raise FrameError(text)
-            if self._head.payload_bytes > self._most:
-                raise FrameError(f"a frame of {self._head.payload_bytes:,} bytes, expected {self._most:,} at most")
+            if self._head.payload_bytes > self._max_frame_bytes:
+                raise FrameError(
+                    f"a frame of {self._head.payload_bytes:,} bytes, expected {self._max_frame_bytes:,} at most"
+                )
             self._meta = parse_meta(self._head, self._small)
         assert self._head is not None
         self._view = self._shared(self._head.payload_bytes)
@@ -215,14 +217,14 @@ class Connection:
 
     def _shared(self, size: int) -> memoryview | None:
         """The payload, if it is in the arena."""
-        if self._arena is None:
+        if self._shared_buffer is None:
             return None
         [slot] = SLOT.unpack_from(self._small, self._raw_bytes)
         if slot == NO_SLOT:
             return None
-        if slot >= self._arena.slots or size > self._arena.slot_bytes:
-            raise FrameError(f"{size:,} bytes in slot {slot:,}, expected one of {self._arena.slots} slots")
-        return self._arena.slot(slot)[:size]
+        if slot >= self._shared_buffer.slots or size > self._shared_buffer.slot_bytes:
+            raise FrameError(f"{size:,} bytes in slot {slot:,}, expected one of {self._shared_buffer.slots} slots")
+        return self._shared_buffer.slot(slot)[:size]
 
     def _fill_payload(self) -> bool:
         view = self._view
@@ -244,19 +246,19 @@ class Connection:
         assert self._meta is not None
         assert self._view is not None
         raw = bytes(self._small[: self._raw_bytes])
-        frame = Arrived(self._head, self._meta, raw, self._view, self._buffer)
-        self.arrived.append(frame)
+        frame = ReceivedFrame(self._head, self._meta, raw, self._view, self._buffer)
+        self.received.append(frame)
         self._head = self._meta = self._view = self._buffer = None
         self._have = 0
         return frame.bytes
 
-    def done(self, buffers: Buffers) -> None:
+    def done(self, buffers: BufferPool) -> None:
         """The frames that have arrived were dealt with: their memory is free."""
-        for frame in self.arrived:
+        for frame in self.received:
             frame.payload.release()
             if frame.buffer is not None:
-                buffers.give(frame.buffer)
-        self.arrived = []
+                buffers.release(frame.buffer)
+        self.received = []
 
     # ---- out
 
@@ -287,18 +289,18 @@ class Connection:
     def has_unsent(self) -> bool:
         return bool(self._unsent) or self._ack is not None
 
-    def close(self, buffers: Buffers) -> None:
+    def close(self, buffers: BufferPool) -> None:
         self.is_open = False
         self.done(buffers)
         if self._view is not None:
             self._view.release()
             self._view = None
         if self._buffer is not None:
-            buffers.give(self._buffer)
+            buffers.release(self._buffer)
             self._buffer = None
-        if self._arena is not None:
-            buffers.take_back(self._arena.bytes)
-            self._arena = None
+        if self._shared_buffer is not None:
+            buffers.release_shared(self._shared_buffer.bytes)
+            self._shared_buffer = None
         self.socket.close()
 
 
@@ -308,8 +310,8 @@ _log = logging.getLogger("holdfast.server")
 
 _HELLO_S = 5.0  # a stranger who says nothing is gone by then
 _STALLED_S = 30.0  # in the middle of a frame, while others wait for its memory
-_MOST_STRANGERS = 64
-_KEPT, _KEPT_FOR_GREETED = 12, 20  # descriptors: the journal and the sealer must always get theirs
+_MOST_UNAUTHENTICATED = 64
+_RESERVED_FDS, _RESERVED_FDS_AUTHENTICATED = 12, 20  # descriptors: the journal and the sealer must always get theirs
 
 
 class Connections:
@@ -318,22 +320,22 @@ class Connections:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        buffers: Buffers,
+        buffers: BufferPool,
         *,
         token: str | None,
         n_pieces: int,
-        arena: tuple[int, int] | None,
+        shared_buffer: tuple[int, int] | None,
         welcome: Callable[[str], dict[str, Any]],
     ) -> None:
         """`arena`: slots and their size, for producers on this machine."""
         self.all: set[Connection] = set()
         self.named: dict[str, Connection] = {}
-        self.hungry: list[Connection] = []  # they wait for memory
+        self.awaiting_buffer: list[Connection] = []  # they wait for memory
         self.refused = 0
         self.is_stopping = False
         self._selector, self._buffers = selector, buffers
         self._token = token.encode(errors="surrogatepass") if token else None
-        self._n_pieces, self._arena, self._welcome = n_pieces, arena, welcome
+        self._n_pieces, self._shared_buffer, self._welcome = n_pieces, shared_buffer, welcome
         self._held = False
 
     # ---- they come and go
@@ -347,19 +349,19 @@ class Connections:
                 time.sleep(0.01)  # it stays in the queue, and would be told of at once again
             return
         sock.setblocking(False)
-        widen(sock)
+        enlarge_buffers(sock)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a local process"
-        strangers = [one for one in self.all if one.name is None]
+        unauthenticated = [one for one in self.all if one.name is None]
         one = Connection(sock, who, self._buffers.most_bytes)
         self.all.add(one)
-        if few_descriptors(sock, _KEPT):
+        if is_short_of_fds(sock, _RESERVED_FDS):
             self.drop(one, "the server has no descriptors left (RLIMIT_NOFILE)")
             return
-        if len(strangers) >= _MOST_STRANGERS:
-            oldest = min(strangers, key=lambda stranger: stranger.since_s)
+        if len(unauthenticated) >= _MOST_UNAUTHENTICATED:
+            oldest = min(unauthenticated, key=lambda each: each.since_s)
             self.drop(oldest, "too many who have not said HELLO")
         self.watch(one)
 
@@ -373,24 +375,24 @@ class Connections:
             if mask & selectors.EVENT_READ:
                 state = one.read(self._buffers)
                 if state == "hello":
-                    self._greet(one)
+                    self._handshake(one)
                 elif state == "memory":
-                    self.hungry.append(one)
+                    self.awaiting_buffer.append(one)
         except FrameError as error:
             self.refuse(one, str(error))
         except (OSError, EOFError):
-            if not one.arrived:
+            if not one.received:
                 self.drop(one, None)
-        if one.is_open and not one.arrived:
+        if one.is_open and not one.received:
             self.watch(one)
-        return bool(one.arrived)
+        return bool(one.received)
 
-    def _greet(self, one: Connection) -> None:
+    def _handshake(self, one: Connection) -> None:
         content = one.hello()
         if not self._knows_token(content.get("token")):
             self.refuse(one, "wrong token")
             return
-        if few_descriptors(one.socket, _KEPT_FOR_GREETED):
+        if is_short_of_fds(one.socket, _RESERVED_FDS_AUTHENTICATED):
             self.refuse(one, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
             return
         if self.is_stopping:
@@ -409,28 +411,28 @@ class Connections:
             self.refuse(before, f"{one.who}, has connected by the same name")
         answer = self._welcome(name)
         self.named[name] = one
-        arena, fd = self._share(one) if content.get("shares") is True else (None, -1)
-        one.greeted(name, self._n_pieces, arena)
-        if arena is None:
+        shared_buffer, fd = self._share(one) if content.get("shares") is True else (None, -1)
+        one.begin_frames(name, self._n_pieces, shared_buffer)
+        if shared_buffer is None:
             one.send(pack_message(WELCOME, 0, json.dumps(answer)))
             return
         try:
-            answer["arena"] = [arena.slots, arena.slot_bytes]
+            answer["arena"] = [shared_buffer.slots, shared_buffer.slot_bytes]
             one.send_with(pack_message(WELCOME, 0, json.dumps(answer)), fd)
         finally:
             os.close(fd)
 
     def _share(self, one: Connection) -> tuple[SharedBuffer | None, int]:
         """Memory for its frames, if it is on this machine and there is enough; and the descriptor to send it by."""
-        if self._arena is None or one.socket.family != socket.AF_UNIX:
+        if self._shared_buffer is None or one.socket.family != socket.AF_UNIX:
             return None, -1
-        slots, slot_bytes = self._arena
-        if not self._buffers.lend(slots * slot_bytes):
+        slots, slot_bytes = self._shared_buffer
+        if not self._buffers.reserve_shared(slots * slot_bytes):
             return None, -1
         try:
-            return make_arena(slots, slot_bytes)
+            return make_shared_buffer(slots, slot_bytes)
         except OSError as error:
-            self._buffers.take_back(slots * slot_bytes)
+            self._buffers.release_shared(slots * slot_bytes)
             _log.info("%s sends its rows through its socket: no memory to share: %s", one.who, error.strerror)
             return None, -1
 
@@ -453,8 +455,8 @@ class Connections:
         self.all.discard(one)
         if one.name is not None and self.named.get(one.name) is one:
             del self.named[one.name]
-        if one in self.hungry:
-            self.hungry.remove(one)
+        if one in self.awaiting_buffer:
+            self.awaiting_buffer.remove(one)
         if one.events:
             self._selector.unregister(one.socket)
             one.events = 0
@@ -464,12 +466,17 @@ class Connections:
         for one in list(self.all):
             self.drop(one, None)
 
-    def drop_the_slow(self) -> None:
+    def drop_idle(self) -> None:
         now_s = time.monotonic()
         for one in list(self.all):
             if one.name is None and now_s - one.since_s > _HELLO_S:
                 self.drop(one, f"no HELLO within {_HELLO_S:.0f} s")
-            elif self.hungry and one.amid and one not in self.hungry and now_s - one.since_s > _STALLED_S:
+            elif (
+                self.awaiting_buffer
+                and one.is_mid_frame
+                and one not in self.awaiting_buffer
+                and now_s - one.since_s > _STALLED_S
+            ):
                 self.drop(one, f"stopped in the middle of a frame for {_STALLED_S:.0f} s while others wait")
 
     # ---- what they are told
@@ -482,7 +489,7 @@ class Connections:
             return
         self.watch(one)
 
-    def tell_all(self, message: bytes) -> None:
+    def notify_all(self, message: bytes) -> None:
         for one in list(self.named.values()):
             self.tell(one, message)
 
@@ -501,7 +508,7 @@ class Connections:
     def watch(self, one: Connection) -> None:
         if not one.is_open:
             return
-        waits = bool(one.arrived) or (self._held and one.name is not None) or one in self.hungry
+        waits = bool(one.received) or (self._held and one.name is not None) or one in self.awaiting_buffer
         wanted = (0 if waits else selectors.EVENT_READ) | (selectors.EVENT_WRITE if one.has_unsent else 0)
         if wanted == one.events:
             return

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._native.codec import crc32c
-from .protocol import WHOLE, ColumnPieces, FrameLayout, cut
+from ...formats.columns import join_offsets
+from .protocol import FULL_CHUNK, ColumnPieces, FrameLayout, slice_rows
 from .shared_buffer import SharedBuffer
 
 _MOST_LOOSE_BYTES = 4 << 20  # of what has no rows of a fixed size
@@ -19,7 +20,7 @@ class FrameSpace(NamedTuple):
     """Memory for the columns of a fixed shape of one frame. `slot`: which one of the arena they fill, if any."""
 
     arrays: list[Any]
-    arena: SharedBuffer | None = None
+    shared_buffer: SharedBuffer | None = None
     slot: int = -1
 
 
@@ -32,14 +33,14 @@ class WireFrame(NamedTuple):
     pieces: list[Any]
     crcs: list[int]
     bytes: int
-    room: FrameSpace  # what the pieces are views of
+    space: FrameSpace  # the memory that the pieces are views of
 
     @property
     def end(self) -> int:
         return self.first + self.rows
 
 
-class Chunk:
+class FrameBuilder:
     """`add` rows until it is full, then `take` them."""
 
     def __init__(self, layout: FrameLayout, most_bytes: int | None = None) -> None:
@@ -49,9 +50,9 @@ class Chunk:
         self._most_loose_bytes = max(1, min(room, _MOST_LOOSE_BYTES))
         self.rows = 0
         self._loose_bytes = 0
-        self._arena: SharedBuffer | None = None
+        self._shared_buffer: SharedBuffer | None = None
         self._free: list[FrameSpace] = []
-        self._room = self._new_room()
+        self._room = self._new_space()
         self._loose: list[list[Any]] = [[] for _ in layout.columns]
 
     @property
@@ -72,28 +73,32 @@ class Chunk:
         self.rows += stop - start
         return stop
 
-    def share(self, arena: SharedBuffer | None) -> None:
+    def share(self, shared_buffer: SharedBuffer | None) -> None:
         """Frames to come lie in this arena, as far as it goes; those that lie in another one stay there."""
-        self._arena = arena
-        self._free = [] if arena is None else [self._in_slot(arena, slot) for slot in reversed(range(arena.slots))]
+        self._shared_buffer = shared_buffer
+        self._free = (
+            []
+            if shared_buffer is None
+            else [self._in_slot(shared_buffer, slot) for slot in reversed(range(shared_buffer.slots))]
+        )
         if not self.rows:
-            self._room = self._free.pop() if self._free else self._new_room()
+            self._room = self._free.pop() if self._free else self._new_space()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Of all memory: nothing is added any more."""
-        self._arena, self._free, self._room = None, [], FrameSpace([])
+        self._shared_buffer, self._free, self._room = None, [], FrameSpace([])
 
-    def _new_room(self) -> FrameSpace:
+    def _new_space(self) -> FrameSpace:
         return FrameSpace([None] * len(self._layout.columns))
 
-    def _in_slot(self, arena: SharedBuffer, slot: int) -> FrameSpace:
-        memory, at, arrays = arena.slot(slot), 0, []
+    def _in_slot(self, shared_buffer: SharedBuffer, slot: int) -> FrameSpace:
+        memory, at, arrays = shared_buffer.slot(slot), 0, []
         for column in self._layout.columns:
             piece = column.pieces[0]
             shape = (self._layout.chunk_rows, *getattr(column.column, "shape", ()))
             arrays.append(np.ndarray(shape, piece.dtype, memory, at))
             at += self._layout.chunk_rows * piece.row_bytes
-        return FrameSpace(arrays, arena, slot)
+        return FrameSpace(arrays, shared_buffer, slot)
 
     def _add_fixed(self, number: int, column: ColumnPieces, values: Any) -> None:
         arrays = self._room.arrays
@@ -105,7 +110,7 @@ class Chunk:
         """Half of the rows, and half of these, until they are not too many bytes."""
         while True:
             found = [
-                None if parts is None else cut(column.column, parts, start, stop)
+                None if parts is None else slice_rows(column.column, parts, start, stop)
                 for column, parts in zip(self._layout.columns, loose, strict=True)
             ]
             size = sum(part.nbytes for parts in found if parts for part in parts if part is not None)
@@ -130,14 +135,16 @@ class Chunk:
                 pieces.append(data)
                 size += len(data)
         self.rows = self._loose_bytes = 0
-        room, self._room = self._room, self._free.pop() if self._free else self._new_room()
+        room, self._room = self._room, self._free.pop() if self._free else self._new_space()
         self._loose = [[] for _ in self._layout.columns]
-        return WireFrame(first, rows, WHOLE if whole else 0, pieces, crcs, size, room)
+        return WireFrame(first, rows, FULL_CHUNK if whole else 0, pieces, crcs, size, room)
 
     def recycle(self, frame: WireFrame) -> None:
         """It is acknowledged, and nothing looks at its arrays any more: fresh memory would cost more than the copy."""
-        if frame.room.arena is self._arena and (self._arena is not None or len(self._free) < _MOST_FREE):
-            self._free.append(frame.room)
+        if frame.space.shared_buffer is self._shared_buffer and (
+            self._shared_buffer is not None or len(self._free) < _MOST_FREE
+        ):
+            self._free.append(frame.space)
 
 
 def _joined(kept: list[list[Any]]) -> list[Any]:
@@ -147,13 +154,5 @@ def _joined(kept: list[list[Any]]) -> list[Any]:
     found: list[Any] = [np.concatenate([parts[0] for parts in kept])]
     for slot in (1, 2, 3):
         ends = [parts[slot] for parts in kept]
-        found.append(None if ends[0] is None else _join_ends(ends))
+        found.append(None if ends[0] is None else join_offsets(ends))
     return found
-
-
-def _join_ends(kept: list[Any]) -> Any:
-    found, total = [np.zeros(1, np.int64)], 0
-    for ends in kept:
-        found.append(ends[1:] + total)
-        total += int(ends[-1])
-    return np.concatenate(found)

@@ -10,17 +10,17 @@ from typing import Any
 
 from ..._util.failpoints import failpoint
 from ...errors import WriteError
-from .connections import Arrived, Buffers, Connection, Connections
+from .connections import BufferPool, Connection, Connections, ReceivedFrame
 from .journal import Journal
 from .leader_epoch import LeaderEpoch
-from .protocol import FULL, ROOM, FrameError, FrameLayout, pack_message
+from .protocol import FULL, SPACE, FrameError, FrameLayout, pack_message
 from .server_process import ServerSettings
 
 _log = logging.getLogger("holdfast.server")
 
 _SYNC_BYTES = 16 << 20
 _RETRY_S = 0.5
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Ingest:
@@ -28,14 +28,14 @@ class Ingest:
 
     def __init__(
         self,
-        crowd: Connections,
+        connections: Connections,
         journal: Journal,
         epoch: LeaderEpoch,
         layout: FrameLayout,
-        buffers: Buffers,
+        buffers: BufferPool,
         settings: ServerSettings,
     ) -> None:
-        self._crowd, self._journal, self._epoch = crowd, journal, epoch
+        self._connections, self._journal, self._epoch = connections, journal, epoch
         self._layout, self._buffers, self._settings = layout, buffers, settings
         self.waiting: list[Connection] = []
         self.full: str | None = None
@@ -51,11 +51,11 @@ class Ingest:
             return
         marks: dict[str, int] = {}
         taken: list[tuple[Connection, int]] = []  # who, and the mark behind its frames
-        new: list[Arrived] = []
+        new: list[ReceivedFrame] = []
         for one in self.waiting:
             mark = before = self._journal.marks.get(one.name or "", 0)
-            found: list[Arrived] = []
-            for frame in one.arrived:
+            found: list[ReceivedFrame] = []
+            for frame in one.received:
                 state = self._check(one, frame, mark)
                 if state == "bad":
                     break
@@ -70,22 +70,22 @@ class Ingest:
         if self._write(new, marks):
             self._finish(taken, new)
 
-    def _write(self, frames: list[Arrived], marks: dict[str, int]) -> bool:
+    def _write(self, frames: list[ReceivedFrame], marks: dict[str, int]) -> bool:
         """False: there is no room, and none of them is written."""
         if not frames:
             return True
         buffers: list[Any] = [part for frame in frames for part in (frame.raw, frame.payload) if len(part)]
         try:
-            self._must_have_room(sum(frame.bytes for frame in frames))
+            self._check_space(sum(frame.bytes for frame in frames))
             self._journal.append(buffers, len(frames), marks)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL:
                 raise WriteError(f"cannot write {self._journal.folder / 'journal'}: {error.strerror}") from error
-            self._no_room(str(error.strerror))
+            self._pause_for_space(str(error.strerror))
             return False
         return True
 
-    def _check(self, one: Connection, frame: Arrived, mark: int) -> str:
+    def _check(self, one: Connection, frame: ReceivedFrame, mark: int) -> str:
         """`new`: to be written; `old`: written before; `bad`: refused, and its sender with it."""
         head, meta = frame.head, frame.meta
         try:
@@ -101,16 +101,16 @@ class Ingest:
             return "new"
         except FrameError as error:
             why = str(error)
-        self._crowd.refuse(one, why)  # out here: the error's traceback looks at the frame
+        self._connections.refuse(one, why)  # out here: the error's traceback looks at the frame
         return "bad"
 
-    def _finish(self, taken: list[tuple[Connection, int]], new: list[Arrived]) -> None:
+    def _finish(self, taken: list[tuple[Connection, int]], new: list[ReceivedFrame]) -> None:
         """They are written: their memory is free, and they are acknowledged, or will be."""
         segment, size = self._journal.current, sum(frame.bytes for frame in new)
         if new:
             if self.full is not None:
                 self.full = None
-                self._crowd.tell_all(pack_message(ROOM))
+                self._connections.notify_all(pack_message(SPACE))
             assert segment is not None
             if segment.n_frames == len(new):
                 self.first_s = time.monotonic()
@@ -128,7 +128,7 @@ class Ingest:
         else:
             failpoint("server-unsynced")
         if segment is not None and segment.bytes >= self._settings.segment_bytes:
-            self.cut_over()
+            self.roll_segment()
 
     def sync(self, nothing_came: bool = True) -> None:
         """For ack="disk": when there is enough of it, or nothing else to do."""
@@ -142,16 +142,16 @@ class Ingest:
         self._epoch.check()
         acks, self._unsynced, self.unsynced_bytes = self._unsynced, {}, 0
         for one, mark in acks.items():
-            self._crowd.ack(one, mark)
+            self._connections.ack(one, mark)
         failpoint("server-acked")
 
-    def cut_over(self) -> None:
+    def roll_segment(self) -> None:
         self.sync()
-        self._journal.cut_over()
+        self._journal.roll_segment()
 
     # ---- no room
 
-    def _must_have_room(self, size: int) -> None:
+    def _check_space(self, size: int) -> None:
         """What is written must have room as a part, too: a journal that cannot be sealed any more would never go."""
         if not self._settings.seal:
             return
@@ -161,14 +161,14 @@ class Ingest:
         if info.f_bavail * info.f_frsize < need:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _no_room(self, why: str) -> None:
+    def _pause_for_space(self, why: str) -> None:
         self._retry_s = time.monotonic() + _RETRY_S
         if self.full is None:
             self.full = f"{self._journal.folder}: {why}"
             _log.error("%s: what comes is not taken until there is room again", self.full)
-            self._crowd.tell_all(pack_message(FULL, 0, self.full))
+            self._connections.notify_all(pack_message(FULL, 0, self.full))
             self._journal.drop_spare()
-            self.cut_over()  # a part of it may be all that fits
+            self.roll_segment()  # a part of it may be all that fits
 
     def wait_s(self) -> float | None:
         """How long until a next try; None: there is nothing to try."""

@@ -14,8 +14,8 @@ from typing import Any
 from ..._util.failpoints import failpoint
 from ...errors import InputError
 from ..directory import find_committed
-from .segment import FoundFrames, Marks, Segment, parse_segment, scan, task_of
-from .watermarks import drop_older, marks_of_parts, marks_of_runs, merge, read_marks, write_marks
+from .segment import FoundFrames, Segment, Watermarks, parse_segment, scan, task_of
+from .watermarks import merge, read_watermarks, remove_older, watermarks_of_parts, watermarks_of_runs, write_watermarks
 
 _log = logging.getLogger("holdfast.server")
 
@@ -23,7 +23,7 @@ LEAST_SPARE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedSegment:
     """A segment that waits to be made a part of. `before`: the marks of its producers when it began: what is below them
     is in another segment as well. `bytes`: of its frames. `in_place`: it may become the part itself: nobody but this
     server's sealer writes to it."""
@@ -32,8 +32,8 @@ class Closed:
     end: int
     bytes: int = 0
     in_place: bool = False
-    before: Marks = field(default_factory=dict)
-    after: Marks = field(default_factory=dict)
+    before: Watermarks = field(default_factory=dict)
+    after: Watermarks = field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -46,24 +46,24 @@ class Journal:
     def __init__(self, folder: Path, epoch: int, settings: dict[str, Any], *, in_place: bool = False) -> None:
         self._in_place = in_place
         self.folder, self._journal, self.epoch, self._settings = folder, folder / "journal", epoch, settings
-        self.marks: Marks = {}
-        self.closed: deque[Closed] = deque()
+        self.marks: Watermarks = {}
+        self.closed: deque[ClosedSegment] = deque()
         self.current: Segment | None = None
-        self._before: Marks = {}  # of those who have rows in the current segment
+        self._before: Watermarks = {}  # of those who have rows in the current segment
         self._number = 0
         self._spare: Path | None = None
-        self._sealed: Marks = {}
+        self._sealed: Watermarks = {}
         self._recover()
 
     # ---- writing
 
-    def append(self, frames: Sequence[Any], count: int, marks: Marks) -> None:
+    def append(self, frames: Sequence[Any], count: int, marks: Watermarks) -> None:
         """All of them, or an OSError and none. `marks`: of those whose they are, behind them."""
         if self.current is None:
             self._number += 1
             spare, self._spare = self._spare, None
             self.current = Segment(
-                self._journal, self.epoch, self._number, self._settings, spare, leaves_room=self._in_place
+                self._journal, self.epoch, self._number, self._settings, spare, has_header_gap=self._in_place
             )
             failpoint("server-segment-made")
         self.current.append(frames, count)
@@ -72,7 +72,7 @@ class Journal:
             self.marks[producer] = mark
         failpoint("server-frame-written")
 
-    def cut_over(self) -> None:
+    def roll_segment(self) -> None:
         """The current segment is closed; the next frame begins another."""
         if self.current is None:
             return
@@ -83,7 +83,9 @@ class Journal:
             os.unlink(segment.path)
             return
         after = {producer: self.marks[producer] for producer in before}
-        self.closed.append(Closed(segment.path, segment.end, segment.bytes, segment.leaves_room, before, after))
+        self.closed.append(
+            ClosedSegment(segment.path, segment.end, segment.bytes, segment.has_header_gap, before, after)
+        )
         failpoint("server-segment-closed")
 
     @property
@@ -96,18 +98,18 @@ class Journal:
         """What a part needs that takes the place of any of them."""
         return max([one.bytes for one in self.closed] + ([self.current.bytes] if self.current else []), default=0)
 
-    def sealed(self, done: Closed) -> None:
+    def sealed(self, done: ClosedSegment) -> None:
         """Its part is committed: it goes, when its marks are kept elsewhere."""
         assert self.closed[0] is done
         merge(self._sealed, done.after)
-        write_marks(self._journal, self.epoch, self._sealed)
+        write_watermarks(self._journal, self.epoch, self._sealed)
         failpoint("server-marks-written")
-        self._let_go(done)
+        self._release(done)
         self.closed.popleft()
-        self._sweep()
+        self._remove_stale()
         failpoint("server-segment-deleted")
 
-    def _let_go(self, done: Closed) -> None:
+    def _release(self, done: ClosedSegment) -> None:
         """One file is kept to be written over: that costs a third of fresh memory, and a sync of it half as much. Only
         one of this server's own: an older server may still have its own open. And never one that is a part by now."""
         is_own = (parse_segment(done.path.name) or (0, 0))[0] == self.epoch
@@ -134,26 +136,26 @@ class Journal:
         """First the segments, then the marks: an older server deletes a segment only when its marks are written."""
         names = sorted(name for name in os.listdir(self._journal) if parse_segment(name))
         found = [one for name in names if (one := self._look(self._journal / name)) is not None]
-        marks = read_marks(self._journal)
-        self._sealed = marks_of_parts(self.folder / "parts") if marks is None else marks
+        marks = read_watermarks(self._journal)
+        self._sealed = watermarks_of_parts(self.folder / "parts") if marks is None else marks
         done = []
         for segment in found:
             committed = find_committed(self.folder / "parts", task_of(segment.path.name))
             if committed is not None:
-                merge(self._sealed, marks_of_runs(committed.runs or []))
+                merge(self._sealed, watermarks_of_runs(committed.runs or []))
                 done.append(segment.path)
         self.marks = dict(self._sealed)
         for segment in found:
             if segment.path not in done:
                 self._take(segment)
-        write_marks(self._journal, self.epoch, self._sealed)
-        drop_older(self._journal, self.epoch)
+        write_watermarks(self._journal, self.epoch, self._sealed)
+        remove_older(self._journal, self.epoch)
         for path in done:
             path.unlink(missing_ok=True)
-        self._sweep()
+        self._remove_stale()
         failpoint("server-recovered")
 
-    def _sweep(self) -> None:
+    def _remove_stale(self) -> None:
         """Of older servers: drafts (`.address.json.7`), and segments that were begun after this one has taken over."""
         known = {one.path.name for one in self.closed}
         for name in os.listdir(self._journal):
@@ -170,7 +172,9 @@ class Journal:
             self._cut(segment)
         if any(before[producer] < mark for producer, mark in segment.marks.items()):
             after = {producer: self.marks[producer] for producer in before}
-            self.closed.append(Closed(segment.path, segment.end, segment.end - segment.start, False, before, after))
+            self.closed.append(
+                ClosedSegment(segment.path, segment.end, segment.end - segment.start, False, before, after)
+            )
         else:
             segment.path.unlink(missing_ok=True)  # empty, or nothing in it that is not elsewhere as well
 
@@ -195,7 +199,7 @@ class Journal:
         elif found.size > found.end:
             _log.info("%s: cut %s bytes of an unfinished frame", found.path.name, f"{found.size - found.end:,}")
         # What may be a part just now, of an older server whose sealer is still at work, is left as it is.
-        if found.start and not found.leaves_room:
+        if found.start and not found.has_header_gap:
             os.truncate(found.path, found.end)
 
 

@@ -28,7 +28,7 @@ _NAME = re.compile(r"EPOCH-(\d+)")
 _MARKS = re.compile(r"marks-(\d+)\.json")
 _TASK = re.compile(r"server-(\d+)-\d+")
 _TRIES = 100
-_PATIENCE_S = 3.0
+_TAKEOVER_WAIT_S = 3.0
 _TICK_S = 0.02
 
 
@@ -64,7 +64,7 @@ class LeaderEpoch:
         for _ in range(_TRIES):
             there = self._numbers()
             if there and not take_over:
-                self._must_be_dead(max(there))
+                self._check_not_running(max(there))
             number = 1 + max([*there, *_older(folder)], default=0)
             try:
                 os.link(draft, self._path(number))
@@ -73,7 +73,7 @@ class LeaderEpoch:
             return number
         raise WriteError(f"{folder}: {_TRIES} other servers began at the same time")
 
-    def _must_be_dead(self, number: int) -> None:
+    def _check_not_running(self, number: int) -> None:
         try:
             fd = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -81,8 +81,8 @@ class LeaderEpoch:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = f"{self._journal.parent} is served already, by {_who(fd)}; stop that one, or take over from it"
-            raise WriterBusyError(f"{text} (take_over=True, --take-over)") from None
+            text = f"{self._journal.parent} is already served by {_describe_owner(fd)}"
+            raise WriterBusyError(f"{text}; stop it, or take over (take_over=True, --take-over)") from None
         finally:
             os.close(fd)
 
@@ -91,7 +91,7 @@ class LeaderEpoch:
             return
         later = [number for number in self._numbers() if number > self.number]
         if later:
-            who = _read_who(self._path(max(later)))
+            who = _read_owner(self._path(max(later)))
             text = f"{self._journal.parent}: {who} has taken over (epoch {max(later)}); nothing acknowledged is lost"
             raise WriterBusyError(text)
         raise WriteError(f"{self._journal.parent}: the folder was removed while it was served")
@@ -119,7 +119,7 @@ def _open(path: Path) -> int:
 def _wait_for_end(fd: int) -> None:
     """An older server that still runs sees within a second that it is one, and ends. One that is stopped does not: then
     its epoch alone keeps it from acknowledging anything."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TAKEOVER_WAIT_S
     try:
         while time.monotonic() < deadline:
             try:
@@ -146,18 +146,18 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-def _read_who(path: Path) -> str:
+def _read_owner(path: Path) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return "another server"
     try:
-        return _who(fd)
+        return _describe_owner(fd)
     finally:
         os.close(fd)
 
 
-def _who(fd: int) -> str:
+def _describe_owner(fd: int) -> str:
     try:
         said: Any = json.loads(os.pread(fd, 4096, 0))
         return f"process {int(said['pid'])} on {said['host']}"

@@ -20,11 +20,9 @@ import numpy as np
 
 from ..._native.codec import crc32c
 from ..._util.compression import Codec, check_codec
-from ...formats.columns import dtype_of
+from ...formats.columns import default_chunk_rows, dtype_of
 from ...schema import Bytes, Column, Ragged, Schema, Value, chunk_rows_of
 
-_CHUNK_BYTES = 1 << 19
-_MOST_ROWS = 1 << 14
 _INT64 = np.dtype("<i8")
 
 
@@ -56,7 +54,7 @@ class FrameLayout:
     """What frames of one schema look like, for all who make, check and take them apart."""
 
     def __init__(self, schema: Schema, chunk_rows: int | None = None, codec: Codec = None) -> None:
-        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or _rows_for(schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or default_chunk_rows(schema)
         self.columns = [_pieces_of(column, column.codec if codec is None else codec) for column in schema.values()]
         self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
@@ -73,7 +71,7 @@ class FrameLayout:
         """FrameError: these cannot be the pieces of so many rows."""
         if len(sizes) != self.n_pieces:
             raise FrameError(f"expected {self.n_pieces} pieces, got {len(sizes)}")
-        if head.rows > self.chunk_rows or (head.flags & WHOLE and head.rows != self.chunk_rows):
+        if head.rows > self.chunk_rows or (head.flags & FULL_CHUNK and head.rows != self.chunk_rows):
             raise FrameError(f"expected {self.chunk_rows:,} rows in a chunk, got {head.rows:,}")
         at = 0
         for column in self.columns:
@@ -173,35 +171,25 @@ def _items(column: ColumnPieces, ends: Any, lists: int) -> int:
     return int(ends[-1])
 
 
-def cut(column: Column, parts: Any, start: int, stop: int) -> list[Any]:
+def slice_rows(column: Column, parts: Any, start: int, stop: int) -> list[Any]:
     """The buffers of rows [start, stop) of a column, with ends that begin with 0."""
     values, ends, steps, splits = parts
     value = column.value if isinstance(column, Ragged) else column
     found: list[Any] = [None] * 4
     if splits is not None:
-        found[3], start, stop = _cut_ends(splits, start, stop)
+        found[3], start, stop = _slice_offsets(splits, start, stop)
     if steps is not None:
-        found[2], start, stop = _cut_ends(steps, start, stop)
+        found[2], start, stop = _slice_offsets(steps, start, stop)
     if ends is not None:
-        found[1], start, stop = _cut_ends(ends, start * value.count, stop * value.count)
+        found[1], start, stop = _slice_offsets(ends, start * value.count, stop * value.count)
     found[0] = np.asarray(values)[start:stop]
     return found
 
 
-def _cut_ends(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
+def _slice_offsets(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
     part = np.asarray(ends)[start : stop + 1]
     first, last = int(part[0]), int(part[-1])
     return part - first, first, last
-
-
-def _rows_for(schema: Schema) -> int:
-    """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [
-        dtype_of(column).itemsize * column.count
-        for column in schema.values()
-        if isinstance(column, Value) and not isinstance(column, Bytes)
-    ]
-    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
 
 
 # What is said on the socket besides frames.
@@ -225,7 +213,7 @@ MESSAGE = struct.Struct("<4sB3xQI")
 MESSAGE_MAGIC = b"HFA1"
 MOST_TEXT_BYTES = 1 << 24
 
-WELCOME, ACK, FULL, ROOM, REFUSED, STOPPING = range(1, 7)
+WELCOME, ACK, FULL, SPACE, REFUSED, STOPPING = range(1, 7)
 
 
 class ServerMessage(NamedTuple):
@@ -280,7 +268,7 @@ HEAD_BYTES = HEAD.size
 MOST_META_BYTES = 1 << 14
 MOST_SEQ = 1 << 62
 
-WHOLE = 1  # its rows fill a chunk, and columns of a fixed shape are as they are to be in the file
+FULL_CHUNK = 1  # its rows fill a chunk, and columns of a fixed shape are as they are to be in the file
 
 _CRC = struct.Struct("<I")
 _CRC_AT = HEAD_BYTES - _CRC.size

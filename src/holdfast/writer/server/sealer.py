@@ -10,11 +10,10 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
-from .journal import Closed
+from ..._util.process import child_environment, module_command
+from .journal import ClosedSegment
 
 _log = logging.getLogger("holdfast.server")
 
@@ -30,7 +29,7 @@ class Sealer:
         self.full = False
         self.failures = 0
         self._child: subprocess.Popen[bytes] | None = None
-        self._job: Closed | None = None
+        self._job: ClosedSegment | None = None
         self._said = b""
         self._not_before_s = 0.0
 
@@ -59,7 +58,7 @@ class Sealer:
         if self._child is None:
             self._child = _start()
 
-    def begin(self, job: Closed) -> None:
+    def begin(self, job: ClosedSegment) -> None:
         try:
             self.start()
         except OSError as error:
@@ -76,7 +75,7 @@ class Sealer:
         except BrokenPipeError:
             pass  # it died: its stdout says so as well
 
-    def answer(self) -> Closed | None:
+    def answer(self) -> ClosedSegment | None:
         """Called when there is something to read: the job that is done, None while it is not."""
         data = os.read(self.fd, 1 << 16)
         if not data:
@@ -127,12 +126,10 @@ class Sealer:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    here = str(Path(__file__).parents[3])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.writer.server.sealer_main", str(os.getpid())],
+        [*module_command("writer.server.sealer_main"), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=child_environment(),
         process_group=0,  # Ctrl-C is for the server
     )

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._util.failpoints import failpoint
+from ..._util.fds import take_stdout
 from ..._util.process import die_with_forker
 from ...errors import HoldfastError, TargetExistsError, WriteError
 from ...formats.hdf5.inplace_writer import InplaceWriter, NoRoomError
@@ -32,8 +33,8 @@ from ...schema import schema_digest, schema_from_json
 from ..commit import Commit
 from ..directory import find_committed
 from ..workspace import Workspace
-from .protocol import WHOLE, FrameError, FrameLayout
-from .segment import ROOM_BYTES, Marks, Placed, SegmentView, task_of
+from .protocol import FULL_CHUNK, FrameError, FrameLayout
+from .segment import HEADER_GAP_BYTES, Placed, SegmentView, Watermarks, task_of
 
 _LARGE_BYTES = 1 << 14
 
@@ -43,8 +44,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_forker(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is not for the pipe
+    out = take_stdout()
     for line in sys.stdin.buffer:
         os.write(out, json.dumps(_answer(json.loads(line))).encode() + b"\n")
     return 0
@@ -67,7 +67,7 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(cause, OSError) and (cause.errno in _FULL or os.strerror(errno.ENOSPC) in str(cause))
 
 
-def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
+def seal(path: Path, end: int, before: Watermarks, *, in_place: bool = False) -> int:
     """Makes the part of a segment, if there is none yet; how many rows it has. `in_place`: nobody else writes behind
     its end, or before its frames."""
     folder = path.parent.parent
@@ -81,7 +81,7 @@ def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
         failpoint("sealer-begun")
         workspace = Workspace(folder / "tmp", task)
         try:
-            work = _Sealing(segment, end, dict(before), path if in_place and segment.leaves_room else None)
+            work = _SealJob(segment, end, dict(before), path if in_place and segment.has_header_gap else None)
             return work.write(folder / "parts", workspace, task)
         except TargetExistsError:
             committed = find_committed(folder / "parts", task)
@@ -92,10 +92,10 @@ def seal(path: Path, end: int, before: Marks, *, in_place: bool = False) -> int:
             workspace.close()
 
 
-class _Sealing:
+class _SealJob:
     """One segment on its way into one part. `path`: of the segment, if it may become the part."""
 
-    def __init__(self, segment: SegmentView, end: int, marks: Marks, path: Path | None) -> None:
+    def __init__(self, segment: SegmentView, end: int, marks: Watermarks, path: Path | None) -> None:
         assert segment.settings is not None
         self._segment, self._end, self._path = segment, end, path
         self._whole_bytes = 0
@@ -103,11 +103,11 @@ class _Sealing:
         self._codec = segment.settings["codec"]
         self._layout = FrameLayout(self._schema, segment.settings["chunk_rows"], self._codec)
         self._whole: dict[str, Any] = {}  # lists of frames; of where they are, if they are small and many
-        self._short: dict[str, array[int]] = {}
+        self._short_name: dict[str, array[int]] = {}
         self._runs: list[Run] = []
         self._find(marks)
 
-    def _find(self, marks: Marks) -> None:
+    def _find(self, marks: Watermarks) -> None:
         """Where the frames are whose rows are in no other segment."""
         at = self._segment.start
         while at < self._end:
@@ -115,8 +115,8 @@ class _Sealing:
             producer = placed.meta.producer
             if placed.head.first >= marks.get(producer, 0):
                 marks[producer] = placed.head.end
-                if not placed.head.flags & WHOLE:
-                    self._short.setdefault(producer, array("Q")).append(at)
+                if not placed.head.flags & FULL_CHUNK:
+                    self._short_name.setdefault(producer, array("Q")).append(at)
                 else:
                     self._whole_bytes += placed.head.payload_bytes
                     found = self._whole.setdefault(producer, [])
@@ -126,7 +126,7 @@ class _Sealing:
     def write(self, parts: Path, workspace: Workspace, task: str) -> int:
         file = self._file(workspace)
         try:
-            for found in (self._whole, self._short):
+            for found in (self._whole, self._short_name):
                 for producer, places in found.items():
                     for at in places:
                         self._copy(file, producer, at)
@@ -147,7 +147,7 @@ class _Sealing:
             os.link(self._path, path)
             try:
                 return InplaceWriter(
-                    path, self._schema, chunk_rows=chunk_rows, codec=codec, room_bytes=ROOM_BYTES, end=self._end
+                    path, self._schema, chunk_rows=chunk_rows, codec=codec, room_bytes=HEADER_GAP_BYTES, end=self._end
                 )
             except NoRoomError:
                 os.unlink(path)
@@ -157,7 +157,7 @@ class _Sealing:
         placed = self._segment.frame(at, self._end, check=False) if isinstance(at, int) else at
         rows, payload, sizes = placed.head.rows, self._segment.payload(placed), placed.meta.sizes
         placed.meta.check(payload)
-        if not placed.head.flags & WHOLE:
+        if not placed.head.flags & FULL_CHUNK:
             file.extend(self._layout.take(rows, payload, sizes), rows)
         elif isinstance(file, InplaceWriter):
             ends = accumulate(sizes, initial=placed.at)
@@ -179,7 +179,7 @@ class _SegmentFile:
 
     def __init__(self, writer: HDF5Writer | InplaceWriter) -> None:
         self.path = writer.path
-        self.settle, self.discard, self.abandon = writer.settle, writer.discard, writer.abandon
+        self.finalize, self.discard, self.detach = writer.finalize, writer.discard, writer.detach
 
     def extend(self, columns: Any) -> int:
         raise NotImplementedError
@@ -192,8 +192,8 @@ class _Commit(Commit):
         super().__init__(parts, workspace, task, None)
         self._runs = runs
 
-    def _record(self, at: tuple[int, str], settled: FinishedFile, kind: str, digest: str) -> PartRecord:
-        return replace(super()._record(at, settled, kind, digest), runs=self._runs)
+    def _record(self, at: tuple[int, str], finished: FinishedFile, kind: str, digest: str) -> PartRecord:
+        return replace(super()._record(at, finished, kind, digest), runs=self._runs)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ _START = struct.Struct("<8sII")
 _MAGIC = b"HFSEG1\n\0"
 _MOST_IOV = 512
 _MOST_SETTINGS_BYTES = 1 << 24
-ROOM_BYTES = 60 << 10
-_FIRST_AT = 64 << 10  # of the frames, where room is left
+HEADER_GAP_BYTES = 60 << 10
+_FIRST_FRAME_AT = 64 << 10  # of the frames, where room is left
 
-Marks = dict[str, int]  # how many rows of each producer there are
+Watermarks = dict[str, int]  # how many rows of each producer there are
 
 
 class Placed(NamedTuple):
@@ -72,7 +72,7 @@ class Segment:
         settings: dict[str, Any],
         spare: Path | None = None,
         *,
-        leaves_room: bool = False,
+        has_header_gap: bool = False,
     ) -> None:
         self.path = folder / segment_name(epoch, number)
         self.n_frames = 0
@@ -83,12 +83,12 @@ class Segment:
         else:
             os.rename(spare, self.path)
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        self.leaves_room = leaves_room and ROOM_BYTES + _START.size + len(text) <= _FIRST_AT
-        self.end = ROOM_BYTES if self.leaves_room else 0
+        self.has_header_gap = has_header_gap and HEADER_GAP_BYTES + _START.size + len(text) <= _FIRST_FRAME_AT
+        self.end = HEADER_GAP_BYTES if self.has_header_gap else 0
         try:
             self._write([_START.pack(_MAGIC, len(text), crc32c(text)), text])
-            if self.leaves_room:
-                self.end = _FIRST_AT
+            if self.has_header_gap:
+                self.end = _FIRST_FRAME_AT
             self._start = self.end
         except OSError:
             os.unlink(self.path)
@@ -160,12 +160,12 @@ class SegmentView:
 
     def _read_head(self, fd: int) -> None:
         """Not through memory: the room is a hole, and to look into one takes room on a tmpfs, which may be full."""
-        self.leaves_room = False
+        self.has_header_gap = False
         self.settings, self.start = _settings(fd, 0)
         if self.settings is None:
-            self.settings, end = _settings(fd, ROOM_BYTES)
-            self.leaves_room = self.settings is not None and end <= _FIRST_AT
-            self.start = _FIRST_AT if self.leaves_room else 0
+            self.settings, end = _settings(fd, HEADER_GAP_BYTES)
+            self.has_header_gap = self.settings is not None and end <= _FIRST_FRAME_AT
+            self.start = _FIRST_FRAME_AT if self.has_header_gap else 0
 
     def frames(self, end: int | None = None) -> Iterator[Placed]:
         """All up to `end`. FrameError: what follows is none."""
@@ -242,32 +242,32 @@ class FoundFrames:
     size: int = 0
     end: int = 0
     start: int = 0
-    leaves_room: bool = False
+    has_header_gap: bool = False
     bad: str | None = None
-    marks: Marks = field(default_factory=dict)  # behind the last rows of each producer in it
+    marks: Watermarks = field(default_factory=dict)  # behind the last rows of each producer in it
     resumes: int | None = None  # where good frames follow behind the bad one
-    behind: Marks = field(default_factory=dict)  # the marks behind those
+    behind: Watermarks = field(default_factory=dict)  # the marks behind those
 
 
 def scan(path: Path) -> FoundFrames:
     with SegmentView(path) as segment:
-        found = FoundFrames(path, segment.size, segment.start, segment.start, segment.leaves_room)
+        found = FoundFrames(path, segment.size, segment.start, segment.start, segment.has_header_gap)
         try:
             if segment.settings is None:
                 raise FrameError("its head is damaged, or not there")
             for placed in segment.frames():
-                raise_mark(found.marks, placed.meta.producer, placed.head.end)
+                advance_watermark(found.marks, placed.meta.producer, placed.head.end)
                 found.end = placed.at + placed.head.payload_bytes
         except FrameError as error:
             found.bad = str(error)
             found.resumes = at = segment.next_good(found.end)
             while at is not None:
                 placed = segment.frame(at, segment.size)
-                raise_mark(found.behind, placed.meta.producer, placed.head.end)
+                advance_watermark(found.behind, placed.meta.producer, placed.head.end)
                 at = segment.next_good(placed.at + placed.head.payload_bytes)
     return found
 
 
-def raise_mark(marks: Marks, producer: str, mark: int) -> None:
+def advance_watermark(marks: Watermarks, producer: str, mark: int) -> None:
     if mark > marks.get(producer, 0):
         marks[producer] = mark

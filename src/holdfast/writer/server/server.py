@@ -17,14 +17,14 @@ from ..._util.fds import raise_nofile
 from ...errors import WriteError
 from ...schema import Column, schema_to_json
 from .address import ServerListener
-from .connections import Buffers, Connection, Connections
-from .ingest import NO_ROOM, Ingest
+from .connections import BufferPool, Connection, Connections
+from .ingest import DISK_FULL, Ingest
 from .journal import Journal
 from .leader_epoch import LeaderEpoch
 from .protocol import STOPPING, FrameLayout, pack_message
 from .sealer import Sealer
 from .server_process import ServerSettings
-from .shared_buffer import size_of
+from .shared_buffer import slots_for
 
 _DRAIN_S = 5.0  # for frames under way when the server is told to stop
 _TICK_S = 0.5
@@ -45,24 +45,24 @@ class CentralWriter:
         raise_nofile()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.buffers = Buffers(settings.queue_bytes)
-        self.crowd = Connections(
+        self.buffers = BufferPool(settings.queue_bytes)
+        self.connections = Connections(
             self._selector,
             self.buffers,
             token=settings.token,
             n_pieces=self.layout.n_pieces,
-            arena=size_of(self.layout.chunk_bytes, self._window_bytes) if self.layout.is_plain else None,
+            shared_buffer=slots_for(self.layout.chunk_bytes, self._window_bytes) if self.layout.is_plain else None,
             welcome=self._welcome,
         )
-        self.sealing = Sealer()
+        self.sealer = Sealer()
         self._sealer_fd = -1
         self._sealed = 0
-        self._looked_s = 0.0
+        self._last_check_s = 0.0
         self._stopping = False
         self._listener: ServerListener | None = None
         self._journal: Journal | None = None
         self._epoch: LeaderEpoch | None = None
-        self._how = {
+        self._frame_settings = {
             "schema": schema_to_json(schema, stored=True),
             "chunk_rows": self.layout.chunk_rows,
             "codec": settings.codec,
@@ -88,13 +88,13 @@ class CentralWriter:
         settings = self.settings
         self._epoch = LeaderEpoch(self.folder, take_over=settings.take_over)
         in_place = self.layout.is_as_stored and settings.segment_bytes >= LEAST_IN_PLACE_BYTES
-        self._journal = Journal(self.folder, self._epoch.number, self._how, in_place=in_place)
-        self.intake = Ingest(self.crowd, self._journal, self._epoch, self.layout, self.buffers, settings)
+        self._journal = Journal(self.folder, self._epoch.number, self._frame_settings, in_place=in_place)
+        self.ingest = Ingest(self.connections, self._journal, self._epoch, self.layout, self.buffers, settings)
         self._listener = listener = ServerListener(self.folder / "journal", settings.address, self._epoch.number)
-        self._selector.register(listener.socket, selectors.EVENT_READ, lambda: self.crowd.accept(listener.socket))
+        self._selector.register(listener.socket, selectors.EVENT_READ, lambda: self.connections.accept(listener.socket))
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda: os.read(self._wake_read, 64))
         if settings.seal:
-            self.sealing.start()
+            self.sealer.start()
 
     @property
     def address(self) -> str:
@@ -108,12 +108,12 @@ class CentralWriter:
 
     def _welcome(self, name: str) -> dict[str, Any]:
         """What a producer is told of its rows counts as acknowledged."""
-        self.intake.sync()
-        return self._how | {
+        self.ingest.sync()
+        return self._frame_settings | {
             "mark": self.journal.marks.get(name, 0),
             "epoch": self.journal.epoch,
             "folder": str(self.folder),
-            "full": self.intake.full,
+            "full": self.ingest.full,
             "window_bytes": self._window_bytes,
             "frame_bytes": self.settings.queue_bytes,
         }
@@ -137,17 +137,17 @@ class CentralWriter:
 
     def stats(self) -> dict[str, Any]:
         return {
-            **self.intake.counts,
-            "refused": self.crowd.refused,
+            **self.ingest.counts,
+            "refused": self.connections.refused,
             "sealed": self._sealed,
-            "producers": len(self.crowd.named),
+            "producers": len(self.connections.named),
             "marks": dict(self.journal.marks),
             "memory_bytes": self.buffers.bytes,
             "journal_bytes": self.journal.waiting_bytes,
             "segments": len(self.journal.closed),
-            "full": self.intake.full,
-            "trouble": self.sealing.trouble,
-            "sealer_pid": self.sealing.pid,
+            "full": self.ingest.full,
+            "trouble": self.sealer.trouble,
+            "sealer_pid": self.sealer.pid,
             "epoch": self.journal.epoch,
         }
 
@@ -164,80 +164,80 @@ class CentralWriter:
 
     def _round(self, wait_s: float) -> bool:
         """Whether anything came."""
-        events = self._selector.select(0.0 if self.intake.unsynced_bytes else min(wait_s, self._soonest_s()))
+        events = self._selector.select(0.0 if self.ingest.unsynced_bytes else min(wait_s, self._next_timeout_s()))
         for key, mask in events:
             if isinstance(key.data, Connection):
                 self._serve(key.data, mask)
             else:
                 key.data()
-        self.intake.store()
-        for one in self.intake.waiting:
-            self.crowd.watch(one)  # there is no room: they are not read on
-        self.intake.sync(not events)
-        self._look_around()
+        self.ingest.store()
+        for one in self.ingest.waiting:
+            self.connections.watch(one)  # there is no room: they are not read on
+        self.ingest.sync(not events)
+        self._housekeeping()
         return bool(events)
 
     def _serve(self, one: Connection, mask: int) -> None:
-        if self.crowd.serve(one, mask) and one not in self.intake.waiting:
-            self.intake.waiting.append(one)
+        if self.connections.serve(one, mask) and one not in self.ingest.waiting:
+            self.ingest.waiting.append(one)
 
-    def _soonest_s(self) -> float:
-        if self.intake.waiting and self.intake.full is None:
+    def _next_timeout_s(self) -> float:
+        if self.ingest.waiting and self.ingest.full is None:
             return 0.0  # they got memory at the end of a round
         waits = [_TICK_S]
-        retry_s = self.intake.wait_s()
+        retry_s = self.ingest.wait_s()
         if retry_s is not None:
             waits.append(retry_s)
-        if self.journal.closed and not self.sealing.busy and self.settings.seal:
-            waits.append(self.sealing.wait_s())
+        if self.journal.closed and not self.sealer.busy and self.settings.seal:
+            waits.append(self.sealer.wait_s())
         return min(waits)
 
-    def _look_around(self) -> None:
+    def _housekeeping(self) -> None:
         """What is to be done now and then, and costs nothing otherwise."""
         assert self._epoch is not None
         self._epoch.check()
         now_s = time.monotonic()
-        if now_s - self._looked_s > _TICK_S / 2:
-            self._looked_s = now_s
-            self.crowd.drop_the_slow()
+        if now_s - self._last_check_s > _TICK_S / 2:
+            self._last_check_s = now_s
+            self.connections.drop_idle()
         behind = self.settings.seal and self.journal.waiting_bytes >= self.settings.backlog_bytes
         segment = self.journal.current
-        if segment is not None and segment.n_frames and now_s - self.intake.first_s > self.settings.seal_after_s:
-            self.intake.cut_over()
+        if segment is not None and segment.n_frames and now_s - self.ingest.first_s > self.settings.seal_after_s:
+            self.ingest.roll_segment()
         elif behind and not self.journal.closed:
-            self.intake.cut_over()  # nothing comes that would fill the segment
+            self.ingest.roll_segment()  # nothing comes that would fill the segment
         self._seal_next()
-        hungry, self.crowd.hungry = self.crowd.hungry, []
+        hungry, self.connections.awaiting_buffer = self.connections.awaiting_buffer, []
         for one in hungry:
             self._serve(one, selectors.EVENT_READ)
-        self.crowd.hold(self.intake.full is not None or behind)
+        self.connections.hold(self.ingest.full is not None or behind)
 
     # ---- parts
 
     def _seal_next(self) -> None:
-        if self.sealing.fd != self._sealer_fd:
+        if self.sealer.fd != self._sealer_fd:
             self._watch_sealer()
-        if self.settings.seal and self.journal.closed and not self.sealing.busy and not self.sealing.wait_s():
-            self.sealing.begin(self.journal.closed[0])
+        if self.settings.seal and self.journal.closed and not self.sealer.busy and not self.sealer.wait_s():
+            self.sealer.begin(self.journal.closed[0])
             self._watch_sealer()
 
     def _watch_sealer(self) -> None:
         if self._sealer_fd >= 0:
             self._selector.unregister(self._sealer_fd)
-        self._sealer_fd = self.sealing.fd
+        self._sealer_fd = self.sealer.fd
         if self._sealer_fd >= 0:
-            self._selector.register(self._sealer_fd, selectors.EVENT_READ, self._sealer_said)
+            self._selector.register(self._sealer_fd, selectors.EVENT_READ, self._on_sealer_output)
 
-    def _sealer_said(self) -> None:
+    def _on_sealer_output(self) -> None:
         self._selector.unregister(self._sealer_fd)  # before it is closed
         self._sealer_fd = -1
-        done = self.sealing.answer()
+        done = self.sealer.answer()
         if done is not None:
             try:
                 self.journal.sealed(done)
                 self._sealed += 1
             except OSError as error:
-                self.sealing.failed(f"{self.folder / 'journal'}: {error.strerror}", error.errno in NO_ROOM)
+                self.sealer.failed(f"{self.folder / 'journal'}: {error.strerror}", error.errno in DISK_FULL)
         self._watch_sealer()
 
     # ---- the end
@@ -245,40 +245,38 @@ class CentralWriter:
     def _drain(self) -> None:
         """What was sent is taken; who is in the middle of a frame has a little time to send the rest."""
         assert self._listener is not None
-        self.crowd.is_stopping = True
+        self.connections.is_stopping = True
         self._selector.unregister(self._listener.socket)
         self._listener.close()
-        self.crowd.tell_all(pack_message(STOPPING))
+        self.connections.notify_all(pack_message(STOPPING))
         deadline = time.monotonic() + _DRAIN_S
         while time.monotonic() < deadline:
             came = self._round(0.0)
-            amid = any(one.amid for one in self.crowd.all)
-            if not came and not amid and not self.intake.waiting and not self.intake.unsynced_bytes:
+            is_mid_frame = any(one.is_mid_frame for one in self.connections.all)
+            if not came and not is_mid_frame and not self.ingest.waiting and not self.ingest.unsynced_bytes:
                 break
-            if not came and amid:
+            if not came and is_mid_frame:
                 self._round(0.05)
-        self.crowd.drop_all()
-        self.intake.cut_over()
+        self.connections.drop_all()
+        self.ingest.roll_segment()
 
     def _seal_all(self) -> None:
         """WriteError: it cannot be done; the journal is kept, and the next server does it."""
-        self.sealing.try_now()
+        self.sealer.try_now()
         while self.settings.seal and self.journal.closed:
             self._round(_TICK_S)
-            if self.sealing.trouble and self.sealing.failures >= _MOST_FAILURES:
+            if self.sealer.trouble and self.sealer.failures >= _MOST_FAILURES:
                 left = len(self.journal.closed)
                 text = f"{self.folder}: stopped with {left:,} segments of the journal in no part"
-                raise WriteError(
-                    f"{text}: {self.sealing.trouble}; nothing is lost, the next server makes parts of them"
-                )
+                raise WriteError(f"{text}: {self.sealer.trouble}; nothing is lost, the next server makes parts of them")
 
     def close(self) -> None:
         """Everything is let go of; what is written stays."""
-        self.crowd.drop_all()
+        self.connections.drop_all()
         if self._sealer_fd >= 0:
             self._selector.unregister(self._sealer_fd)
             self._sealer_fd = -1
-        self.sealing.stop()
+        self.sealer.stop()
         if self._listener is not None:
             self._listener.close()
         if self._journal is not None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..._util.fds import take_stdout
 from ..._util.process import ProcessMark, end_with_marked
 from ...errors import HoldfastError
 from ..directory import read_schema, sweep
@@ -21,8 +22,7 @@ from .server_process import ServerSettings
 
 
 def main() -> int:
-    out = os.dup(1)
-    os.dup2(2, 1)  # what is printed is not for the pipe
+    out = take_stdout()
     said = json.loads(_line())
     end_with_marked(ProcessMark(*said["parent"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,7 +39,7 @@ def main() -> int:
         sweep(folder)
         server = CentralWriter(folder, schema, ServerSettings(**said["settings"]))
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
-        server.watch(0, lambda: _obey(server, say))
+        server.watch(0, lambda: _handle_command(server, say))
         say({"address": server.address, "epoch": server.journal.epoch})
         server.run()
         say({"stopped": True})
@@ -62,7 +62,7 @@ def _line() -> bytes:
     return bytes(data)
 
 
-def _obey(server: CentralWriter, say: Any) -> None:
+def _handle_command(server: CentralWriter, say: Any) -> None:
     data = os.read(0, 4096)
     for word in data.decode(errors="replace").split():
         if word == "stats":

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, Self
 
 from ... import errors
 from ..._util.compression import check_codec
-from ..._util.process import mark_this_process
+from ..._util.process import child_environment, mark_this_process, module_command
 from ..._util.text import parse_bytes
 from ...errors import ClosedWriterError, ServerLostError, WriteError
 
@@ -102,20 +101,18 @@ class Server:
     def start(self) -> Self:
         if self._child is not None or self.address:
             raise ClosedWriterError("a server is started once; ask for a new one with out.server(…)")
-        here = str(Path(__file__).parents[3])
-        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.writer.server.server_main"],
+            module_command("writer.server.server_main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=child_environment(),
             process_group=0,  # Ctrl-C is for us: the end of the `with` block stops it
         )
         self._pid = self._child.pid
         settings = self._settings.as_dict()
         try:
             self._tell(json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()}))
-            self.address = self._hear(_START_S)["address"]
+            self.address = self._receive(_START_S)["address"]
         except BaseException:
             self._kill()
             raise
@@ -124,7 +121,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """Frames, rows and bytes it took, producers, marks, memory, journal, troubles."""
         self._tell("stats")
-        stats: dict[str, Any] = self._hear(_ANSWER_S)["stats"]
+        stats: dict[str, Any] = self._receive(_ANSWER_S)["stats"]
         return stats
 
     def stop(self, timeout: float | None = None) -> None:
@@ -136,7 +133,7 @@ class Server:
             return
         try:
             self._tell("stop")
-            while "stopped" not in self._hear(timeout):
+            while "stopped" not in self._receive(timeout):
                 pass
         finally:
             self._kill()
@@ -151,7 +148,7 @@ class Server:
         except BrokenPipeError:
             pass  # it ended; what it said last says why
 
-    def _hear(self, timeout: float | None) -> dict[str, Any]:
+    def _receive(self, timeout: float | None) -> dict[str, Any]:
         assert self._child is not None
         assert self._child.stdout is not None
         deadline = None if timeout is None else time.monotonic() + timeout

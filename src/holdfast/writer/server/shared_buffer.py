@@ -53,7 +53,7 @@ class SharedBuffer:
         return self._memory[number * self.slot_bytes : (number + 1) * self.slot_bytes]
 
 
-def size_of(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
+def slots_for(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
     """How many slots, and their size, for frames of that size; None: they are not worth it."""
     if frame_bytes < LEAST_BYTES:
         return None
@@ -61,7 +61,7 @@ def size_of(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
     return min(window_bytes, _MOST_BYTES) // slot_bytes + _MORE_SLOTS, slot_bytes
 
 
-def make_arena(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
+def make_shared_buffer(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
     """And a descriptor of it, to be sent and closed. OSError: not here, not now."""
     fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

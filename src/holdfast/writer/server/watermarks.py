@@ -11,24 +11,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..._native.codec import crc32c
+from ..._native.checksum import json_crc32c
 from ..._util.atomic import sync_folder
 from ...formats.part_record import read_record
 from ..directory import record_paths
-from .segment import Marks, raise_mark
+from .segment import Watermarks, advance_watermark
+
+_SEPARATORS = (", ", ": ")  # those of json.dumps by default
 
 
-def read_marks(journal: Path) -> Marks | None:
+def read_watermarks(journal: Path) -> Watermarks | None:
     """None: there are none, or they cannot be trusted, and the parts themselves must be asked."""
-    marks: Marks = {}
+    marks: Watermarks = {}
     paths = _paths(journal)
     for path in paths:
         try:
             content = json.loads(path.read_bytes())
-            if content.pop("crc32c") != _crc(content):
+            if content.pop("crc32c") != json_crc32c(content, _SEPARATORS):
                 return None
             for producer, mark in content["marks"].items():
-                raise_mark(marks, producer, mark)
+                advance_watermark(marks, producer, mark)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -36,39 +38,39 @@ def read_marks(journal: Path) -> Marks | None:
     return marks if paths else None
 
 
-def marks_of_parts(parts: Path) -> Marks:
-    marks: Marks = {}
+def watermarks_of_parts(parts: Path) -> Watermarks:
+    marks: Watermarks = {}
     for path in record_paths(parts):
         if path.name.startswith("server-"):
-            merge(marks, marks_of_runs(read_record(path).runs or []))
+            merge(marks, watermarks_of_runs(read_record(path).runs or []))
     return marks
 
 
-def marks_of_runs(runs: list[tuple[str, int, int]]) -> Marks:
-    marks: Marks = {}
+def watermarks_of_runs(runs: list[tuple[str, int, int]]) -> Watermarks:
+    marks: Watermarks = {}
     for producer, first, rows in runs:
-        raise_mark(marks, producer, first + rows)
+        advance_watermark(marks, producer, first + rows)
     return marks
 
 
-def merge(marks: Marks, more: Marks) -> None:
+def merge(marks: Watermarks, more: Watermarks) -> None:
     for producer, mark in more.items():
-        raise_mark(marks, producer, mark)
+        advance_watermark(marks, producer, mark)
 
 
-def write_marks(journal: Path, epoch: int, marks: Marks) -> None:
+def write_watermarks(journal: Path, epoch: int, marks: Watermarks) -> None:
     """On disk for good when this returns: what it speaks of is deleted next."""
     content: dict[str, Any] = {"marks": dict(sorted(marks.items()))}
     draft, target = journal / f".marks.json.{epoch}", journal / f"marks-{epoch}.json"
     with open(draft, "wb") as file:
-        file.write(json.dumps({**content, "crc32c": _crc(content)}).encode())
+        file.write(json.dumps({**content, "crc32c": json_crc32c(content, _SEPARATORS)}).encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, target)
     sync_folder(journal)
 
 
-def drop_older(journal: Path, epoch: int) -> None:
+def remove_older(journal: Path, epoch: int) -> None:
     """What the marks of this epoch hold as well."""
     for path in _paths(journal):
         if int(path.stem.removeprefix("marks-")) < epoch:
@@ -77,7 +79,3 @@ def drop_older(journal: Path, epoch: int) -> None:
 
 def _paths(journal: Path) -> list[Path]:
     return sorted(path for path in journal.glob("marks-*.json") if path.stem.removeprefix("marks-").isdecimal())
-
-
-def _crc(content: dict[str, Any]) -> int:
-    return crc32c(json.dumps(content, sort_keys=True).encode())

@@ -47,7 +47,7 @@ def until(done: Callable[[], bool]) -> None:
 def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
-        with pytest.raises(WriterBusyError, match=rf"is served already, by process {server.pid} on "):
+        with pytest.raises(WriterBusyError, match=rf"is already served by process {server.pid} on "):
             out.server().start()
         producer.append(x=1)
     with out.server() as server:  # it ended: nobody is there
@@ -251,13 +251,13 @@ def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tm
     out = small(tmp_path)
     with out.server(chunk_rows=100, segment_bytes=2_000) as server:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (48, 48))
-        producers, strangers = list[Producer](), list[socket.socket]()
+        producers, unauthenticated = list[Producer](), list[socket.socket]()
         with pytest.raises(RefusedError, match="no descriptors left for another producer"):
             while True:
                 producers.append(connect(server.address, f"p{len(producers)}"))
         for _ in range(40):
-            strangers.append(socket.socket(socket.AF_UNIX))
-            strangers[-1].connect(server.address.removeprefix("unix:"))
+            unauthenticated.append(socket.socket(socket.AF_UNIX))
+            unauthenticated[-1].connect(server.address.removeprefix("unix:"))
         for first in range(0, 600, 200):
             if (pid := server.stats()["sealer_pid"]) is not None:
                 os.kill(pid, signal.SIGKILL)
@@ -266,8 +266,8 @@ def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tm
                 producer.commit()
         for producer in producers:
             producer.close()
-        for stranger in strangers:
-            stranger.close()
+        for each in unauthenticated:
+            each.close()
     assert len(producers) > 8
     assert {name: len(found["x"]) for name, found in by_producer(out).items()} == {one.name: 600 for one in producers}
 
@@ -284,8 +284,8 @@ def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypa
 
     out = small(tmp_path)
     with served(out, chunk_rows=10, segment_bytes=500) as server:
-        assert server.sealing.pid is not None
-        os.kill(server.sealing.pid, signal.SIGKILL)
+        assert server.sealer.pid is not None
+        os.kill(server.sealer.pid, signal.SIGKILL)
         monkeypatch.setattr(sealer, "_start", fail_once)
         with connect(server.address, "p") as producer:
             producer.extend({"x": range(1000)})

@@ -21,7 +21,7 @@ from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.schema import schema_to_json
 from holdfast.writer.dataset import write
 from holdfast.writer.server import journal
-from holdfast.writer.server.frame_builder import Chunk, WireFrame
+from holdfast.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.writer.server.journal import Journal
 from holdfast.writer.server.leader_epoch import LeaderEpoch
 from holdfast.writer.server.protocol import FrameLayout, pack_head, pack_meta
@@ -58,7 +58,7 @@ class Central(RuleBasedStateMachine):
     @rule(name=st.sampled_from(PRODUCERS), count=st.integers(1, CHUNK))
     def make_frame(self, name: str, count: int) -> None:
         one = self.producing[name]
-        chunk = Chunk(self.layout)
+        chunk = FrameBuilder(self.layout)
         chunk.add(buffers_of(SMALL, {"x": range(one.seq, one.seq + count)})[0], 0, count)
         one.frames.append(chunk.take(one.seq))
         one.seq += count
@@ -76,7 +76,7 @@ class Central(RuleBasedStateMachine):
             self.journal.append(self.packed(name, frame), 1, {name: frame.end})
             self.epoch.check()
         if is_heard:
-            self.hear(name, self.journal.marks[name])
+            self.receive(name, self.journal.marks[name])
 
     def packed(self, name: str, frame: WireFrame) -> list[Any]:
         meta = pack_meta(name, [len(piece) for piece in frame.pieces], frame.crcs)
@@ -90,7 +90,7 @@ class Central(RuleBasedStateMachine):
         )
         return [head, *frame.pieces]
 
-    def hear(self, name: str, mark: int) -> None:
+    def receive(self, name: str, mark: int) -> None:
         one = self.producing[name]
         assert mark >= self.told[name], f"{name} was told {self.told[name]}, now {mark}"
         self.told[name] = one.acked = mark
@@ -98,7 +98,7 @@ class Central(RuleBasedStateMachine):
 
     @rule()
     def close_segment(self) -> None:
-        self.journal.cut_over()
+        self.journal.roll_segment()
 
     @precondition(lambda self: self.journal.closed)
     @rule(dies=st.booleans())
@@ -115,7 +115,7 @@ class Central(RuleBasedStateMachine):
     def crash_server(self, torn: int) -> None:
         """What it was writing last is torn. The next one greets the producers with what it knows."""
         if self.journal.current is not None and torn:
-            frame = Chunk(self.layout)
+            frame = FrameBuilder(self.layout)
             frame.add(buffers_of(SMALL, {"x": [0]})[0], 0, 1)
             data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.marks.get("a", 0))))
             os.pwrite(self.journal.current.fd, data[: min(torn, len(data) - 1)], self.journal.current.end)
@@ -123,7 +123,7 @@ class Central(RuleBasedStateMachine):
         self.epoch.close()
         self.start_server()
         for name in PRODUCERS:
-            self.hear(name, self.journal.marks.get(name, 0))
+            self.receive(name, self.journal.marks.get(name, 0))
 
     @rule(name=st.sampled_from(PRODUCERS))
     def crash_producer(self, name: str) -> None:
@@ -136,7 +136,7 @@ class Central(RuleBasedStateMachine):
             return
         try:
             marks = dict(self.journal.marks)
-            self.journal.cut_over()
+            self.journal.roll_segment()
             while self.journal.closed:
                 job = self.journal.closed[0]
                 seal(job.path, job.end, job.before)
