@@ -246,7 +246,7 @@ def join_offsets(offsets: Sequence[Ints]) -> Ints:
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 _UINT8 = np.dtype(np.uint8)
 
-CHUNK_BYTES = 1 << 19  # of a chunk of an HDF5 file or of a frame for the writer server
+CHUNK_BYTES = 1 << 19  # of a chunk of an HDF5 file or of a frame for the central writer
 _MOST_CHUNK_ROWS = 1 << 14
 
 
