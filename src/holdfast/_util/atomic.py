@@ -56,6 +56,8 @@ _SET = int(getattr(fcntl, "F_OFD_SETLK", 37))
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end, wherever that will be), pid (must be 0)
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 
 def try_lock(fd: int, *, shared: bool) -> bool:
     """True: it has the lock. False: another open file has it. OSError: locks do not work here.
@@ -130,22 +132,30 @@ def close_synced(fd: int) -> None:
             os.close(fd)
 
 
-def move_to_new_name(source: str, name: str, target: Path, *, dir_fd: int | None = None) -> None:
-    """Moves a file to a name that must be free, or raises a TargetExistsError that names `target`.
+def link_or_rename(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    shown: str | os.PathLike[str] | None = None,
+    dir_fd: int | None = None,
+) -> bool:
+    """Gives a finished file its name, unless that name is taken: TargetExistsError, which calls the target `shown`.
+    Returns whether the file has its old name as well.
 
-    A link fails when the name is taken, where a rename would replace what somebody put there meanwhile. A file system
-    without hard links only has the rename.
+    A link fails when the name exists, while a rename would replace what another process put there meanwhile. Only on
+    a filesystem without hard links the file is renamed.
     """
     try:
-        os.link(source, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+        text = f"{target if shown is None else shown} appeared while it was being written; it was not touched"
+        raise TargetExistsError(text) from None
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+        if error.errno not in NO_HARD_LINKS:
             raise
-        os.rename(source, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        return
-    os.unlink(source, dir_fd=dir_fd)
+        os.rename(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        return False
+    return True
 
 
 class PartialFile:
@@ -220,7 +230,8 @@ class PartialFile:
         if self.overwrite:
             os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
-            move_to_new_name(self.path.name, self.target.name, self.target, dir_fd=self._folder)
+            if link_or_rename(self.path.name, self.target.name, shown=self.target, dir_fd=self._folder):
+                os.unlink(self.path.name, dir_fd=self._folder)
         os.fsync(self._folder)
         self._close()
 
@@ -240,7 +251,7 @@ class PartialFile:
                 pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
             self._close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Lets go of the descriptors, and with them of this process's share in the lock, but touches no file: for a
         forked child, whose parent still writes."""
         self._close()
@@ -321,8 +332,10 @@ def publish_files(
             if overwrite:
                 os.replace(path, folder / name)
             else:
-                move_to_new_name(str(path), str(folder / name), folder / name)
+                has_both = link_or_rename(path, folder / name)
                 moved.append(folder / name)
+                if has_both:
+                    path.unlink()
         sync_folder(folder)
     except BaseException as error:
         for path in moved:

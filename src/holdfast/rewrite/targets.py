@@ -139,11 +139,11 @@ class _HDF5Output:
         self._writer.extend(*buffers_of(self._schema, batch))
 
     def finish(self) -> FileEntry:
-        settled = self._writer.settle()
+        finished = self._writer.finalize()
         os.fsync(self._writer.fd)
-        self._writer.abandon()
+        self._writer.detach()
         self._done = True
-        return FileEntry(str(self._writer.path), settled.rows, settled.bytes, settled.crc32c)
+        return FileEntry(str(self._writer.path), finished.rows, finished.bytes, finished.crc32c)
 
     def discard(self) -> None:
         if not self._done:

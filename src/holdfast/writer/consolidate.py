@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .._native import codec
-from .._util.atomic import sync_folder, sync_name
+from .._native.checksum import crc32c_of_file, json_crc32c
+from .._util.atomic import link_or_rename, sync_folder, sync_name
 from .._util.text import natural_key
 from ..errors import (
     CorruptError,
@@ -96,7 +96,7 @@ class PartsManifest:
 
     def to_json(self) -> builtins.bytes:
         content = {"holdfast_manifest": _VERSION, **asdict(self), "parts": [part._asdict() for part in self.parts]}
-        return json.dumps({**content, "manifest_crc32c": _crc(content)}, indent=1).encode() + b"\n"
+        return json.dumps({**content, "manifest_crc32c": json_crc32c(content)}, indent=1).encode() + b"\n"
 
     @property
     def holds(self) -> bool:
@@ -105,10 +105,6 @@ class PartsManifest:
             return os.path.getsize(self.output) == self.bytes
         except OSError:
             return False
-
-
-def _crc(content: dict[str, Any]) -> int:
-    return codec.crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
@@ -163,7 +159,7 @@ def _read(path: Path) -> PartsManifest | None:
     try:
         content = json.loads(path.read_bytes())
         crc = content.pop("manifest_crc32c")
-        if content["holdfast_manifest"] != _VERSION or crc != _crc(content):
+        if content["holdfast_manifest"] != _VERSION or crc != json_crc32c(content):
             return None
         del content["holdfast_manifest"]
         return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
@@ -189,7 +185,6 @@ def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
 Order = Literal["exact", "any"]
 Progress = Callable[[int], None]
 
-_READ_BYTES = 1 << 20
 _COPIED_ROWS = 1000
 
 
@@ -443,7 +438,7 @@ class _Work:
 
     def _delete_parts(self, made: Consolidated) -> None:
         """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
-        if _file_crc(self._target) != (made.bytes, made.crc32c):
+        if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
         parts = self._sources.folder / "parts"
         for record in self._sources.records:
@@ -458,19 +453,15 @@ def _same_file(one: str, other: Path) -> bool:
 
 
 def _check_file(path: Path, record: PartRecord) -> None:
-    size, crc = _file_crc(path)
+    crc, size = _file_crc(path)
     if (size, crc) != (record.bytes, record.crc32c):
         text = f"expected {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
         raise CorruptError(str(path), None, None, text)
 
 
 def _file_crc(path: Path) -> tuple[int, int]:
-    crc, size = 0, 0
-    buffer = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb", buffering=0) as file:
-        while n := file.readinto(buffer):
-            crc, size = codec.crc32c(buffer[:n], crc), size + n
-    return size, crc
+        return crc32c_of_file(file.fileno())
 
 
 def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
@@ -478,9 +469,7 @@ def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
         if overwrite:
             os.replace(hidden, target)
         else:
-            os.link(hidden, target)
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+            link_or_rename(hidden, target)
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     sync_name(target)

@@ -275,7 +275,7 @@ class TFRecordWriter:
         if self._state == "open":
             self._state = "forked"
             if self._file is not None:
-                self._file.abandon()
+                self._file.detach()
 
     def __enter__(self) -> TFRecordWriter:
         return self
