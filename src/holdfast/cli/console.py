@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
+from .._util.fds import point_to_null
 from .._util.text import printable
 from ..errors import WriteError
 
@@ -42,9 +43,7 @@ def prepare_streams() -> None:
 
 def forget_stdout() -> None:
     """Sends further output to /dev/null, after the reader has closed the pipe as `| head` does."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    point_to_null(sys.stdout.fileno(), inheritable=True)
 
 
 PIPE_WIDTH = 1 << 14  # in a pipe nothing is wrapped: one row is one line

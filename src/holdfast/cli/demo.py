@@ -43,6 +43,7 @@ import click
 import numpy as np
 
 from .._native import codec
+from .._util.process import child_environment
 from .._util.text import counted, format_bytes, printable
 from ..doctor.model import Verdict
 from ..doctor.observe import Examination
@@ -358,13 +359,11 @@ def _run_ranks(folder: Path, paths: list[str], *, world: int, stop: int, state: 
 @contextmanager
 def _processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Yields a function that starts Python processes; kills those that still run when the block ends."""
-    package = str(Path(__file__).resolve().parents[2])  # they import this package wherever it was imported from
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": path}
-        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+        arguments = (sys.executable, *arguments)
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=child_environment())
         started.append(process)
         return process
 

@@ -69,6 +69,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..formats.base import HDF5_SUFFIXES
 from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
 from .app import COMPRESSION, FINE, command
 from .console import Screen, bar_for
@@ -204,9 +205,6 @@ def _warn_of_views(screen: Screen, files: int) -> None:
     screen.print("returns fill values. `holdfast verify` checks that all of them are there.")
 
 
-_HDF5_NAMES = (".h5", ".hdf5", ".hdf")
-
-
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
@@ -254,11 +252,11 @@ def merge(
     if hdf5:
         _refuse(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
         _refuse(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
-        _check_name(out, _HDF5_NAMES, "HDF5")
+        _check_name(out, HDF5_SUFFIXES, "HDF5")
         return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
     for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
     _refuse(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
-    if out.lower().endswith(_HDF5_NAMES):
+    if out.lower().endswith(HDF5_SUFFIXES):
         raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 

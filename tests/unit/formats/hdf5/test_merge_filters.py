@@ -12,14 +12,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import chunk_places, flip
-from merge_making import merge_here, nothing_left, read_file
+from factories_hdf5 import chunk_places, flip
+from factories_merge import merge_here, nothing_left, read_file
 
 from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters
 from holdfast.formats.hdf5.merge import rechunk
 from holdfast.formats.hdf5.merge.api import merge_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.
 LOSSLESS: dict[str, dict[str, Any]] = {
