@@ -35,7 +35,7 @@ import click
 from .._util.text import counted, printable
 from ..errors import DataError, HoldfastError
 from ..formats.tfrecord.index import Place, make_index
-from ..formats.tfrecord.inspect import said_of
+from ..formats.tfrecord.inspect import without_path
 from .app import FINE, FOUND, NO_ACCESS, command, describe
 from .console import Screen
 from .parallel_jobs import for_each_file, jobs_option
@@ -77,7 +77,7 @@ def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None
     except (HoldfastError, OSError) as error:
         said, code = describe(error)
         if isinstance(error, DataError):
-            said = said_of(error)
+            said = without_path(error)
         return Indexed(path, None, None, said.removeprefix(f"{path}: "), code)
     return Indexed(path, str(where), records)
 

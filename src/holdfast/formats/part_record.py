@@ -33,7 +33,7 @@ class PartRecord:
     """What one committed part holds.
 
     chunks  of an HDF5 part: offset, size and crc32c of each chunk, by dataset
-    runs    of a part made by the writer server: which rows of which producers it holds, in file order
+    runs    of a part made by the central writer: which rows of which producers it holds, in file order
     """
 
     task: str

@@ -1,7 +1,7 @@
-"""The central writer's loop: one thread, one selector, one socket for each producer.
+"""The event loop of the central writer: one thread, one selector, one socket per producer.
 
-A round: read what came, write all frames that are whole into the journal at once, see that no other server has taken
-over, acknowledge. Nothing in it is done row by row.
+Each round reads what has arrived, appends all complete frames to the journal with one write, checks that no other
+server has taken over, and acknowledges. Nothing is done row by row.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .sealer import Sealer
 from .server_process import ServerSettings
 from .shared_buffer import slots_for
 
-_DRAIN_S = 5.0  # for frames under way when the server is told to stop
+_DRAIN_S = 5.0  # for frames in transit when the server is stopped
 _TICK_S = 0.5
-_WINDOW_BYTES = {"process": 4 << 20, "disk": 32 << 20}  # it stays in a cache; it is worth a sync
+_WINDOW_BYTES = {"process": 4 << 20, "disk": 32 << 20}  # fits a CPU cache; worth a sync
 _MOST_FAILURES = 3
-LEAST_IN_PLACE_BYTES = 1 << 20  # of a segment: smaller ones are copied into their part in no time
+LEAST_IN_PLACE_BYTES = 1 << 20  # of a segment; copying a smaller one takes no time
 
 Control = Callable[[], None]
 
 
 class CentralWriter:
-    """Everything of one server. `run` returns when it was told to stop and everything is in parts."""
+    """One server. `run` returns after `stop`, when all rows are in parts."""
 
     def __init__(self, folder: Path, schema: dict[str, Column], settings: ServerSettings) -> None:
         self.folder, self.settings = folder, settings
@@ -81,7 +81,7 @@ class CentralWriter:
 
     @property
     def _window_bytes(self) -> int:
-        """What a producer may have sent that is not acknowledged."""
+        """How much a producer may have sent without an acknowledgement."""
         return max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4))
 
     def _begin(self) -> None:
@@ -107,10 +107,10 @@ class CentralWriter:
         return self._journal
 
     def _welcome(self, name: str) -> dict[str, Any]:
-        """What a producer is told of its rows counts as acknowledged."""
+        """Returns the answer to a HELLO. It acknowledges rows, so these are synced first."""
         self.ingest.sync()
         return self._frame_settings | {
-            "mark": self.journal.marks.get(name, 0),
+            "mark": self.journal.watermarks.get(name, 0),
             "epoch": self.journal.epoch,
             "folder": str(self.folder),
             "full": self.ingest.full,
@@ -118,22 +118,22 @@ class CentralWriter:
             "frame_bytes": self.settings.queue_bytes,
         }
 
-    # ---- for those who run it
+    # ---- control
 
     def watch(self, fd: int, control: Control) -> None:
-        """Calls `control` when there is something to read."""
+        """Calls `control` when the descriptor is readable."""
         self._selector.register(fd, selectors.EVENT_READ, control)
 
     def unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
 
     def stop(self) -> None:
-        """Safe in a signal handler and from other threads."""
+        """Makes `run` return. Safe in a signal handler and from other threads."""
         self._stopping = True
         try:
             os.write(self._wake_write, b"s")
         except OSError:
-            pass  # it is awake, or has ended
+            pass  # the pipe is full, so it wakes up; or it has ended
 
     def stats(self) -> dict[str, Any]:
         return {
@@ -141,12 +141,12 @@ class CentralWriter:
             "refused": self.connections.refused,
             "sealed": self._sealed,
             "producers": len(self.connections.named),
-            "marks": dict(self.journal.marks),
+            "marks": dict(self.journal.watermarks),
             "memory_bytes": self.buffers.bytes,
             "journal_bytes": self.journal.waiting_bytes,
             "segments": len(self.journal.closed),
             "full": self.ingest.full,
-            "trouble": self.sealer.trouble,
+            "trouble": self.sealer.last_error,
             "sealer_pid": self.sealer.pid,
             "epoch": self.journal.epoch,
         }
@@ -163,7 +163,7 @@ class CentralWriter:
             self.close()
 
     def _round(self, wait_s: float) -> bool:
-        """Whether anything came."""
+        """Waits for events and handles them. Returns whether there were any."""
         events = self._selector.select(0.0 if self.ingest.unsynced_bytes else min(wait_s, self._next_timeout_s()))
         for key, mask in events:
             if isinstance(key.data, Connection):
@@ -172,7 +172,7 @@ class CentralWriter:
                 key.data()
         self.ingest.store()
         for one in self.ingest.waiting:
-            self.connections.watch(one)  # there is no room: they are not read on
+            self.connections.watch(one)  # the disk is full: nothing more is read from them
         self.ingest.sync(not events)
         self._housekeeping()
         return bool(events)
@@ -183,7 +183,7 @@ class CentralWriter:
 
     def _next_timeout_s(self) -> float:
         if self.ingest.waiting and self.ingest.full is None:
-            return 0.0  # they got memory at the end of a round
+            return 0.0  # they got a buffer at the end of the last round
         waits = [_TICK_S]
         retry_s = self.ingest.wait_s()
         if retry_s is not None:
@@ -193,24 +193,24 @@ class CentralWriter:
         return min(waits)
 
     def _housekeeping(self) -> None:
-        """What is to be done now and then, and costs nothing otherwise."""
+        """Checks the epoch, drops idle connections, rolls and seals segments, and serves those that wait for memory."""
         assert self._epoch is not None
         self._epoch.check()
         now_s = time.monotonic()
         if now_s - self._last_check_s > _TICK_S / 2:
             self._last_check_s = now_s
             self.connections.drop_idle()
-        behind = self.settings.seal and self.journal.waiting_bytes >= self.settings.backlog_bytes
+        is_backlogged = self.settings.seal and self.journal.waiting_bytes >= self.settings.backlog_bytes
         segment = self.journal.current
         if segment is not None and segment.n_frames and now_s - self.ingest.first_s > self.settings.seal_after_s:
             self.ingest.roll_segment()
-        elif behind and not self.journal.closed:
-            self.ingest.roll_segment()  # nothing comes that would fill the segment
+        elif is_backlogged and not self.journal.closed:
+            self.ingest.roll_segment()  # producers are paused, so the segment would never fill
         self._seal_next()
-        hungry, self.connections.awaiting_buffer = self.connections.awaiting_buffer, []
-        for one in hungry:
+        waiting, self.connections.awaiting_buffer = self.connections.awaiting_buffer, []
+        for one in waiting:
             self._serve(one, selectors.EVENT_READ)
-        self.connections.hold(self.ingest.full is not None or behind)
+        self.connections.pause(self.ingest.full is not None or is_backlogged)
 
     # ---- parts
 
@@ -240,10 +240,10 @@ class CentralWriter:
                 self.sealer.failed(f"{self.folder / 'journal'}: {error.strerror}", error.errno in DISK_FULL)
         self._watch_sealer()
 
-    # ---- the end
+    # ---- stopping
 
     def _drain(self) -> None:
-        """What was sent is taken; who is in the middle of a frame has a little time to send the rest."""
+        """Reads what was sent. Producers in the middle of a frame have a few seconds to send the rest."""
         assert self._listener is not None
         self.connections.is_stopping = True
         self._selector.unregister(self._listener.socket)
@@ -261,17 +261,17 @@ class CentralWriter:
         self.ingest.roll_segment()
 
     def _seal_all(self) -> None:
-        """WriteError: it cannot be done; the journal is kept, and the next server does it."""
-        self.sealer.try_now()
+        """Makes parts of all segments. WriteError: sealing fails; the journal stays for the next server."""
+        self.sealer.retry_now()
         while self.settings.seal and self.journal.closed:
             self._round(_TICK_S)
-            if self.sealer.trouble and self.sealer.failures >= _MOST_FAILURES:
+            if self.sealer.last_error and self.sealer.failures >= _MOST_FAILURES:
                 left = len(self.journal.closed)
-                text = f"{self.folder}: stopped with {left:,} segments of the journal in no part"
-                raise WriteError(f"{text}: {self.sealer.trouble}; nothing is lost, the next server makes parts of them")
+                text = f"{self.folder}: stopped with {left:,} unsealed segments of the journal"
+                raise WriteError(f"{text}: {self.sealer.last_error}; no row is lost, the next server seals them")
 
     def close(self) -> None:
-        """Everything is let go of; what is written stays."""
+        """Releases everything. What is written stays on disk."""
         self.connections.drop_all()
         if self._sealer_fd >= 0:
             self._selector.unregister(self._sealer_fd)

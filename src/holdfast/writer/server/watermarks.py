@@ -1,7 +1,7 @@
-"""How many rows of each producer are in parts: what is left of a segment's frames when it is deleted.
+"""Watermarks: how many rows of each producer are in parts. They outlive the segments, which are deleted.
 
-One file for each epoch, `marks-N.json`, and the highest number of all of them holds: an older server that does not know
-yet that it is one can so never take a mark back.
+Each epoch has a file, `marks-N.json`, and the highest watermark of all files is valid: so an older server that does not
+know yet that another has taken over can never lower one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SEPARATORS = (", ", ": ")  # those of json.dumps by default
 
 
 def read_watermarks(journal: Path) -> Watermarks | None:
-    """None: there are none, or they cannot be trusted, and the parts themselves must be asked."""
-    marks: Watermarks = {}
+    """Reads all files. None: there are none, or one is corrupt; then the parts' records must be read."""
+    watermarks: Watermarks = {}
     paths = _paths(journal)
     for path in paths:
         try:
@@ -30,37 +30,37 @@ def read_watermarks(journal: Path) -> Watermarks | None:
             if content.pop("crc32c") != json_crc32c(content, _SEPARATORS):
                 return None
             for producer, mark in content["marks"].items():
-                advance_watermark(marks, producer, mark)
+                advance_watermark(watermarks, producer, mark)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-    return marks if paths else None
+    return watermarks if paths else None
 
 
 def watermarks_of_parts(parts: Path) -> Watermarks:
-    marks: Watermarks = {}
+    watermarks: Watermarks = {}
     for path in record_paths(parts):
         if path.name.startswith("server-"):
-            merge(marks, watermarks_of_runs(read_record(path).runs or []))
-    return marks
+            advance_all(watermarks, watermarks_of_runs(read_record(path).runs or []))
+    return watermarks
 
 
 def watermarks_of_runs(runs: list[tuple[str, int, int]]) -> Watermarks:
-    marks: Watermarks = {}
+    watermarks: Watermarks = {}
     for producer, first, rows in runs:
-        advance_watermark(marks, producer, first + rows)
-    return marks
+        advance_watermark(watermarks, producer, first + rows)
+    return watermarks
 
 
-def merge(marks: Watermarks, more: Watermarks) -> None:
+def advance_all(watermarks: Watermarks, more: Watermarks) -> None:
     for producer, mark in more.items():
-        advance_watermark(marks, producer, mark)
+        advance_watermark(watermarks, producer, mark)
 
 
-def write_watermarks(journal: Path, epoch: int, marks: Watermarks) -> None:
-    """On disk for good when this returns: what it speaks of is deleted next."""
-    content: dict[str, Any] = {"marks": dict(sorted(marks.items()))}
+def write_watermarks(journal: Path, epoch: int, watermarks: Watermarks) -> None:
+    """Writes the file durably: the segments that it covers are deleted next."""
+    content: dict[str, Any] = {"marks": dict(sorted(watermarks.items()))}
     draft, target = journal / f".marks.json.{epoch}", journal / f"marks-{epoch}.json"
     with open(draft, "wb") as file:
         file.write(json.dumps({**content, "crc32c": json_crc32c(content, _SEPARATORS)}).encode())
@@ -71,7 +71,7 @@ def write_watermarks(journal: Path, epoch: int, marks: Watermarks) -> None:
 
 
 def remove_older(journal: Path, epoch: int) -> None:
-    """What the marks of this epoch hold as well."""
+    """Removes the files of older epochs, which this epoch's file includes."""
     for path in _paths(journal):
         if int(path.stem.removeprefix("marks-")) < epoch:
             path.unlink(missing_ok=True)

@@ -150,10 +150,10 @@ def test_torn_at_every_byte_of_a_frame(tmp_path: Path) -> None:
     for size in range(begins, len(whole)):
         os.truncate(path, size) if size == begins else path.write_bytes(whole[:size])
         found = scan(path)
-        assert (found.end, found.marks, found.resumes) == (begins, {"p": 6}, None)
+        assert (found.end, found.watermarks, found.resumes) == (begins, {"p": 6}, None)
         assert (found.bad is None) == (size == begins)
     path.write_bytes(whole)
-    assert scan(path).marks == {"p": 9}
+    assert scan(path).watermarks == {"p": 9}
 
 
 def test_torn_in_the_segments_own_head(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_torn_in_the_segments_own_head(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole) - len(frames[0])):
         path.write_bytes(whole[:size])
-        assert (scan(path).marks, scan(path).end) == ({}, 0)
+        assert (scan(path).watermarks, scan(path).end) == ({}, 0)
 
 
 def test_a_flip_in_any_byte_of_a_segment_is_seen_and_is_no_torn_tail(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_flip_in_any_byte_of_a_segment_is_seen_and_is_no_torn_tail(tmp_path: P
         wrong[at] ^= 4
         path.write_bytes(wrong)
         found = scan(path)
-        assert (found.end, found.marks) == (begins, {"p": 3})
+        assert (found.end, found.watermarks) == (begins, {"p": 3})
         assert found.resumes == len(whole) - len(frames[2])
 
 
@@ -189,7 +189,7 @@ def test_a_segment_cuts_what_it_could_not_write(tmp_path: Path) -> None:
     assert segment.end == end
     segment.append([frames[1]], 1)
     segment.close()
-    assert scan(segment.path).marks == {"p": 6}
+    assert scan(segment.path).watermarks == {"p": 6}
     with SegmentView(segment.path) as view:
         assert [placed.head.first for placed in view.frames()] == [0, 3]
 

@@ -173,10 +173,10 @@ def test_found_again_as_it_is_however_often(out: DatasetWriter) -> None:
     size = path.stat().st_size
     for _ in range(3):
         with served(out, chunk_rows=CHUNK, seal=False) as server:
-            assert server.journal.marks == {"p": 20}
+            assert server.journal.watermarks == {"p": 20}
         assert path.stat().st_size == size
     found = scan(path)
-    assert (found.has_header_gap, found.start, found.marks) == (True, FRAMES_AT, {"p": 20})
+    assert (found.has_header_gap, found.start, found.watermarks) == (True, FRAMES_AT, {"p": 20})
     with out.server():
         pass
     check(out, p=20)
@@ -241,10 +241,10 @@ def test_torn_in_the_room_and_in_its_own_head(out: DatasetWriter) -> None:
         FRAMES_AT + 30,
     ):
         path.write_bytes(whole[:size])
-        assert scan(path).marks == {}
+        assert scan(path).watermarks == {}
         assert scan(path).end in (0, FRAMES_AT)
     path.write_bytes(whole)
-    assert scan(path).marks == {"p": 20}
+    assert scan(path).watermarks == {"p": 20}
 
 
 def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
@@ -257,7 +257,7 @@ def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
     with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 0
         producer.extend(rows(0, 100))
-    assert "is damaged at byte" in caplog.text
+    assert "is corrupt at byte" in caplog.text
     [name] = os.listdir(out.folder / "quarantine")
     assert (out.folder / "quarantine" / name).read_bytes() == whole
     check(out, p=100)

@@ -69,14 +69,14 @@ class Central(RuleBasedStateMachine):
         one = self.producing[name]
         if skip >= len(one.frames):
             return
-        frame, mark = one.frames[skip], self.journal.marks.get(name, 0)
+        frame, mark = one.frames[skip], self.journal.watermarks.get(name, 0)
         if frame.end > mark:
             if frame.first != mark:
                 return  # refused
             self.journal.append(self.packed(name, frame), 1, {name: frame.end})
             self.epoch.check()
         if is_heard:
-            self.receive(name, self.journal.marks[name])
+            self.receive(name, self.journal.watermarks[name])
 
     def packed(self, name: str, frame: WireFrame) -> list[Any]:
         meta = pack_meta(name, [len(piece) for piece in frame.pieces], frame.crcs)
@@ -117,17 +117,17 @@ class Central(RuleBasedStateMachine):
         if self.journal.current is not None and torn:
             frame = FrameBuilder(self.layout)
             frame.add(buffers_of(SMALL, {"x": [0]})[0], 0, 1)
-            data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.marks.get("a", 0))))
+            data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.watermarks.get("a", 0))))
             os.pwrite(self.journal.current.fd, data[: min(torn, len(data) - 1)], self.journal.current.end)
         self.journal.close()
         self.epoch.close()
         self.start_server()
         for name in PRODUCERS:
-            self.receive(name, self.journal.marks.get(name, 0))
+            self.receive(name, self.journal.watermarks.get(name, 0))
 
     @rule(name=st.sampled_from(PRODUCERS))
     def crash_producer(self, name: str) -> None:
-        mark = self.journal.marks.get(name, 0)
+        mark = self.journal.watermarks.get(name, 0)
         assert mark >= self.told[name]
         self.producing[name] = Producing(mark)
 
@@ -135,15 +135,15 @@ class Central(RuleBasedStateMachine):
         if not hasattr(self, "journal"):
             return
         try:
-            marks = dict(self.journal.marks)
+            watermarks = dict(self.journal.watermarks)
             self.journal.roll_segment()
             while self.journal.closed:
                 job = self.journal.closed[0]
                 seal(job.path, job.end, job.before)
                 self.journal.sealed(job)
             rows = {name: column["x"] for name, column in by_producer(self.out).items()}
-            assert rows == {name: list(range(mark)) for name, mark in marks.items()}
-            assert all(marks.get(name, 0) >= told for name, told in self.told.items())
+            assert rows == {name: list(range(mark)) for name, mark in watermarks.items()}
+            assert all(watermarks.get(name, 0) >= told for name, told in self.told.items())
         finally:
             self.journal.close()
             self.epoch.close()

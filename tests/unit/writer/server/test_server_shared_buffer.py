@@ -125,7 +125,7 @@ def test_a_producer_that_goes_leaves_nothing_behind(out: DatasetWriter) -> None:
             maps = Path(f"/proc/{server.pid}/maps").read_text()
             descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
             held = server.stats()["memory_bytes"]
-        assert maps.count("holdfast-arena") <= 2  # the last one's, and one that is about to go
+        assert maps.count("holdfast-shared-buffer") <= 2  # the last one's, and one that is about to go
         assert descriptors <= 1 + 20
         assert held <= 2 * (shared_buffers.slots_for(CHUNK * 1028, 4 << 20) or (0, 0))[0] * (CHUNK * 1028 + 4096)
     check_wide(out, **{f"p{number}": CHUNK for number in range(20)})
@@ -196,7 +196,7 @@ def test_a_producer_that_cannot_map_it_sends(out: DatasetWriter, monkeypatch: py
 
 def test_a_closed_producer_that_is_kept_keeps_no_memory(out: DatasetWriter) -> None:
     def count() -> int:
-        return Path("/proc/self/maps").read_text().count("holdfast-arena")
+        return Path("/proc/self/maps").read_text().count("holdfast-shared-buffer")
 
     before = count()
     with out.server(chunk_rows=CHUNK) as server:
@@ -347,7 +347,7 @@ def test_memory_that_could_be_made_shorter_is_not_used() -> None:
 
 def test_it_is_there_as_long_as_somebody_looks_at_it() -> None:
     def count() -> int:
-        return Path("/proc/self/maps").read_text().count("holdfast-arena")
+        return Path("/proc/self/maps").read_text().count("holdfast-shared-buffer")
 
     before = count()
     made, fd = make_shared_buffer(2, 1 << 16)
