@@ -22,7 +22,7 @@ from ...errors import (
     SchemaError,
     UnfinishedError,
 )
-from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_mended, open_shard
+from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_repaired, open_shard
 from ...formats.columns import Ints
 from ...procfs.locks import writers_of
 from ...schema import Column, Schema, check_schema
@@ -432,7 +432,7 @@ class Catalog:
 
     def _open(self, path: str, mended: RepairMap | None = None) -> Shard:
         if mended is not None:
-            return open_mended(path, mended, verify=self._verify)
+            return open_repaired(path, mended, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
     def _facts(self, number: int, shard: Shard, stamp: FileStamp) -> _Known:

@@ -26,7 +26,7 @@ from holdfast._native import codec
 from holdfast._native.checksum import combine_all
 from holdfast.errors import TargetExistsError, WriteError
 from holdfast.formats.hdf5.merge.api import merge_hdf5, plan_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 LAYOUTS: dict[str, dict[str, Any]] = {
