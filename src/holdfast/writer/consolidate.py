@@ -1,4 +1,9 @@
-"""Which rows of which part come where in one file of all."""
+"""Consolidation: one file, or one virtual view, of all committed parts.
+
+The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` says what went into it;
+each manifest is created once and never changed, just before its file gets its name. So a manifest is valid only if the
+file exists as it says; of the valid ones the highest number counts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,7 @@ Key = list[tuple[int, str]]
 
 
 class PartRows(NamedTuple):
-    """Rows [start, stop) of a part, by its number among those given."""
+    """Rows [start, stop) of a part, by its index in the list of parts."""
 
     part: int
     start: int
@@ -46,12 +51,12 @@ class PartRows(NamedTuple):
 
 
 def sorted_by_task(records: list[PartRecord]) -> list[PartRecord]:
-    """By task, naturally: `rank9` before `rank10`."""
+    """Sorts records by task in natural order: `rank9` before `rank10`."""
     return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
 def exact_order(records: list[PartRecord]) -> list[PartRows]:
-    """By task and row; of parts that the central writer made, by producer and the number it gave each row."""
+    """Orders rows by task and row; in parts of the central writer, by producer and row number."""
     keyed: list[tuple[Key, str, int, PartRows]] = []
     for number, record in enumerate(records):
         at = 0
@@ -62,11 +67,6 @@ def exact_order(records: list[PartRecord]) -> list[PartRows]:
             raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
     return [rows_of_part for *_, rows_of_part in sorted(keyed)]
 
-
-# What a consolidation made, and of which parts: `manifest/NNNNNN.json`, each made once and never changed.
-#
-# A manifest is written when its file is proven, just before that gets its name. So it holds only if the file is there
-# as it says; of those that do the highest number wins.
 
 _VERSION = 1
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -82,7 +82,7 @@ class ManifestPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsManifest:
-    """`output`: the path of the file; `delete_parts`: they were to be taken away once it had its name."""
+    """What a consolidation made. `output`: the path of the file; `delete_parts`: whether its parts were deleted."""
 
     number: int
     output: str
@@ -100,7 +100,7 @@ class PartsManifest:
 
     @property
     def holds(self) -> bool:
-        """Whether the file is there, of that size. Its checksum is for who wants to read all of it."""
+        """Whether the file exists with that size. Checking its checksum would need to read all of it."""
         try:
             return os.path.getsize(self.output) == self.bytes
         except OSError:
@@ -108,7 +108,7 @@ class PartsManifest:
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
-    """Under the first number that is free; others may write at the same time."""
+    """Writes a manifest under the first free number. Other processes may do so at the same time."""
     there = folder / "manifest"
     workspace = Workspace(folder / "tmp", "manifest")
     try:
@@ -133,18 +133,18 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
 
 
 def read_manifests(folder: Path) -> list[PartsManifest]:
-    """All that can be read, the lowest number first."""
+    """Returns all valid manifests, the lowest number first."""
     found = [_read(folder / "manifest" / f"{number:06d}.json") for number in sorted(_numbers(folder / "manifest"))]
     return [manifest for manifest in found if manifest is not None]
 
 
 def latest_manifest(folder: Path) -> PartsManifest | None:
-    """The highest that holds."""
+    """Returns the manifest with the highest number whose file exists."""
     return next((manifest for manifest in reversed(read_manifests(folder)) if manifest.holds), None)
 
 
 def deleted_parts(folder: Path) -> dict[str, PartsManifest]:
-    """Tasks whose parts were taken away after they went into a file, and the manifest that says so."""
+    """Returns the tasks whose parts were deleted after consolidation, with the manifest that says so."""
     return {part.task: one for one in read_manifests(folder) if one.delete_parts and one.holds for part in one.parts}
 
 
@@ -167,9 +167,6 @@ def _read(path: Path) -> PartsManifest | None:
         return None
 
 
-# A view: a file that shows the rows of all parts and holds none of its own.
-
-
 def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
     if sources.format != "hdf5":
         raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
@@ -180,8 +177,6 @@ def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
     return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
 
 
-# One file of all committed parts, proven against their records, and a manifest that says what went into it.
-
 Order = Literal["exact", "any"]
 Progress = Callable[[int], None]
 
@@ -190,7 +185,7 @@ _COPIED_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What was made; of a plan, what would be. `datasets`: of HDF5, how each was joined."""
+    """What was made, or would be made by a plan. `datasets`: how each dataset of an HDF5 file was merged."""
 
     path: str
     format: str
@@ -209,7 +204,7 @@ class Consolidated:
 
 
 class Sources:
-    """The committed parts as they are now: checked, and in their order."""
+    """The committed parts, checked and in order. `older_schema`: indices of parts from before columns were added."""
 
     def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
         if order not in ("exact", "any"):
@@ -237,7 +232,7 @@ class Sources:
         return first.format
 
     def _one_schema(self) -> list[int]:
-        """The numbers of the parts from before columns were added, which an earlier version of the schema is of."""
+        """Returns the indices of parts that have an earlier version of the schema."""
         digest = schema_digest(self.schema)
         odd = [number for number, record in enumerate(self.records) if record.schema != digest]
         earlier = {schema_digest(one) for one in read_schemas(self.folder)} if odd else set()
@@ -258,7 +253,7 @@ class Sources:
 
     @property
     def runs(self) -> list[PartRows] | None:
-        """None: the parts one after the other."""
+        """Returns the row ranges in order. None: the parts one after the other."""
         whole = [PartRows(number, 0, record.rows) for number, record in enumerate(self.records)]
         return None if self.part_rows is None or self.part_rows == whole else self.part_rows
 
@@ -277,7 +272,7 @@ def _difference(path: Path, schema: dict[str, Column]) -> str:
 
 
 def plan(sources: Sources) -> Consolidated:
-    """What consolidate would do. Nothing is written."""
+    """Returns what consolidate would do, and writes nothing."""
     size = sum(record.bytes for record in sources.records)
     facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
     if sources.format != "hdf5":
@@ -324,7 +319,7 @@ class _Consolidation:
         return made
 
     def _check_not_only_copy(self) -> None:
-        """A file whose parts were taken away is not replaced: there is no other of their rows."""
+        """Refuses to replace a file that holds the only copy of deleted parts."""
         there = {(record.task, record.attempt) for record in self._sources.records}
         for one in read_manifests(self._sources.folder):
             gone = [part for part in one.parts if (part.task, part.attempt) not in there]
@@ -340,7 +335,7 @@ class _Consolidation:
         return Consolidated(*facts, self._number, merged.datasets, merged.notes)
 
     def _write_manifest(self, rows: int | None, size: int, crc: int) -> None:
-        """The manifest, once the counts are right."""
+        """Checks the number of rows, and writes the manifest."""
         sources = self._sources
         if rows != sources.rows:
             raise DataError(str(self._target), None, None, f"the records speak of {sources.rows:,} rows, got {rows}")
@@ -372,14 +367,14 @@ class _Consolidation:
             )
         if sources.older_schema:
             merged.notes.append(_older_schema_note(sources))
-        if self._number is None:  # all but the tidying was done by a call that was killed
+        if self._number is None:  # a killed call had done all but the cleanup
             last = latest_manifest(sources.folder)
             self._number = None if last is None else last.number
         return self._result(merged.bytes, merged.crc32c, merged)
 
     @contextmanager
     def _paths_with_one_schema(self) -> Iterator[list[Path]]:
-        """The parts' files; in the place of those from before columns were added, copies that have them."""
+        """Yields the paths of the parts, with converted copies of those that have an earlier schema."""
         sources = self._sources
         if not sources.older_schema:
             yield sources.paths
@@ -404,7 +399,7 @@ class _Consolidation:
     # ---- TFRecord
 
     def _tfrecord(self) -> Consolidated:
-        """By way of a hidden file: its name comes last, after the manifest."""
+        """Writes a hidden file, which gets its name after the manifest."""
         sources, target = self._sources, self._target
         order = self._part_order()
         if not self._overwrite and os.path.lexists(target):
@@ -420,7 +415,7 @@ class _Consolidation:
             self._write_manifest(entry.records, entry.bytes, entry.crc32c)
             _publish(hidden, target, self._overwrite)
         finally:
-            with suppress(OSError):  # one that stays is written over by the next call
+            with suppress(OSError):  # the next call overwrites a leftover
                 hidden.unlink(missing_ok=True)
         return self._result(entry.bytes, entry.crc32c)
 
@@ -434,15 +429,15 @@ class _Consolidation:
             raise WriteError(f"{self._sources.folder}: {text}")
         return numbers
 
-    # ---- afterwards
+    # ---- cleanup
 
     def _delete_parts(self, made: Consolidated) -> None:
-        """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
+        """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
         if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
         parts = self._sources.folder / "parts"
         for record in self._sources.records:
-            # The record first: data without one are nobody's, a record without data is a loss.
+            # The record first: data without a record are ignored, a record without data looks like a loss.
             (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
             (parts / record.file).unlink(missing_ok=True)
         sync_folder(parts)

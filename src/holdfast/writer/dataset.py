@@ -1,4 +1,4 @@
-"""The public face of writing: a folder that many workers land parts in."""
+"""`hold.write`: a dataset that many workers write parts of."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def write(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetWriter:
-    """Makes a folder for a run's data, or reopens it: any number of processes may do so at once.
+    """Creates a dataset directory, or opens an existing one: any number of processes may do so at the same time.
 
-    Reopening checks the schema, a SchemaError names the column that differs; without a schema it is the folder's own.
-    The codecs and chunk_rows of the schema that it was made with stay. Commits that were interrupted are finished, and
-    what dead attempts left is taken away.
+    Opening checks the schema: a SchemaError names the column that differs. Without a schema, that of the directory is
+    used. Codecs and chunk_rows are those it was created with. Interrupted commits are finished, and temporary files of
+    dead attempts are removed.
 
     storage_options: options for a URL, as fsspec takes them
     """
@@ -61,7 +61,7 @@ def write(
 
 
 class DatasetWriter:
-    """A run's folder. Holds no descriptor; pickles, so that workers can be given it."""
+    """A dataset directory. It holds no descriptor, and can be pickled and sent to workers."""
 
     def __init__(self, folder: Path, schema: dict[str, Column]) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class DatasetWriter:
         return Part(self._location(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
 
     def _check_can_write(self, attempt: int | None) -> None:
-        """What else must be so before a part is made: of a folder nothing."""
+        """Checks what a subclass requires before a part is written."""
 
     def server(
         self,
@@ -143,17 +143,17 @@ class DatasetWriter:
         return LocalLocation(self.folder)
 
     def parts(self) -> list[PartRecord]:
-        """The committed parts' records, by task and attempt."""
+        """Returns the committed parts' records, sorted by task and attempt."""
         location = self._location()
         return [parse_record(location.read(name), location.shown(name)) for name in records_in(location.names())]
 
     def path_of(self, record: PartRecord) -> Path:
-        """The file of a committed part."""
+        """Returns the path of a committed part."""
         return self.folder / "parts" / record.file
 
     @property
     def rows(self) -> int:
-        """All that are committed."""
+        """The number of committed rows."""
         return sum(record.rows for record in self.parts())
 
     def grow(self, schema: dict[str, Column]) -> DatasetWriter:
@@ -166,7 +166,7 @@ class DatasetWriter:
         return DatasetWriter(self.folder, grow_schema(self.folder, self.schema, schema))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Reads every byte of every committed part again; changes nothing."""
+        """Reads every byte of every committed part, and changes nothing."""
         digests = {schema_digest(one) for one in read_schemas(self.folder)}
         return verify_folder(self.folder, self.schema, digests | {schema_digest(self.schema)}, progress)
 
@@ -179,8 +179,9 @@ class DatasetWriter:
         delete_parts: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Consolidated:
-        """One file of all committed parts: `.h5` of HDF5 parts, `.tfrecord` of TFRecord parts. It appears when it is
-        whole and proven against their records; a manifest says what went into it. Killed, the same call goes on.
+        """Makes one file of all committed parts: `.h5` of HDF5 parts, `.tfrecord` of TFRecord parts. It appears when it
+        is complete and verified against their records; a manifest says what went into it. After a kill, the same call
+        continues.
 
         order         "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and
                       number. "any": whole chunks first, so that hardly any must be packed anew; a row stays one
@@ -196,7 +197,7 @@ class DatasetWriter:
         )
 
     def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
-        """What consolidate would do: rows, bytes, and how each dataset would be joined. Nothing is written."""
+        """Returns what consolidate would do: rows, bytes, and how each dataset would be merged. Writes nothing."""
         from .consolidate import plan
 
         return plan(self._sources(order))

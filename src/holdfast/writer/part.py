@@ -1,4 +1,4 @@
-"""One attempt of one task: samples in, and at the end a part that is there whole, or nothing."""
+"""One attempt of one task: it collects samples, and at the end commits a complete part or nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _State = Literal["new", "open", "closed", "failed", "forked"]
 
 
 class Part:
-    """What out.part(…) gives. A clean exit from its `with` block commits; an exception or a kill leaves nothing.
+    """The result of out.part(…). A clean exit from its `with` block commits; an exception or a kill leaves nothing.
 
-    done    the task was committed before, by this or another process: there is nothing to do, and append is refused
-    rows    samples given so far; of a committed part, those in it
-    record  what was committed, None until then
+    done    the task was committed before, by this or another process: there is nothing to do, and append fails
+    rows    samples appended so far; of a committed part, those in it
+    record  what was committed; None until then
 
-    Threads may share one. It cannot be entered twice, and not be used in a forked child.
+    Threads may share it. It cannot be entered twice, nor used in a forked child.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Part:
     # ---- writing
 
     def append(self, /, **sample: Any) -> None:
-        """One sample: a value for every column of the schema."""
+        """Appends one sample: a value for every column of the schema."""
         with self._lock:
             self._check()
             if self._row_buffer.add(sample):
@@ -73,7 +73,7 @@ class Part:
         failpoint("appended")
 
     def extend(self, columns: Mapping[str, Any]) -> None:
-        """Many: columns of equal length. Arrays, lists, or what a reader's batch holds."""
+        """Appends many samples: columns of equal length, as arrays, lists, or the columns of a batch."""
         with self._lock:
             self._check()
             if not isinstance(columns, Mapping):
@@ -82,14 +82,14 @@ class Part:
             try:
                 self._write(columns)
             except SchemaError:
-                raise  # nothing of them was written: the next may fit
+                raise  # nothing was written: the part stays usable
             except BaseException:
                 self._fail()
                 raise
         failpoint("appended")
 
     def _flush(self) -> None:
-        """Samples that were taken with a good word each: whatever goes wrong with them now, the part must not go on."""
+        """Writes the buffered samples. They were accepted before, so any error now fails the part."""
         try:
             if self._row_buffer.rows:
                 self._write(self._row_buffer.take())
@@ -114,7 +114,7 @@ class Part:
             why = "failed earlier" if self._state == "failed" else "is closed"
             raise ClosedWriterError(f"task {self.task!r}: this part {why}; open a new one")
 
-    # ---- beginning and ending
+    # ---- open, commit, close
 
     def __enter__(self) -> Self:
         with self._lock:
@@ -169,7 +169,7 @@ class Part:
             self._end("failed")
 
     def _end(self, state: _State) -> None:
-        """Takes the workspace away. What was committed has its other name by now."""
+        """Removes the workspace. Committed data have another name by now."""
         self._state = state
         if self._file is not None:
             self._file.discard()
@@ -177,8 +177,8 @@ class Part:
             self._workspace.close()
 
     def after_fork_in_child(self) -> None:
-        """The child must neither write nor keep the parent's lock alive."""
-        self._lock = threading.RLock()  # the thread that may have had it is not here
+        """Detaches: the child must neither write nor keep the parent's lock alive."""
+        self._lock = threading.RLock()  # the thread that may hold it does not exist in the child
         if self._state == "open" and not self.done:
             self._state = "forked"
             if self._file is not None:

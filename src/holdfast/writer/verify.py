@@ -1,4 +1,4 @@
-"""Is every committed part there, and is it what was written?"""
+"""Verifies a dataset: that every committed part exists, and is what was written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Problem(NamedTuple):
-    """Something that is not as it was committed. `dataset`, `chunk` and `offset`: where, as far as it can be told."""
+    """Something that differs from what was committed. `dataset`, `chunk` and `offset`: where, as far as known."""
 
     path: str
     reason: str
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """`leftovers` are of attempts that died, and do no harm; `at_work` are of those that live."""
+    """`leftovers` of dead attempts do no harm; `at_work` lists workspaces of live attempts."""
 
     parts: int = 0
     rows: int = 0
@@ -70,7 +70,7 @@ def verify(
 
     digests:  of all versions of the schema
     progress: called with how many parts of how many are done
-    gone:     tasks whose parts were taken away on purpose
+    gone:     tasks whose parts were deleted on purpose
     """
     report = Report()
     names = location.names()
@@ -93,7 +93,7 @@ def verify(
 def verify_folder(
     folder: Path, schema: dict[str, Column], digests: Set[str], progress: OnProgress | None = None
 ) -> Report:
-    """The same of a folder on this machine, and what is left there of attempts that are no more."""
+    """Verifies a local directory, and lists what dead attempts left there."""
     report = verify(LocalLocation(folder), schema, digests, progress, deleted_parts(folder))
     report.leftovers += [f"parts/{name}: it has no record" for name in unrecorded_in(list_names(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
@@ -165,7 +165,7 @@ def _damaged_chunks(fd: int, shown: str, record: PartRecord) -> Iterator[Problem
 
 
 def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Column]) -> Iterator[Problem]:
-    """The bytes are those that were written: this is against a writer that counted wrong."""
+    """Checks the number of rows, after the bytes: this finds a writer that counted wrong."""
     try:
         shard: Any = open_shard(path, schema)
         with shard:
@@ -181,7 +181,7 @@ def _check_claims(
     location: Location, names: set[str], tasks: Counter[str], gone: Container[str], report: Report
 ) -> None:
     there = claims_in(names)
-    # A long folder is not listed in one moment, and others write meanwhile: what seems to be missing is looked for.
+    # Listing is not atomic, and others write meanwhile: what seems to be missing is looked up again.
     again = functools.cache(lambda: set(location.names()))
     for task in there:
         if task in tasks:

@@ -90,10 +90,10 @@ def test_it_may_be_a_warning(tmp_path: Path, fails: list[Exception], monkeypatch
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "logs").write_text("a file")
     with log(tmp_path / "logs") as book:
-        with pytest.raises(WriteError, match="expected a folder, this or one above it is a file"):
+        with pytest.raises(WriteError, match="expected a directory, but this or a parent is a file"):
             book(0, x=1)
     with log(tmp_path / "logs", on_error="warn", every_s=3600) as book:
-        with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a folder"):
+        with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a directory"):
             book(0, x=1)
         (tmp_path / "logs").unlink()
         book(1, x=1)  # it is not tried again at every row

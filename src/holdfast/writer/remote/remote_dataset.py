@@ -1,8 +1,8 @@
-"""How an attempt commits in a store.
+"""A dataset in an object store: what hold.write returns for a URL.
 
-The file is built on this machine, and brought to the store under a name that nobody else has. Then the record is
-created as the task's one claim, which a store lets only one do: that is the commit. Then it gets the name that readers
-look for. Whoever finds a claim that is not visible yet, because its writer died between the two, finishes that.
+A part is built on this machine and uploaded under a unique name. Then the record is created as the task's commit marker
+(the claim), which the store allows only once: that is the commit. Then it gets the name that readers look for. A
+process that finds a marker without that name, because its writer died in between, adds it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RemoteLocation:
         return record
 
     def make_visible(self, record: PartRecord, data: bytes) -> None:
-        """Gives a claimed record the name that readers look for, if it has it not yet."""
+        """Gives a committed record the name that readers look for, unless it has it."""
         visible = f"parts/{record_name(record.task, record.attempt)}"
         if self._store.get(visible) is None:
             self._store.create(visible, data)
@@ -107,7 +107,7 @@ class RemoteLocation:
         except WriteError:
             self._store.remove(f"parts/{record.file}")
             raise
-        # Whatever else comes, a Ctrl-C too, leaves the data: the claim may be there already, or get there yet.
+        # Any other error, also a Ctrl-C, leaves the data: the marker may exist already, or appear later.
         return record
 
     def _upload(self, path: Path, record: PartRecord) -> None:
@@ -136,7 +136,7 @@ class RemoteLocation:
             winner = "another attempt"
         return TargetExistsError(f"task {task!r} was committed meanwhile by {winner}; this attempt was dropped")
 
-    # ---- what verify looks at
+    # ---- for verify
 
     def names(self) -> list[str]:
         return self._store.names("parts")
@@ -152,7 +152,7 @@ class RemoteLocation:
 
     @contextmanager
     def data(self, name: str) -> Iterator[Path]:
-        """One file at a time is brought here, and taken away again."""
+        """Downloads a file to a workspace, and removes it afterwards."""
         workspace = self.workspace(name)
         try:
             local = workspace.path(f"data{Path(name).suffix}")  # not by its name: a record may say "../"
@@ -163,11 +163,11 @@ class RemoteLocation:
 
 
 class _NotVisibleError(Exception):
-    """What failed after the commit."""
+    """An error after the commit."""
 
 
 def scratch_folder() -> Path:
-    """Where parts are built before they are brought to a store: below TMPDIR, for this user alone."""
+    """Returns the directory where parts are built before the upload: below TMPDIR, private to this user."""
     folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -179,13 +179,10 @@ def scratch_folder() -> Path:
     return folder
 
 
-# What hold.write gives for a URL.
-
-
 def open_remote(
     url: str, schema: dict[str, Column] | None, storage_options: Mapping[str, Any] | None
 ) -> RemoteDatasetWriter:
-    """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
+    """Creates a dataset in its store, or opens it, and finishes interrupted commits."""
     check_scheme(url)
     store = ObjectStore(url, storage_options)
     if store.get(SCHEMA_NAME) is None:
@@ -198,7 +195,7 @@ def open_remote(
 
 
 def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
-    """All versions of the run's schema, the oldest first."""
+    """Returns all versions of the schema, the oldest first."""
     found: list[dict[str, Column]] = []
     while (data := store.get(name := schema_file_name(len(found)))) is not None:
         found.append(parse_schema(data, store.shown(name)))
@@ -209,7 +206,7 @@ def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
 
 def _make_directory(store: ObjectStore, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        text = f"{store.url}: expected a folder made by hold.write, there is none; give a schema to make it"
+        text = f"{store.url}: expected a dataset made by hold.write, there is none; pass a schema to create it"
         raise MissingFileError(text, store.url)
     check_only_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
@@ -224,11 +221,11 @@ def _make_all_visible(store: ObjectStore) -> None:
             try:
                 location.find(task)
             except (DataError, WriteError):
-                pass  # a damaged record is for verify to tell of: it must not keep others from working
+                pass  # verify reports a corrupt record: it must not keep others from working
 
 
 class RemoteDatasetWriter(DatasetWriter):
-    """A run's folder in a store. What needs its files on this machine takes a copy: `fetch`."""
+    """A dataset in an object store. `fetch` makes a local copy, for what needs local files."""
 
     def __init__(self, store: ObjectStore, schema: dict[str, Column]) -> None:
         self._store = store
@@ -266,11 +263,11 @@ class RemoteDatasetWriter(DatasetWriter):
         return [parse_record(data, self._location().shown(name)) for name, data in zip(names, found, strict=True)]
 
     def url_of(self, record: PartRecord) -> str:
-        """The object of a committed part."""
+        """Returns the URL of a committed part."""
         return self._store.shown(f"parts/{record.file}")
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
+        """Downloads every committed part, one at a time, and reads every byte; changes nothing."""
         digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
         report = verify(self._location(), self.schema, digests, progress)
         why = "it has no record: its attempt is at work, or died"
@@ -278,13 +275,13 @@ class RemoteDatasetWriter(DatasetWriter):
         return report
 
     def _unrecorded(self) -> list[str]:
-        """Data without a record, and without a claim; and drafts of records."""
+        """Returns data without a record or commit marker, and drafts of records."""
         names = self._location().names()
         kept = {name for task in self._invisible(names) for name in self._claimed(task, names)}
         return [name for name in unrecorded_in(names) if name not in kept] + list(filter(is_draft, names))
 
     def _claimed(self, task: str, names: list[str]) -> list[str]:
-        """The data that a claim speaks of; of a damaged one all that may be."""
+        """Returns the data file that a commit marker names; for a corrupt one, all candidates."""
         try:
             return [parse_record(self._location().read(claim_name(task)), task).file]
         except DataError:
@@ -295,10 +292,10 @@ class RemoteDatasetWriter(DatasetWriter):
         return [task for task in claims_in(names) if task not in shown]
 
     def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
-        """Removes data without a record that have been in the store for long: those of attempts that died.
+        """Removes old data without a record: those of dead attempts. Returns the names of the removed files.
 
-        Who is at work cannot be seen in a store, so nothing is swept unless it is asked for: no upload and commit may
-        take as long as `older_than_s`, which is measured by the store's own clock. Gives the names of what is gone.
+        A store does not show which attempts are alive, so nothing is removed automatically: no upload and commit may
+        take as long as `older_than_s`, by the store's own clock.
         """
         found = self._unrecorded()
         if not found:
@@ -315,8 +312,8 @@ class RemoteDatasetWriter(DatasetWriter):
         return old
 
     def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> DatasetWriter:
-        """A copy of the run on this machine, each part checked against its record. What is there already is not
-        brought again: after a kill, call it again."""
+        """Makes a local copy of the dataset, with each part checked against its record. Parts that exist already are
+        not downloaded again: after a kill, repeat the call."""
         records = self.parts()  # before the schema: whatever columns they have, it has
         versions = _schemas(self._store)
         here = Path(os.path.abspath(os.fsdecode(folder)))
@@ -354,4 +351,4 @@ class RemoteDatasetWriter(DatasetWriter):
             workspace.close()
 
     def __repr__(self) -> str:
-        return f"<RemoteOut {self.url}, {len(self.schema):,} columns>"
+        return f"<RemoteDatasetWriter {self.url}, {len(self.schema):,} columns>"
