@@ -128,7 +128,7 @@ def test_ends_that_lead_nowhere_are_found(out: DatasetWriter, tmp_path: Path) ->
         path = shutil.copy(out.path_of(part.record), tmp_path / "copy.h5")
         with h5py.File(path, "r+") as file:
             file["text/offsets"][5] = wrong
-        with open_shard(path, SCHEMA) as shard, pytest.raises(hold.errors.CorruptError, match="'text' has ends"):
+        with open_shard(path, SCHEMA) as shard, pytest.raises(hold.errors.CorruptError, match="'text' has offsets"):
             shard.read(0, 5)
 
 
