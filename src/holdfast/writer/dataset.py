@@ -76,11 +76,11 @@ class DatasetWriter:
         chunk_rows: int | None = None,
         codec: Any = None,
     ) -> Part:
-        """The part of one task, the unit of commit and of retry; use it in a `with` block.
+        """Returns the part of one task, the unit of commit and retry; use it in a `with` block.
 
-        task        the same name when the work is tried again; of two attempts the first to commit wins. None: `rank3`,
-                    if this process was started as rank 3 by a launcher
-        attempt     a number for it; None: the next that is free
+        task        a retry uses the same name; of two attempts, the first to commit wins. None: `rank3`, if a launcher
+                    started this process as rank 3
+        attempt     its number; None: the next free one
         chunk_rows  rows in a chunk of an HDF5 part; None: as the schema says, or else as many as the widest column
                     fills half a MiB with
         codec       of HDF5 chunks: "none", "gzip", ("gzip", 0 to 9), "lzf", "zstd" or ("zstd", 1 to 22), which needs
@@ -118,19 +118,19 @@ class DatasetWriter:
         chunk_rows: int | None = None,
         codec: Any = None,
     ) -> Server:
-        """The central writer, in a process of its own: producers send it their rows (hold.connect), and it makes parts
-        of them. Use it in a `with` block.
+        """Returns the central writer, in a process of its own: producers send it rows (hold.connect), and it makes
+        parts of them. Use it in a `with` block.
 
-        address        None: a Unix socket in the folder; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
+        address        None: a Unix socket in the directory; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
         ack            a row is acknowledged when it is written ("process": it survives any kill), or when it is on disk
                        as well ("disk": it survives a power cut)
-        queue_bytes    memory for what comes in, over all producers
-        segment_bytes  how much goes into one part, about
-        backlog_bytes  how much may wait to be made a part of; then producers wait
-        seal_after_s   how long rows may wait for more of them, before they are made a part of
-        seal           False: the journal is kept, and a later server makes the parts
-        token          what producers must know; needed for tcp. None: HOLDFAST_TOKEN
-        take_over      of a server that is alive: it is fenced off, and ends
+        queue_bytes    memory for received rows, over all producers
+        segment_bytes  approximate size of a part
+        backlog_bytes  how much may wait for the sealer; beyond that, producers wait
+        seal_after_s   how long rows may wait before they become a part
+        seal           False: keep the journal; a later server makes the parts
+        token          a secret of the producers, required for tcp. None: HOLDFAST_TOKEN
+        take_over      replace a running server, which is fenced off and ends
         """
         from .server.server_process import Server, make_settings
 
@@ -157,11 +157,10 @@ class DatasetWriter:
         return sum(record.rows for record in self.parts())
 
     def grow(self, schema: dict[str, Column]) -> DatasetWriter:
-        """Adds columns for a log whose rows have more of them now. Returns the folder as it is then: with these
-        columns, or with those that another process has added first.
+        """Adds columns to a log. Returns the dataset with these columns, or with those that another process added first.
 
-        What is committed stays as it is. So a column that is added needs a default for the parts without it, and one
-        whose type changes must be read from what they have.
+        Committed parts do not change. So an added column needs a default for the parts without it, and a changed type
+        must be readable from the values they have.
         """
         return DatasetWriter(self.folder, grow_schema(self.folder, self.schema, schema))
 
@@ -184,10 +183,10 @@ class DatasetWriter:
         continues.
 
         order         "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and
-                      number. "any": whole chunks first, so that hardly any must be packed anew; a row stays one
-        overwrite     a file of that name is replaced, once the new one is whole
-        delete_parts  they are taken away when the file has been read again; their tasks stay done
-        progress      hears how many bytes are done, from time to time
+                      number. "any": full chunks first, so that hardly any is compressed again; rows stay intact
+        overwrite     replace a file of that name, once the new one is complete
+        delete_parts  delete them after the file was read again; their tasks stay done
+        progress      called with the number of bytes done, from time to time
         """
         from .consolidate import consolidate
 
@@ -203,12 +202,11 @@ class DatasetWriter:
         return plan(self._sources(order))
 
     def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
-        """An HDF5 file that shows the rows of all committed parts, in the exact order, and holds none of its own.
+        """Makes an HDF5 file of virtual datasets over all committed parts, in the exact order.
 
-        It names the parts relative to itself: they must stay where they are, as seen from it. Every source is checked
-        when it is made. HDF5 reads fill values, without a word, where it cannot open a source later: when one is gone,
-        or when there are more parts than this process may have files open. So the soft limit is raised for as many, or
-        the view is refused.
+        It names the parts relative to itself, so they must not move. Every source is checked when the view is made.
+        Later, HDF5 silently reads fill values where it cannot open a source: when one is gone, or when there are more
+        parts than this process may have open files. So the soft limit is raised as needed, or the view is refused.
         """
         from .consolidate import make_view
 

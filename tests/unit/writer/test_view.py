@@ -63,7 +63,7 @@ def test_a_view_is_what_consolidate_makes(out: DatasetWriter, tmp_path: Path) ->
 
 def test_missing_sources_are_found(out: DatasetWriter, tmp_path: Path) -> None:
     view = out.view(tmp_path / "view.h5").path
-    with pytest.raises(DataError, match="is virtual: a source that cannot be opened would silently read as fill values"):
+    with pytest.raises(DataError, match="a source that cannot be opened would silently read as fill values"):
         list(hold.read(view).batch(4))
     os.unlink(out.path_of(out.parts()[1]))
     report = verify_hdf5(view)
