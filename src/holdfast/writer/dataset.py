@@ -157,7 +157,7 @@ class DatasetWriter:
         return sum(record.rows for record in self.parts())
 
     def grow(self, schema: dict[str, Column]) -> DatasetWriter:
-        """Adds columns to a log. Returns the dataset with these columns, or with those that another process added first.
+        """Adds columns to a log. Returns the dataset with these columns, or with those another process added first.
 
         Committed parts do not change. So an added column needs a default for the parts without it, and a changed type
         must be readable from the values they have.
