@@ -344,10 +344,10 @@ class _Salvage:
         """Inserted or removed bytes move everything after them, and a chunk that lies where another one should be still
         decodes. The size of the file tells that this may be the case, the first corrupt chunk from where on."""
         block = self.state.block
-        damaged = [flaw.offset for flaw in self.flaws if flaw.chunk is not None and flaw.offset is not None]
-        if block is None or block.end == self.state.size or not damaged:
+        corrupt = [flaw.offset for flaw in self.flaws if flaw.chunk is not None and flaw.offset is not None]
+        if block is None or block.end == self.state.size or not corrupt:
             return
-        first = min(damaged)
+        first = min(corrupt)
         for path, table in self._chunks.items():
             after = [(low, high) for offset, _, low, high in _rows_of(table) if offset > first]
             if after:
