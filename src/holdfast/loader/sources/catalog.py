@@ -34,8 +34,8 @@ from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
 
 if TYPE_CHECKING:
-    from ...formats.tfrecord.diagnostics import Problem
     from ...formats.tfrecord.salvage import RepairMap
+    from ...formats.verify import Problem
 
 
 def changed(path: str, how: str) -> CorruptError:
