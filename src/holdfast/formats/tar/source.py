@@ -11,7 +11,7 @@ import stat
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import IO, Literal, Protocol
 
 from ...errors import CorruptError, FormatError, InputError, cannot_open
@@ -35,10 +35,11 @@ class TarBytes(Protocol):
     def fill(self, offset: int, view: memoryview) -> int: ...
 
 
-def open_file(path: str) -> int:
-    """A descriptor of a regular file, or an InputError that says why not."""
+def open_file(path: str, fd: int | None = None) -> int:
+    """A descriptor of a regular file, or an InputError that says why not. `fd`: the file, already open."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        if fd is None:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
     except OSError as error:
         raise cannot_open(path, error) from error
     mode = os.fstat(fd).st_mode
@@ -51,13 +52,15 @@ def open_file(path: str) -> int:
 
 def packing_of(path: str) -> Packing:
     """How a file is packed, by its first bytes: names lie (`tar -czf x.tar`)."""
-    fd = open_file(path)
+    with closing(PlainBytes(path)) as file:
+        return file.packing()
+
+
+def _packing_by(path: str, fd: int) -> Packing:
     try:
         head = os.pread(fd, 8, 0)
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
-    finally:
-        os.close(fd)
     if not head:
         raise FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
     if head.startswith(_ZSTD):
@@ -66,11 +69,15 @@ def packing_of(path: str) -> Packing:
 
 
 class PlainBytes:
-    """Holds one descriptor until close()."""
+    """Holds one descriptor until close(). `fd`: the file, already open, which this object takes over."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fd: int | None = None) -> None:
         self.path = path
-        self.fd = open_file(path)
+        self.fd = open_file(path, fd)
+
+    def packing(self) -> Packing:
+        """How the file is packed, by its first bytes: names lie (`tar -czf x.tar`)."""
+        return _packing_by(self.path, self.fd)
 
     def read_at(self, offset: int, size: int) -> bytes:
         self._must_be_open()
