@@ -17,7 +17,7 @@ from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.base import kind_of
 from ..formats.tfrecord.manifest import MANIFEST_NAME
-from ..loader.sources.discovery import identify, nothing_matches, refuse_twice
+from ..loader.sources.discovery import check_unique, identify, nothing_matches
 from ..schema import Column, as_code
 from ..writer.directory import SCHEMA_NAME
 from .console import Screen, show_facts
@@ -111,7 +111,7 @@ def expand(arguments: Iterable[str]) -> list[str]:
 
 def each_once(paths: Iterable[str]) -> list[str]:
     listed = list(paths)
-    refuse_twice((_identity(path), path) for path in listed)
+    check_unique((_identity(path), path) for path in listed)
     return listed
 
 
