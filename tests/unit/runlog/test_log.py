@@ -275,7 +275,7 @@ def test_two_workers_add_columns_at_once(tmp_path: Path) -> None:
 
 def test_a_name_that_says_where_another_is(tmp_path: Path) -> None:
     both = (
-        "column {0!r}: '{1}_present' says in which rows '{1}' is, so that a log cannot have both as metrics; give one"
+        "column {0!r}: '{1}_present' says in which rows '{1}' is, so that a log cannot have both as metrics; rename one"
     )
     with log(tmp_path) as book:
         with pytest.raises(SchemaError, match=both.format("y_present", "y")):
