@@ -44,10 +44,10 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 FAILING = """
 import sys
-from holdfast.cli import demo_steps, main
+from holdfast.cli import demo, main
 class Whole:
     ok, problems, bytes, path, hint = True, [], 1, "x", ""
-demo_steps.verify_file = lambda path: Whole  # finds nothing
+demo.verify_file = lambda path: Whole  # finds nothing
 sys.exit(main(["demo"]))
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from convert_making import SCHEMA, make, make_tar, plain_h5, samples
+from factories_convert import SCHEMA, make, make_tar, plain_h5, samples
 
 import holdfast as hold
 from holdfast.errors import (

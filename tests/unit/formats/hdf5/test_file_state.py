@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py
 import pytest
-from hdf5_making import V110, flip, killed_writer
+from factories_hdf5 import V110, flip, killed_writer
 
 from holdfast.formats.hdf5.file_state import PatchedView, Superblock, find_superblock, lookup3, mended, parse_superblock
 

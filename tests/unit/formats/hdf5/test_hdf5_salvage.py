@@ -12,7 +12,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import (
+from factories_hdf5 import (
     V110,
     chunk_places,
     flip,

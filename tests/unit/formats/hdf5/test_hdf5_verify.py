@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full
+from factories_hdf5 import V110, chunk_places, flip, killed_writer, live_writer, make_full
 
 from holdfast._native import codec
 from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5

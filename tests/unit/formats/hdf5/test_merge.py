@@ -10,7 +10,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import Arrays, check_crc, check_rows, joined, merge_here, nothing_left, read_file, table, write_file
+from factories_merge import (
+    Arrays,
+    check_crc,
+    check_rows,
+    joined,
+    merge_here,
+    nothing_left,
+    read_file,
+    table,
+    write_file,
+)
 
 from holdfast._native import codec
 from holdfast._native.checksum import joined_crc

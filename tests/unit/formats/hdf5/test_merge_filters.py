@@ -12,8 +12,8 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import chunk_places, flip
-from merge_making import merge_here, nothing_left, read_file
+from factories_hdf5 import chunk_places, flip
+from factories_merge import merge_here, nothing_left, read_file
 
 from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters

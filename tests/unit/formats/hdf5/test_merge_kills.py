@@ -13,8 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import flip
-from merge_making import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
+from factories_hdf5 import flip
+from factories_merge import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
 
 from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES, VARIABLE
 from holdfast.errors import WriteError

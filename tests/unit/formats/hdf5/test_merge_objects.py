@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import check_crc, merge_here, read_file, write_file
+from factories_merge import check_crc, merge_here, read_file, write_file
 
 from holdfast.errors import CorruptError, InputError, SchemaError
 from holdfast.formats.hdf5.merge.api import merge_hdf5

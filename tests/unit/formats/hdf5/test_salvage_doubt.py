@@ -11,7 +11,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places
+from factories_hdf5 import V110, chunk_places
 
 from holdfast.formats.hdf5 import salvage
 from holdfast.formats.hdf5.chunks import guessed_chunks

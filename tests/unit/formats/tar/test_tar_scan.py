@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tar_making import END, header_of, info, make_tar, padded
+from factories_tar import END, header_of, info, make_tar, padded
 
 from holdfast.errors import CorruptError, DataError, FormatError, UnfinishedError
 from holdfast.formats.tar.scan import BadHeader, TarScan, bad_checksums, is_header, number_in, parts_of, pax_records

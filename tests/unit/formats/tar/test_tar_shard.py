@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tar_making import Given, info, make_tar
+from factories_tar import Given, info, make_tar
 
 import holdfast as hold
 from holdfast.errors import CorruptError, DecodeError, FormatError, InputError, SchemaError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from central_making import PATIENCE_S, SMALL, by_producer, served, small
+from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 from holdfast.errors import RefusedError, ServerLostError, WriteError, WriterBusyError
 from holdfast.writer.dataset import write

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import SCHEMA, rows
+from factories_central import SCHEMA, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

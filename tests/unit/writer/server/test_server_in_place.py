@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from central_making import WIDE, check_wide, served
-from central_making import wide_rows as rows
+from factories_central import WIDE, check_wide, served
+from factories_central import wide_rows as rows
 
 import holdfast as hold
 from holdfast.errors import WriteError

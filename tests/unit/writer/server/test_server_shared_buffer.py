@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import PATIENCE_S, WIDE, check_wide, served
-from central_making import wide_rows as rows
+from factories_central import PATIENCE_S, WIDE, check_wide, served
+from factories_central import wide_rows as rows
 
 import holdfast as hold
 from holdfast._native.codec import crc32c

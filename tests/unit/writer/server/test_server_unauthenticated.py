@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import PATIENCE_S, SMALL, by_producer, served, small
+from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from central_making import SCHEMA, SMALL, by_producer, row, rows, small
+from factories_central import SCHEMA, SMALL, by_producer, row, rows, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
