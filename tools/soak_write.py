@@ -71,7 +71,7 @@ def produce(out: DatasetWriter, who: int, goal: int, notes: Path, seed: int) -> 
         [noted] = struct.unpack("<q", os.pread(file.fileno(), 8, 0))
         with connect(out.folder, f"p{who}", timeout=HANG_S) as producer:
             if os.environ.get(VARIABLE, "").startswith("producer-half-sent"):
-                link: Any = producer._link  # frames are small and would be sent at once
+                link: Any = producer._connection  # frames are small and would be sent at once
                 link.send = lambda buffers: link._socket.send(bytes(buffers[0])[:50])
             if producer.next_seq < noted:
                 raise AssertionError(f"LOST: p{who} had {noted} rows acknowledged, the server has {producer.next_seq}")

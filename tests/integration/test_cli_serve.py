@@ -114,7 +114,7 @@ def test_another_takes_over(out: DatasetWriter) -> None:
         with serving(out.folder) as refused:
             code, said, err = ended(refused)
             assert (code, said) == (3, "")
-            assert f"is served already, by process {old.pid}" in err
+            assert f"is already served by process {old.pid}" in err
         with serving(out.folder, "--take-over") as new:
             first_line(new)
             code, _, err = ended(old)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from .._util.fds import point_to_null
 from .._util.text import printable
 from ..errors import WriteError
 
@@ -42,9 +43,7 @@ def prepare_streams() -> None:
 
 def forget_stdout() -> None:
     """Nobody reads on, as with `| head`: what is still to come goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    point_to_null(sys.stdout.fileno(), inheritable=True)
 
 
 # What goes to stdout: text for people, or one JSON document for machines.

@@ -41,6 +41,7 @@ import click
 import numpy as np
 
 from .._native import codec
+from .._util.process import child_environment
 from .._util.text import counted, format_bytes, printable
 from ..doctor.model import Verdict
 from ..doctor.observe import Examination, diagnose
@@ -226,7 +227,7 @@ class _Worker:
 
     def __init__(self, script: Path, how: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(script), how], stdout=subprocess.PIPE, env=_environment(), text=True
+            [sys.executable, str(script), how], stdout=subprocess.PIPE, env=child_environment(), text=True
         )
         self.pid = self._process.pid
 
@@ -238,12 +239,6 @@ class _Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-def _environment() -> dict[str, str]:
-    """It finds this package wherever it was imported from."""
-    source = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
 # The demo's training step: two ranks that are killed in the middle of an epoch, and three that go on from there.

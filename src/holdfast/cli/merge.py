@@ -69,6 +69,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..formats.base import HDF5_SUFFIXES
 from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
 from .app import COMPRESSION, FINE, command
 from .console import Screen, bar_for
@@ -207,9 +208,6 @@ def _warn_of_views(screen: Screen, files: int) -> None:
     screen.print("fill values without a word. `holdfast verify` looks for all of them.")
 
 
-_HDF5_NAMES = (".h5", ".hdf5", ".hdf")
-
-
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
@@ -255,11 +253,11 @@ def merge(
     if hdf5:
         _refuse(compression is not None, "--compression is for TFRecord: --codec is for HDF5")
         _refuse(virtual and codec is not None, "--codec is for rows that are copied: --virtual copies none")
-        _check_name(out, _HDF5_NAMES, "HDF5")
+        _check_name(out, HDF5_SUFFIXES, "HDF5")
         return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
     for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
     _refuse(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
-    if out.lower().endswith(_HDF5_NAMES):
+    if out.lower().endswith(HDF5_SUFFIXES):
         raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 

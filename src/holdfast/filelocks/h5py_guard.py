@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
 
+from .._util.fds import point_to_null
 from .._util.process import call_after_fork
 from .._util.text import format_bytes, one_line
 from ..errors import ForkedWriterError, TargetExistsError, WriteError, WriterBusyError
@@ -274,7 +275,7 @@ def _cut(fid: Any) -> bool:
     if any(_is_cut(fd) for fd in fds):
         return False  # by its owner, which may do so again: the number must stay its own
     for fd in fds:
-        _lead_nowhere(fd)
+        point_to_null(fd)
     return True
 
 
@@ -299,16 +300,6 @@ def _writing_to(name: bytes) -> list[int]:
     except OSError:
         pass
     return found
-
-
-def _lead_nowhere(fd: int) -> None:
-    """The number stays taken and leads to /dev/null. Closed first, so that it works when there is none to spare: the
-    child has one thread, nobody can take the number in between."""
-    os.close(fd)
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    if null != fd:
-        os.dup2(null, fd, inheritable=False)
-        os.close(null)
 
 
 def _close(fid: Any) -> None:

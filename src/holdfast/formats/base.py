@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,9 +84,35 @@ def fill_from(fd: int, path: str, offset: int, view: memoryview) -> int:
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
+# Which names and first bytes belong to which format. Suffixes are lower case; names are compared in lower case.
+TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+TFRECORD_COMPRESSION = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}  # by a further suffix
+HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+SAMPLE_SUFFIXES = (*IMAGE_SUFFIXES, ".gif", ".pbm", ".pnm", ".txt")  # files that are one sample each
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+_COMPRESSED = rf"({'|'.join(map(re.escape, TFRECORD_COMPRESSION))})?$"
+_TFRECORD_NAME = re.compile(
+    rf"({'|'.join(map(re.escape, TFRECORD_SUFFIXES))})([-._]\d+(-of-\d+)?)?{_COMPRESSED}", re.IGNORECASE
+)
+_NUMBERED_NAME = re.compile(rf"-\d{{5}}-of-\d{{5}}{_COMPRESSED}", re.IGNORECASE)
+
+
+def is_tfrecord_name(name: str) -> bool:
+    """Tells whether a name has a suffix of TFRecord, possibly followed by a shard number or a compression suffix."""
+    return _TFRECORD_NAME.search(name) is not None
+
+
+def is_shard_name(name: str) -> bool:
+    """Tells whether a name is one of a TFRecord, HDF5 or tar file. TensorFlow's tools number their TFRecord shards
+    `-00000-of-00010`, often without a suffix."""
+    return (
+        is_tfrecord_name(name)
+        or name.lower().endswith(HDF5_SUFFIXES + TAR_SUFFIXES)
+        or _NUMBERED_NAME.search(name) is not None
+    )
 
 
 class Shard(Protocol):
@@ -177,7 +204,7 @@ def open_shard(
     name = os.fsdecode(path)
     fd, head = _open_head(name)
     try:
-        kind = _kind_by(name, head)
+        kind = _detect(name, head)
         if kind == "tar":
             from .tar import TarShard
         elif kind == "tfrecord":
@@ -195,18 +222,18 @@ def open_shard(
     return HDF5Shard(path, schema)
 
 
-def kind_of(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
-    """What a file is read as: by its name, or by its content. TFRecord, if neither says more."""
+def detect_format(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
+    """Returns the format that a file is read as: by its name, else by its first bytes, else TFRecord."""
     name = os.fsdecode(path)
     fd, head = _open_head(name)
     os.close(fd)
-    return _kind_by(name, head)
+    return _detect(name, head)
 
 
-def _kind_by(name: str, head: bytes) -> Literal["hdf5", "tar", "tfrecord"]:
-    if name.lower().endswith(_HDF5_SUFFIXES) or head.startswith(_HDF5_MAGIC):
+def _detect(name: str, head: bytes) -> Literal["hdf5", "tar", "tfrecord"]:
+    if name.lower().endswith(HDF5_SUFFIXES) or head.startswith(HDF5_MAGIC):
         return "hdf5"
-    if name.lower().endswith(_TAR_SUFFIXES) or _is_tar(head):
+    if name.lower().endswith(TAR_SUFFIXES) or _is_tar(head):
         return "tar"
     return "tfrecord"
 
@@ -267,7 +294,7 @@ def open_damaged(
 
     `salvage`, `most` and `keep_doubtful` as mend() has them, whose errors this raises.
     """
-    if kind_of(path) != "tfrecord":
+    if detect_format(path) != "tfrecord":
         return None
     from .tfrecord.salvage import RepairedShard, mend
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .._native import codec
 from .._util.text import names_there
 from ..errors import SchemaError
-from ..schema import DTYPES, Array, Value
+from ..schema import DTYPES, Array, Column, Schema, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -232,10 +232,23 @@ def _spans(ends: Ints, size: int, pieces: int) -> Ints:
     return np.ndarray((pieces, size + 1), ends.dtype, ends, 0, (size * ends.itemsize, ends.itemsize))
 
 
+def join_offsets(offsets: Sequence[Ints]) -> Ints:
+    """Joins the offsets of consecutive pieces of a column: from 0 on, whatever each piece starts with."""
+    joined, total = [np.zeros(1, np.int64)], 0
+    for each in offsets:
+        first = int(each[0])
+        joined.append(each[1:] + (total - first))
+        total += int(each[-1]) - first
+    return np.concatenate(joined)
+
+
 # Numbers in the dtype that a column has: which one that is in numpy, and casts that refuse what does not fit.
 
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 _UINT8 = np.dtype(np.uint8)
+
+CHUNK_BYTES = 1 << 19  # of a chunk of an HDF5 file or of a frame for the central writer
+_MOST_CHUNK_ROWS = 1 << 14
 
 
 def is_exact(value: Value) -> bool:
@@ -246,6 +259,17 @@ def is_exact(value: Value) -> bool:
 def dtype_of(value: Value) -> np.dtype[Any]:
     """Returns the dtype of a column's values in a batch; those of Bytes are joined as uint8."""
     return _NUMPY[value.dtype] if isinstance(value, Array) else _UINT8
+
+
+def row_bytes_of(column: Column) -> int:
+    """Returns the size of a row of a fixed shape; 0 where rows differ in size."""
+    return dtype_of(column).itemsize * column.count if isinstance(column, Array) else 0
+
+
+def default_chunk_rows(schema: Schema) -> int:
+    """Returns how many rows of the widest column of a fixed shape fill a chunk."""
+    widest = max(map(row_bytes_of, schema.values()), default=0) or 8
+    return max(1, min(_MOST_CHUNK_ROWS, CHUNK_BYTES // widest))
 
 
 class Misfit(ValueError):

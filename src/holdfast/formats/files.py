@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .._util.text import names_there
 from ..errors import CorruptError, DataError, DecodeError, InputError, SchemaError, cannot_open
 from ..schema import Bytes, Column, Int64, Ragged, check_schema
-from .base import GivenSchema, Rows, check_rows, check_run
+from .base import IMAGE_SUFFIXES, GivenSchema, Rows, check_rows, check_run
 from .columns import Batch, BytesColumn, ColumnData, Ints
 from .gather import fill, join_bytes
 
@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 30  # a file is read whole: one of more than this is no sample
 def check_size(path: bytes, mode: int, size: int) -> None:
     """An InputError for what cannot be a sample: of another kind, empty, or huge."""
     if not stat.S_ISREG(mode):
-        raise InputError(f"{os.fsdecode(path)}: expected a file to read, this is {kind_of(mode)}")
+        raise InputError(f"{os.fsdecode(path)}: expected a file to read, this is {describe_mode(mode)}")
     if not size:
         raise InputError(f"{os.fsdecode(path)}: the file is empty")
     if size > MOST_BYTES:
@@ -31,7 +31,7 @@ def check_size(path: bytes, mode: int, size: int) -> None:
         raise InputError(f"{name}: expected files of up to {MOST_BYTES:,} bytes as samples, this has {size:,}")
 
 
-def kind_of(mode: int) -> str:
+def describe_mode(mode: int) -> str:
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a FIFO",
@@ -47,15 +47,12 @@ def changed(path: bytes, row: int, fd: int, wanted: int) -> DataError | InputErr
     """The error for a file that did not have as many bytes as when it was listed."""
     name, info = os.fsdecode(path), os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        return InputError(f"{name}: expected a file to read, this is {kind_of(info.st_mode)} by now")
+        return InputError(f"{name}: expected a file to read, this is {describe_mode(info.st_mode)} by now")
     reason = f"the file has changed: it had {wanted:,} bytes when it was listed, and has {info.st_size:,} now"
     return CorruptError(name, row, None, reason, "List the files again")
 
 
 # The files of a folder and all below it, with their sizes, sorted by their paths.
-
-# Those torchvision's ImageFolder takes.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 Found = tuple[bytes, int]  # a path below the folder, and the file's size
 

@@ -12,7 +12,7 @@ import numpy as np
 from .._native import codec
 from ..errors import SchemaError
 from ..schema import Bytes, Column, Ragged, Schema, Value
-from .columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn, cast, dtype_of
+from .columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn, cast, dtype_of, rows_of
 
 _INT64 = np.dtype(np.int64)
 _UINT8 = np.dtype(np.uint8)
@@ -82,7 +82,7 @@ class RowPool:
         self._kinds: dict[str, _Kind] = {}
         self._gatherer: codec.Gatherer | None = None
         self._makers: list[tuple[str, _Maker]] = []
-        self._held: dict[int, tuple[int, int]] = {}  # slot: rows, bytes
+        self._held: dict[int, int] = {}  # slot: bytes
         self._change = threading.Lock()
 
     def __len__(self) -> int:
@@ -96,26 +96,22 @@ class RowPool:
     def nbytes(self) -> int:
         """Bytes held in all."""
         with self._change:
-            return sum(size for _, size in self._held.values())
-
-    def rows_in(self, slot: int) -> int:
-        """How many rows the batch in a slot has."""
-        return self._held[slot][0]
+            return sum(self._held.values())
 
     def size_in(self, slot: int) -> int:
         """How many bytes the batch in a slot has."""
-        return self._held[slot][1]
+        return self._held[slot]
 
     def put(self, slot: int, batch: Batch) -> None:
         """The batch takes the place of the one that was there."""
         kinds = {name: _kind_of(name, column) for name, column in batch.items()}
-        rows = _count_rows(batch)
+        rows = rows_of(batch)
         with self._change:
             gatherer = self._gatherer or self._begin(kinds)
             _check_kinds(self._kinds, kinds)
             buffers = [buffer for name in self._kinds for buffer in _buffers_of(batch[name])]
             gatherer.put(slot, rows, buffers)
-            self._held[slot] = (rows, _size_of(buffers))
+            self._held[slot] = _size_of(buffers)
 
     def _begin(self, kinds: dict[str, _Kind]) -> codec.Gatherer:
         if not kinds:
@@ -149,13 +145,6 @@ def _numbers(name: str, given: Any) -> Ints:
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise TypeError(f"expected {name} as a list of whole numbers, got {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(array, np.int64)
-
-
-def _count_rows(batch: Batch) -> int:
-    counts = {name: len(column) for name, column in batch.items()}
-    if len(set(counts.values())) > 1:
-        raise SchemaError(f"the columns have different numbers of rows: {counts}")
-    return next(iter(counts.values()), 0)
 
 
 # ---- what a column is made of

@@ -12,7 +12,7 @@ import h5py
 from ..errors import FormatError, SchemaError
 from ..formats.columns import dtype_of
 from ..formats.hdf5.ragged_columns import PackedColumn
-from ..formats.hdf5.schema_layout import MARK, key_of
+from ..formats.hdf5.schema_layout import SCHEMA_ATTRIBUTE, key_of
 from ..formats.hdf5.shard import HDF5Shard
 from ..formats.tfrecord import TFRecordReader
 from ..formats.tfrecord.column_encoding import is_cast, stored_as, value_of
@@ -46,7 +46,7 @@ def left_behind(shard: HDF5Shard) -> list[str]:
     values: list[str] = []
 
     def see(name: str, thing: Any) -> None:
-        attributes.extend(f"{name}@{one}" for one in thing.attrs if one != MARK)
+        attributes.extend(f"{name}@{one}" for one in thing.attrs if one != SCHEMA_ATTRIBUTE)
         if isinstance(thing, h5py.Dataset) and not thing.shape:
             values.append(name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .._util.atomic import check_absent, publish_files, staging_dir
 from .._util.compression import check_codec
 from .._util.text import parse_bytes
 from ..errors import InputError, WriteError
@@ -18,7 +19,7 @@ from ..schema import Column, check_schema
 from .column_mapping import decide, must_look
 from .engine import OutputOptions, prove, write_targets
 from .input_files import Given, InputFile, check_whole, find, refuse_changed
-from .targets import TargetName, naming, parse_target, publish, refuse_others, refuse_present, staging_folder
+from .targets import TargetName, naming, parse_target, refuse_others
 
 _PASSES = 3  # whole, copied, read again
 
@@ -75,7 +76,11 @@ def convert(
     if name.kind == "tfrecord" and wanted.many:
         find_manifest(name.folder / name.whole)  # one that cannot be added to is better found now
     tick = _Ticker(sources, progress, _PASSES + must_look(sources, columns))
-    with staging_folder(name.folder, name.whole) as staging, naming(staging, name.folder / name.whole):
+    busy = f"another conversion to {name.folder / name.whole}"
+    with (
+        staging_dir(name.folder, f"{name.whole}.convert", busy=busy) as staging,
+        naming(staging, name.folder / name.whole),
+    ):
         check_whole(sources, tick.of_source)
         found = decide(sources, columns, staging, name.kind, cast=cast, progress=tick.of_source)
         entries, checksum = write_targets(sources, found, wanted, staging, tick.of_source)
@@ -84,7 +89,7 @@ def convert(
         refuse_changed(sources)
         names = _names(name, wanted, len(entries))
         _refuse_targets(name, wanted, names, overwrite)
-        publish([Path(entry.path) for entry in entries], name.folder, names, overwrite=overwrite)
+        publish_files([Path(entry.path) for entry in entries], name.folder, names, overwrite=overwrite)
     files = [entry._replace(path=str(name.folder / one)) for entry, one in zip(entries, names, strict=True)]
     if wanted.kind == "tfrecord":
         _note_in_manifest(name.folder, files, many=wanted.many)
@@ -116,7 +121,7 @@ def _names(name: TargetName, wanted: OutputOptions, count: int) -> list[str]:
 
 def _refuse_targets(name: TargetName, wanted: OutputOptions, names: Sequence[str], overwrite: bool) -> None:
     if not overwrite:
-        refuse_present(name.folder, names)
+        check_absent(name.folder, names)
     if wanted.many:
         refuse_others(name.folder, names, name.is_shard)
 

@@ -17,7 +17,7 @@ import numpy as np
 from .._native import codec
 from ..errors import DataError
 from ..formats.base import Shard
-from ..formats.columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn
+from ..formats.columns import Batch, BytesColumn, Ints, RaggedColumn, ZeroCopyBytesColumn, nbytes_of
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..schema import Column, column_to_json, first_difference
@@ -122,21 +122,8 @@ def each_block(shard: Shard, schema: dict[str, Column]) -> Iterator[tuple[Batch,
             stop = (at + stop) // 2
         batch = shard.read(at, stop, schema)
         yield batch, stop - at
-        width = max(1, size_of(batch) // (stop - at))
+        width = max(1, nbytes_of(batch) // (stop - at))
         at, rows = stop, max(1, min(BLOCK_BYTES // width, rows * _GROWTH))
-
-
-def size_of(batch: Batch) -> int:
-    """What a batch's values take in memory, in bytes."""
-    return sum(_size(column) for column in batch.values())
-
-
-def _size(column: ColumnData) -> int:
-    if isinstance(column, RaggedColumn):
-        return 8 * len(column) + _size(column.values)
-    if isinstance(column, BytesColumn):
-        return int(string_sizes(column).sum()) + 8 * len(column)
-    return int(column.nbytes)
 
 
 def row_sizes(batch: Batch, rows: int) -> Ints:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError, cannot_open
-from ..formats.base import Shard, kind_of
+from .._util.atomic import FileStamp
+from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError
+from ..formats.base import Shard, detect_format
 from ..formats.tfrecord.shard import TFRecordShard
 from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
@@ -118,13 +119,13 @@ class InputFile:
 
     path: str
     kind: Kind
-    stamp: tuple[int, int, int]  # its size, mtime and inode
+    stamp: FileStamp
     run: Path | None = None
     schema: dict[str, Column] | None = None
 
     @property
     def size_bytes(self) -> int:
-        return self.stamp[0]
+        return self.stamp.size
 
 
 def find(what: Given | Iterable[Given]) -> list[InputFile]:
@@ -137,7 +138,7 @@ def find(what: Given | Iterable[Given]) -> list[InputFile]:
             raise InputError(f"{(spec.files or (spec.path,))[0]}: expected TFRecord, HDF5 or tar files, got others")
         run = _run_of(spec.path)
         schema = None if run is None else _schema_of(run)
-        found.append(InputFile(spec.path, kind_of(spec.path), stamp_of(spec.path), run, schema))
+        found.append(InputFile(spec.path, detect_format(spec.path), FileStamp.of(spec.path), run, schema))
     return found
 
 
@@ -152,17 +153,9 @@ def _schema_of(run: Path) -> dict[str, Column]:
     return read_schema(run)
 
 
-def stamp_of(path: str) -> tuple[int, int, int]:
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    return info.st_size, info.st_mtime_ns, info.st_ino
-
-
 def refuse_changed(sources: Sequence[InputFile]) -> None:
     for source in sources:
-        if stamp_of(source.path) != source.stamp:
+        if FileStamp.of(source.path) != source.stamp:
             raise InputError(f"{source.path}: it changed while it was read; nothing was kept. Wait for its writer")
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from .._util.atomic import PartialFile, sync_folder
-from ..errors import DataError, SchemaError, TargetExistsError, WriteError, WriterBusyError
+from ..errors import DataError, SchemaError, TargetExistsError, WriteError
+from ..formats.base import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..formats.tfrecord.writer import TFRecordWriter
@@ -21,8 +19,14 @@ from ..schema import Column, Ragged
 
 Kind = Literal["tfrecord", "hdf5", "tar"]
 
+
+def _any_of(suffixes: Iterable[str]) -> str:
+    return f"({'|'.join(map(re.escape, suffixes))})"
+
+
 _SUFFIX = re.compile(
-    r"(?P<tfrecord>\.(tfrecords?|tfrec)(\.(gz|gzip|zlib|zz))?)$|(?P<hdf5>\.(h5|hdf5|hdf))$|(?P<tar>\.tar)$",
+    rf"(?P<tfrecord>{_any_of(TFRECORD_SUFFIXES)}{_any_of(TFRECORD_COMPRESSION)}?)$"
+    rf"|(?P<hdf5>{_any_of(HDF5_SUFFIXES)})$|(?P<tar>\.tar)$",
     re.IGNORECASE,
 )
 
@@ -62,55 +66,12 @@ def parse_target(target: str | os.PathLike[str]) -> TargetName:
     return TargetName(path.parent, path.name[: found.start()], found[0], kind)
 
 
-# New files that appear together, when all of them are whole.
-#
-# They are made in a hidden folder beside their names-to-be. A kill leaves that folder and no target; the next to
-# convert to the same name takes it away.
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-def refuse_present(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if os.path.lexists(folder / name):
-            raise TargetExistsError(f"{folder / name} is there already; name another file or allow it to be replaced")
-
-
 def refuse_others(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
     """Shards of another number of them: who reads the folder would get every sample twice."""
     others = sorted(set(filter(is_shard, os.listdir(folder))) - set(names)) if folder.is_dir() else []
     if others:
         text = f"{folder / others[0]} is of another number of shards: with {len(names):,} more beside it, samples would"
         raise TargetExistsError(f"{text} be read twice. Take it away first, or name another file")
-
-
-@contextmanager
-def staging_folder(folder: Path, name: str) -> Iterator[Path]:
-    """One for each name: a second process that wants the same is refused. It goes in any case."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
-    try:
-        with _only_one(folder, name):
-            staging = folder / f".{name}.convert"
-            shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
-            try:
-                staging.mkdir()
-            except OSError as error:
-                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
-            try:
-                yield staging
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    except BaseException:
-        for path in new_folders:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # somebody put something there
-        raise
 
 
 @contextmanager
@@ -127,51 +88,6 @@ def naming(staging: Path, target: Path) -> Iterator[None]:
 
 def _renamed(text: str, staging: Path, target: Path) -> str:
     return re.sub(rf"{re.escape(str(staging))}/[^ :,]+", lambda _: str(target), text)
-
-
-@contextmanager
-def _only_one(folder: Path, name: str) -> Iterator[None]:
-    """A lock that dies with its process."""
-    try:
-        lock = PartialFile(folder / f"{name}.convert-lock", overwrite=True)
-    except WriterBusyError:
-        raise WriterBusyError(f"another conversion to {folder / name} is at work") from None
-    try:
-        yield
-    finally:
-        lock.discard()
-
-
-def publish(staged: Sequence[Path], folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
-    """Gives synced files their names. An error: none of them has one, but for those that were replaced."""
-    if not overwrite:
-        refuse_present(folder, names)
-    linked: list[Path] = []
-    try:
-        for path, name in zip(staged, names, strict=True):
-            if overwrite:
-                os.replace(path, folder / name)
-            else:
-                _link(path, folder / name)
-                linked.append(folder / name)
-        sync_folder(folder)
-    except BaseException as error:
-        for path in linked:
-            path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
-        raise
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)  # fails when the name is taken; rename would replace what somebody put there meanwhile
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.rename(path, target)
 
 
 # The three writers behind one face: batches in, and a file that is on disk for good.
@@ -226,11 +142,11 @@ class _HDF5Output:
         self._writer.extend(*buffers_of(self._schema, batch))
 
     def finish(self) -> FileEntry:
-        settled = self._writer.settle()
+        finished = self._writer.finalize()
         os.fsync(self._writer.fd)
-        self._writer.abandon()
+        self._writer.detach()
         self._done = True
-        return FileEntry(str(self._writer.path), settled.rows, settled.bytes, settled.crc32c)
+        return FileEntry(str(self._writer.path), finished.rows, finished.bytes, finished.crc32c)
 
     def discard(self) -> None:
         if not self._done:

@@ -412,20 +412,20 @@ class Owner:
         call_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        self.writer.abandon()
+        self.writer.detach()
 
 
 def test_holdfasts_own_writers_look_after_themselves(tmp_path: Path) -> None:
     def child() -> None:
         with open(os.devnull) as stranger:  # a number that was free would be this one's now
-            owner.writer.abandon()
+            owner.writer.detach()
             assert os.path.realpath(f"/proc/self/fd/{stranger.fileno()}") == os.devnull
 
     with protect_h5py():
         owner = Owner(tmp_path / "a.h5")
         assert in_child(child) == 0
-        assert owner.writer.settle().rows == 0
-        owner.writer.abandon()
+        assert owner.writer.finalize().rows == 0
+        owner.writer.detach()
     with h5py.File(tmp_path / "a.h5") as file:
         assert "x" in file
 

@@ -14,6 +14,7 @@ import pytest
 from factories_convert import SCHEMA, make, make_tar, plain_h5, samples
 
 import holdfast as hold
+from holdfast._util.atomic import staging_dir
 from holdfast.errors import (
     CorruptError,
     DataError,
@@ -28,7 +29,6 @@ from holdfast.errors import (
 from holdfast.rewrite import convert as convert_module
 from holdfast.rewrite import engine
 from holdfast.rewrite.convert import convert
-from holdfast.rewrite.targets import staging_folder
 
 pytestmark = pytest.mark.formats
 
@@ -314,7 +314,7 @@ def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     source = make(tmp_path, "tar", 3)
-    with staging_folder(tmp_path, "a.h5"):
+    with staging_dir(tmp_path, "a.h5.convert", busy="a test"):
         with pytest.raises(WriterBusyError, match=r"another conversion to .*a.h5 is at work"):
             convert(source, tmp_path / "a.h5")
         assert convert(source, tmp_path / "b.h5").rows == 3

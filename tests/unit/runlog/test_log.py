@@ -399,7 +399,7 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
         ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
-        ({"server": "unix:x", "steps": [1]}, "expected steps to be a range"),
+        ({"server": "unix:x", "steps": [1]}, "expected steps to be an ascending range"),
     ]:
         with pytest.raises(ValueError, match=said):
             log(**given)  # type: ignore[arg-type]

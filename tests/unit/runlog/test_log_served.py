@@ -198,7 +198,7 @@ def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(folder: Path
                 book(step, loss="x", new=1)
         assert [str(one.message).partition("out: ")[2].partition(" (")[0] for one in caught] == [
             "column 'loss': expected Float32(), got 'x'",
-            "column 'new': expected one of the columns",
+            "column 'new': expected one of the columns step, worker, time_ns, loss, tags",
             "column 'tags': expected Bytes(), got nothing, and it cannot be left out without a default",
         ]
         book(6, loss=6, tags="")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import IO, Literal, Protocol
 
+from ..._util.atomic import FileStamp
 from ...errors import CorruptError, FormatError, InputError, cannot_open
 from ..base import fill_from
 
@@ -99,10 +100,8 @@ class PlainBytes:
         return self.stamp()["size"]
 
     def stamp(self) -> dict[str, int]:
-        """Changes when the file does."""
         self._must_be_open()
-        info = os.fstat(self.fd)
-        return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
+        return FileStamp.of(self.fd).as_dict()
 
     def _must_be_open(self) -> None:
         if self.fd < 0:

@@ -146,7 +146,7 @@ class TarWriter:
     def after_fork_in_child(self) -> None:
         """The child must neither write nor keep the parent's lock alive."""
         if self._file is not None:
-            self._file.abandon()
+            self._file.detach()
 
     def __enter__(self) -> TarWriter:
         return self

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import write_atomically
+from ..._util.atomic import FileStamp, write_atomically
 from ...errors import FormatError, InputError, WriteError
 from ..columns import Ints
 from .frame_stream import STRETCH_BYTES, FrameStream
@@ -70,7 +70,7 @@ def save_index(
     path: str | os.PathLike[str], source: RecordSource, offsets: Ints, place: Place, stamp: dict[str, int]
 ) -> Path:
     """Keeps an index. `stamp` was taken before it was built: what changed meanwhile makes it worthless."""
-    if stamp != stamp_of(source) or offsets[-1] != stamp["size"]:
+    if stamp != FileStamp.of(source.fd).as_dict() or offsets[-1] != stamp["size"]:
         raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
     target = index_path(path, place)
     if place == "cache":
@@ -138,7 +138,7 @@ def _parse(content: bytes, source: RecordSource) -> _Index | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
-    stamp = stamp_of(source)
+    stamp = FileStamp.of(source.fd).as_dict()
     if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
         return None
     if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
@@ -146,11 +146,6 @@ def _parse(content: bytes, source: RecordSource) -> _Index | None:
     if offsets[0] != 0 or offsets[-1] != stamp["size"] or (np.diff(offsets) < codec.OVERHEAD_BYTES).any():
         return None
     return _Index(offsets, head["sample"]) if _sample(source, offsets) == head["sample"] else None
-
-
-def stamp_of(source: RecordSource) -> dict[str, int]:
-    info = os.fstat(source.fd)
-    return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
 
 
 def _sample(source: RecordSource, offsets: Ints) -> list[str]:
@@ -210,7 +205,7 @@ class Records:
     def _index(self, cache: bool) -> Ints:
         found = load_index(self.path, self._source) if cache else None
         if found is None:
-            stamp = stamp_of(self._source)
+            stamp = FileStamp.of(self._source.fd).as_dict()
             found = build_index(self._source)
             if cache:
                 try:
@@ -267,6 +262,6 @@ def make_index(
             raise InputError(
                 f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed"
             )
-        stamp = stamp_of(source)
+        stamp = FileStamp.of(source.fd).as_dict()
         offsets = build_index(source, progress)
         return save_index(path, source, offsets, place, stamp), len(offsets) - 1

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -15,83 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import PartialFile, sync_folder
+from ..._util.atomic import FileStamp, check_absent, publish_files, staging_dir
 from ..._util.parallel import Stop, run_all
 from ..._util.text import format_bytes
-from ...errors import DataError, InputError, TargetExistsError, WriteError, WriterBusyError
+from ...errors import DataError, InputError, WriteError
 from ..columns import Ints
 from .frame_stream import Progress, Put, Runs
 from .manifest import MANIFEST_NAME, FileEntry, read_manifest, renew_in_manifest, write_manifest
 from .source import open_source
 from .writer import PackWith, TFRecordWriter
-
-
-def refuse_present(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if os.path.lexists(folder / name):
-            raise TargetExistsError(f"{folder / name} is there already; remove it, or choose another folder or name")
-    if (folder / MANIFEST_NAME).exists():
-        read_manifest(folder / MANIFEST_NAME)  # one that cannot be added to is better found now
-
-
-@contextmanager
-def staging_folder(folder: Path, stem: str) -> Iterator[Path]:
-    """A hidden folder in the one the parts are for. It goes in any case, with all that was not moved out."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
-    try:
-        with _only_one(folder, stem):
-            staging = folder / f".{stem}.split"
-            shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
-            staging.mkdir()
-            try:
-                yield staging
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    except BaseException:
-        for path in new_folders:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # somebody put something there
-        raise
-
-
-@contextmanager
-def _only_one(folder: Path, stem: str) -> Iterator[None]:
-    """A lock that dies with its process: one split of a name into a folder at a time."""
-    try:
-        lock = PartialFile(folder / f"{stem}.split", overwrite=True)
-    except WriterBusyError:
-        raise WriterBusyError(f"another split into {folder} under the name {stem} is at work") from None
-    try:
-        yield
-    finally:
-        lock.discard()
-
-
-def publish(entries: Sequence[FileEntry], folder: Path) -> list[FileEntry]:
-    """Gives finished parts their names, and the manifest its lines."""
-    finished = [entry._replace(path=str(folder / os.path.basename(entry.path))) for entry in entries]
-    refuse_present(folder, [os.path.basename(entry.path) for entry in entries])
-    moved: list[str] = []
-    try:
-        for staged, entry in zip(entries, finished, strict=True):
-            moved.append(entry.path)
-            os.rename(staged.path, entry.path)
-        sync_folder(folder)
-        write_manifest(folder, finished)
-    except BaseException as error:
-        for path in moved:
-            Path(path).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
-        raise
-    return finished
-
 
 # Which record goes into which part, and how to come to it.
 
@@ -267,7 +197,7 @@ def merge_files(
     progress: Progress | None = None,
 ) -> FileEntry:
     """All records of all files, in the order given, in one new file. Refuses damaged input."""
-    stamps = _stamps(files)
+    inputs = _look_at(files)
     _refuse_own_output(files, [Path(out)])
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
     try:
@@ -276,9 +206,9 @@ def merge_files(
             with Runs(file, progress=progress) as runs:
                 while runs.next(copied) is not None:
                     pass
-        partial, entry = writer.settle()
-        _prove(partial, entry, copied, _in_step(progress, _total(stamps), entry.bytes))
-        _refuse_changed(files, stamps)
+        partial, entry = writer.finalize()
+        _prove(partial, entry, copied, _in_step(progress, _total(inputs), entry.bytes))
+        _check_unchanged(files, inputs)
         entry = writer.close()
     finally:
         writer.discard()
@@ -304,20 +234,36 @@ def split_files(
     larger than that has a part of its own. `jobs` threads write at the same time, unless the input is packed.
     """
     stem = _checked_stem(files, parts, part_bytes, name)
-    stamps = _stamps(files)
+    inputs = _look_at(files)
     stop = Stop()
     tick = _stoppable(progress, stop)
-    jobs = jobs if all(stamp.plain for stamp in stamps) else 1
-    with staging_folder(Path(folder), stem) as staging:
+    jobs = 1 if any(one.compressed for one in inputs) else jobs
+    folder = Path(folder)
+    with staging_dir(folder, f"{stem}.split", busy=f"another split into {folder} under the name {stem}") as staging:
         plan = make_plan(files, parts, part_bytes, jobs, stop, tick)
         suffix = _SUFFIXES.get(compression, ".tfrecord")
         names = [f"{stem}-{i:05d}-of-{len(plan.counts):05d}{suffix}" for i in range(len(plan.counts))]
-        refuse_present(staging.parent, names)
-        work = _Split(plan, staging, names, compression, _total(stamps), tick)
+        check_absent(folder, names, "remove it, or choose another folder or name")
+        if (folder / MANIFEST_NAME).exists():
+            read_manifest(folder / MANIFEST_NAME)  # a manifest that cannot be extended is better found now
+        work = _Split(plan, staging, names, compression, _total(inputs), tick)
         lanes = lanes_of(len(names), jobs)
         entries = [entry for lane in run_all(work.write_parts, lanes, jobs, stop) for entry in lane]
-        _refuse_changed(files, stamps)
-        return publish(entries, staging.parent)
+        _check_unchanged(files, inputs)
+        return _publish(entries, folder)
+
+
+def _publish(entries: Sequence[FileEntry], folder: Path) -> list[FileEntry]:
+    """Moves finished parts to their names and adds them to the manifest; on an error none of them stays."""
+    finished = [entry._replace(path=str(folder / os.path.basename(entry.path))) for entry in entries]
+    publish_files([Path(entry.path) for entry in entries], folder)
+    try:
+        write_manifest(folder, finished)
+    except BaseException:
+        for entry in finished:
+            Path(entry.path).unlink(missing_ok=True)
+        raise
+    return finished
 
 
 def _checked_stem(files: Files, parts: int | None, part_bytes: int | None, name: str | None) -> str:
@@ -426,31 +372,28 @@ def _stoppable(progress: Progress | None, stop: Stop) -> Progress:
 # ---- before and after
 
 
-class _Stamp(NamedTuple):
-    bytes: int
-    mtime_ns: int
-    inode: int
-    plain: bool
+class _Input(NamedTuple):
+    stamp: FileStamp
+    compressed: bool
 
 
-def _stamps(files: Files) -> list[_Stamp]:
-    """All files can be read, and which they are."""
-    return [_stamp(file) for file in files]
+def _look_at(files: Files) -> list[_Input]:
+    """Opens every input file once, so that one that cannot be read is an error before anything is written."""
+    return [_look_at_one(file) for file in files]
 
 
-def _stamp(file: str | os.PathLike[str]) -> _Stamp:
+def _look_at_one(file: str | os.PathLike[str]) -> _Input:
     with open_source(file) as source:
-        info = os.fstat(source.fd)
-        return _Stamp(info.st_size, info.st_mtime_ns, info.st_ino, source.compression == "none")
+        return _Input(FileStamp.of(source.fd), source.compression != "none")
 
 
-def _total(stamps: list[_Stamp]) -> int:
-    return sum(stamp.bytes for stamp in stamps)
+def _total(inputs: list[_Input]) -> int:
+    return sum(one.stamp.size for one in inputs)
 
 
-def _refuse_changed(files: Files, stamps: list[_Stamp]) -> None:
-    for file, stamp in zip(files, stamps, strict=True):
-        if _stamp(file) != stamp:
+def _check_unchanged(files: Files, inputs: list[_Input]) -> None:
+    for file, before in zip(files, inputs, strict=True):
+        if _look_at_one(file) != before:
             raise InputError(f"{os.fspath(file)}: it changed while it was read; nothing was kept. Wait for its writer")
 
 

@@ -19,13 +19,13 @@ from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...procfs.locks import writers_of
 from ...schema import Column, Ragged, Value, check_schema
+from ..base import TFRECORD_COMPRESSION
 from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
 
 _FLUSH_BYTES = 1 << 20
-_SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
 
 
 P = ParamSpec("P")
@@ -91,7 +91,7 @@ class TFRecordWriter:
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
         self._crc = 0
-        self._settled = False
+        self._finalized = False
         self._turn = threading.RLock()
         self._state: Literal["open", "closed", "failed", "forked"] = "open"
         try:
@@ -212,7 +212,7 @@ class TFRecordWriter:
     # ---- ending
 
     @_in_turn
-    def settle(self) -> tuple[Path, FileEntry]:
+    def finalize(self) -> tuple[Path, FileEntry]:
         """Everything given is in the unfinished file: its path and what it should hold, for who wants to read it
         again before close() gives it its name. Nothing can be added afterwards."""
         self._check()
@@ -222,7 +222,7 @@ class TFRecordWriter:
             self._out(self._pack.flush())
             self._pack = None
         assert self._file is not None
-        self._settled = True
+        self._finalized = True
         return self._file.path, FileEntry(str(self.path), self.records, self._bytes, self._crc)
 
     @_in_turn
@@ -231,8 +231,8 @@ class TFRecordWriter:
         if self._state == "closed" and self.entry is not None:
             return self.entry
         self._check_state()
-        if not self._settled:
-            self.settle()
+        if not self._finalized:
+            self.finalize()
         assert self._file is not None
         try:
             self._file.commit()
@@ -264,8 +264,8 @@ class TFRecordWriter:
 
     def _check(self) -> None:
         self._check_state()
-        if self._settled:
-            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
+        if self._finalized:
+            raise ClosedWriterError(f"{self.path}: this writer is finalized; only close() or discard() can follow")
 
     def _check_state(self) -> None:
         if self._state == "forked":
@@ -282,7 +282,7 @@ class TFRecordWriter:
         if self._state == "open":
             self._state = "forked"
             if self._file is not None:
-                self._file.abandon()
+                self._file.detach()
 
     def __enter__(self) -> TFRecordWriter:
         return self
@@ -313,7 +313,7 @@ def _snapshot(value: Any) -> Any:
 def _choose(path: Path, compression: str | None) -> str:
     chosen = "none" if compression is None else compression.lower() or "none"
     if chosen == "auto":
-        return _SUFFIXES.get(path.suffix.lower(), "none")
+        return TFRECORD_COMPRESSION.get(path.suffix.lower(), "none")
     if chosen not in ("none", "gzip", "zlib"):
         raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
     return chosen

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..._util.atomic import FileStamp
 from ...errors import (
     CorruptError,
     DataError,
@@ -24,7 +25,6 @@ from ...errors import (
     InputError,
     SchemaError,
     UnfinishedError,
-    cannot_open,
 )
 from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_mended, open_shard
 from ...formats.columns import Ints
@@ -59,7 +59,7 @@ class ShardInfo:
     """What is known of a shard without opening it.
 
     local:       the file that was opened: a copy, if `path` is a URL
-    stamp:       its size and mtime, before it was opened
+    stamp:       of that file, before it was opened
     seekable:    False: compressed, and best read from start to end
     single:      one sample can be read for the price of its own bytes
     framed:      samples can be read undecoded
@@ -69,7 +69,7 @@ class ShardInfo:
 
     path: str
     local: str
-    stamp: tuple[int, int]
+    stamp: FileStamp
     count: int
     size_bytes: int
     seekable: bool
@@ -173,8 +173,8 @@ class Catalog:
             shard = self._open(info.local, info.repair_map) if is_here else self._open_copy(path, info.repair_map)
             how = _OTHER_VERSION if shard.path != info.local else ""
         else:
-            stamp = stamp_of(path)
-            if stamp != info.stamp:
+            stamp = FileStamp.of(path)
+            if stamp.as_dict() != info.stamp.as_dict():
                 raise changed(path, stamp_difference(info.stamp, stamp))
             shard, how = self._open(path, info.repair_map), ""
         if not how and len(shard) != info.count:
@@ -247,11 +247,11 @@ class Catalog:
         spec = self._specs[number]
         if spec.is_files:
             shard = self._files_shards[number] = open_files_shard(spec, self._labels)
-            return self._info_of(number, shard, (shard.bytes_of(0, len(shard)), 0))
+            return self._info_of(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
         if spec.is_remote:
             with self._naming_url(number), self._open_copy(spec.path) as shard:
-                return self._info_of(number, shard, stamp_of(shard.path))
-        stamp = stamp_of(spec.path)
+                return self._info_of(number, shard, FileStamp.of(shard.path))
+        stamp = FileStamp.of(spec.path)
         with pool.use(spec.path) as shard:
             return self._info_of(number, shard, stamp)
 
@@ -259,7 +259,7 @@ class Catalog:
         """Finds the readable samples of a corrupt shard; there may be none."""
         path = self.paths[number]
         try:
-            stamp = stamp_of(local)
+            stamp = FileStamp.of(local)
             repaired = open_damaged(
                 local,
                 verify=self._verify,
@@ -280,7 +280,7 @@ class Catalog:
         return ShardInfo(
             path=path,
             local=local,
-            stamp=(size_bytes, 0),
+            stamp=FileStamp(size_bytes, 0, 0, 0),
             count=0,
             size_bytes=size_bytes,
             seekable=True,
@@ -301,7 +301,7 @@ class Catalog:
             return open_mended(path, repair_map, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
-    def _info_of(self, number: int, shard: Shard, stamp: tuple[int, int]) -> ShardInfo:
+    def _info_of(self, number: int, shard: Shard, stamp: FileStamp) -> ShardInfo:
         if len(shard):
             self._check_columns(number, shard)
         return ShardInfo(
@@ -309,7 +309,7 @@ class Catalog:
             local=shard.path,
             stamp=stamp,
             count=len(shard),
-            size_bytes=stamp[0],
+            size_bytes=stamp.size,
             seekable=shard.seekable,
             single=shard.seekable and shard.rows_per_chunk == 1,
             framed=isinstance(shard, FramedShard),
@@ -472,24 +472,15 @@ class ShardSet:
 # ---- changed and corrupt files
 
 
-def stamp_of(path: str) -> tuple[int, int]:
-    """Returns size and mtime of a file."""
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    return info.st_size, info.st_mtime_ns
-
-
 def changed(path: str, how: str) -> CorruptError:
     return CorruptError(
         path, None, None, f"the file has changed since the dataset was opened: {how}", "Open the dataset again"
     )
 
 
-def stamp_difference(then: tuple[int, int], now: tuple[int, int]) -> str:
-    if then[0] != now[0]:
-        return f"{then[0]:,} bytes then, {now[0]:,} now"
+def stamp_difference(then: FileStamp, now: FileStamp) -> str:
+    if then.size != now.size:
+        return f"{then.size:,} bytes then, {now.size:,} now"
     return "the same size, but a newer modification time"
 
 

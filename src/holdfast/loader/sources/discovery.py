@@ -20,21 +20,13 @@ from typing import Any, NoReturn
 
 from ..._util.remote_fs import Options, ask, open_store, url_of
 from ...errors import InputError, MissingFileError, SchemaError
-from ...formats.base import Shard
+from ...formats.base import SAMPLE_SUFFIXES, Shard, is_shard_name
 from ...schema import Column, schema_file_name, schema_from_json
 
 Given = str | os.PathLike[str]
 _EXPECTED = "expected a path, a glob, a folder, a URL or a list of them"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = re.compile(r"(file|local)://")
-_SHARD = re.compile(
-    r"\.(tfrecords?|tfrec)([-.]\d+(-of-\d+)?)?(\.(gz|gzip|zlib|zz))?$"
-    r"|-\d{5}-of-\d{5}(\.(gz|gzip|zlib|zz))?$"  # as TensorFlow's own tools number them, often without a suffix
-    r"|\.(h5|hdf5|hdf)$"
-    r"|\.(tar|tar\.(gz|bz2|xz)|tgz|tbz2|txz)$",
-    re.IGNORECASE,
-)
-_SMALL = re.compile(r"\.(jpe?g|png|gif|webp|bmp|p[bgnp]m|tiff?|txt)$", re.IGNORECASE)
 _BESIDE = re.compile(r"^\.|\.(index|json|partial|tmp|temp|part)$|~$", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_NAMES = 100_000  # that one pattern may expand to
@@ -173,13 +165,9 @@ def local_path(text: str) -> str:
     return os.path.expanduser(text) if text.startswith("~") else text
 
 
-def is_shard(path: str) -> bool:
-    return _SHARD.search(path) is not None
-
-
 def is_small_file(path: str) -> bool:
     """Whether the file is one sample."""
-    return _SMALL.search(path) is not None
+    return path.lower().endswith(SAMPLE_SUFFIXES)
 
 
 def is_beside(path: str) -> bool:
@@ -297,7 +285,7 @@ def list_folder(folder: str) -> tuple[list[str], bool]:
     shards: list[str] = []
     has_files = False
     for name in _below(folder):
-        if is_shard(name):
+        if is_shard_name(name):
             shards.append(check_file(name))
         else:
             has_files = True
@@ -340,7 +328,7 @@ def _cannot_list(error: OSError) -> NoReturn:
 
 def find_remote(url: str, options: Options | None = None) -> list[str]:
     """Returns the URLs of the shards behind a URL, a glob or a folder."""
-    if is_shard(url) and not is_glob(url) and not url.endswith("/"):
+    if is_shard_name(url) and not is_glob(url) and not url.endswith("/"):
         return [url]  # checking that it exists would take as long as opening it
     fs, path = open_store(url, options)
     fs.invalidate_cache()  # earlier listings may be out of date
@@ -371,7 +359,7 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
             raise InputError(f"{url}: expected committed parts, this dataset directory has none yet")
         return parts
     inside = [name for name in every if not any(is_beside(part) for part in name[len(path) + 1 :].split("/"))]
-    return [name for name in inside if is_shard(name)] or [name for name in inside if is_small_file(name)]
+    return [name for name in inside if is_shard_name(name)] or [name for name in inside if is_small_file(name)]
 
 
 # ---- messages

@@ -18,15 +18,15 @@ from holdfast.formats.hdf5.merge.child import DATA, merge
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-class Ear:
-    """In place of the child's voice: what it would have said."""
+class FakeReporter:
+    """Keeps what the child would have sent."""
 
     def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
         self.done = 0
 
-    def say(self, head: dict[str, Any], body: bytes = b"") -> None:
-        self.said.append(head)
+    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self.sent.append(head)
 
     def done_piece(self, size: int) -> None:
         self.done += size
@@ -36,10 +36,10 @@ def merge_here(files: Sequence[Path], folder: Path, order: str = "exact", runs: 
     """The child's work in this process: for many small merges. The file is left in `folder`."""
     folder.mkdir(exist_ok=True)
     names = [str(file) for file in files]
-    ear = Ear()
+    reporter = FakeReporter()
     job = _job(names, folder / DATA, order, runs, False)
-    merge(job | {"folder": str(folder), "plan": False}, ear)  # type: ignore[arg-type]
-    last = ear.said[-1]
+    merge(job | {"folder": str(folder), "plan": False}, reporter)  # type: ignore[arg-type]
+    last = reporter.sent[-1]
     if "refused" in last:
         raise _error(*last["refused"])
     return _merged(last["result"], folder / DATA, len(names))

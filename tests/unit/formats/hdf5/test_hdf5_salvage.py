@@ -25,7 +25,7 @@ from factories_hdf5 import (
 )
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
-from holdfast.formats.hdf5.chunks import joined, without
+from holdfast.formats.hdf5.chunks import merge_ranges, subtract_ranges
 from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import LOST_ROWS
 from holdfast.formats.hdf5.verify import verify_hdf5
@@ -398,5 +398,5 @@ def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]
 
 
 def test_ranges_are_joined() -> None:
-    assert joined([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
-    assert without([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]
+    assert merge_ranges([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
+    assert subtract_ranges([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]

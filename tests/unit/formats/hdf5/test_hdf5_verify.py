@@ -14,7 +14,7 @@ import pytest
 from factories_hdf5 import V110, chunk_places, flip, killed_writer, live_writer, make_full
 
 from holdfast._native import codec
-from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5
+from holdfast.formats.hdf5.verify import NO_DATA_CHECKSUMS, NO_METADATA_CHECKSUMS, HDF5Report, verify_hdf5
 from holdfast.formats.part_record import check_record, find_record
 
 
@@ -117,7 +117,7 @@ def test_flips_in_chunks_with_checksums_are_seen(tmp_path: Path, options: dict[s
 def test_what_cannot_be_seen_is_said(tmp_path: Path, options: dict[str, object]) -> None:
     report = verify_hdf5(packed(tmp_path / "a.h5", **options))
     assert report.ok
-    assert report.notes == [BLIND]
+    assert report.notes == [NO_DATA_CHECKSUMS]
 
 
 def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
         file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
         file.create_dataset("s", data=["text"] * 100, chunks=(10,), compression="gzip")
     classic, heap = verify_hdf5(tmp_path / "classic.h5"), verify_hdf5(tmp_path / "heap.h5")
-    assert (classic.ok, classic.unchecked) == (True, (CLASSIC[0],))
+    assert (classic.ok, classic.unchecked) == (True, (NO_METADATA_CHECKSUMS[0],))
     assert (heap.ok, heap.unchecked) == (True, ("no checksums in /s: flips in its data cannot be seen",))
 
 
@@ -143,7 +143,7 @@ def test_a_record_shows_every_flip(tmp_path: Path) -> None:
     flip(path, places[3][0] + 17)
     [flaw] = verify_hdf5(path).problems
     assert (flaw.dataset, flaw.offset) == ("/x", places[3][0])
-    assert "the record says" in flaw.reason
+    assert "as recorded" in flaw.reason
 
 
 def test_a_record_of_the_whole_file_shows_flips_between_chunks(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters
 from holdfast.formats.hdf5.merge import rechunk
 from holdfast.formats.hdf5.merge.api import merge_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.
 LOSSLESS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ import pytest
 from factories_hdf5 import V110, chunk_places
 
 from holdfast.formats.hdf5 import salvage
-from holdfast.formats.hdf5.chunks import guessed_chunks
+from holdfast.formats.hdf5.chunks import possible_chunks
 from holdfast.formats.hdf5.salvage import SalvagedObject, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import DOUBTFUL_ROWS
 
@@ -147,4 +147,4 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
     assert "more chunks than the file can hold" in " ".join(flaw.reason for flaw in found.problems)
     assert out.stat().st_size < 2 * len(data)
     with h5py.File(path) as file:
-        assert len(guessed_chunks(file["x"], len(data))) == len(data) // 16
+        assert len(possible_chunks(file["x"], len(data))) == len(data) // 16

@@ -76,8 +76,8 @@ def by_producer(out: DatasetWriter) -> dict[str, dict[str, list[Any]]]:
         at = 0
         assert record.runs is not None
         for producer, first, count in record.runs:
-            cut = {name: column[at : at + count] for name, column in got.items()}
-            found.setdefault(producer, []).append((first, count, cut))
+            slice_rows = {name: column[at : at + count] for name, column in got.items()}
+            found.setdefault(producer, []).append((first, count, slice_rows))
             at += count
         assert at == record.rows
     return {producer: _joined(sorted(runs, key=lambda run: run[0])) for producer, runs in found.items()}
@@ -86,10 +86,10 @@ def by_producer(out: DatasetWriter) -> dict[str, dict[str, list[Any]]]:
 def _joined(runs: list[tuple[int, int, dict[str, Any]]]) -> dict[str, list[Any]]:
     joined: dict[str, list[Any]] = {name: [] for name in runs[0][2]}
     expected = 0
-    for first, count, cut in runs:
+    for first, count, slice_rows in runs:
         assert first == expected, f"rows {expected} to {first} are missing or doubled"
         expected = first + count
-        for name, column in cut.items():
+        for name, column in slice_rows.items():
             joined[name] += column
     return joined
 

@@ -307,7 +307,9 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
         first.append(x=1)
         first.commit()
         with connect(server.address, "p") as second:
-            with pytest.raises(RefusedError, match=rf"producer 'p', process {os.getpid()}, has connected by the same"):
+            with pytest.raises(
+                RefusedError, match=rf"producer 'p', process {os.getpid()}, has connected under the same"
+            ):
                 first.append(x=2)
                 first.commit()
             second.append(x=2)

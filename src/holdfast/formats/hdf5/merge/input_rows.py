@@ -1,8 +1,7 @@
-"""Reading rows of a source as the file has them: past the library where that is possible, every chunk checked."""
+"""Reads rows of a source in the file's own type: without the library where possible, and with every chunk checked."""
 
 from __future__ import annotations
 
-import io
 import os
 import resource
 import zlib
@@ -15,22 +14,23 @@ import h5py
 import numpy as np
 
 from ...._native import codec
-from ..filters import GZIP, SHUFFLE, Filter, add_filters, filter_name, filters_of, same_filters, verbatim_parameters
+from ..filters import GZIP, SHUFFLE
 from ..object_walk import reason_of
 from .model import NO_CRC, DatasetInfo, MergeError, MergeInput, Raw
 
-_OPEN_FILES, _FEW_DESCRIPTORS = 16, 256
+_OPEN_FILES, _LOW_LIMIT = 16, 256
 _RUN_BYTES = 1 << 20
-_AHEAD = 4
+_MAX_AHEAD = 4
 
 
 class OpenInputs:
-    """Sources, a few of them open at a time. For one thread. `folder`: what a view's names for them start from."""
+    """Opens sources, a few of them at a time. For one thread. `folder`: the directory that a view's source names are
+    relative to."""
 
     def __init__(self, sources: list[MergeInput], folder: str = "") -> None:
         self._sources, self._folder = sources, folder
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = _OPEN_FILES if soft == resource.RLIM_INFINITY or soft >= _FEW_DESCRIPTORS else max(1, soft // 16)
+        self._max_open = _OPEN_FILES if soft == resource.RLIM_INFINITY or soft >= _LOW_LIMIT else max(1, soft // 16)
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._files: OrderedDict[int, h5py.File] = OrderedDict()
 
@@ -38,7 +38,7 @@ class OpenInputs:
         if number in self._fds:
             self._fds.move_to_end(number)
             return self._fds[number]
-        if len(self._fds) >= self._most:
+        if len(self._fds) >= self._max_open:
             os.close(self._fds.popitem(last=False)[1])
         try:
             self._fds[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
@@ -47,11 +47,11 @@ class OpenInputs:
         return self._fds[number]
 
     def _unreadable(self, number: int, error: OSError) -> MergeError:
-        return MergeError("input", self.path(number), f"cannot be read any more: {error.strerror}")
+        return MergeError("input", self.path(number), f"it cannot be read any more: {error.strerror}")
 
     def hdf5(self, number: int) -> h5py.File:
         if number not in self._files:
-            if len(self._files) >= self._most:
+            if len(self._files) >= self._max_open:
                 self._files.popitem(last=False)[1].close()
             self._files[number] = h5py.File(self.path(number), "r")
         self._files.move_to_end(number)
@@ -61,7 +61,7 @@ class OpenInputs:
         return self._sources[number].path
 
     def view_name(self, number: int) -> bytes:
-        """A percent sign would be a pattern to the library."""
+        """Escapes percent signs, which are patterns to the library."""
         return os.fsencode(os.path.relpath(os.path.realpath(self.path(number)), self._folder).replace("%", "%%"))
 
     def close(self) -> None:
@@ -81,25 +81,28 @@ class OpenInputs:
                 raise self._unreadable(number, error) from error
             if not n:
                 raise MergeError(
-                    "corrupt", self.path(number), "it ends here, it was cut while it was read", offset + done
+                    "corrupt",
+                    self.path(number),
+                    "the file ends here: it was truncated while it was read",
+                    offset + done,
                 )
             done += n
 
 
-def check_crc(path: str, dataset: str, offset: int, got: int, wanted: int) -> None:
-    if wanted not in (NO_CRC, got):
-        text = f"dataset {dataset!r}: the crc32c of a chunk is {got:08x}, the record says {wanted:08x}"
+def check_crc(path: str, dataset: str, offset: int, got: int, expected: int) -> None:
+    if expected not in (NO_CRC, got):
+        text = f"dataset {dataset!r}: the crc32c of a chunk is {got:08x}, its record says {expected:08x}"
         raise MergeError("corrupt", path, text, offset)
 
 
 class Rows:
-    """`read` gives rows [start, stop) of a dataset, in pieces. `pool` unpacks ahead; None: at once."""
+    """`read` yields rows [start, stop) of a dataset in pieces. `pool` decodes ahead; None: no read-ahead."""
 
     def __init__(self, files: OpenInputs, pool: ThreadPoolExecutor | None = None) -> None:
         self._files, self._pool = files, pool
 
     def read(self, dataset: DatasetInfo, start: int, stop: int) -> Iterator[Raw]:
-        if dataset.chunks and _is_simple(dataset):
+        if dataset.chunks and _is_decodable(dataset):
             yield from self._from_chunks(dataset, start, stop)
         elif dataset.chunks is None and dataset.offset is not None:
             yield from self._from_flat(dataset, start, stop)
@@ -124,7 +127,7 @@ class Rows:
                 data = self._load(dataset, extent)
                 yield lambda data=data, offset=extent[1], a=a, b=b: self._unpack(dataset, data, offset)[a:b]  # type: ignore[misc]
 
-        yield from ahead(self._pool, work())
+        yield from run_ahead(self._pool, work())
 
     def _load(self, dataset: DatasetInfo, extent: list[int]) -> bytearray:
         _, offset, size, _, crc = extent
@@ -142,7 +145,7 @@ class Rows:
             if len(data) != dataset.chunk_bytes:
                 raise ValueError(f"expected {dataset.chunk_bytes:,} bytes, got {len(data):,}")
         except (zlib.error, ValueError) as error:
-            text = f"dataset {dataset.path!r}: a chunk cannot be unpacked: {error}"
+            text = f"dataset {dataset.path!r}: a chunk cannot be decoded: {error}"
             raise MergeError("corrupt", self._files.path(dataset.file), text, offset) from None
         return np.frombuffer(data, f"V{dataset.item_bytes}").reshape(dataset.chunks)
 
@@ -171,14 +174,14 @@ class Rows:
         if dataset.chunks is None or not len(dataset.extents) or dataset.extents[0, 4] == NO_CRC:
             return
         size = dataset.chunks[0]
-        wanted = [start // size * dataset.across, -(-stop // size) * dataset.across]
-        low, high = np.searchsorted(dataset.extents[:, 0], wanted)
+        expected = [start // size * dataset.across, -(-stop // size) * dataset.across]
+        low, high = np.searchsorted(dataset.extents[:, 0], expected)
         for row in dataset.extents[low:high].tolist():
             self._load(dataset, row)
 
 
 def rows_of(dataset: h5py.Dataset, start: int, stop: int, item_bytes: int) -> Raw:
-    """Reads rows [start, stop) by the library's own call and in the file's own type: nothing is converted."""
+    """Reads rows [start, stop) with the library, without converting them."""
     rows = np.empty((stop - start, *dataset.shape[1:]), f"V{item_bytes}")
     space = dataset.id.get_space()
     space.select_hyperslab((start, *[0] * (len(dataset.shape) - 1)), rows.shape)
@@ -186,8 +189,8 @@ def rows_of(dataset: h5py.Dataset, start: int, stop: int, item_bytes: int) -> Ra
     return rows
 
 
-def _is_simple(dataset: DatasetInfo) -> bool:
-    """Whether a chunk is whole rows, packed in a way that needs no library."""
+def _is_decodable(dataset: DatasetInfo) -> bool:
+    """Tells whether a chunk consists of full rows, and needs no library to decode."""
     whole_rows = dataset.chunks is not None and dataset.chunks[1:] == dataset.row_shape
     return whole_rows and (not dataset.filters or is_gzip(dataset))
 
@@ -202,14 +205,8 @@ def unshuffle(data: Any, item_bytes: int) -> Any:
     return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(item_bytes, -1).T).reshape(-1)
 
 
-def shuffle(data: Any, item_bytes: int) -> Any:
-    if item_bytes == 1:
-        return data
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, item_bytes).T).reshape(-1)
-
-
-def ahead(pool: ThreadPoolExecutor | None, work: Iterator[Callable[[], Any]]) -> Iterator[Any]:
-    """Results in order, a few of them made ahead."""
+def run_ahead(pool: ThreadPoolExecutor | None, work: Iterator[Callable[[], Any]]) -> Iterator[Any]:
+    """Yields results in order, and computes a few of them ahead."""
     if pool is None:
         for one in work:
             yield one()
@@ -218,98 +215,10 @@ def ahead(pool: ThreadPoolExecutor | None, work: Iterator[Callable[[], Any]]) ->
     try:
         for one in work:
             waiting.append(pool.submit(one))
-            if len(waiting) >= _AHEAD:
+            if len(waiting) >= _MAX_AHEAD:
                 yield waiting.pop(0).result()
         while waiting:
             yield waiting.pop(0).result()
     finally:
         for future in waiting:
             future.cancel()
-
-
-# Packing a chunk as its dataset's filters would.
-
-_LEVEL = 4
-
-
-def plist_of(like: DatasetInfo) -> Any:
-    """How a dataset like this one is created. Made anew: a copy would carry the format version of its own file."""
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    if like.chunks is not None:
-        plist.set_chunk(like.chunks)
-    add_filters(plist, like.filters)
-    if like.fill is not None:
-        plist.set_fill_value(fill_of(like, like.fill))
-    return plist
-
-
-def fill_of(like: DatasetInfo, fill: bytes) -> Any:
-    """As h5py takes it. A string goes as one of any length: one of a fixed length is taken for a pointer."""
-    dtype = h5py.h5t.decode(like.type).dtype
-    value = np.frombuffer(fill, dtype)[0]
-    text = h5py.check_string_dtype(dtype)
-    return np.array(value, dtype if text is None else h5py.string_dtype(text.encoding))
-
-
-class ChunkEncoder:
-    """`encode(chunk)` -> its bytes in the file, and its filter mask.
-
-    `threads`: whether it may be called by any. Through the library only by the one that does all else there: h5py takes
-    no lock for read_direct_chunk.
-    """
-
-    def __init__(self, like: DatasetInfo) -> None:
-        self._like = like
-        self.threads = is_gzip(like)
-        self._level = next((values[0] for code, _, values in like.filters if code == GZIP and values), _LEVEL)
-        self._shuffled = any(code == SHUFFLE for code, _, _ in like.filters)
-        # Made before anything is read: it cannot be made while a dataset with the same filters is open.
-        self._scratch = b"" if self.threads else _scratch_image(like)
-
-    def encode(self, chunk: Raw) -> tuple[Any, int]:
-        if self.threads:
-            data: Any = chunk.reshape(-1).view(np.uint8)
-            data = shuffle(data, self._like.item_bytes) if self._shuffled else data
-            return zlib.compress(data, self._level), 0
-        return self._through_library(chunk)
-
-    def _through_library(self, chunk: Raw) -> tuple[Any, int]:
-        """In a file in memory, of one chunk, made like the dataset: whatever the filters are.
-
-        Each chunk gets a new copy of the file. Where a chunk is written over, HDF5 1.14 keeps the old filter mask if
-        the size is the same.
-        """
-        with h5py.File(io.BytesIO(self._scratch), "r+", libver=("v110", "latest")) as file:
-            dataset = h5py.h5d.open(file.id, b"x")
-            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, chunk, h5py.h5t.decode(self._like.type))
-            file.flush()
-            mask, data = dataset.read_direct_chunk((0,) * chunk.ndim)
-            return bytes(data), mask
-
-
-def create_like(file: h5py.File, name: bytes, like: DatasetInfo, space: Any, plist: Any) -> None:
-    """Creates a dataset whose filters are those of `like`. Call it within `verbatim_parameters`."""
-    dataset = h5py.h5d.create(file.id, name, h5py.h5t.decode(like.type), space, plist)
-    made = filters_of(dataset.get_create_plist())
-    dataset.close()
-    if not same_filters(made, like.filters):
-        text = (
-            f"dataset {like.path!r}: its filters ({filters_said(like)}) cannot be made again with the same parameters"
-        )
-        raise MergeError("write", "", f"{text}: expected {_parameters(like.filters)}, got {_parameters(made)}")
-
-
-def filters_said(like: DatasetInfo) -> str:
-    return " + ".join(filter_name(code) for code, _, _ in like.filters) or "none"
-
-
-def _parameters(filters: tuple[Filter, ...]) -> list[tuple[int, ...]]:
-    return [(code, *values) for code, _, values in filters]
-
-
-def _scratch_image(like: DatasetInfo) -> bytes:
-    image = io.BytesIO()
-    with verbatim_parameters(like.filter_names):
-        with h5py.File(image, "w", libver=("v110", "latest")) as file:
-            create_like(file, b"x", like, h5py.h5s.create_simple(like.chunks), plist_of(like))
-    return image.getvalue()
