@@ -1,4 +1,4 @@
-"""What a target's name says: its format, and how its shards are called."""
+"""Parses the name of a conversion's target, and writes output files of all three formats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SUFFIX = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TargetName:
-    """A target: `stem` and `suffix` make its name in `folder`."""
+    """The name of a target: `folder`/`stem``suffix`."""
 
     folder: Path
     stem: str
@@ -41,42 +41,42 @@ class TargetName:
     kind: Kind
 
     @property
-    def whole(self) -> str:
+    def name(self) -> str:
         return self.stem + self.suffix
 
     def shard(self, number: int, count: int) -> str:
-        """As TensorFlow's tools number them: sorted names keep the order."""
+        """Returns the name of a shard, numbered as TensorFlow's tools do: sorted names keep the order."""
         return f"{self.stem}-{number:05d}-of-{count:05d}{self.suffix}"
 
     def is_shard(self, name: str) -> bool:
-        """Whether a file's name is one that a shard of this target could have."""
+        """Tells whether a file's name could be that of a shard of this target."""
         return re.fullmatch(rf"{re.escape(self.stem)}-\d{{5}}-of-\d{{5}}{re.escape(self.suffix)}", name) is not None
 
 
 def parse_target(target: str | os.PathLike[str]) -> TargetName:
-    """ValueError: the name does not say which format is expected."""
+    """Parses a path. Raises a ValueError if its suffix is not one of a format."""
     if "://" in os.fsdecode(target):
-        raise ValueError(f"expected a file on this machine to write to, got the URL {os.fspath(target)!r}")
+        raise ValueError(f"expected a local file to write to, got the URL {os.fspath(target)!r}")
     path = Path(os.fsdecode(target))
     found = _SUFFIX.search(path.name)
     if found is None or found.start() == 0:
-        wanted = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
-        raise ValueError(f"expected {wanted} to write to, got {os.fspath(target)!r}")
+        names = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
+        raise ValueError(f"expected {names} to write to, got {os.fspath(target)!r}")
     kind: Kind = "tfrecord" if found["tfrecord"] else "hdf5" if found["hdf5"] else "tar"
     return TargetName(path.parent, path.name[: found.start()], found[0], kind)
 
 
-def refuse_others(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
-    """Shards of another number of them: who reads the folder would get every sample twice."""
+def check_no_other_shards(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
+    """Raises an error if the folder has shards of another shard count: readers would get every sample twice."""
     others = sorted(set(filter(is_shard, os.listdir(folder))) - set(names)) if folder.is_dir() else []
     if others:
         text = f"{folder / others[0]} is of another number of shards: with {len(names):,} more beside it, samples would"
-        raise TargetExistsError(f"{text} be read twice. Take it away first, or name another file")
+        raise TargetExistsError(f"{text} be read twice. Remove it first, or name another file")
 
 
 @contextmanager
 def naming(staging: Path, target: Path) -> Iterator[None]:
-    """Errors name what a staged file is to be, not where it is made."""
+    """Replaces the path of a staged file by the target's path in errors."""
     try:
         yield
     except DataError as error:
@@ -90,23 +90,20 @@ def _renamed(text: str, staging: Path, target: Path) -> str:
     return re.sub(rf"{re.escape(str(staging))}/[^ :,]+", lambda _: str(target), text)
 
 
-# The three writers behind one face: batches in, and a file that is on disk for good.
-
-
 class OutputFile(Protocol):
     def extend(self, batch: Mapping[str, Any]) -> None: ...
 
     def finish(self) -> FileEntry:
-        """It is whole and synced."""
+        """Completes and syncs the file."""
 
     def discard(self) -> None:
-        """Lets go of everything. Safe to call twice, and after finish()."""
+        """Closes everything. Safe to call twice, and after finish()."""
 
 
 def make_target(
     kind: Kind, path: Path, schema: dict[str, Column], *, first: int, codec: Any, compression: Any
 ) -> OutputFile:
-    """`path` must not exist; `first` is the number of its first sample."""
+    """Creates an output file. `path` must not exist; `first` is the number of its first sample."""
     if kind == "hdf5":
         return _HDF5Output(path, schema, codec)
     return _TFRecordOutput(path, schema, compression) if kind == "tfrecord" else _TarOutput(path, schema, first)

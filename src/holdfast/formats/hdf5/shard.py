@@ -17,7 +17,7 @@ from ..._util.finalize import close_finalized
 from ..._util.text import names_there
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema, found_in_file
-from ..base import GivenSchema, Rows, check_rows, check_run
+from ..base import GivenSchema, Rows, check_range, check_rows
 from ..columns import Batch, ColumnData
 from ..gather import fill
 from .filters import PACKAGE, lacking_filter
@@ -247,11 +247,11 @@ class HDF5Shard:
         return self._rows
 
     def bytes_of(self, start: int, stop: int) -> int:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return (stop - start) * self._row_bytes
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         columns = self.schema if schema is None else check_schema(schema)
         return {name: self._read(name, column, range(start, stop)) for name, column in columns.items()}
 

@@ -255,7 +255,7 @@ def _crc_of(fd: int, offset: int, size: int) -> int:
 
 
 def _point_to_memory(fd: int) -> bool:
-    """Replaces a descriptor by one of a memfd, which libhdf5 can write to and read back. Returns whether that worked."""
+    """Replaces a descriptor by one of a memfd, which libhdf5 can write to and read. Returns whether that worked."""
     try:
         memory = os.memfd_create("holdfast-cut-off", os.MFD_CLOEXEC)
     except OSError:

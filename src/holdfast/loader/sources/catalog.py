@@ -26,7 +26,7 @@ from ...errors import (
     SchemaError,
     UnfinishedError,
 )
-from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_mended, open_shard
+from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_repaired, open_shard
 from ...formats.columns import Ints
 from ...procfs.locks import writers_of
 from ...schema import Column, Schema, check_schema
@@ -298,7 +298,7 @@ class Catalog:
 
     def _open(self, path: str, repair_map: RepairMap | None = None) -> Shard:
         if repair_map is not None:
-            return open_mended(path, repair_map, verify=self._verify)
+            return open_repaired(path, repair_map, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
     def _info_of(self, number: int, shard: Shard, stamp: FileStamp) -> ShardInfo:
