@@ -15,7 +15,7 @@ from .._util.text import counted, format_bytes, natural_key, printable
 from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.base import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, detect_format, is_tfrecord_name
 from ..formats.tfrecord.manifest import MANIFEST_NAME
-from ..loader.sources.discovery import identify, nothing_matches, refuse_twice
+from ..loader.sources.discovery import check_unique, identify, nothing_matches
 from ..schema import Column, as_code
 from ..writer.directory import SCHEMA_NAME
 from .console import Screen, show_facts
@@ -96,7 +96,7 @@ def expand(arguments: Iterable[str]) -> list[str]:
 
 def each_once(paths: Iterable[str]) -> list[str]:
     listed = list(paths)
-    refuse_twice((_identity(path), path) for path in listed)
+    check_unique((_identity(path), path) for path in listed)
     return listed
 
 

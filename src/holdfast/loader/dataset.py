@@ -28,7 +28,7 @@ from .order.sharding import Remainder
 from .pipeline.sample_cache import SampleCache
 from .random_access import RandomAccess
 from .sources.catalog import OnProgress
-from .sources.discovery import find_sources, run_schema
+from .sources.discovery import directory_schema, find_sources
 from .sources.file_source import ConcatSource, Files, FileSource, SelectSource, Source, SplitSource
 from .sources.mix import MixSource, Until
 
@@ -750,7 +750,7 @@ def read(
     specs = find_sources(what, storage_options)
     source = FileSource(
         specs,
-        run_schema(specs, storage_options) if columns is None else columns,
+        directory_schema(specs, storage_options) if columns is None else columns,
         remote,
         verify=verify,
         labels_from_folders=labels_from_folders,

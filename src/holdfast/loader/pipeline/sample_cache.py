@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..._util.process import call_after_fork
-from ...formats.columns import BytesColumn, Ints, RaggedColumn, split_samples
+from ...formats.columns import ColumnPickler, Ints, split_samples
 from ..options import Cache
 from ..order.shuffle import SamplePositions
 from .work_item import Items, Sample, WorkItem
@@ -69,23 +69,9 @@ class _CacheFile:
         return os.pread(self._fd, where[1], where[0])
 
 
-class _Pickler(pickle.Pickler):
-    """Of what is part of a batch, only that part; a memoryview comes back as one."""
-
-    def reducer_override(self, one: Any) -> Any:
-        if type(one) is memoryview:
-            return memoryview, (bytearray(one),)
-        if isinstance(one, BytesColumn):
-            own = one.copy()
-            return BytesColumn, (own.values, own.offsets, own.per_item)
-        if type(one) is RaggedColumn:
-            return RaggedColumn, (one.values, one.row_splits)
-        return NotImplemented
-
-
 def _pickled(sample: Sample) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, 5).dump(sample)
+    ColumnPickler(buffer, 5).dump(sample)
     return buffer.getvalue()
 
 
