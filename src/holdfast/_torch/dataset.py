@@ -22,8 +22,8 @@ from .._util.rank import ALONE, FrameworkSharder, callers, find_sharder, has_sta
 from ..errors import InputError, StateError
 from ..formats.columns import BytesColumn, RaggedColumn, tuple_like
 from ..loader.dataset import Dataset, state_after, steps_left
-from ..loader.iterator import Iteration, stop_of
-from ..loader.options import whole
+from ..loader.iterator import Iteration, stop_epoch
+from ..loader.options import as_int
 from .shared_epoch import PassStart, SharedEpoch
 
 
@@ -148,7 +148,7 @@ class TorchDataset(IterableDataset[Any]):
     """
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         self.dataset = dataset
         self._times = dataset._settings.repeat
         self._place = SharedEpoch(PassStart(epoch, epoch, 0))
@@ -161,7 +161,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch: from its beginning, or where a state of it that was loaded says."""
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         if _accelerate_begins_pass():
             self._check_shared()
             return  # its own count begins at 0 after a resume, and stands still when a pass is broken off
@@ -195,7 +195,7 @@ class TorchDataset(IterableDataset[Any]):
         else:
             own, self._own = self._own, None
             begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
-        stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
+        stop = stop_epoch(self.dataset._settings, begin.first, begin.epoch)
         equal = self._dispatched or _is_dispatched(find_sharder())
         readable = self._readable(inside=info is not None)
         self._pass = _Pass(readable, begin, stop, worker, workers, equal=equal)
@@ -288,7 +288,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def _first_of_pass(self, epoch: int) -> int:
         """The first epoch of the pass that `epoch` is in, counting passes of repeat(n) from those that were begun."""
-        stop = stop_of(self.dataset._settings, self._place.last.first, epoch)
+        stop = stop_epoch(self.dataset._settings, self._place.last.first, epoch)
         return epoch if stop is None or self._times is None or stop < self._times else stop - self._times
 
     def __getstate__(self) -> dict[str, Any]:

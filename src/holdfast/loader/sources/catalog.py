@@ -503,12 +503,12 @@ def _cut(number: int, shard: Shard) -> Blocks:
     """A shard's blocks, cut between its chunks."""
     count, chunk = len(shard), shard.rows_per_chunk
     if chunk == 1:
-        return cut_shard(number, count, shard.bytes_of, whole=not shard.seekable)
+        return cut_shard(number, count, shard.bytes_of, one_block=not shard.seekable)
     cut = cut_shard(
         number,
         -(-count // chunk),
         lambda start, stop: shard.bytes_of(min(start * chunk, count), min(stop * chunk, count)),
-        whole=not shard.seekable,
+        one_block=not shard.seekable,
     )
     first = cut.first * chunk
     return Blocks(cut.shard, first, np.diff(np.append(first, count)), cut.size_bytes)
