@@ -164,8 +164,8 @@ def threads(seen: FdProfile) -> Matcher:
 
 # The table of what leaks look like: a row is a cause, how to tell it, and what to do.
 #
-# A new row needs a function in fits.py that counts what it explains, and a program under tests/victims that does it on
-# purpose, with a twin that does the same work rightly.
+# A new row needs a function above that counts what it explains, and a program under tests/leaky_programs that leaks on
+# purpose, with a clean counterpart that does the same work without the leak.
 
 # Fewer than this many, or less than this part, is nothing to speak of.
 AT_LEAST = 16

@@ -13,7 +13,7 @@ from judged_cases import Case, child, diagnosis, leak, look, target
 from rich.cells import cell_len
 from rich.console import Console
 
-from holdfast.cli.console import AnyTerminal
+from holdfast.cli.tables import AnyTerminal
 from holdfast.doctor.model import FdProfile, Forecast, Match, Verdict
 from holdfast.doctor.observe import WatchTarget
 from holdfast.doctor.render import DoctorPage, target_as_dict, targets_as_dict
