@@ -21,8 +21,8 @@ import tensorflow as tf
 from .errors import MapError, SchemaError
 from .formats.columns import BytesColumn, RaggedColumn, leaves, map_leaves, tuple_like
 from .loader.dataset import Dataset, Mixture, state_after
-from .loader.iterator import Iteration, cut_of, stop_of
-from .loader.options import Options, whole
+from .loader.iterator import Iteration, batch_plan, stop_epoch
+from .loader.options import Options, as_int
 from .runlog.logger import Log, log
 from .schema import Array, Bytes, Column, Ragged, Value
 
@@ -91,7 +91,7 @@ class Passes:
         Keras' fit() reads a batch first and then starts over: call this when an epoch begins, and batches that were
         prefetched before do not count.
         """
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         with self._lock:
             self._resumes = self._is_resumed(epoch)
             self._epoch = self._first if self._resumes else epoch
@@ -111,7 +111,7 @@ class Passes:
     def _first_of_pass(self, epoch: int) -> int:
         """Returns the first epoch of the pass that `epoch` is in; of an endless pass, `epoch` itself."""
         settings = self._read._settings
-        stop = stop_of(settings, self._first, epoch)
+        stop = stop_epoch(settings, self._first, epoch)
         return epoch if stop is None or settings.repeat is None else stop - settings.repeat
 
     def _begin(self) -> Iteration:
@@ -218,7 +218,7 @@ def _fixed_rows(dataset: Dataset) -> int | None:
     settings = dataset._settings
     if not settings.batched or settings.remainder == "keep" or _may_lose(settings):
         return None
-    return cut_of(settings, dataset._launch().world).batch
+    return batch_plan(settings, dataset._launch().world).batch
 
 
 def _batch_spec(column: Column, rows: int | None) -> Any:

@@ -22,8 +22,8 @@ from .._util.rank import ALONE, FrameworkSharder, callers, find_sharder, has_sta
 from ..errors import InputError, StateError
 from ..formats.columns import BytesColumn, RaggedColumn, tuple_like
 from ..loader.dataset import Dataset, state_after, steps_left
-from ..loader.iterator import Iteration, stop_of
-from ..loader.options import whole
+from ..loader.iterator import Iteration, stop_epoch
+from ..loader.options import as_int
 from .shared_epoch import PassStart, SharedEpoch
 
 
@@ -142,7 +142,7 @@ class TorchDataset(IterableDataset[Any]):
     """
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         self.dataset = dataset
         self._times = dataset._settings.repeat
         self._shared = SharedEpoch(PassStart(epoch, epoch, 0))
@@ -155,7 +155,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass. It begins at the start, or where a loaded state of this epoch left off."""
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         if _accelerate_begins_pass():
             self._check_shared()
             return  # accelerate's own count restarts at 0 after a resume, and stops when a pass is left early
@@ -189,7 +189,7 @@ class TorchDataset(IterableDataset[Any]):
         else:
             own, self._own = self._own, None
             begin = self._shared.begin_in_worker(epochs, _loader_number(info), own)
-        stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
+        stop = stop_epoch(self.dataset._settings, begin.first, begin.epoch)
         equal = self._dispatched or _is_dispatched(find_sharder())
         dataset = self._dataset_here(inside=info is not None)
         self._pass = _Pass(dataset, begin, stop, worker, workers, equal=equal)
@@ -282,7 +282,7 @@ class TorchDataset(IterableDataset[Any]):
 
     def _first_of_pass(self, epoch: int) -> int:
         """Returns the first epoch of the pass that `epoch` is in; with repeat(n), counted from the last pass."""
-        stop = stop_of(self.dataset._settings, self._shared.last.first, epoch)
+        stop = stop_epoch(self.dataset._settings, self._shared.last.first, epoch)
         return epoch if stop is None or self._times is None or stop < self._times else stop - self._times
 
     def __getstate__(self) -> dict[str, Any]:

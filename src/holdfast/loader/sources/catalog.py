@@ -369,12 +369,12 @@ def _cut_blocks(number: int, shard: Shard) -> Blocks:
     """Cuts a shard into blocks at the boundaries of its chunks."""
     count, chunk = len(shard), shard.rows_per_chunk
     if chunk == 1:
-        return cut_shard(number, count, shard.bytes_of, whole=not shard.seekable)
+        return cut_shard(number, count, shard.bytes_of, one_block=not shard.seekable)
     cut = cut_shard(
         number,
         -(-count // chunk),
         lambda start, stop: shard.bytes_of(min(start * chunk, count), min(stop * chunk, count)),
-        whole=not shard.seekable,
+        one_block=not shard.seekable,
     )
     first = cut.first * chunk
     return Blocks(cut.shard, first, np.diff(np.append(first, count)), cut.size_bytes)

@@ -18,9 +18,9 @@ import numpy as np
 from ...formats.columns import Ints
 from ...schema import Column
 from ..options import Options
-from ..order.blocks import Blocks, join_blocks
+from ..order.blocks import Blocks, SamplePositions, join_blocks
 from ..order.sharding import Order
-from ..order.shuffle import SamplePositions, key_of, shuffled
+from ..order.shuffle import key_of, shuffled
 from .catalog import Catalog, OnProgress
 from .file_source import Source, check_columns
 
@@ -181,8 +181,8 @@ class MixOrder:
         )
 
     @cached_property
-    def wanted(self) -> Ints:
-        return np.concatenate([order.wanted for passes in self._passes for order, *_ in passes])
+    def block_samples(self) -> Ints:
+        return np.concatenate([order.block_samples for passes in self._passes for order, *_ in passes])
 
     @property
     def nbytes(self) -> int:
