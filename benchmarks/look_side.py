@@ -41,9 +41,8 @@ Work = Callable[[Sequence[int], ExitStack], Callable[[], int]]
 
 
 def holdfast_side() -> dict[str, Work]:
-    from holdfast.doctor.fd_profile import structures_of
+    from holdfast.doctor.fd_profile import profiles_of
     from holdfast.procfs.descriptors import count
-    from holdfast.procfs.held import HeldProcFS
     from holdfast.procfs.processes import read_vitals
     from holdfast.procfs.procfs import REAL
     from holdfast.procfs.snapshot import take_snapshot
@@ -52,14 +51,13 @@ def holdfast_side() -> dict[str, Work]:
         return lambda: take_snapshot(pids[0]).fd_count or 0
 
     def doctor(pids: Sequence[int], _: ExitStack) -> Callable[[], int]:
-        return lambda: sum(one.fds for one in structures_of(take_snapshot(pids[0])).values())
+        return lambda: sum(one.fds for one in profiles_of(take_snapshot(pids[0])).values())
 
     def counts(pids: Sequence[int], _: ExitStack) -> Callable[[], int]:
         return lambda: sum(count(REAL, pid) or 0 for pid in pids)
 
-    def vitals(pids: Sequence[int], stack: ExitStack) -> Callable[[], int]:
-        held = stack.enter_context(HeldProcFS(more=tuple(f"/proc/{pid}/statm" for pid in pids)))
-        return lambda: sum(read_vitals(held, pid).fds or 0 for pid in pids)
+    def vitals(pids: Sequence[int], _: ExitStack) -> Callable[[], int]:
+        return lambda: sum(read_vitals(REAL, pid).fds or 0 for pid in pids)
 
     return {"full": full, "doctor": doctor, "count": counts, "vitals": vitals}
 

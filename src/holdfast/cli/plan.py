@@ -41,7 +41,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from .._util.text import counted
-from ..capacity import CapacityPlan, CapacityRequest, Line, Setting, Sharing, make_plan, read_room
+from ..capacity import CapacityPlan, CapacityRequest, Requirement, Setting, Sharing, make_plan, read_limits
 from ..doctor.render import GAP, bar, lay_out, use_style
 from ..doctor.render import TableColumn as C
 from ..procfs.limits import finite, percent, quantity
@@ -63,9 +63,9 @@ class PlanPage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = min(options.max_width, _PAGE)
-        yield Text(describe(self._plan.wish, self._files), style="bold")
+        yield Text(describe(self._plan.request, self._files), style="bold")
         yield ""
-        rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.lines]
+        rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.requirements]
         for line in lay_out(_COLUMNS[:-1], rows, width - 2):
             yield Text("  ") + line
         yield ""
@@ -74,11 +74,11 @@ class PlanPage:
         yield from _settings(self._plan.settings, width)
 
     def _reasons(self, width: int) -> Iterator[RenderableType]:
-        shown = [line for line in self._plan.lines if line.need]
+        shown = [line for line in self._plan.requirements if line.need]
         long = max(len(line.name) for line in shown)
         for line in shown:
             yield from _hanging(Text(f"  {line.name:<{long}}{' ' * GAP}", style="dim"), line.why, width)
-        if self._plan.wish.workers and self._plan.wish.batch_bytes is None:
+        if self._plan.request.workers and self._plan.request.batch_bytes is None:
             said = "not reckoned with: say how large a batch is with --batch-bytes 64MB"
             yield from _hanging(Text(f"  {'/dev/shm':<{long}}{' ' * GAP}", style="dim"), said, width)
         yield ""
@@ -86,23 +86,25 @@ class PlanPage:
     def _verdict(self) -> Text:
         if self._plan.fits:
             return Text("✓ it fits" + ("; better:" if self._plan.settings else ""), style="bold green")
-        if self._plan.settled is None:
+        if self._plan.adjusted is None:
             return Text("✗ it does not fit, and nothing smaller does", style="bold red")
         return Text("✗ it does not fit as things are now; set:", style="bold red")
 
 
-def describe(wish: CapacityRequest, files: int | None) -> str:
+def describe(request: CapacityRequest, files: int | None) -> str:
     """`4 workers, 16 open shards each of 1,024 files, 2 batches of each fetched ahead, shared by file_descriptor`."""
     of = "" if files is None else f" of {counted(files, 'file')}"
-    shards = counted(wish.open_shards, "open shard")
-    if not wish.workers:
+    shards = counted(request.open_shards, "open shard")
+    if not request.workers:
         return f"no workers, {shards}{of}"
-    loaders = f"{counted(wish.loaders, 'loader')} with " if wish.loaders > 1 else ""
-    ahead = f"{counted(wish.prefetch, 'batch').replace('batchs', 'batches')} of each fetched ahead"
-    return f"{loaders}{counted(wish.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {wish.sharing.value}"
+    loaders = f"{counted(request.loaders, 'loader')} with " if request.loaders > 1 else ""
+    ahead = f"{counted(request.prefetch, 'batch').replace('batchs', 'batches')} of each fetched ahead"
+    return (
+        f"{loaders}{counted(request.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {request.sharing.value}"
+    )
 
 
-def _row(line: Line, long: int) -> list[Text]:
+def _row(line: Requirement, long: int) -> list[Text]:
     in_bytes = line.name in _IN_BYTES
     mark, style = _MARKS[True if line.enough else (False if line.must else None)]
     used = line.need / line.have if line.have else (1.0 if line.have == 0 and line.need else 0.0)
@@ -126,17 +128,17 @@ def _settings(settings: Sequence[Setting], width: int) -> Iterator[Text]:
 
 def _hanging(head: Text, said: str, width: int) -> Iterator[Text]:
     """A sentence beside its head, folded under itself."""
-    room = max(20, width - head.cell_len)
+    limits = max(20, width - head.cell_len)
     first = True
-    for words in _fold(said, room):
+    for words in _fold(said, limits):
         yield (head if first else Text(" " * head.cell_len)) + Text(words)
         first = False
 
 
-def _fold(said: str, room: int) -> Iterator[str]:
+def _fold(said: str, limits: int) -> Iterator[str]:
     line = ""
     for word in said.split():
-        if line and len(line) + 1 + len(word) > room:
+        if line and len(line) + 1 + len(word) > limits:
             yield line
             line = word
         else:
@@ -148,25 +150,25 @@ def plan_as_dict(plan: CapacityPlan, files: int | None) -> dict[str, Any]:
     """Unlimited and unknown are null."""
     return {
         "fits": plan.fits,
-        "wish": _wish_as_dict(plan.wish) | {"files": files},
+        "wish": _request_as_dict(plan.request) | {"files": files},
         "needs": [
             {"name": one.name, "need": one.need, "have": finite(one.have), "enough": one.enough, "must": one.must}
-            for one in plan.lines
+            for one in plan.requirements
         ],
         "set": [{"name": one.name, "value": one.value, "why": one.why} for one in plan.settings],
-        "settled": None if plan.settled is None else _wish_as_dict(plan.settled),
+        "settled": None if plan.adjusted is None else _request_as_dict(plan.adjusted),
     }
 
 
-def _wish_as_dict(wish: CapacityRequest) -> dict[str, Any]:
+def _request_as_dict(request: CapacityRequest) -> dict[str, Any]:
     return {
-        "workers": wish.workers,
-        "open_shards": wish.open_shards,
-        "prefetch": wish.prefetch,
-        "batch_bytes": wish.batch_bytes,
-        "tensors": wish.tensors,
-        "loaders": wish.loaders,
-        "sharing": wish.sharing.value,
+        "workers": request.workers,
+        "open_shards": request.open_shards,
+        "prefetch": request.prefetch,
+        "batch_bytes": request.batch_bytes,
+        "tensors": request.tensors,
+        "loaders": request.loaders,
+        "sharing": request.sharing.value,
     }
 
 
@@ -202,9 +204,9 @@ def plan(
     sharing: str,
 ) -> int:
     files = _count_files(data) if data else None
-    room = read_room()
-    many = max(1, math.floor(room.cores)) if workers is None else workers
-    wish = CapacityRequest(
+    limits = read_limits()
+    many = max(1, math.floor(limits.cores)) if workers is None else workers
+    request = CapacityRequest(
         workers=many,
         open_shards=_open_shards(files, many) if open_shards is None else open_shards,
         prefetch=prefetch,
@@ -213,7 +215,7 @@ def plan(
         loaders=loaders,
         sharing=Sharing(sharing),
     )
-    made = make_plan(wish, room)
+    made = make_plan(request, limits)
     if screen.as_json or screen.talks:
         from .tables import AnyTerminal
 

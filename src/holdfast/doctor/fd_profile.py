@@ -20,26 +20,26 @@ _HAS_PATH = frozenset({Kind.FILE, Kind.DEVICE})
 _ZOMBIE = "Z"
 
 
-def structure_of(look: ProcessSnapshot, children: int = 0, zombies: int = 0) -> FdProfile:
+def profile_of(proc: ProcessSnapshot, children: int = 0, zombies: int = 0) -> FdProfile:
     """One process. `children` are all that it has; `zombies` are those of them that ended and were not waited for.
 
     Where its descriptors may not be seen, their number is all that is told of them.
     """
-    table = look.descriptors or ()
+    table = proc.descriptors or ()
     rest = [one for one in table if one.kind is not _PIPE]  # of pipes there may be tens of thousands
-    kinds = look.kinds
+    kinds = proc.kinds
     sockets = [one.socket for one in rest if one.socket is not None]
     tcp = [one for one in sockets if one.family.startswith("tcp")]
     states = Counter(one.state for one in tcp)
-    hup, err = _dead(look.ends)
+    hup, err = _dead(proc.ends)
     return FdProfile(
-        fds=look.fd_count if look.fd_count is not None else len(table),
+        fds=proc.fd_count if proc.fd_count is not None else len(table),
         kinds=kinds,
-        self_pairs=len({end.inode for end in look.ends_of(PeerState.SELF)}),
+        self_pairs=len({end.inode for end in proc.ends_of(PeerState.SELF)}),
         hup=hup,
         err=err,
-        live=len(look.ends_of(PeerState.ALIVE)),
-        unknown=len(look.ends_of(PeerState.UNKNOWN)),
+        live=len(proc.ends_of(PeerState.ALIVE)),
+        unknown=len(proc.ends_of(PeerState.UNKNOWN)),
         close_wait=states["CLOSE_WAIT"],
         established=states["ESTABLISHED"],
         established_to=_commonest(one.remote for one in tcp if one.state == "ESTABLISHED"),
@@ -51,19 +51,19 @@ def structure_of(look: ProcessSnapshot, children: int = 0, zombies: int = 0) -> 
         nvidia=sum(one.target.startswith(_GPU) for one in rest),
         children=children,
         zombies=zombies,
-        threads=look.process.threads or 0,
+        threads=proc.process.threads or 0,
     )
 
 
-def structures_of(snapshot: Snapshot) -> dict[int, FdProfile]:
+def profiles_of(snapshot: Snapshot) -> dict[int, FdProfile]:
     """Every process of a snapshot by its pid, each with its children counted."""
     states: dict[int | None, list[str]] = {}
-    for look in snapshot.processes:
-        states.setdefault(look.process.ppid, []).append(look.process.state)
+    for proc in snapshot.processes:
+        states.setdefault(proc.process.ppid, []).append(proc.process.state)
     found = {}
-    for look in snapshot.processes:
-        own = states.get(look.process.pid, [])
-        found[look.process.pid] = structure_of(look, children=len(own), zombies=own.count(_ZOMBIE))
+    for proc in snapshot.processes:
+        own = states.get(proc.process.pid, [])
+        found[proc.process.pid] = profile_of(proc, children=len(own), zombies=own.count(_ZOMBIE))
     return found
 
 
@@ -97,7 +97,7 @@ def grown(before: FdProfile, after: FdProfile) -> FdProfile:
 
 
 def _dead(ends: Iterable[PipeEnd]) -> tuple[int, int]:
-    ways = Counter(end.access for end in ends if end.fate is PeerState.DEAD)
+    ways = Counter(end.access for end in ends if end.peer_state is PeerState.DEAD)
     return ways["r"], ways["w"]
 
 
@@ -139,7 +139,7 @@ class VerdictInput:
     hard: float | None
     trend: Trend | None = None
     jobs: JobTrend | None = None
-    structure: FdProfile | None = None
+    profile: FdProfile | None = None
     first: FdProfile | None = None
     match: Match | None = None
     uptime_s: float | None = None

@@ -52,42 +52,42 @@ def share_words(part: float, whole: float) -> str:
 _YOUNG_S = 60.0
 
 
-def find_evidence(case: VerdictInput, verdict: Verdict, forecasts: Sequence[Forecast]) -> list[str]:
+def find_evidence(inputs: VerdictInput, verdict: Verdict, forecasts: Sequence[Forecast]) -> list[str]:
     """What decided comes first, what weakens it right after it, how much room is left last."""
-    room = room_sentence(case.fds, case.soft)
+    room = room_sentence(inputs.fds, inputs.soft)
     if verdict in (Verdict.OK, Verdict.UNCLEAR):
-        many = case.structure is not None and are_many(case.structure)
-        return [*_calm(case), *(dead_sentences(case.structure) if case.structure and many else ()), room]
-    said = [*_growth(case, verdict), *_uselessness(case, verdict), *(shrink_sentence(one) for one in forecasts)]
+        many = inputs.profile is not None and are_many(inputs.profile)
+        return [*_calm(inputs), *(dead_sentences(inputs.profile) if inputs.profile and many else ()), room]
+    said = [*_growth(inputs, verdict), *_uselessness(inputs, verdict), *(shrink_sentence(one) for one in forecasts)]
     found = [sentence for sentence in said if sentence]
     return [room, *found] if verdict is Verdict.EXHAUSTED else [*found, room]
 
 
-def _calm(case: VerdictInput) -> list[str]:
-    said = [trend_sentence(case.trend)] if case.trend is not None else []
-    if case.jobs is not None:
-        said.append(job_sentence(case.jobs))
+def _calm(inputs: VerdictInput) -> list[str]:
+    said = [trend_sentence(inputs.trend)] if inputs.trend is not None else []
+    if inputs.jobs is not None:
+        said.append(job_sentence(inputs.jobs))
     return said or ["seen once: whether it grows shows only when it is watched for a while"]
 
 
-def _growth(case: VerdictInput, verdict: Verdict) -> list[str | None]:
-    said: list[str | None] = [job_sentence(case.jobs)] if case.jobs is not None and case.jobs.grows else []
-    if case.trend is not None and (case.trend.grows or case.trend.settles):
-        said.append(trend_sentence(case.trend))
+def _growth(inputs: VerdictInput, verdict: Verdict) -> list[str | None]:
+    said: list[str | None] = [job_sentence(inputs.jobs)] if inputs.jobs is not None and inputs.jobs.grows else []
+    if inputs.trend is not None and (inputs.trend.grows or inputs.trend.settles):
+        said.append(trend_sentence(inputs.trend))
         if verdict is Verdict.GROWING:
-            said.append(doubt_sentence(case.trend))
+            said.append(doubt_sentence(inputs.trend))
     return said
 
 
-def _uselessness(case: VerdictInput, verdict: Verdict) -> list[str | None]:
-    if case.structure is None:
+def _uselessness(inputs: VerdictInput, verdict: Verdict) -> list[str | None]:
+    if inputs.profile is None:
         return []
-    said: list[str | None] = [*dead_sentences(case.structure)]
-    if case.first is not None and verdict not in (Verdict.GROWING, Verdict.SETTLING):
-        said.append(growth_sentence(case.structure, case.first))
-    if case.growing is None and (are_most_at_once(case.structure) or are_mostly_dead_pipes(case.structure)):
-        watched = case.trend is not None
-        said.append(average_sentence(case.structure, case.soft, case.uptime_s, watched=watched))
+    said: list[str | None] = [*dead_sentences(inputs.profile)]
+    if inputs.first is not None and verdict not in (Verdict.GROWING, Verdict.SETTLING):
+        said.append(growth_sentence(inputs.profile, inputs.first))
+    if inputs.growing is None and (are_most_at_once(inputs.profile) or are_mostly_dead_pipes(inputs.profile)):
+        watched = inputs.trend is not None
+        said.append(average_sentence(inputs.profile, inputs.soft, inputs.uptime_s, watched=watched))
     return said
 
 
@@ -144,27 +144,27 @@ def job_sentence(jobs: JobTrend) -> str:
     )
 
 
-def dead_sentences(structure: FdProfile) -> list[str]:
-    all_of_them = f"its {structure.fds:,} descriptors"
+def dead_sentences(profile: FdProfile) -> list[str]:
+    all_of_them = f"its {profile.fds:,} descriptors"
     found = []
-    if structure.dead_pipes:
-        found.append(f"{structure.dead_pipes:,} of {all_of_them} are pipes whose far end is closed in every process")
-    if structure.self_pairs:
+    if profile.dead_pipes:
+        found.append(f"{profile.dead_pipes:,} of {all_of_them} are pipes whose far end is closed in every process")
+    if profile.self_pairs:
         found.append(
-            f"{2 * structure.self_pairs:,} of {all_of_them} are the two ends of "
-            f"{_counted(structure.self_pairs, 'pipe')} that no other process has"
+            f"{2 * profile.self_pairs:,} of {all_of_them} are the two ends of "
+            f"{_counted(profile.self_pairs, 'pipe')} that no other process has"
         )
-    if structure.close_wait:
+    if profile.close_wait:
         found.append(
-            f"{structure.close_wait:,} of {all_of_them} are connections that the other side has closed "
+            f"{profile.close_wait:,} of {all_of_them} are connections that the other side has closed "
             "and this one not (CLOSE_WAIT)"
         )
     return found
 
 
-def growth_sentence(structure: FdProfile, first: FdProfile) -> str | None:
+def growth_sentence(profile: FdProfile, first: FdProfile) -> str | None:
     """Between the first look and the last one."""
-    grown, dead = structure.fds - first.fds, count_dead(structure) - count_dead(first)
+    grown, dead = profile.fds - first.fds, count_dead(profile) - count_dead(first)
     if dead <= 0:
         return None
     if grown <= dead:
@@ -172,16 +172,16 @@ def growth_sentence(structure: FdProfile, first: FdProfile) -> str | None:
     return f"{dead:,} of the {grown:,} that came since the first look are of no use to anyone"
 
 
-def average_sentence(structure: FdProfile, soft: float | None, uptime_s: float | None, *, watched: bool) -> str:
+def average_sentence(profile: FdProfile, soft: float | None, uptime_s: float | None, *, watched: bool) -> str:
     """Without a trend that grows, the age of the process gives at least the average."""
     seen = "not growing while it was watched" if watched else "seen once"
     if uptime_s is None or uptime_s < _YOUNG_S:
         return f"{seen}: watch it at work to learn how fast it grows"
-    per_hour = 3600 * count_dead(structure) / uptime_s
+    per_hour = 3600 * count_dead(profile) / uptime_s
     text = f"{seen}; {number_words(per_hour)} an hour on average since its start {span_words(uptime_s)} ago"
-    if soft is None or soft == math.inf or structure.fds >= soft:
+    if soft is None or soft == math.inf or profile.fds >= soft:
         return text
-    return f"{text}: at that pace its limit is reached in {span_words(3600 * (soft - structure.fds) / per_hour)}"
+    return f"{text}: at that pace its limit is reached in {span_words(3600 * (soft - profile.fds) / per_hour)}"
 
 
 def shrink_sentence(forecast: Forecast) -> str | None:
@@ -204,27 +204,27 @@ _TIGHT = 0.8
 _PLENTY = "1048576"
 
 
-def find_advice(case: VerdictInput, verdict: Verdict) -> tuple[str, ...]:
+def find_advice(inputs: VerdictInput, verdict: Verdict) -> tuple[str, ...]:
     """That of the cause first, where there is something to mend; of a process at its limit the way out first."""
-    name = "PID" if case.pid is None else str(case.pid)
-    more = _more_room(name, case)
+    name = "PID" if inputs.pid is None else str(inputs.pid)
+    more = _more_room(name, inputs)
     until_then = [f"until then: {one}" for one in more]
-    cause = case.match.advice if case.match is not None else (_find(name),)
+    cause = inputs.match.advice if inputs.match is not None else (_find(name),)
     if verdict is Verdict.EXHAUSTED:
-        return (*more, *cause, _at_start(case))
+        return (*more, *cause, _at_start(inputs))
     if verdict is Verdict.LEAK:
         return (*cause, *until_then)
     if verdict is Verdict.GROWING:
-        return (*cause, *((_watch(name),) if case.match is not None else ()), *until_then)
+        return (*cause, *((_watch(name),) if inputs.match is not None else ()), *until_then)
     if verdict is Verdict.SETTLING:
         return ("look again in an hour: what rises ever less is a warm-up most of the time",)
     if verdict is Verdict.UNCLEAR:
         return (_watch(name),)
-    return (*more, _at_start(case)) if _is_tight(case) else ()
+    return (*more, _at_start(inputs)) if _is_tight(inputs) else ()
 
 
-def _is_tight(case: VerdictInput) -> bool:
-    return case.fds is not None and bool(case.soft) and case.fds >= _TIGHT * (case.soft or 0)
+def _is_tight(inputs: VerdictInput) -> bool:
+    return inputs.fds is not None and bool(inputs.soft) and inputs.fds >= _TIGHT * (inputs.soft or 0)
 
 
 def _watch(name: str) -> str:
@@ -235,17 +235,17 @@ def _find(name: str) -> str:
     return f"watch it at work to see which kind grows: holdfast doctor {name} --for 10m"
 
 
-def _more_room(name: str, case: VerdictInput) -> tuple[str, ...]:
+def _more_room(name: str, inputs: VerdictInput) -> tuple[str, ...]:
     """Nothing where there is no limit, or none that is known."""
-    if case.soft is None or case.soft == math.inf:
+    if inputs.soft is None or inputs.soft == math.inf:
         return ()
-    if case.hard is not None and case.hard > case.soft:
-        most = _PLENTY if case.hard == math.inf else f"{case.hard:.0f}"
+    if inputs.hard is not None and inputs.hard > inputs.soft:
+        most = _PLENTY if inputs.hard == math.inf else f"{inputs.hard:.0f}"
         return (f"raise its limit while it runs: prlimit --pid {name} --nofile={most}:",)
     return (f"restart it before it runs out, or raise its limit as root: prlimit --pid {name} --nofile=SOFT:HARD",)
 
 
-def _at_start(case: VerdictInput) -> str:
-    if case.soft is not None and case.hard is not None and case.hard > case.soft:
+def _at_start(inputs: VerdictInput) -> str:
+    if inputs.soft is not None and inputs.hard is not None and inputs.hard > inputs.soft:
         return "call hold.raise_nofile() when the program starts, or `ulimit -n` in the shell that starts it"
     return "raise the hard limit where it is started (LimitNOFILE= of systemd, --ulimit nofile= of docker)"

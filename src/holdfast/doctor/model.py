@@ -122,7 +122,7 @@ class Match:
     count: int
     dead: int
     share: float  # of all descriptors, or of those that grew
-    cure: Remedy | None = None
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Diagnosis:
     fds: int | None
     soft: float | None
     hard: float | None
-    structure: FdProfile | None
+    profile: FdProfile | None
     trend: Trend | None
     forecasts: tuple[Forecast, ...]
     match: Match | None

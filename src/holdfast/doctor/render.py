@@ -17,7 +17,7 @@ from .._util.text import counted, format_bytes, printable
 from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
 from .messages import number_words, range_words, span_words
 from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
-from .observe import SEVERITY, Judged, WatchTarget
+from .observe import SEVERITY, HasDiagnosis, WatchTarget
 from .remedies import Remedy
 from .sampler import ENDED
 from .signatures import is_certain
@@ -42,29 +42,29 @@ def target_as_dict(target: WatchTarget) -> dict[str, Any]:
     diagnosis = worst.diagnosis
     return {
         "pid": target.pid,
-        "about": worst.look.process.pid,
+        "about": worst.snapshot.process.pid,
         "command": command_of(worst),
-        "uptime_s": None if (up := worst.look.process.uptime_s) is None else round(up, 1),
+        "uptime_s": None if (up := worst.snapshot.process.uptime_s) is None else round(up, 1),
         "watched_s": round(target.watched_s, 3),
         "verdict": diagnosis.verdict.value,
-        "evidence": [*diagnosis.evidence, *([target.sureness] if target.sureness else [])],
-        "advice": [*diagnosis.advice, *([] if (cure := cure_of(diagnosis)) is None else [str(cure)])],
+        "evidence": [*diagnosis.evidence, *([target.confidence] if target.confidence else [])],
+        "advice": [*diagnosis.advice, *([] if (remedy := remedy_of(diagnosis)) is None else [str(remedy)])],
         "fds": diagnosis.fds,
         "limit": finite(diagnosis.soft),
         "hard_limit": finite(diagnosis.hard),
         "kinds": kinds_of(worst),
-        "dead_pipes": None if diagnosis.structure is None else diagnosis.structure.dead_pipes,
-        "self_pairs": None if diagnosis.structure is None else diagnosis.structure.self_pairs,
+        "dead_pipes": None if diagnosis.profile is None else diagnosis.profile.dead_pipes,
+        "self_pairs": None if diagnosis.profile is None else diagnosis.profile.self_pairs,
         "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
         "eta_s": eta_of(diagnosis),
         "signature": None if (match := blamed(diagnosis)) is None else match.name,
         "held_by": list(target.held_by),
-        "tree": [_row(one) for one in target.judged],
+        "tree": [_row(one) for one in target.processes],
     }
 
 
-def _row(one: Judged) -> dict[str, Any]:
-    process = one.look.process
+def _row(one: HasDiagnosis) -> dict[str, Any]:
+    process = one.snapshot.process
     return {
         "pid": process.pid,
         "ppid": process.ppid,
@@ -78,9 +78,9 @@ def _row(one: Judged) -> dict[str, Any]:
     }
 
 
-def command_of(one: Judged) -> str:
+def command_of(one: HasDiagnosis) -> str:
     """As it was called; a kernel thread and a process that ended have only a name."""
-    return one.look.process.cmdline or one.look.process.comm
+    return one.snapshot.process.cmdline or one.snapshot.process.comm
 
 
 def blamed(diagnosis: Diagnosis) -> Match | None:
@@ -91,17 +91,17 @@ def blamed(diagnosis: Diagnosis) -> Match | None:
     return None
 
 
-def cure_of(diagnosis: Diagnosis) -> Remedy | None:
+def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
     """What to write, where there is something to mend."""
     bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
-    return diagnosis.match.cure if bad and diagnosis.match is not None else None
+    return diagnosis.match.remedy if bad and diagnosis.match is not None else None
 
 
-def kinds_of(one: Judged) -> dict[str, int] | None:
+def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
     """The most frequent first; None where they may not be seen."""
-    if one.look.descriptors is None:
+    if one.snapshot.descriptors is None:
         return None
-    return {kind.value: times for kind, times in one.look.kinds.items()}
+    return {kind.value: times for kind, times in one.snapshot.kinds.items()}
 
 
 def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None:
@@ -283,19 +283,19 @@ _STEP = 3
 _DEEPEST = 4
 
 
-def tree_lines(judged: Sequence[Judged], width: int, shown: int = SHOWN) -> list[Text]:
+def tree_lines(processes: Sequence[HasDiagnosis], width: int, shown: int = SHOWN) -> list[Text]:
     """The table line by line; where rows are left out the last line says so."""
-    kept = choose(judged, shown)
-    stems = draw_stems([(one.look.process.pid, one.look.process.ppid) for one in kept])
+    kept = choose(processes, shown)
+    stems = draw_stems([(one.snapshot.process.pid, one.snapshot.process.ppid) for one in kept])
     columns = COLUMNS if width >= WIDE else COLUMNS[:-1]
     rows = [_cells(one, stem)[: len(columns)] for one, stem in zip(kept, stems, strict=True)]
-    left = len(judged) - len(kept)
+    left = len(processes) - len(kept)
     more = [Text(f"… and {left:,} more processes (--json lists all)")] if left else []
     return lay_out(columns, rows, width) + more
 
 
-def _cells(one: Judged, stem: str) -> list[Text]:
-    process, diagnosis = one.look.process, one.diagnosis
+def _cells(one: HasDiagnosis, stem: str) -> list[Text]:
+    process, diagnosis = one.snapshot.process, one.diagnosis
     rss = "?" if process.rss_bytes is None else format_bytes(process.rss_bytes)
     return [
         Text.assemble((stem, "dim"), str(process.pid)),
@@ -308,22 +308,22 @@ def _cells(one: Judged, stem: str) -> list[Text]:
     ]
 
 
-def kinds_in_short(one: Judged, most: int = _KINDS) -> str:
+def kinds_in_short(one: HasDiagnosis, most: int = _KINDS) -> str:
     """`pipe 18 file 6 socket 2`: the most frequent ones."""
-    if one.look.process.state in ENDED:
+    if one.snapshot.process.state in ENDED:
         return "ended, not waited for"
-    if one.look.descriptors is None:
+    if one.snapshot.descriptors is None:
         return "not to be seen"
-    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.look.kinds.items())[:most])
+    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.snapshot.kinds.items())[:most])
 
 
-def choose(judged: Sequence[Judged], shown: int) -> list[Judged]:
+def choose(processes: Sequence[HasDiagnosis], shown: int) -> list[HasDiagnosis]:
     """All, or the first and the worst ones, in the order of the tree."""
-    if len(judged) <= shown:
-        return list(judged)
-    ranked = sorted(judged[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
-    among = {id(one) for one in [judged[0], *ranked[: shown - 1]]}
-    return [one for one in judged if id(one) in among]
+    if len(processes) <= shown:
+        return list(processes)
+    ranked = sorted(processes[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
+    among = {id(one) for one in [processes[0], *ranked[: shown - 1]]}
+    return [one for one in processes if id(one) in among]
 
 
 def draw_stems(rows: Sequence[tuple[int, int | None]]) -> list[str]:
@@ -371,9 +371,9 @@ class DoctorPage:
         yield self._headline(width)
         yield ""
         yield Padding(self._facts(width), (0, 0, 0, 2), expand=False)
-        if len(self._target.judged) > 1:
+        if len(self._target.processes) > 1:
             yield ""
-            for line in tree_lines(self._target.judged, width - 2):
+            for line in tree_lines(self._target.processes, width - 2):
                 yield Text("  ") + line
         yield ""
         yield Padding(self._meaning(), (0, 0, 0, 2), expand=False)
@@ -381,7 +381,7 @@ class DoctorPage:
     # ---- the first line ----------------------------------------------------------------------------------
 
     def _headline(self, width: int) -> Text:
-        process = self._worst.look.process
+        process = self._worst.snapshot.process
         name = f"{printable(self._target.role)} {process.pid}"
         up = "" if process.uptime_s is None else f"   up {span_words(process.uptime_s)}"
         verdict = self._verdict()
@@ -414,10 +414,10 @@ class DoctorPage:
             if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
                 made.add_row("", f"{forecast.line} ({forecast.at:,}) {soon}")
         made.add_row("kinds", self._kinds())
-        if pipes := _dead_pipes(self._diagnosis.structure):
+        if pipes := _dead_pipes(self._diagnosis.profile):
             made.add_row("dead pipes", pipes)
-        limits = [*self._worst.look.limits, *self._target.shared]
-        root = self._worst.look.process.uid == 0
+        limits = [*self._worst.snapshot.limits, *self._target.shared]
+        root = self._worst.snapshot.process.uid == 0
         _list(made, "also used", _uses(_tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED), width))
         if not self._target.whole_tree:
             made.add_row("children", "could not be looked for: no descriptor is free here")
@@ -437,11 +437,11 @@ class DoctorPage:
         return f"airbag: hard limit {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
 
     def _kinds(self) -> str:
-        if self._worst.look.descriptors is None:
-            uid = self._worst.look.process.uid
+        if self._worst.snapshot.descriptors is None:
+            uid = self._worst.snapshot.process.uid
             owner = "another user" if uid is None else f"user {uid}"
             return f"not to be seen: the process is of {owner}; ask as that user or as root (with CAP_SYS_PTRACE)"
-        return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.look.kinds.items()) or "none"
+        return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.snapshot.kinds.items()) or "none"
 
     # ---- what it means -----------------------------------------------------------------------------------
 
@@ -449,15 +449,15 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
-        if self._target.sureness:
-            made.add_row("how sure", printable(self._target.sureness))
+        if self._target.confidence:
+            made.add_row("how sure", printable(self._target.confidence))
         if match := blamed(diagnosis):
             made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))
-        if cure := cure_of(diagnosis):
-            _list(made, "write", [*cure.code, f"({cure.page})"])
+        if remedy := remedy_of(diagnosis):
+            _list(made, "write", [*remedy.code, f"({remedy.page})"])
         return made
 
 
@@ -493,20 +493,20 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
     return "seen once: --for auto watches until it can tell"
 
 
-def _dead_pipes(structure: FdProfile | None) -> str:
-    if structure is None or not (structure.dead_pipes or structure.self_pairs):
+def _dead_pipes(profile: FdProfile | None) -> str:
+    if profile is None or not (profile.dead_pipes or profile.self_pairs):
         return ""
-    if not structure.dead_pipes:
-        return f"none; {counted(structure.self_pairs, 'pipe')} with both ends in this process alone"
-    return f"{structure.dead_pipes:,}: their far end is closed in every process{_mix(structure)}"
+    if not profile.dead_pipes:
+        return f"none; {counted(profile.self_pairs, 'pipe')} with both ends in this process alone"
+    return f"{profile.dead_pipes:,}: their far end is closed in every process{_mix(profile)}"
 
 
-def _mix(structure: FdProfile) -> str:
+def _mix(profile: FdProfile) -> str:
     """` (1 self-pair : 4 HUP : 4 ERR)`: the finished loaders of W workers leave 1 : W : W."""
-    parts = [(structure.self_pairs, "self-pair"), (structure.hup, "HUP"), (structure.err, "ERR")]
+    parts = [(profile.self_pairs, "self-pair"), (profile.hup, "HUP"), (profile.err, "ERR")]
     there = [(times, name) for times, name in parts if times]
     if len(there) == 1:
-        return " (read ends)" if structure.hup else " (write ends)"
+        return " (read ends)" if profile.hup else " (write ends)"
     least = min(times for times, _ in there)
     return f" ({' : '.join(f'{round(times / least, 1):g} {name}' for times, name in there)})"
 

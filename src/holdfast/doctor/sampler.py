@@ -134,7 +134,7 @@ class Watch:
         for pid in list(self._alive):
             self._sample_one(pid)
 
-    def run(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
+    def run(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:
         """Samples for that long, at the start and at the end too; `tell` hears after each one how many seconds passed.
 
         A true answer of `tell` ends the watch. An interrupt keeps what was sampled.
@@ -144,7 +144,7 @@ class Watch:
         while True:
             self.sample()
             passed = self._clock() - start
-            if tell is not None and tell(passed):
+            if progress is not None and progress(passed):
                 return
             if passed >= for_s:
                 return

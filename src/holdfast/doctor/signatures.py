@@ -185,7 +185,7 @@ class Signature:
     advice: tuple[str, ...]
     ordinary: int = 0
     of: str = "descriptors"
-    cure: Remedy | None = None
+    remedy: Remedy | None = None
 
 
 SIGNATURES = (
@@ -198,7 +198,7 @@ SIGNATURES = (
             "drop the iterator after the loop, or keep one loader with persistent_workers=True",
             "look for what keeps it: a list or attribute, a kept exception (its traceback), a reference cycle",
         ),
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="ended-processes",
@@ -208,14 +208,14 @@ SIGNATURES = (
             "call Process.join() and then Process.close(), and drop the object",
             "use `with subprocess.Popen(…)`, or subprocess.run, which close stdin and stdout",
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="unread-output",
         fits=unread_output,
         cause="the output of commands that have ended was never read to its end and closed",
         advice=("use `with subprocess.Popen(…)`, Popen.communicate() or subprocess.run(capture_output=True)",),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="queues-never-closed",
@@ -226,7 +226,7 @@ SIGNATURES = (
             "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
         ),
         ordinary=32,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="workers-never-joined",
@@ -238,7 +238,7 @@ SIGNATURES = (
             "end workers of your own: Process.join(), `with ProcessPoolExecutor(…)`, Pool.terminate() and Pool.join()",
         ),
         ordinary=4 * MOST_WORKERS + 2,
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="pipes-not-seen-through",
@@ -256,7 +256,7 @@ SIGNATURES = (
             "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
             "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="client-per-call",
@@ -264,7 +264,7 @@ SIGNATURES = (
         cause="open connections to one address, {what}: a client is made for every call",
         advice=("make the client once and share it; bound its connection pool",),
         ordinary=64,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="event-loops-never-closed",
@@ -272,7 +272,7 @@ SIGNATURES = (
         cause="event loops (an eventpoll and what wakes it) are made and never closed",
         advice=("use asyncio.run, or asyncio.Runner for many calls; call loop.close() on a loop of your own",),
         ordinary=48,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="unix-sockets-kept",
@@ -283,7 +283,7 @@ SIGNATURES = (
             "keep one connection to a local service instead of one for every call",
         ),
         ordinary=64,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="sockets-never-closed",
@@ -291,7 +291,7 @@ SIGNATURES = (
         cause="sockets, to many addresses or to none, are opened and never closed",
         advice=("use `with socket.socket(…)`, close clients after use, and set timeouts on what a server accepts",),
         ordinary=512,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     # ---- files and memory
     Signature(
@@ -303,7 +303,7 @@ SIGNATURES = (
             'or call torch.multiprocessing.set_sharing_strategy("file_system"), and watch /dev/shm',
         ),
         ordinary=16,
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="shared-memory-kept",
@@ -311,7 +311,7 @@ SIGNATURES = (
         cause="blocks of shared memory are opened and never closed",
         advice=("call SharedMemory.close() in every process, and SharedMemory.unlink() once",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="one-path-many-times",
@@ -319,7 +319,7 @@ SIGNATURES = (
         cause="{what} is open many times: it is opened again for every item",
         advice=("open it once in each process and share the handle, or close it after each item (`with open(…)`)",),
         ordinary=16,
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
     Signature(
         name="files-never-closed",
@@ -330,7 +330,7 @@ SIGNATURES = (
             "bound the number of handles that are kept: functools.lru_cache does not close what it drops",
         ),
         ordinary=512,
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
     Signature(
         name="deleted-files-kept",
@@ -341,7 +341,7 @@ SIGNATURES = (
             "use `with tempfile.TemporaryFile()`",
         ),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="memfds-kept",
@@ -349,7 +349,7 @@ SIGNATURES = (
         cause="memory files (memfd) are made and never closed: shared buffers between processes",
         advice=("close the buffer in every process that got it, or use a fixed set of buffers again and again",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="gpu-handles-kept",
@@ -367,7 +367,7 @@ SIGNATURES = (
         fits=inotify,
         cause="a file watcher (inotify) is made for every job and never closed",
         advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="pidfds-kept",
@@ -375,7 +375,7 @@ SIGNATURES = (
         cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
         advice=("wait for every child (Popen.wait, `await process.wait()`), and call os.close on a pidfd",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     # ---- no descriptors, but they run out as well
     Signature(
@@ -405,14 +405,14 @@ SIGNATURES = (
 _NEVER_ORDINARY = tuple(row for row in SIGNATURES if not row.ordinary)
 
 
-def match(structure: FdProfile, grown: FdProfile | None = None) -> Match | None:
+def match(profile: FdProfile, grown: FdProfile | None = None) -> Match | None:
     """The row that explains most of what grew; seen once, most of what is there beyond the ordinary. None if none does.
 
     A look of half a minute sees a slow leak grow by nothing: what no healthy process has is named even then.
     """
     if grown is None:
-        return _best(structure, SIGNATURES, seen_once=True)
-    return _best(grown, SIGNATURES, seen_once=False) or _best(structure, _NEVER_ORDINARY, seen_once=True)
+        return _best(profile, SIGNATURES, seen_once=True)
+    return _best(grown, SIGNATURES, seen_once=False) or _best(profile, _NEVER_ORDINARY, seen_once=True)
 
 
 def is_certain(found: Match) -> bool:
@@ -445,7 +445,7 @@ def _match(row: Signature, fit: Matcher, total: int) -> Match:
         count=fit.count,
         dead=fit.dead,
         share=min(1.0, fit.count / total) if total else 0.0,
-        cure=row.cure,
+        remedy=row.remedy,
     )
 
 
@@ -461,80 +461,80 @@ _START_S = 600.0
 _NONE = FdProfile(fds=0)
 
 
-def count_dead(structure: FdProfile) -> int:
+def count_dead(profile: FdProfile) -> int:
     """Pipe ends whose far end is closed everywhere, pipes that only this process has, connections left half open."""
-    return _count_pipes(structure) + structure.close_wait
+    return _count_pipes(profile) + profile.close_wait
 
 
-def _count_pipes(structure: FdProfile) -> int:
-    return structure.dead_pipes + 2 * structure.self_pairs
+def _count_pipes(profile: FdProfile) -> int:
+    return profile.dead_pipes + 2 * profile.self_pairs
 
 
-def are_many(structure: FdProfile) -> bool:
+def are_many(profile: FdProfile) -> bool:
     """Whether they are worth a sentence: half of all at least."""
-    return count_dead(structure) >= MANY and 2 * count_dead(structure) >= structure.fds
+    return count_dead(profile) >= MANY and 2 * count_dead(profile) >= profile.fds
 
 
-def are_mostly_dead_pipes(structure: FdProfile) -> bool:
+def are_mostly_dead_pipes(profile: FdProfile) -> bool:
     """Whether more than half of all descriptors are pipes that nobody can use: suspicious, and no proof of a leak.
 
     Fewer than 16 do not count: of a process whose parent has died, stdin, stdout and stderr are dead pipes.
     """
-    pipes = _dead_pipes_and_pairs(structure)
-    return pipes >= _LEAST and 2 * pipes > structure.fds
+    pipes = _dead_pipes_and_pairs(profile)
+    return pipes >= _LEAST and 2 * pipes > profile.fds
 
 
-def _dead_pipes_and_pairs(structure: FdProfile) -> int:
+def _dead_pipes_and_pairs(profile: FdProfile) -> int:
     """Threads may talk through a pipe that only this process has: it counts only beside dead ones."""
-    pipes = _count_pipes(structure)
-    return pipes if 3 * structure.dead_pipes >= pipes else structure.dead_pipes
+    pipes = _count_pipes(profile)
+    return pipes if 3 * profile.dead_pipes >= pipes else profile.dead_pipes
 
 
-def are_most_at_once(structure: FdProfile) -> bool:
+def are_most_at_once(profile: FdProfile) -> bool:
     """Whether one look is enough: they are half of all at least, and more than a healthy process ever has."""
-    proof = _proven_pipes(structure) + _proven_connections(structure)
-    return proof > 0 and 2 * proof >= structure.fds
+    proof = _proven_pipes(profile) + _proven_connections(profile)
+    return proof > 0 and 2 * proof >= profile.fds
 
 
-def _proven_pipes(structure: FdProfile) -> int:
+def _proven_pipes(profile: FdProfile) -> int:
     """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing.
 
     Healthy are as well a trainer that keeps its used up iterators, one for each of its few loaders, until the next
     epoch, and a batch of processes, all but the last of them ended, before it is dropped.
     """
-    pipes = _count_pipes(structure)
-    loaders = min(structure.self_pairs, structure.hup, structure.err)
-    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or structure.dead_pipes >= _MANY_ENDS)
-    return pipes if enough and 3 * structure.dead_pipes >= pipes else 0
+    pipes = _count_pipes(profile)
+    loaders = min(profile.self_pairs, profile.hup, profile.err)
+    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or profile.dead_pipes >= _MANY_ENDS)
+    return pipes if enough and 3 * profile.dead_pipes >= pipes else 0
 
 
-def _proven_connections(structure: FdProfile) -> int:
+def _proven_connections(profile: FdProfile) -> int:
     """A pool keeps idle connections that the server gave up, and a client may close its side and wait for the answer.
 
     Neither is a leak, and neither is there a thousand times.
     """
-    return structure.close_wait if structure.close_wait >= _MANY_HALF_OPEN else 0
+    return profile.close_wait if profile.close_wait >= _MANY_HALF_OPEN else 0
 
 
-def are_most_of_growth(trend: Trend, structure: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
+def are_most_of_growth(trend: Trend, profile: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
     """Whether they are half or more of what the floor rose by.
 
     Between two looks a burst may have come or gone: the floor's rise counts where it is the smaller one. Seen once,
     what was dead before cannot be told from what grew, so there must be many.
     """
-    if structure is None:
+    if profile is None:
         return match is not None and match.dead >= max(MANY, trend.rise / 2)
     if first is None:
-        return _proof_of_growth(structure, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
-    grown = _proof_of_growth(structure, first, trend.span_s)
-    return grown >= max(_LEAST, min(structure.fds - first.fds, trend.rise) / 2)
+        return _proof_of_growth(profile, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
+    grown = _proof_of_growth(profile, first, trend.span_s)
+    return grown >= max(_LEAST, min(profile.fds - first.fds, trend.rise) / 2)
 
 
-def _proof_of_growth(structure: FdProfile, first: FdProfile, span_s: float) -> int:
+def _proof_of_growth(profile: FdProfile, first: FdProfile, span_s: float) -> int:
     """How many more are dead; in the time of a start only what was in use and is not any more: queues between threads
     are made then, and as more clients come, more of them have closed their side and wait for the answer."""
     if span_s >= _START_S:
-        return count_dead(structure) - count_dead(first)
-    ends = structure.dead_pipes - first.dead_pipes
-    pipes = _count_pipes(structure) - _count_pipes(first)
+        return count_dead(profile) - count_dead(first)
+    ends = profile.dead_pipes - first.dead_pipes
+    pipes = _count_pipes(profile) - _count_pipes(first)
     return pipes if 3 * ends >= pipes else ends

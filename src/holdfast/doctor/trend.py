@@ -88,7 +88,7 @@ def bin_width(span_s: float) -> float:
     return span_s / SHORT_BINS if span_s < SHORT_S else max(BIN_S, span_s / MOST_BINS)
 
 
-def find_floors(samples: Sequence[Sample], bin_s: float | None = None) -> list[Baseline]:
+def find_baselines(samples: Sequence[Sample], bin_s: float | None = None) -> list[Baseline]:
     """The minimum of each bin, oldest first; samples must be in the order of time. Bins without samples are left out.
 
     Bins are laid from the last sample backwards, all of the full width: a bin cut short at the end would have missed
@@ -121,7 +121,7 @@ DAY_S = 86400.0
 # Fewer than that come and go with any import, log file or cache.
 LEAST_RISE = 4
 # Garbage collections, requests and small jobs come back within a minute: three of them tell a rhythm from growth.
-TOLD_S = 180.0
+CONCLUSIVE_S = 180.0
 # A recent rise must end this far above everything in the days before it.
 _LEAST_ABOVE = 32
 _LEAST_BINS = 8
@@ -148,40 +148,44 @@ def find_trend(samples: Sequence[Sample], bin_s: float | None = None) -> Trend |
     That of the whole series; where that does not grow, that of its last day or its last six hours, if these ended
     above everything in the day before them: a daily rhythm comes back to where it has been, a leak does not.
     """
-    floors = find_floors(samples, bin_s)
-    whole = trend_of(floors)
+    baselines = find_baselines(samples, bin_s)
+    whole = trend_of(baselines)
     if whole is None or whole.grows:
         return whole
     for recent_s in _RECENT_S:
         since = samples[-1].at_s - recent_s
         if since - samples[0].at_s < DAY_S:
             continue
-        last = find_floors([one for one in samples if one.at_s >= since], bin_s)
+        last = find_baselines([one for one in samples if one.at_s >= since], bin_s)
         recent = trend_of(last)
-        before = max((floor.fds for floor in floors if floor.at_s < since), default=0)
-        if recent and recent.grows and min(floor.fds for floor in last[-len(last) // 4 :]) > before + _LEAST_ABOVE:
+        before = max((baseline.fds for baseline in baselines if baseline.at_s < since), default=0)
+        if (
+            recent
+            and recent.grows
+            and min(baseline.fds for baseline in last[-len(last) // 4 :]) > before + _LEAST_ABOVE
+        ):
             return recent
     return whole
 
 
-def trend_of(floors: Sequence[Baseline]) -> Trend | None:
+def trend_of(baselines: Sequence[Baseline]) -> Trend | None:
     """The rule on one series of floors; None if there are fewer than eight.
 
     The interval of the slope excludes zero exactly where the floor grows. Where a step, a rhythm or noise explains the
     rise, or where it has nearly ended, zero is a possible slope: the interval then begins at zero or below.
     """
-    if len(floors) < _LEAST_BINS:
+    if len(baselines) < _LEAST_BINS:
         return None
-    start = floors[0].at_s
-    counts = [floor.fds for floor in floors]
-    hours = [(floor.at_s - start) / HOUR_S for floor in floors]
-    width_s = min(after.at_s - before.at_s for before, after in pairwise(floors))
-    span_s = floors[-1].at_s - start + width_s
+    start = baselines[0].at_s
+    counts = [baseline.fds for baseline in baselines]
+    hours = [(baseline.at_s - start) / HOUR_S for baseline in baselines]
+    width_s = min(after.at_s - before.at_s for before, after in pairwise(baselines))
+    span_s = baselines[-1].at_s - start + width_s
     slope = find_slope(hours, counts)
     if span_s < SHORT_S:
         slope = with_drift(slope, hours, counts)
     shape = shape_of(counts, slope, LEAST_RISE)
-    grows = shape is Shape.RISING and _rises_by_the_day(floors, width_s, slope.value)
+    grows = shape is Shape.RISING and _rises_by_the_day(baselines, width_s, slope.value)
     settles = shape is Shape.SETTLING
     return Trend(
         per_hour=slope.value,
@@ -189,7 +193,7 @@ def trend_of(floors: Sequence[Baseline]) -> Trend | None:
         high=slope.high,
         rise=counts[-1] - counts[0],
         span_s=span_s,
-        bins=len(floors),
+        bins=len(baselines),
         grows=grows,
         settles=settles,
         steady=grows and span_s >= DAY_S and _is_spread(counts, span_s),
@@ -214,26 +218,26 @@ def shape_of(values: Sequence[float], slope: Slope, least_rise: float) -> Shape:
     return Shape.RISING if early >= _LEAST_STEP * (last - first) else Shape.LEVEL
 
 
-def _rises_by_the_day(floors: Sequence[Baseline], width_s: float, per_hour: float) -> bool:
+def _rises_by_the_day(baselines: Sequence[Baseline], width_s: float, per_hour: float) -> bool:
     """From a day on: whether the same hour of the next day stands higher, by half of what the slope says at least."""
-    lag_s = min(DAY_S, floors[-1].at_s - floors[0].at_s)
+    lag_s = min(DAY_S, baselines[-1].at_s - baselines[0].at_s)
     if lag_s < DAY_S - HOUR_S:
         return True
-    steps = _steps_by_the_day(floors, width_s, lag_s)
+    steps = _steps_by_the_day(baselines, width_s, lag_s)
     return bool(steps) and median(steps) >= max(LEAST_RISE, per_hour * 24 / 2)
 
 
-def _steps_by_the_day(floors: Sequence[Baseline], width_s: float, lag_s: float) -> list[int]:
+def _steps_by_the_day(baselines: Sequence[Baseline], width_s: float, lag_s: float) -> list[int]:
     """How much higher the same hour of the next day stands."""
     steps = []
     ahead = 0
-    for floor in floors:
-        while ahead < len(floors) and floors[ahead].at_s < floor.at_s + lag_s - width_s / 2:
+    for baseline in baselines:
+        while ahead < len(baselines) and baselines[ahead].at_s < baseline.at_s + lag_s - width_s / 2:
             ahead += 1
-        if ahead == len(floors):
+        if ahead == len(baselines):
             break
-        if floors[ahead].at_s < floor.at_s + lag_s + width_s:
-            steps.append(floors[ahead].fds - floor.fds)
+        if baselines[ahead].at_s < baseline.at_s + lag_s + width_s:
+            steps.append(baselines[ahead].fds - baseline.fds)
     return steps
 
 
@@ -245,10 +249,10 @@ def _is_spread(values: Sequence[int], span_s: float) -> bool:
     days = int(span_s / DAY_S)
     parts = days if days >= _LEAST_DAYS else _PARTS
     edges = [len(values) * at // parts for at in range(parts + 1)]
-    floors = [min(values[start:end]) for start, end in pairwise(edges)]
-    steps = sorted(after - before for before, after in pairwise(floors))
+    baselines = [min(values[start:end]) for start, end in pairwise(edges)]
+    steps = sorted(after - before for before, after in pairwise(baselines))
     most = max(_MOST_IN_TWO, 2.5 / len(steps))
-    return sum(steps[-2:]) <= most * (floors[-1] - floors[0])
+    return sum(steps[-2:]) <= most * (baselines[-1] - baselines[0])
 
 
 # The count right after each job: what a job leaves behind, free of the noise of the work itself.

@@ -11,32 +11,29 @@ from .fd_profile import VerdictInput
 from .messages import find_advice, find_evidence, number_words, range_words, span_words
 from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Sample, Trend, Verdict
 from .signatures import are_most_at_once, are_most_of_growth, are_mostly_dead_pipes
-from .trend import DAY_S, HOUR_S, LEAST_RISE, SHORT_S, TOLD_S, find_job_trend, find_trend
-
-# A new pipe takes 16 pages of its user's share.
-PIPE_PAGES = 16
+from .trend import CONCLUSIVE_S, DAY_S, HOUR_S, LEAST_RISE, SHORT_S, find_job_trend, find_trend
 
 
 def find_forecasts(
-    case: VerdictInput, *, cap: int | None = None, pipe_limit: int | None = None
+    inputs: VerdictInput, *, cap: int | None = None, pipe_limit: int | None = None
 ) -> tuple[Forecast, ...]:
     """To the soft limit, to a guard's cap, and to where a user's new pipes shrink; lines that do not apply left out.
 
     None at all where the floor does not grow. `pipe_limit` is a number of pipes, for a user whom the kernel holds to
     it. Other pipes of this user are not known here: it comes no later than this.
     """
-    trend = case.growing
-    if trend is None or case.fds is None:
+    trend = inputs.growing
+    if trend is None or inputs.fds is None:
         return ()
     found = []
-    if case.soft is not None and case.soft != math.inf:
-        found.append(_forecast("soft limit", int(case.soft), case.fds, trend))
+    if inputs.soft is not None and inputs.soft != math.inf:
+        found.append(_forecast("soft limit", int(inputs.soft), inputs.fds, trend))
     if cap is not None:
-        found.append(_forecast("guard cap", cap, case.fds, trend))
-    if pipe_limit is not None and case.structure is not None:
-        share = _pipe_share(case.structure, case.first)
+        found.append(_forecast("guard cap", cap, inputs.fds, trend))
+    if pipe_limit is not None and inputs.profile is not None:
+        share = _pipe_share(inputs.profile, inputs.first)
         if share > 0:
-            found.append(_forecast("pipe shrink", pipe_limit, count_pipes(case.structure), trend, share))
+            found.append(_forecast("pipe shrink", pipe_limit, count_pipes(inputs.profile), trend, share))
     return tuple(found)
 
 
@@ -52,14 +49,14 @@ def eta_s(room: float, low_per_hour: float, high_per_hour: float) -> tuple[float
     return earliest, latest
 
 
-def count_pipes(structure: FdProfile) -> int:
+def count_pipes(profile: FdProfile) -> int:
     """Pipes, not descriptors: of a self-pair both ends are here, of the others one."""
-    return max(0, structure.kinds.get(Kind.PIPE, 0) - structure.self_pairs)
+    return max(0, profile.kinds.get(Kind.PIPE, 0) - profile.self_pairs)
 
 
-def _pipe_share(structure: FdProfile, first: FdProfile | None) -> float:
+def _pipe_share(profile: FdProfile, first: FdProfile | None) -> float:
     """New pipes per new descriptor; per descriptor at all, where what grew is not known."""
-    pipes, fds = count_pipes(structure), structure.fds
+    pipes, fds = count_pipes(profile), profile.fds
     if first is not None and fds > first.fds:
         pipes, fds = pipes - count_pipes(first), fds - first.fds
     return max(0.0, pipes / fds) if fds else 0.0
@@ -75,15 +72,15 @@ _OF_LIFE = 4
 _SOON_S = 600.0
 
 
-def judge(
+def classify(
     *,
     fds: int | None,
     soft: float | None,
     hard: float | None,
     samples: Sequence[Sample] = (),
     jobs: Sequence[JobSample] = (),
-    structure: FdProfile | None = None,
-    first_structure: FdProfile | None = None,
+    profile: FdProfile | None = None,
+    first_profile: FdProfile | None = None,
     match: Match | None = None,
     cap: int | None = None,
     pipe_limit: int | None = None,
@@ -110,41 +107,41 @@ def judge(
     shrink, None for a user who is not held to it. `pid` is for the advice.
     """
     trend = find_trend(samples)
-    if trend is not None and trend.grows and not _is_told(trend, fds, soft, uptime_s):
-        is_proven = are_most_of_growth(trend, structure, first_structure, match)
+    if trend is not None and trend.grows and not _is_conclusive(trend, fds, soft, uptime_s):
+        is_proven = are_most_of_growth(trend, profile, first_profile, match)
         trend = trend if is_proven else replace(trend, grows=False, unclear=True, low=min(trend.low, 0.0))
-    case = VerdictInput(
+    inputs = VerdictInput(
         fds=fds,
         soft=soft,
         hard=hard,
         trend=trend,
         jobs=find_job_trend(jobs),
-        structure=structure,
-        first=first_structure,
+        profile=profile,
+        first=first_profile,
         match=match,
         uptime_s=uptime_s,
         pid=pid,
     )
-    verdict = _verdict(case)
-    forecasts = find_forecasts(case, cap=cap, pipe_limit=pipe_limit)
+    verdict = _verdict(inputs)
+    forecasts = find_forecasts(inputs, cap=cap, pipe_limit=pipe_limit)
     return Diagnosis(
         verdict=verdict,
-        evidence=tuple(find_evidence(case, verdict, forecasts)),
-        advice=find_advice(case, verdict),
+        evidence=tuple(find_evidence(inputs, verdict, forecasts)),
+        advice=find_advice(inputs, verdict),
         fds=fds,
         soft=soft,
         hard=hard,
-        structure=structure,
-        trend=case.trend,
+        profile=profile,
+        trend=inputs.trend,
         forecasts=forecasts,
         match=match,
     )
 
 
-def _is_told(trend: Trend, fds: int | None, soft: float | None, uptime_s: float | None) -> bool:
+def _is_conclusive(trend: Trend, fds: int | None, soft: float | None, uptime_s: float | None) -> bool:
     """Whether a rhythm is ruled out: by a watch of three of its turns, or because growth since the start would have
     made about as many descriptors as there are. What is about to reach its limit is told at once."""
-    if trend.span_s >= TOLD_S:
+    if trend.span_s >= CONCLUSIVE_S:
         return True
     if fds is None:
         return False
@@ -155,16 +152,16 @@ def _is_told(trend: Trend, fds: int | None, soft: float | None, uptime_s: float 
     return trend.per_hour / HOUR_S * uptime_s <= _OF_LIFE * fds
 
 
-def _verdict(case: VerdictInput) -> Verdict:
-    if is_exhausted(case.fds, case.soft):
+def _verdict(inputs: VerdictInput) -> Verdict:
+    if is_exhausted(inputs.fds, inputs.soft):
         return Verdict.EXHAUSTED
-    if _leaks(case):
+    if _leaks(inputs):
         return Verdict.LEAK
-    if case.growing or (case.structure is not None and are_mostly_dead_pipes(case.structure)):
+    if inputs.growing or (inputs.profile is not None and are_mostly_dead_pipes(inputs.profile)):
         return Verdict.GROWING
-    if case.trend is not None and case.trend.settles:
+    if inputs.trend is not None and inputs.trend.settles:
         return Verdict.SETTLING
-    return Verdict.UNCLEAR if case.trend is not None and case.trend.unclear else Verdict.OK
+    return Verdict.UNCLEAR if inputs.trend is not None and inputs.trend.unclear else Verdict.OK
 
 
 def is_exhausted(fds: int | None, soft: float | None) -> bool:
@@ -175,15 +172,15 @@ def is_exhausted(fds: int | None, soft: float | None) -> bool:
     return soft - fds <= min(max(least, _FEW_LEFT_PART * soft), most, soft / 4)
 
 
-def _leaks(case: VerdictInput) -> bool:
-    if case.jobs is not None and case.jobs.grows:
+def _leaks(inputs: VerdictInput) -> bool:
+    if inputs.jobs is not None and inputs.jobs.grows:
         return True
-    if case.structure is not None and are_most_at_once(case.structure):
+    if inputs.profile is not None and are_most_at_once(inputs.profile):
         return True
-    trend = case.growing
+    trend = inputs.growing
     if trend is None:
         return False
-    return trend.steady or are_most_of_growth(trend, case.structure, case.first, case.match)
+    return trend.steady or are_most_of_growth(trend, inputs.profile, inputs.first, inputs.match)
 
 
 # How sure a verdict is, and how long a watch would settle it.
@@ -198,11 +195,11 @@ _FACTOR = 2.0
 class Confidence:
     """`told`: watching on would hardly change the verdict. `sentence` says how sure it is, and what would settle it."""
 
-    told: bool
+    conclusive: bool
     sentence: str
 
 
-def sureness_of(found: Diagnosis) -> Confidence:
+def confidence_of(found: Diagnosis) -> Confidence:
     """Weighs the verdict on a process that was watched.
 
     A leak and an empty table are proven. Growth is told when its pace is known within a factor of two; the absence of
@@ -221,7 +218,7 @@ def sureness_of(found: Diagnosis) -> Confidence:
         return Confidence(False, f"not sure whether it will end: a watch of {longer} would settle it")
     if trend.unclear:
         text = f"not sure: it rose by {number_words(trend.rise)} in {span_words(trend.span_s)}, as in a job or a leak"
-        return Confidence(False, f"{text}; a watch of {span_words(TOLD_S)} would settle it")
+        return Confidence(False, f"{text}; a watch of {span_words(CONCLUSIVE_S)} would settle it")
     return _absence(trend, _room(found))
 
 

@@ -26,6 +26,7 @@ from .._util.process import call_after_fork
 from .._util.text import format_bytes, one_line
 from ..errors import ForkedWriterError, TargetExistsError, WriteError, WriterBusyError
 from ..procfs.locks import LockKind, locks_of, writers_of
+from ..procfs.procfs import REAL, readlink_or_none
 
 OVERWRITE_VARIABLE = "HOLDFAST_H5PY_OVERWRITE"
 _DRIVERS = (None, "sec2", "stdio", "direct", "core", "log")  # one file, under the name that was given
@@ -270,7 +271,9 @@ def _cut(fid: Any) -> bool:
         return not writes  # what it would write goes through the user's own object, which cannot be cut off
     if not writes:
         return False
-    fds = [fid.get_vfd_handle()] if driver in _BY_NUMBER else _writing_to(fid.name)
+    own = REAL.own_pid()
+    # The drivers core and stdio do not expose their descriptor.
+    fds = [fid.get_vfd_handle()] if driver in _BY_NUMBER else [one.fd for one in writers_of(fid.name, pids=[own or 0])]
     if any(_is_cut(fd) for fd in fds):
         return False  # by its owner, which may do so again: the number must stay its own
     for fd in fds:
@@ -279,26 +282,8 @@ def _cut(fid: Any) -> bool:
 
 
 def _is_cut(fd: int) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith(("/memfd:holdfast-", os.devnull))
-    except OSError:
-        return False
-
-
-def _writing_to(name: bytes) -> list[int]:
-    """This process's descriptors of a file that are open for writing: core and stdio do not tell theirs."""
-    found = []
-    try:
-        want = os.stat(name)
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with open(f"/proc/self/fdinfo/{fd}") as file:
-                flags = int(file.read().split("flags:")[1].split()[0], 8)
-            got = os.stat(f"/proc/self/fd/{fd}")
-            if (got.st_dev, got.st_ino) == (want.st_dev, want.st_ino) and flags & os.O_ACCMODE != os.O_RDONLY:
-                found.append(fd)
-    except OSError:
-        pass
-    return found
+    target = readlink_or_none(REAL, f"/proc/self/fd/{fd}") or ""
+    return target.startswith(("/memfd:holdfast-", os.devnull))
 
 
 def _lead_nowhere(fd: int) -> None:

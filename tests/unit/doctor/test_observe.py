@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.doctor.model import JobSample, Verdict
 from holdfast.doctor.observe import MOST_S, Observation, diagnose
-from holdfast.doctor.verdict import LEAST_S, sureness_of
+from holdfast.doctor.verdict import LEAST_S, confidence_of
 from holdfast.errors import InputError
 from holdfast.procfs.procfs import REAL, number_or_none
 from unit.procfs.fake_proc import FakeProc, FakeStat
@@ -53,10 +53,10 @@ def _leak(child: subprocess.Popen[str], times: int) -> None:
 
 def test_this_process_at_one_look() -> None:
     (own, *_) = diagnose()
-    assert own.look.process.pid == os.getpid()
-    assert own.diagnosis.fds == own.look.fd_count
+    assert own.snapshot.process.pid == os.getpid()
+    assert own.diagnosis.fds == own.snapshot.fd_count
     assert own.diagnosis.trend is None
-    assert own.diagnosis.structure is not None
+    assert own.diagnosis.profile is not None
     assert own.diagnosis.soft is not None
 
 
@@ -135,7 +135,7 @@ def test_a_watch_ends_when_the_growth_is_clear(victim: subprocess.Popen[str]) ->
     clock = SlowLeak(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
     heard: list[float] = []
-    seen.watch_until_told(heard.append)
+    seen.watch_until_conclusive(heard.append)
     assert LEAST_S <= clock.now_s < MOST_S
     assert heard[0] == 0
     assert heard[-1] == clock.now_s
@@ -146,7 +146,7 @@ def test_and_where_one_look_proves_a_leak_nothing_is_waited_for(victim: subproce
     _leak(victim, 140)
     clock = SlowLeak(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     assert clock.now_s == 0
     assert seen.conclude()[0].diagnosis.verdict is Verdict.LEAK
 
@@ -160,21 +160,21 @@ def test_and_when_the_process_ends(victim: subprocess.Popen[str]) -> None:
 
     clock = EndingClock(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     assert clock.now_s < MOST_S
     assert seen.conclude()[0].diagnosis.evidence[0].startswith("it ended while it was watched")
 
 
-@pytest.mark.parametrize(("soft", "told"), [(65536, True), (1024, False)])
-def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, told: bool) -> None:
+@pytest.mark.parametrize(("soft", "conclusive"), [(65536, True), (1024, False)])
+def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, conclusive: bool) -> None:
     """With 924 free, a leak that a quarter of an hour does not show can reach the limit within a week."""
     fake = _fake(100, soft=soft)
     clock = GrowingClock(fake, pace=0)
     seen = Observation(7, procfs=fake, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     found = seen.conclude()[0].diagnosis
     assert found.verdict is Verdict.OK
-    assert (clock.now_s < MOST_S, sureness_of(found).told) == (told, told)
+    assert (clock.now_s < MOST_S, confidence_of(found).conclusive) == (conclusive, conclusive)
     assert clock.now_s <= MOST_S
 
 
@@ -187,11 +187,11 @@ def test_a_tree_has_its_root_first() -> None:
         both = diagnose(child.pid)
         alone = diagnose(child.pid, tree=False)
         child.communicate(b"\n")
-    assert both[0].look.process.pid == child.pid
+    assert both[0].snapshot.process.pid == child.pid
     assert len(both) == 2
-    assert both[0].diagnosis.structure is not None
-    assert both[0].diagnosis.structure.children == 1
-    assert [one.look.process.pid for one in alone] == [child.pid]
+    assert both[0].diagnosis.profile is not None
+    assert both[0].diagnosis.profile.children == 1
+    assert [one.snapshot.process.pid for one in alone] == [child.pid]
 
 
 def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> None:
@@ -320,5 +320,5 @@ def test_another_users_descriptors_are_counted_and_not_judged() -> None:
     fake = _fake(100)
     fake.denied.add("/proc/7/fd")
     (found,) = diagnose(7, procfs=fake)
-    assert (found.diagnosis.fds, found.diagnosis.structure) == (100, None)
+    assert (found.diagnosis.fds, found.diagnosis.profile) == (100, None)
     assert found.diagnosis.verdict is Verdict.OK

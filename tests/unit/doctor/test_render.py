@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from judged_cases import Case, child, diagnosis, leak, look, target
+from diagnosis_cases import Case, child, diagnosis, leak, process_snapshot, target
 from rich.cells import cell_len
 from rich.console import Console
 
-from holdfast.cli.console import AnyTerminal
+from holdfast.cli.tables import AnyTerminal
 from holdfast.doctor.model import FdProfile, Forecast, Match, Verdict
 from holdfast.doctor.observe import WatchTarget
 from holdfast.doctor.render import DoctorPage, target_as_dict, targets_as_dict
@@ -67,7 +67,7 @@ def test_at_80_columns_the_verdict_has_a_line_of_its_own() -> None:
 
 
 def test_a_process_that_was_seen_once_and_is_fine() -> None:
-    shown = page(target(Case(look(), diagnosis()), shared=()))
+    shown = page(target(Case(process_snapshot(), diagnosis()), shared=()))
     assert "✓ OK" in shown
     assert "growth        seen once: --for auto watches until it can tell" in shown
     for absent in ("dead pipes", "  cause", "held by", "  do "):
@@ -89,7 +89,7 @@ def _match(name: str) -> Match:
     ],
 )
 def test_nothing_is_blamed_where_nothing_is_wrong(verdict: Verdict, name: str, blamed: bool) -> None:
-    one = target(Case(look(), diagnosis(verdict, match=_match(name))))
+    one = target(Case(process_snapshot(), diagnosis(verdict, match=_match(name))))
     assert ("never closed" in page(one)) is blamed
     assert target_as_dict(one)["signature"] == (name if blamed else None)
 
@@ -97,44 +97,44 @@ def test_nothing_is_blamed_where_nothing_is_wrong(verdict: Verdict, name: str, b
 @pytest.mark.parametrize("width", [60, 80, 140])
 @pytest.mark.parametrize("name", ["日本語" * 40, "x" * 5000, "日x" * 20])
 def test_a_long_or_wide_name_is_cut_and_the_verdict_stays_in_the_first_lines(name: str, width: int) -> None:
-    lines = page(target(Case(look(cmdline=name), diagnosis()), shared=()), width).splitlines()
+    lines = page(target(Case(process_snapshot(cmdline=name), diagnosis()), shared=()), width).splitlines()
     assert max(map(cell_len, lines)) <= width
     assert "up 5 d 21 h" in lines[0]
     assert "✓ OK" in lines[0] + lines[1]
 
 
 def test_a_limit_of_nothing_is_used_up() -> None:
-    shown = page(target(Case(look(), diagnosis(Verdict.EXHAUSTED, soft=0)), shared=()))
+    shown = page(target(Case(process_snapshot(), diagnosis(Verdict.EXHAUSTED, soft=0)), shared=()))
     assert "24 of 0 soft   ████████████████████████ 100 %" in shown
 
 
 def test_a_child_that_has_ended_is_marked() -> None:
-    ended = Case(look(41300, 41231, {}, state="Z"), diagnosis(fds=0))
+    ended = Case(process_snapshot(41300, 41231, {}, state="Z"), diagnosis(fds=0))
     assert "ended, not waited for" in page(target(leak(), ended))
 
 
 def test_what_cannot_be_seen_is_said() -> None:
-    hidden = Case(replace(look(), descriptors=None), diagnosis(structure=None, fds=24))
+    hidden = Case(replace(process_snapshot(), descriptors=None), diagnosis(profile=None, fds=24))
     shown = page(target(hidden, whole_tree=False))
     assert "kinds         not to be seen: the process is of user 1000" in shown
     assert "children      could not be looked for" in shown
 
 
 def test_limits_that_do_not_bind_root_are_left_out() -> None:
-    shown = page(target(Case(look(uid=0), diagnosis())))
+    shown = page(target(Case(process_snapshot(uid=0), diagnosis())))
     assert "ulimit -u" not in shown
     assert "/dev/shm" in shown
 
 
 def test_a_command_cannot_play_tricks_on_the_terminal() -> None:
-    shown = page(target(Case(look(cmdline="python \x1b[2J\n[red]x"), diagnosis())))
+    shown = page(target(Case(process_snapshot(cmdline="python \x1b[2J\n[red]x"), diagnosis())))
     assert r"python \x1b[2J\n[red]x" in shown
 
 
 def test_very_many_processes_are_cut_to_the_worst() -> None:
     many = [child(50_000 + n) for n in range(100)]
     many[77] = child(50_077, verdict=Verdict.GROWING)
-    shown = page(target(Case(look(), diagnosis()), *many))
+    shown = page(target(Case(process_snapshot(), diagnosis()), *many))
     assert "… and 77 more processes (--json lists all)" in shown
     assert "─ 50077 " in shown
     assert shown.startswith("worker 50077 ")
@@ -142,7 +142,7 @@ def test_very_many_processes_are_cut_to_the_worst() -> None:
 
 def test_pipes_of_one_kind() -> None:
     def pipes(**counts: int) -> str:
-        return page(target(Case(look(), diagnosis(structure=FdProfile(fds=99, **counts)))))
+        return page(target(Case(process_snapshot(), diagnosis(profile=FdProfile(fds=99, **counts)))))
 
     assert "90: their far end is closed in every process (write ends)" in pipes(err=90)
     assert "none; 7 pipes with both ends in this process alone" in pipes(self_pairs=7)
@@ -192,13 +192,13 @@ def test_the_document() -> None:
 )
 def test_no_infinity_in_the_document(eta_s: tuple[float, float], shown: object) -> None:
     forecasts = (Forecast(line="soft limit", at=1, eta_s=eta_s),)
-    found = target_as_dict(target(Case(look(), diagnosis(forecasts=forecasts, soft=math.inf, hard=None))))
+    found = target_as_dict(target(Case(process_snapshot(), diagnosis(forecasts=forecasts, soft=math.inf, hard=None))))
     assert (found["eta_s"], found["limit"], found["hard_limit"]) == (shown, None, None)
     json.dumps(found, allow_nan=False)
 
 
 def test_several_targets_are_a_list_with_the_worst_verdict() -> None:
-    fine = target(Case(look(7), diagnosis(Verdict.SETTLING)))
+    fine = target(Case(process_snapshot(7), diagnosis(Verdict.SETTLING)))
     found = targets_as_dict([fine, target()])
     assert (found["verdict"], [one["pid"] for one in found["targets"]], "errors" in found) == (
         "LEAK",

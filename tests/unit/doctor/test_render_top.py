@@ -6,18 +6,18 @@ import json
 import math
 
 import pytest
-from judged_cases import child, leak
+from diagnosis_cases import child, leak
 from rich.console import Console
 
 from holdfast.doctor.model import Verdict
-from holdfast.doctor.render_top import COLUMNS, WIDE, SortOrder, TopFrame, arrange, columns_for, detail, picture_as_dict
+from holdfast.doctor.render_top import COLUMNS, WIDE, SortOrder, TopFrame, arrange, columns_for, detail, top_as_dict
 from holdfast.doctor.top_model import TopRow, TopSnapshot
 from holdfast.procfs.limits import Limit
 
 
 def row(case: object, fds: int, rss_bytes: int = 10**9) -> TopRow:
     return TopRow(
-        look=case.look,  # type: ignore[attr-defined]
+        snapshot=case.snapshot,  # type: ignore[attr-defined]
         diagnosis=case.diagnosis,  # type: ignore[attr-defined]
         fds=fds,
         rss_bytes=rss_bytes,
@@ -101,7 +101,7 @@ def test_the_detail_of_the_chosen_one() -> None:
 
 
 def test_the_document() -> None:
-    found = picture_as_dict(TopSnapshot(rows=ROWS, host=(Limit(name="file_max", used=1, soft=math.inf),)))
+    found = top_as_dict(TopSnapshot(rows=ROWS, host=(Limit(name="file_max", used=1, soft=math.inf),)))
     assert found["host"] == {"file_max": {"used": 1, "limit": None}}
     assert [one["verdict"] for one in found["processes"]] == ["OK", "LEAK", "GROWING"]
     assert found["processes"][1]["eta_s"] == [7260, 8340]

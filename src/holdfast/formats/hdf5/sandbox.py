@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from ...procfs.processes import read_cpu_s
+from ...procfs.procfs import REAL
+
 _SIZES = struct.Struct("<IQ")
 
 
@@ -127,7 +130,6 @@ CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
 _TICK_S = 0.1
 _READ_BYTES = 1 << 20
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 Tick = Callable[[WorkPosition], None]
 
@@ -211,13 +213,8 @@ class SandboxedProcess:
         return f"HDF5 ({self._child.pid})"
 
     def _spent_s(self) -> float:
-        """What it took of the processors: the 14th and 15th field of `/proc/PID/stat`, behind its name."""
-        try:
-            with open(f"/proc/{self._child.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / _TICKS
-        except (OSError, ValueError, IndexError):
-            return 0.0
+        """The CPU time that the child has used."""
+        return read_cpu_s(REAL, self._child.pid)
 
     def _settle(self) -> None:
         code = self._child.wait()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
 from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
-from ....procfs.locks import locks_of, writers_of
+from ....procfs.locks import locks_of, open_files, writers_of
 from ...part_record import find_record
 from ..file_state import State, find_superblock, troubles
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
@@ -68,22 +67,8 @@ def _refuse_damaged(path: str, size: int) -> None:
 
 
 def _open_anywhere(wanted: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Those of the files that some process has open: one look at all processes, however many files they are."""
-    return {identity for identity in _all_open() if identity in wanted}
-
-
-def _all_open() -> Iterator[tuple[int, int]]:
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue  # another user's, or gone
-        for name in names:
-            try:
-                info = os.stat(f"/proc/{pid}/fd/{name}")
-            except OSError:
-                continue
-            yield info.st_dev, info.st_ino
+    """Returns those of the files that some process has open, by one scan of all processes."""
+    return {identity for _, _, identity in open_files() if identity in wanted}
 
 
 # In the child: what is in one source. A source that cannot be gone through to its end is refused.
