@@ -60,7 +60,7 @@ def test_a_modest_run_fits() -> None:
 def test_one_that_does_not_fit_says_what_to_set_and_exits_with_1() -> None:
     done = holdfast("plan", "--workers", "2", "--batch-bytes", "1000TB")
     assert done.returncode == 1
-    assert "✗ it does not fit as things are now; set:" in done.stdout
+    assert "✗ it does not fit with the current limits; set:" in done.stdout
     assert "num_workers 0" in done.stdout
     found = document("plan", "--workers", "2", "--batch-bytes", "1000TB", code=1)
     assert (found["fits"], found["settled"]["workers"]) == (False, 0)

@@ -1,13 +1,13 @@
-"""What a run will need, against what this machine gives.
+"""Check whether a run fits the limits of this machine.
 
-Ask before the run starts, where it will run. torch DataLoaders are reckoned
-with: W workers cost 4·W + 2 pipes in the main process, a descriptor for every
-tensor on its way, threads for the queues and shared memory for every batch
-fetched ahead, and each worker has its own shards open. That is set against
+Run it where the job will run, before it starts. It counts the costs of torch
+DataLoaders: W workers cost 4·W + 2 pipes in the main process, a descriptor for every
+tensor in flight, threads for the queues and shared memory for every batch
+fetched ahead, and each worker has its own shards open. It compares them with
 the limits of this shell, this user, this control group and /dev/shm.
 
-Without --workers there is one for each core, and without --open-shards each
-worker has its part of the files open, but 16 at most.
+The defaults are one worker per core, and per worker its share of the files
+open, 16 at most.
 
 Example:
 
@@ -24,10 +24,10 @@ With --json (unlimited and unknown are null):
    "value": "1", "why": "…"}], "settled": {"workers": 1, …}}
 
   must      false where too little only makes it slow
-  settled   the nearest to the wish that fits once `set` is set, or null
+  settled   the nearest request that fits once `set` is set, or null
 
-Exit codes: 0 it fits; 1 it does not fit as things are now, and what to set is
-said; 2 wrong usage; 3 a PATH of --data is not there.
+Exit codes: 0 it fits; 1 it does not fit with the current limits (the page says
+what to set); 2 wrong usage; 3 a path of --data does not exist.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from .._util.text import counted
 from ..capacity import CapacityPlan, CapacityRequest, Requirement, Setting, Sharing, make_plan, read_limits
-from ..doctor.render import GAP, bar, lay_out, use_style
+from ..doctor.render import GAP, bar, make_table, use_style
 from ..doctor.render import TableColumn as C
 from ..procfs.limits import finite, percent, quantity
 from .app import FINE, FOUND, command, size_of
@@ -55,7 +56,7 @@ _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("▲", "yel
 
 
 class PlanPage:
-    """Lays itself out for the width it is given; reasons go under their line where there is no room beside it."""
+    """The page of one plan, laid out for the given width."""
 
     def __init__(self, plan: CapacityPlan, files: int | None) -> None:
         self._plan = plan
@@ -66,8 +67,7 @@ class PlanPage:
         yield Text(describe(self._plan.request, self._files), style="bold")
         yield ""
         rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.requirements]
-        for line in lay_out(_COLUMNS[:-1], rows, width - 2):
-            yield Text("  ") + line
+        yield Padding(make_table(_COLUMNS[:-1], rows, width - 2), (0, 0, 0, 2), expand=False)
         yield ""
         yield from self._reasons(width)
         yield self._verdict()
@@ -79,7 +79,7 @@ class PlanPage:
         for line in shown:
             yield from _hanging(Text(f"  {line.name:<{long}}{' ' * GAP}", style="dim"), line.why, width)
         if self._plan.request.workers and self._plan.request.batch_bytes is None:
-            said = "not reckoned with: say how large a batch is with --batch-bytes 64MB"
+            said = "not counted: pass the size of a batch with --batch-bytes 64MB"
             yield from _hanging(Text(f"  {'/dev/shm':<{long}}{' ' * GAP}", style="dim"), said, width)
         yield ""
 
@@ -88,17 +88,17 @@ class PlanPage:
             return Text("✓ it fits" + ("; better:" if self._plan.settings else ""), style="bold green")
         if self._plan.adjusted is None:
             return Text("✗ it does not fit, and nothing smaller does", style="bold red")
-        return Text("✗ it does not fit as things are now; set:", style="bold red")
+        return Text("✗ it does not fit with the current limits; set:", style="bold red")
 
 
 def describe(request: CapacityRequest, files: int | None) -> str:
-    """`4 workers, 16 open shards each of 1,024 files, 2 batches of each fetched ahead, shared by file_descriptor`."""
+    """`4 workers, 16 open shards each of 1,024 files, 2 batches of each prefetched, shared by file_descriptor`."""
     of = "" if files is None else f" of {counted(files, 'file')}"
     shards = counted(request.open_shards, "open shard")
     if not request.workers:
         return f"no workers, {shards}{of}"
     loaders = f"{counted(request.loaders, 'loader')} with " if request.loaders > 1 else ""
-    ahead = f"{counted(request.prefetch, 'batch').replace('batchs', 'batches')} of each fetched ahead"
+    ahead = f"{counted(request.prefetch, 'batch').replace('batchs', 'batches')} of each prefetched"
     return (
         f"{loaders}{counted(request.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {request.sharing.value}"
     )
@@ -127,7 +127,7 @@ def _settings(settings: Sequence[Setting], width: int) -> Iterator[Text]:
 
 
 def _hanging(head: Text, said: str, width: int) -> Iterator[Text]:
-    """A sentence beside its head, folded under itself."""
+    """Wraps a sentence beside its label."""
     limits = max(20, width - head.cell_len)
     first = True
     for words in _fold(said, limits):
@@ -173,7 +173,7 @@ def _request_as_dict(request: CapacityRequest) -> dict[str, Any]:
 
 
 _MOST_OPEN = 16
-_MOST = 10**9  # of anything: more is a slip of the finger, and no number for a table
+_MOST = 10**9  # more is a typing error
 _AT_LEAST_1 = click.IntRange(1, _MOST)
 
 

@@ -1,14 +1,14 @@
-"""Processes and their descriptors, live.
+"""Show processes and their descriptors live.
 
 Shows a tree of processes with their descriptors against their limits, how
-fast they grow and when they run dry, pipes whose far end is gone, and a
-verdict; under it what the chosen process holds and what to do about it.
+fast they grow and when they run out, pipes whose other end is closed, and a
+verdict; below, what the selected process holds and what to do about it.
 
 Without a PID or --name: all processes of this user that have children or more
 than 64 descriptors, the one with most of them first.
 
-Keys: up and down choose; f, g, m, v and t sort by descriptors, growth, memory,
-verdict or as a tree; space pauses; d asks the doctor; q ends.
+Keys: up and down select; f, g, m, v and t sort by descriptors, growth, memory,
+verdict or as a tree; space pauses; d shows the doctor's page; q quits.
 
 Example:
 
@@ -46,9 +46,9 @@ _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top
 
 @command(__doc__)
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
-@click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
+@click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
 @click.option("--every", "every_s", metavar="TIME", callback=seconds_of, help="Between two samples.  [default: 2s]")
-@click.option("--once", is_flag=True, help="One frame, then end.")
+@click.option("--once", is_flag=True, help="Show one frame and exit.")
 def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float | None, once: bool) -> int:
     every_s = every_s or parse_seconds("2s")
     model = TopModel(_wanted(pids, name), every_s=every_s)

@@ -1,4 +1,4 @@
-"""What doctor found, for machines. The names of the keys are a promise."""
+"""Renders what doctor found: as JSON, whose keys are stable, and as one page for each process asked about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +27,7 @@ SOFT_LIMIT = "soft limit"
 
 
 def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) -> dict[str, Any]:
-    """One target is the document itself; several, or one that could not be looked at beside it, are a list."""
+    """Returns one target as the document itself; several, or one beside errors, as a list."""
     if len(targets) == 1 and not errors:
         return target_as_dict(targets[0])
     if not targets:
@@ -37,7 +38,7 @@ def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) 
 
 
 def target_as_dict(target: WatchTarget) -> dict[str, Any]:
-    """The facts are those of the worst process of its tree, which `about` names."""
+    """Describes the worst process of the tree, which `about` names."""
     worst = target.worst
     diagnosis = worst.diagnosis
     return {
@@ -79,12 +80,12 @@ def _row(one: HasDiagnosis) -> dict[str, Any]:
 
 
 def command_of(one: HasDiagnosis) -> str:
-    """As it was called; a kernel thread and a process that ended have only a name."""
+    """Returns the command line; a kernel thread or an ended process has only a name."""
     return one.snapshot.process.cmdline or one.snapshot.process.comm
 
 
 def blamed(diagnosis: Diagnosis) -> Match | None:
-    """What fits, where something is wrong: a healthy process may have many files and sockets, and more of them now."""
+    """Returns the match if something is wrong: a healthy process may have many files and sockets, too."""
     match = diagnosis.match
     if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
         return match
@@ -92,13 +93,13 @@ def blamed(diagnosis: Diagnosis) -> Match | None:
 
 
 def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
-    """What to write, where there is something to mend."""
+    """Returns the remedy if something is wrong."""
     bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
     return diagnosis.match.remedy if bad and diagnosis.match is not None else None
 
 
 def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
-    """The most frequent first; None where they may not be seen."""
+    """Returns the counts by kind, the most frequent first; None where they cannot be listed."""
     if one.snapshot.descriptors is None:
         return None
     return {kind.value: times for kind, times in one.snapshot.kinds.items()}
@@ -109,14 +110,14 @@ def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None
 
 
 def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
-    """To the soft limit: the earliest and the latest, null for never."""
+    """Returns the earliest and the latest time to the soft limit, null for never."""
     forecast = forecast_of(diagnosis)
     if forecast is None or finite(forecast.eta_s[0]) is None:
         return None
     return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
 
 
-# How a verdict looks.
+# ---- marks, bars and tables --------------------------------------------------------------------------------
 
 MARKS = {
     Verdict.OK: "✓",
@@ -141,18 +142,16 @@ def marked(verdict: Verdict) -> str:
 
 
 def use_style(ratio: float) -> str:
-    """The colour of a bar: from the half on it is worth a look."""
+    """Returns the colour of a bar."""
     return "red" if ratio >= 0.85 else "yellow" if ratio >= 0.5 else "green"
 
-
-# Numbers as pictures of one line.
 
 _PARTS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def bar(ratio: float, width: int) -> str:
-    """As much of `width` filled as is used; anything used shows, and full is full only when nothing is left."""
+    """Draws the used part of `width`. rich's Bar has no background: the free part would not show in a pipe."""
     ratio = min(1.0, max(0.0, ratio))
     eighths = int(ratio * width * 8)
     if ratio > 0:
@@ -162,7 +161,7 @@ def bar(ratio: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values, from their lowest to their highest; a line without change stays at the bottom."""
+    """Draws the values from their lowest to their highest; a constant stays at the bottom."""
     shown = _squeeze(values, width)
     if not shown:
         return ""
@@ -172,17 +171,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _squeeze(values: Sequence[float], width: int) -> list[float]:
-    """One value for each column: the lowest of its stretch, so that a floor that rises is seen to rise."""
+    """Keeps the lowest value for each column, so that a rising baseline shows."""
     if len(values) <= width:
         return list(values)
     edges = [len(values) * at // width for at in range(width + 1)]
     return [min(values[edges[at] : edges[at + 1]]) for at in range(width)]
 
 
-# Rows under each other, each one line: what may be cut gives way to what must be read whole.
-
 GAP = 2
-_LEAST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,46 +188,29 @@ class TableColumn:
     cut: bool = False
 
 
-def lay_out(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], width: int, gap: int = GAP) -> list[Text]:
-    """The head, then the rows, none longer than `width` unless even the uncut cells are."""
-    widths = [max([len(column.head), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
-    _shrink(columns, widths, width - gap * (len(columns) - 1))
-    head = [Text(column.head, style="bold") for column in columns]
-    return [_line(columns, widths, row, gap) for row in [head, *rows]]
+def make_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], width: int, gap: int = GAP) -> Constrain:
+    """Lays out rows of one line each; the widest columns with `cut`, or else the last one, are truncated."""
+    made = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    cut = [column for column in columns if column.cut] or columns[-1:]
+    for column in columns:
+        # rich narrows columns that may wrap; a cell that may not wrap is truncated there.
+        made.add_column(column.head, justify="right" if column.right else "left", no_wrap=column not in cut)
+    for row in rows:
+        for cell in row:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        made.add_row(*row)
+    return Constrain(made, width)
 
 
-def _shrink(columns: Sequence[TableColumn], widths: list[int], width: int) -> None:
-    """The widest of those that may be cut first."""
-    over = sum(widths) - width
-    while over > 0:
-        at = max((at for at, column in enumerate(columns) if column.cut), key=widths.__getitem__, default=None)
-        if at is None or widths[at] <= _LEAST:
-            return
-        widths[at] -= 1
-        over -= 1
-
-
-def _line(columns: Sequence[TableColumn], widths: Sequence[int], cells: Sequence[Text], gap: int) -> Text:
-    line = Text(no_wrap=True)
-    for at, (column, wide, cell) in enumerate(zip(columns, widths, cells, strict=True)):
-        shown = cell.copy()
-        shown.truncate(wide, overflow="ellipsis")
-        pad = " " * (wide - shown.cell_len)
-        line.append_text(Text(pad) + shown if column.right else shown + Text(pad))
-        line.append(" " * gap if at + 1 < len(columns) else "")
-    line.rstrip()
-    return line
-
-
-# When something will be: how long until then, and at what o'clock.
+# ---- forecasts ---------------------------------------------------------------------------------------------
 
 _DAY_S = 86400
-# Beyond that a forecast says "never".
+# Later than this counts as never.
 _FAR_S = 100 * 365 * _DAY_S
 
 
 def clock(now: datetime, seconds: float) -> str:
-    """`20:41`, `Thu 14:00`, `12 Mar`, `Mar 2031`: as exact as it needs to be that far away."""
+    """`20:41`, `Thu 14:00`, `12 Mar`, `Mar 2031`: less exact the further away."""
     at = now + timedelta(seconds=min(seconds, _FAR_S))
     if at.date() == now.date():
         return at.strftime("%H:%M")
@@ -257,14 +236,14 @@ def when(eta_s: tuple[float, float], now: datetime) -> str:
 
 
 def short_when(eta_s: tuple[float, float]) -> str:
-    """For a narrow column: `~2 h 10 min`, `>2 h` where it may be never, "" where it is."""
+    """For a narrow column: `~2 h 10 min`, `>2 h` if it may never happen, "" if it does not."""
     low, high = eta_s
     if not low < _FAR_S:
         return ""
     return f"~{span_words((low + high) / 2)}" if high < _FAR_S else f">{span_words(low)}"
 
 
-# A tree of processes as a table.
+# ---- the tree of processes ---------------------------------------------------------------------------------
 
 WIDE = 110
 SHOWN = 24
@@ -279,19 +258,19 @@ COLUMNS = (
 )
 _KINDS = 3
 _STEP = 3
-# Deeper ones are drawn no further to the right: the numbers beside them must stay on the line.
+# Deeper processes are not indented further, so that their numbers stay on the line.
 _DEEPEST = 4
 
 
-def tree_lines(processes: Sequence[HasDiagnosis], width: int, shown: int = SHOWN) -> list[Text]:
-    """The table line by line; where rows are left out the last line says so."""
+def tree_table(processes: Sequence[HasDiagnosis], width: int, shown: int = SHOWN) -> Group:
+    """Returns a table with a row for each process; the last line says how many are left out."""
     kept = choose(processes, shown)
     stems = draw_stems([(one.snapshot.process.pid, one.snapshot.process.ppid) for one in kept])
     columns = COLUMNS if width >= WIDE else COLUMNS[:-1]
     rows = [_cells(one, stem)[: len(columns)] for one, stem in zip(kept, stems, strict=True)]
     left = len(processes) - len(kept)
     more = [Text(f"… and {left:,} more processes (--json lists all)")] if left else []
-    return lay_out(columns, rows, width) + more
+    return Group(make_table(columns, rows, width), *more)
 
 
 def _cells(one: HasDiagnosis, stem: str) -> list[Text]:
@@ -311,14 +290,14 @@ def _cells(one: HasDiagnosis, stem: str) -> list[Text]:
 def kinds_in_short(one: HasDiagnosis, most: int = _KINDS) -> str:
     """`pipe 18 file 6 socket 2`: the most frequent ones."""
     if one.snapshot.process.state in ENDED:
-        return "ended, not waited for"
+        return "zombie, not waited for"
     if one.snapshot.descriptors is None:
-        return "not to be seen"
+        return "permission denied"
     return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.snapshot.kinds.items())[:most])
 
 
 def choose(processes: Sequence[HasDiagnosis], shown: int) -> list[HasDiagnosis]:
-    """All, or the first and the worst ones, in the order of the tree."""
+    """Returns all, or the first and the worst ones, in the order of the tree."""
     if len(processes) <= shown:
         return list(processes)
     ranked = sorted(processes[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
@@ -327,7 +306,7 @@ def choose(processes: Sequence[HasDiagnosis], shown: int) -> list[HasDiagnosis]:
 
 
 def draw_stems(rows: Sequence[tuple[int, int | None]]) -> list[str]:
-    """(pid, parent) of each, parents first -> what is drawn before the pid: `├─ `, `│  └─ `; "" where it has none."""
+    """(pid, parent) of each, parents first -> the prefix of the pid: `├─ `, `│  └─ `. rich's Tree has no columns."""
     parents: dict[int, int | None] = {}
     for pid, parent in rows:
         parents[pid] = parent if parent in parents else None
@@ -346,19 +325,19 @@ def _stem(pid: int, parents: Mapping[int, int | None], last: Mapping[int, int]) 
     return drawn
 
 
-# What doctor found, for people: one page for each process asked about.
+# ---- the page ----------------------------------------------------------------------------------------------
 
 _LABEL = 12
-_PAGE = 140  # wider than that nobody reads a line to its end
+_PAGE = 140  # longer lines are hard to read
 _USED = 0.5
-# That which is never used up by itself, and that which has a line of its own.
+# nofile has a line of its own, and nr_open is not used up.
 _NOT_LISTED = {"nofile", "nr_open"}
-# What the kernel does not hold root to.
+# The kernel does not enforce these for root.
 _NOT_FOR_ROOT = {"nproc", "pipe_user_pages"}
 
 
 class DoctorPage:
-    """Lays itself out for the width it is given."""
+    """The page on one target, laid out for the given width."""
 
     def __init__(self, target: WatchTarget, now: datetime) -> None:
         self._target = target
@@ -373,8 +352,7 @@ class DoctorPage:
         yield Padding(self._facts(width), (0, 0, 0, 2), expand=False)
         if len(self._target.processes) > 1:
             yield ""
-            for line in tree_lines(self._target.processes, width - 2):
-                yield Text("  ") + line
+            yield Padding(tree_table(self._target.processes, width - 2), (0, 0, 0, 2), expand=False)
         yield ""
         yield Padding(self._meaning(), (0, 0, 0, 2), expand=False)
 
@@ -398,17 +376,16 @@ class DoctorPage:
     def _verdict(self) -> Text:
         verdict = self._diagnosis.verdict
         forecast = forecast_of(self._diagnosis)
-        dark = when(forecast.eta_s, self._now) if forecast else ""
-        said = f"{marked(verdict)} · dark {dark}" if dark else marked(verdict)
-        return Text(said, style=STYLES[verdict])
+        eta = when(forecast.eta_s, self._now) if forecast else ""
+        return Text(f"{marked(verdict)} · exhausted {eta}" if eta else marked(verdict), style=STYLES[verdict])
 
     # ---- facts -------------------------------------------------------------------------------------------
 
     def _facts(self, width: int) -> Table:
         made = _grid()
         made.add_row("descriptors", self._descriptors(width))
-        if width < WIDE and (airbag := self._airbag()):
-            made.add_row("", Text(airbag, "dim"))
+        if width < WIDE and (hard := self._hard_limit()):
+            made.add_row("", Text(hard, "dim"))
         made.add_row("growth", _growth(self._diagnosis.trend, self._target.watched_s))
         for forecast in self._diagnosis.forecasts:
             if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
@@ -420,7 +397,7 @@ class DoctorPage:
         root = self._worst.snapshot.process.uid == 0
         _list(made, "also used", _uses(_tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED), width))
         if not self._target.whole_tree:
-            made.add_row("children", "could not be looked for: no descriptor is free here")
+            made.add_row("children", "not scanned: this process has no free descriptor")
         return made
 
     def _descriptors(self, width: int) -> Text:
@@ -428,19 +405,19 @@ class DoctorPage:
         text = Text(f"{quantity(diagnosis.fds)} of {quantity(diagnosis.soft)} soft")
         if (used := used_part(diagnosis.fds, diagnosis.soft)) is not None:
             text.append("   ").append_text(_bar(used, width))
-        if width >= WIDE and (airbag := self._airbag()):
-            text.append(f"   {airbag}", "dim")
+        if width >= WIDE and (hard := self._hard_limit()):
+            text.append(f"   {hard}", "dim")
         return text
 
-    def _airbag(self) -> str:
+    def _hard_limit(self) -> str:
         hard = self._diagnosis.hard
-        return f"airbag: hard limit {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
+        return f"hard limit: {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
 
     def _kinds(self) -> str:
         if self._worst.snapshot.descriptors is None:
             uid = self._worst.snapshot.process.uid
             owner = "another user" if uid is None else f"user {uid}"
-            return f"not to be seen: the process is of {owner}; ask as that user or as root (with CAP_SYS_PTRACE)"
+            return f"permission denied: the process belongs to {owner}; run as that user or as root"
         return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.snapshot.kinds.items()) or "none"
 
     # ---- what it means -----------------------------------------------------------------------------------
@@ -450,7 +427,7 @@ class DoctorPage:
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
         if self._target.confidence:
-            made.add_row("how sure", printable(self._target.confidence))
+            made.add_row("confidence", printable(self._target.confidence))
         if match := blamed(diagnosis):
             made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
@@ -487,23 +464,23 @@ def _numbered(lines: Sequence[str]) -> RenderableType:
 def _growth(trend: Trend | None, watched_s: float) -> str:
     if trend is not None:
         sign, span = "+" if trend.per_hour > 0 else "", span_words(trend.span_s)
-        return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), its floor over {span}"
+        return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), baseline over {span}"
     if watched_s:
-        return f"not to be told from {span_words(watched_s)}: watch it for longer"
-    return "seen once: --for auto watches until it can tell"
+        return f"unclear after {span_words(watched_s)}: watch it longer"
+    return "one snapshot: --for auto watches until the verdict is clear"
 
 
 def _dead_pipes(profile: FdProfile | None) -> str:
     if profile is None or not (profile.dead_pipes or profile.self_pairs):
         return ""
     if not profile.dead_pipes:
-        return f"none; {counted(profile.self_pairs, 'pipe')} with both ends in this process alone"
-    return f"{profile.dead_pipes:,}: their far end is closed in every process{_mix(profile)}"
+        return f"none; {counted(profile.self_pairs, 'pipe')} with both ends in this process"
+    return f"{profile.dead_pipes:,}: the other end is closed in every process{_mix(profile)}"
 
 
 def _mix(profile: FdProfile) -> str:
-    """` (1 self-pair : 4 HUP : 4 ERR)`: the finished loaders of W workers leave 1 : W : W."""
-    parts = [(profile.self_pairs, "self-pair"), (profile.hup, "HUP"), (profile.err, "ERR")]
+    """` (1 internal : 4 HUP : 4 ERR)`: finished loaders of W workers leave 1 : W : W."""
+    parts = [(profile.self_pairs, "internal"), (profile.hup, "HUP"), (profile.err, "ERR")]
     there = [(times, name) for times, name in parts if times]
     if len(there) == 1:
         return " (read ends)" if profile.hup else " (write ends)"

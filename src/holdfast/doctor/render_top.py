@@ -1,4 +1,4 @@
-"""What `top` says of the chosen process."""
+"""Renders `holdfast top`: one frame for a terminal of any width or a pipe, the cells of the live view, and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .render import (
     eta_of,
     forecast_of,
     kinds_of,
-    lay_out,
+    make_table,
     marked,
     short_when,
     sparkline,
@@ -34,7 +34,7 @@ from .top_model import TopRow, TopSnapshot
 
 
 def detail(row: TopRow) -> RenderableType:
-    """The command, the kinds, why the verdict, the cause and what to do."""
+    """Shows the selected process: command, kinds, evidence, cause and advice."""
     diagnosis = row.diagnosis
     head = Text.assemble(
         (str(row.pid), "bold"),
@@ -57,8 +57,6 @@ def _add(made: Table, label: str, lines: Sequence[str]) -> None:
     for at, line in enumerate(line for line in lines if line):
         made.add_row("" if at else label, printable(line))
 
-
-# One frame of `top`: for a terminal of any width, for a pipe, and cell by cell for the live view.
 
 WIDE = 120
 _BAR = 8
@@ -84,7 +82,7 @@ COLUMNS = (
     TableColumn("limit", right=True),
     TableColumn("used"),
     TableColumn("Δ/h", right=True),
-    TableColumn("dark in", right=True),
+    TableColumn("full in", right=True),
     TableColumn("dead", right=True),
     TableColumn("verdict"),
     TableColumn("history"),
@@ -92,20 +90,20 @@ COLUMNS = (
     TableColumn("thr", right=True),
     TableColumn("command", cut=True),
 )
-# The least width at which they are shown; the others always are: whose it is, how many, and the verdict.
+# The minimum width at which a column is shown; pid, fds and verdict always are.
 _ONLY_FROM = {"limit": WIDE, "history": WIDE, "RSS": WIDE, "thr": WIDE} | dict.fromkeys(
-    ("used", "Δ/h", "dark in", "dead", "command"), 58
+    ("used", "Δ/h", "full in", "dead", "command"), 58
 )
 _PAGE = 180
 
 
 def columns_for(width: int) -> list[int]:
-    """Which of COLUMNS there is room for."""
+    """Returns the indices of COLUMNS that fit."""
     return [at for at, column in enumerate(COLUMNS) if width >= _ONLY_FROM.get(column.head, 0)]
 
 
 def arrange(rows: Sequence[TopRow], order: SortOrder) -> list[tuple[TopRow, str]]:
-    """The rows in this order, each with what is drawn before its pid."""
+    """Sorts the rows, and returns each with the prefix of its pid."""
     if order is SortOrder.TREE:
         return list(zip(rows, draw_stems([(row.pid, row.snapshot.process.ppid) for row in rows]), strict=True))
     return [(row, "") for row in sorted(rows, key=_ASCENDING[order])]
@@ -149,14 +147,14 @@ def host_line(host: Sequence[Limit]) -> Text:
         used, most = (None if value is None else value / per for value in (limit.used, limit.soft))
         line.append(" · " if line else "")
         line.append(f"{names[limit.name]} ", "dim")
-        # Kernels write "no limit" as the largest number there is.
+        # Kernels report "no limit" as the largest integer.
         most = float("inf") if most is not None and most > 1e15 else most
         line.append(f"{amount(limit, used)} of {amount(limit, most)}", use_style(limit.ratio or 0.0))
     return line
 
 
 class TopFrame:
-    """A picture that lays itself out for the width it is given."""
+    """One frame, laid out for the given width."""
 
     def __init__(self, snapshot: TopSnapshot, order: SortOrder = SortOrder.TREE) -> None:
         self._snapshot = snapshot
@@ -169,7 +167,7 @@ class TopFrame:
         yield host_line(self._snapshot.host)
         yield ""
         cells = [[row[at] for at in shown] for row in rows]
-        yield from lay_out([COLUMNS[at] for at in shown], cells, width, gap=2 if width >= WIDE else 1)
+        yield make_table([COLUMNS[at] for at in shown], cells, width, gap=2 if width >= WIDE else 1)
         yield ""
         yield summary(self._snapshot.rows)
 

@@ -1,7 +1,8 @@
-"""How much of a structure each known cause would explain.
+"""Recognises known causes of leaks by the descriptors they leave open.
 
-Every function takes a Structure, of what is there or of what grew, and counts what looks like its cause. No two count
-the same descriptor, so that the largest of them is the one to name.
+A signature is a row of `SIGNATURES`: a matcher that counts the descriptors it explains in an `FdProfile` (of all
+descriptors, or of the new ones), the cause, and advice. No two matchers count the same descriptor, so the one with the
+largest count names the cause. A new signature needs a leaky program under tests/victims and a clean counterpart of it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from ..procfs.descriptors import Kind
 from .model import FdProfile, Match, Trend
 from .remedies import FIND_LEAK, LOADER, READ_BOUNDED, Remedy
 
-# A loader with more workers than that is rarer than some processes kept beside one wake-up pipe.
+# More dead ends per internal pipe than this are rarely one loader with that many workers.
 MOST_WORKERS = 32
-# Of Popen with both pipes, or of a Process, as many ends are for writing as for reading; of Popen's output, none.
+# Popen with stdin and stdout, or a Process, leaves as many write ends as read ends; unread output leaves no write ends.
 _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """`count` are explained, `dead` of them are of no use to anyone; `what` is the path or address they share."""
+    """`count` descriptors are explained, `dead` of them are unusable; `what` is the path or address they share."""
 
     count: int
     dead: int = 0
@@ -32,7 +33,7 @@ class Matcher:
 
 
 def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
-    """Of dead loaders: self-pairs, and dead ends each way (self-pairs : HUP : ERR = 1 : W : W for W workers)."""
+    """Counts finished loaders and dead ends each way: one with W workers leaves self_pairs : hup : err = 1 : W : W."""
     each_way = min(seen.hup, seen.err)
     loaders = min(seen.self_pairs, each_way)
     return (loaders, each_way) if each_way <= MOST_WORKERS * loaders else (0, 0)
@@ -50,7 +51,7 @@ def dead_loaders(seen: FdProfile) -> Matcher:
 
 
 def ended_processes(seen: FdProfile) -> Matcher:
-    """Ends for writing among the dead ones: what was opened to talk to a process, not only to hear it."""
+    """Dead ends with a share of write ends: pipes in both directions, not only a command's output."""
     hup, err = _other_dead_ends(seen)
     return Matcher(hup + err, hup + err) if err * _FEW > hup else Matcher(0)
 
@@ -85,7 +86,7 @@ def one_peer(seen: FdProfile) -> Matcher:
 
 
 def event_loops(seen: FdProfile) -> Matcher:
-    """asyncio's loop is an eventpoll and a pair of Unix sockets; others wake theirs by an eventfd."""
+    """An asyncio loop is an eventpoll and a pair of Unix sockets; other loops are woken by an eventfd."""
     loops = seen.kinds.get(Kind.EVENTPOLL, 0)
     wakers = min(seen.kinds.get(Kind.EVENTFD, 0), loops)
     return Matcher(loops + _loop_sockets(seen) + wakers)
@@ -116,7 +117,7 @@ def shared_memory(seen: FdProfile) -> Matcher:
 
 
 def one_path(seen: FdProfile) -> Matcher:
-    """Twice is no pattern: then each of them is a file among others."""
+    """Counts a path only from three times on: two are no pattern."""
     most = seen.most_opened
     return Matcher(most.times, what=most.path) if most and most.times > 2 else Matcher(0)
 
@@ -162,21 +163,18 @@ def threads(seen: FdProfile) -> Matcher:
     return Matcher(seen.threads)
 
 
-# The table of what leaks look like: a row is a cause, how to tell it, and what to do.
-#
-# A new row needs a function in fits.py that counts what it explains, and a program under tests/victims that does it on
-# purpose, with a twin that does the same work rightly.
+# ---- the table ---------------------------------------------------------------------------------------------
 
-# Fewer than this many, or less than this part, is nothing to speak of.
+# A signature must explain at least this many descriptors, and this part of all.
 AT_LEAST = 16
 AT_LEAST_PART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """`ordinary` is how many a healthy process may have: seen once, only what it has beyond that stands out.
+    """`ordinary` is how many a healthy process may have: in a single snapshot only more than that count.
 
-    `{what}` in the cause becomes the path or the address that they share. `of` tells what is counted.
+    `{what}` in the cause becomes the shared path or address. `of` names what is counted.
     """
 
     name: str
@@ -193,10 +191,10 @@ SIGNATURES = (
     Signature(
         name="dead-dataloader-iterators",
         fits=dead_loaders,
-        cause="finished DataLoader iterators are still referenced: their workers have ended, their pipes stay open",
+        cause="finished DataLoader iterators are still referenced: their workers have exited, their pipes stay open",
         advice=(
             "drop the iterator after the loop, or keep one loader with persistent_workers=True",
-            "look for what keeps it: a list or attribute, a kept exception (its traceback), a reference cycle",
+            "find the reference: a list or attribute, a stored exception (its traceback), a reference cycle",
         ),
         remedy=LOADER,
     ),
@@ -220,7 +218,7 @@ SIGNATURES = (
     Signature(
         name="queues-never-closed",
         fits=queues,
-        cause="pipes that only this process has both ends of: multiprocessing queues or pools made and never closed",
+        cause="pipes with both ends in this process: multiprocessing queues or pools that were never closed",
         advice=(
             "call Queue.close() and Queue.join_thread() when done with a queue; close both ends of a Pipe",
             "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
@@ -243,15 +241,15 @@ SIGNATURES = (
     Signature(
         name="pipes-not-seen-through",
         fits=unknown_pipes,
-        cause="pipes whose far end could not be looked at: they may be dead or in use",
-        advice=("look again as root or as a parent of the process: then it shows which pipes are dead",),
+        cause="pipes whose other end could not be inspected: they may be dead or in use",
+        advice=("run as root or as a parent of the process to see which pipes are dead",),
         ordinary=4 * MOST_WORKERS + 2,
     ),
     # ---- sockets
     Signature(
         name="responses-never-closed",
         fits=close_wait,
-        cause="the other side closed these connections (CLOSE_WAIT) and this process did not",
+        cause="the peer closed these connections (CLOSE_WAIT) and this process did not",
         advice=(
             "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
             "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
@@ -377,7 +375,7 @@ SIGNATURES = (
         ordinary=16,
         remedy=FIND_LEAK,
     ),
-    # ---- no descriptors, but they run out as well
+    # ---- not descriptors, but limited as well
     Signature(
         name="zombies",
         fits=zombies,
@@ -406,9 +404,9 @@ _NEVER_ORDINARY = tuple(row for row in SIGNATURES if not row.ordinary)
 
 
 def match(profile: FdProfile, grown: FdProfile | None = None) -> Match | None:
-    """The row that explains most of what grew; seen once, most of what is there beyond the ordinary. None if none does.
+    """Returns the signature that explains most of the growth, or, in a single snapshot, most of what is not ordinary.
 
-    A look of half a minute sees a slow leak grow by nothing: what no healthy process has is named even then.
+    A short watch sees no growth of a slow leak: descriptors that no healthy process has are named even then.
     """
     if grown is None:
         return _best(profile, SIGNATURES, seen_once=True)
@@ -416,12 +414,12 @@ def match(profile: FdProfile, grown: FdProfile | None = None) -> Match | None:
 
 
 def is_certain(found: Match) -> bool:
-    """Whether it is wrong by itself, however many there are and whether or not they grow."""
+    """Whether a match is a fault by itself, without growth."""
     return any(row.name == found.name for row in _NEVER_ORDINARY)
 
 
 def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Match | None:
-    """Descriptors first: threads and children that came with them are their consequence."""
+    """Tries descriptors first: threads and children that appear with them are a consequence."""
     for counted, total in _totals(seen).items():
         found = [(row, row.fits(seen), row.ordinary if seen_once else 0) for row in rows if row.of == counted]
         found = [one for one in found if one[1].count - one[2] >= max(AT_LEAST, AT_LEAST_PART * total)]
@@ -432,7 +430,7 @@ def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Mat
 
 
 def _totals(seen: FdProfile) -> dict[str, int]:
-    """Some of what grew may have taken the place of what went: then the kinds tell of more than the sum does."""
+    """New descriptors may have replaced closed ones: then the kinds add up to more than the total growth."""
     fds = max(seen.fds, sum(seen.kinds.values()))
     return {"descriptors": fds, "children": seen.children, "threads": seen.threads}
 
@@ -449,20 +447,20 @@ def _match(row: Signature, fit: Matcher, total: int) -> Match:
     )
 
 
-# Descriptors that nobody can use any more: what a leak consists of and a working set does not.
+# ---- unusable descriptors: a leak consists of them, a working set does not ----------------------------------
 
 MANY = 64
 _MANY_LOADERS = 8
 _MANY_ENDS = 256
 _MANY_HALF_OPEN = 1024
 _LEAST = 16
-# What makes its queues and pools for longer than that is not starting.
+# A process that still creates queues and pools after this time is not starting up.
 _START_S = 600.0
 _NONE = FdProfile(fds=0)
 
 
 def count_dead(profile: FdProfile) -> int:
-    """Pipe ends whose far end is closed everywhere, pipes that only this process has, connections left half open."""
+    """Counts pipe ends whose other end is closed, pipes within this process, and half-closed connections."""
     return _count_pipes(profile) + profile.close_wait
 
 
@@ -471,36 +469,36 @@ def _count_pipes(profile: FdProfile) -> int:
 
 
 def are_many(profile: FdProfile) -> bool:
-    """Whether they are worth a sentence: half of all at least."""
+    """Whether unusable descriptors are worth mentioning: at least half of all."""
     return count_dead(profile) >= MANY and 2 * count_dead(profile) >= profile.fds
 
 
 def are_mostly_dead_pipes(profile: FdProfile) -> bool:
-    """Whether more than half of all descriptors are pipes that nobody can use: suspicious, and no proof of a leak.
+    """Whether more than half of all descriptors are unusable pipes: suspicious, but no proof of a leak.
 
-    Fewer than 16 do not count: of a process whose parent has died, stdin, stdout and stderr are dead pipes.
+    Fewer than 16 do not count: stdin, stdout and stderr of a process whose parent has died are dead pipes.
     """
     pipes = _dead_pipes_and_pairs(profile)
     return pipes >= _LEAST and 2 * pipes > profile.fds
 
 
 def _dead_pipes_and_pairs(profile: FdProfile) -> int:
-    """Threads may talk through a pipe that only this process has: it counts only beside dead ones."""
+    """Counts pipes within the process only where dead ones are among them: threads may communicate through them."""
     pipes = _count_pipes(profile)
     return pipes if 3 * profile.dead_pipes >= pipes else profile.dead_pipes
 
 
 def are_most_at_once(profile: FdProfile) -> bool:
-    """Whether one look is enough: they are half of all at least, and more than a healthy process ever has."""
+    """Whether one snapshot proves a leak: at least half of all are unusable, more than a healthy process ever has."""
     proof = _proven_pipes(profile) + _proven_connections(profile)
     return proof > 0 and 2 * proof >= profile.fds
 
 
 def _proven_pipes(profile: FdProfile) -> int:
-    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing.
+    """Threads may communicate through a pipe within the process: without dead ones such pipes prove nothing.
 
-    Healthy are as well a trainer that keeps its used up iterators, one for each of its few loaders, until the next
-    epoch, and a batch of processes, all but the last of them ended, before it is dropped.
+    A trainer that keeps the finished iterators of its few loaders until the next epoch is healthy, too, and so is a
+    batch of processes that have ended and are about to be dropped.
     """
     pipes = _count_pipes(profile)
     loaders = min(profile.self_pairs, profile.hup, profile.err)
@@ -509,18 +507,18 @@ def _proven_pipes(profile: FdProfile) -> int:
 
 
 def _proven_connections(profile: FdProfile) -> int:
-    """A pool keeps idle connections that the server gave up, and a client may close its side and wait for the answer.
+    """A pool keeps idle connections that the server closed, and a client may half-close and wait for the answer.
 
-    Neither is a leak, and neither is there a thousand times.
+    Neither is a leak, and neither comes to a thousand.
     """
     return profile.close_wait if profile.close_wait >= _MANY_HALF_OPEN else 0
 
 
 def are_most_of_growth(trend: Trend, profile: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
-    """Whether they are half or more of what the floor rose by.
+    """Whether unusable descriptors are at least half of the baseline's rise.
 
-    Between two looks a burst may have come or gone: the floor's rise counts where it is the smaller one. Seen once,
-    what was dead before cannot be told from what grew, so there must be many.
+    A burst may have begun or ended between the two snapshots, so the smaller of their difference and the baseline's
+    rise counts. A single snapshot cannot separate old from new ones, so it needs many.
     """
     if profile is None:
         return match is not None and match.dead >= max(MANY, trend.rise / 2)
@@ -531,8 +529,11 @@ def are_most_of_growth(trend: Trend, profile: FdProfile | None, first: FdProfile
 
 
 def _proof_of_growth(profile: FdProfile, first: FdProfile, span_s: float) -> int:
-    """How many more are dead; in the time of a start only what was in use and is not any more: queues between threads
-    are made then, and as more clients come, more of them have closed their side and wait for the answer."""
+    """Counts how many more are unusable.
+
+    During start-up only pipes that were in use and are dead now count: a process then creates queues between threads,
+    and more clients bring more half-closed connections.
+    """
     if span_s >= _START_S:
         return count_dead(profile) - count_dead(first)
     ends = profile.dead_pipes - first.dead_pipes

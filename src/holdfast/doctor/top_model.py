@@ -1,4 +1,4 @@
-"""Many processes on one board: counts at every refresh, full looks and verdicts as often as they are cheap."""
+"""The data behind `holdfast top`: counts at every refresh, snapshots and verdicts as often as their cost allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .verdict import classify
 
 _SCAN_EVERY_S = 15.0
 _CLASSIFY_EVERY_S = 5.0
-# A look or a verdict that took a second is made again after 50 at the earliest.
+# A snapshot or a verdict that took a second is repeated after 50 s at the earliest.
 _REST = 50
 _MOVED = 32
 _HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
@@ -29,7 +29,7 @@ _HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopRow:
-    """One process. `history` are its counts, oldest first."""
+    """One process. `history` has its counts, oldest first."""
 
     snapshot: ProcessSnapshot
     diagnosis: Diagnosis
@@ -45,14 +45,14 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSnapshot:
-    """All rows, each after its parent; `host` are the machine's limits that these processes draw on."""
+    """All rows, each after its parent; `host` has the limits of the machine that these processes share."""
 
     rows: tuple[TopRow, ...]
     host: tuple[Limit, ...]
 
 
 class TopModel:
-    """`refresh()` again and again. Without pids: this user's processes with children or with many descriptors."""
+    """Call `refresh()` repeatedly. Without pids it shows this user's processes with children or many descriptors."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TopModel:
             try:
                 snapshot = take_snapshot(root, True, self._procfs)
             except InputError:
-                continue  # it ended since it was found
+                continue  # it has ended meanwhile
             self._keep(snapshot)
             pages += next((limit.used or 0 for limit in snapshot.shared if limit.name == "pipe_user_pages"), 0)
         self._pipe_pages = pages
@@ -107,7 +107,7 @@ class TopModel:
         self._scan_again_at_s = max(self._scan_soonest_s, now + _SCAN_EVERY_S)
 
     def _has_moved(self) -> bool:
-        """Whether a process has far more or far fewer than when it was looked at: its kinds are stale then."""
+        """Whether a count differs so much from the last snapshot that its kinds are stale."""
         for identity, (proc, _) in self._snapshots.items():
             seen = proc.fd_count or 0
             if abs((_latest(self._watch.series.get(identity), seen) or 0) - seen) > max(_MOVED, seen / 4):
@@ -150,7 +150,7 @@ class TopModel:
         )
 
     def _row(self, identity: Identity) -> TopRow | None:
-        """None: it has ended."""
+        """Returns None if the process has ended."""
         proc, _ = self._snapshots[identity]
         series = self._watch.series.get(identity)
         if series is not None and series.ended_at_s is not None:
@@ -169,7 +169,7 @@ class TopModel:
         found = []
         for limit in shared_limits(self._procfs, self._procfs.own_pid() or 0):
             if limit.name == "pipe_user_pages":
-                # The kernel does not hold root to it.
+                # The kernel does not enforce it for root.
                 soft = limit.soft if os.geteuid() else math.inf
                 found.append(Limit(name=limit.name, used=self._pipe_pages, soft=soft, hard=limit.hard))
             elif limit.name in _HOST:

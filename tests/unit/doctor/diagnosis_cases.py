@@ -65,7 +65,7 @@ def leak() -> Case:
         process_snapshot(kinds={Kind.PIPE: 63_871, Kind.DEVICE: 19, Kind.SOCKET: 1}),
         diagnosis(
             Verdict.LEAK,
-            evidence=("its floor rose by 50,000 in 5 d", "63,840 of them are pipes whose far end is closed"),
+            evidence=("its baseline rose by 50,000 in 5 d", "63,840 of them are pipes whose other end is closed"),
             advice=("drop the iterator after the loop", "until then: prlimit --pid 41231 --nofile=1048576"),
             fds=63_912,
             profile=FdProfile(fds=63_912, self_pairs=15_960, hup=31_920, err=31_920),

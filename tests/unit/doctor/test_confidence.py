@@ -25,12 +25,12 @@ def _watched(seconds: float, per_hour: float = 0, soft: float = 65536, every_s: 
 
 
 CASES = [
-    pytest.param(_watched(10), False, "a watch of 1 min is the least", id="too short"),
-    pytest.param(_watched(300, 417), True, "a watch of 2 h settles the one, of 1 d the other", id="grows"),
+    pytest.param(_watched(10), False, "1 min is the minimum", id="too short"),
+    pytest.param(_watched(300, 417), True, "a watch of 2 h rules out the first, of 1 d the second", id="grows"),
     pytest.param(_watched(3 * 3600, 417, every_s=60), True, "a watch of 1 d would settle it", id="grows for hours"),
     pytest.param(_watched(300), True, "grows by at most 1,440 a day: its limit is not reached within", id="calm"),
     pytest.param(_watched(300, soft=math.inf), True, "sure (95 %)", id="no limit"),
-    pytest.param(_watched(300, soft=1024), False, "a watch of 1 h 1 min would settle whether", id="small limit"),
+    pytest.param(_watched(300, soft=1024), False, "a watch of 1 h 1 min would show whether", id="small limit"),
     pytest.param(_watched(300, soft=201), True, "certain", id="no room"),
     pytest.param(
         classify(fds=300, soft=1024, hard=1024, profile=FdProfile(fds=300, hup=300)), True, "certain", id="proven"

@@ -65,7 +65,7 @@ def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.LEAK
     assert found.diagnosis.evidence[0] == (
-        "280 of its 283 descriptors are pipes whose far end is closed in every process"
+        "280 of its 283 descriptors are pipes whose other end is closed in every process"
     )
     assert found.diagnosis.match is not None
     assert found.diagnosis.match.dead == 280
@@ -75,7 +75,9 @@ def test_mostly_dead_pipes_are_not_ok_though_too_few_to_prove_a_leak(victim: sub
     _leak(victim, 40)
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.GROWING
-    assert found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
+    assert (
+        found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose other end is closed in every process"
+    )
     assert f"holdfast doctor {victim.pid} --for 10m" in " ".join(found.diagnosis.advice)
 
 
@@ -103,8 +105,8 @@ def test_a_watch_sees_it_grow_and_what_grows(victim: subprocess.Popen[str]) -> N
     assert diagnosis.verdict is Verdict.LEAK
     assert diagnosis.trend is not None
     assert diagnosis.trend.per_hour == pytest.approx(7200, rel=0.05)
-    assert diagnosis.evidence[0].startswith("its floor rose by")
-    assert "120 more than at the first look are of no use to anyone" in diagnosis.evidence
+    assert diagnosis.evidence[0].startswith("its baseline rose by")
+    assert "120 more are unusable than in the first snapshot" in diagnosis.evidence
     assert diagnosis.forecasts[0].line == "soft limit"
     assert f"prlimit --pid {victim.pid}" in diagnosis.advice[-1]
 
@@ -199,7 +201,7 @@ def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> Non
     seen.watch(0.05)
     victim.communicate()
     (found,) = seen.conclude()
-    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
+    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is its last state"
 
 
 def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subprocess.Popen[str]) -> None:
@@ -210,7 +212,7 @@ def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subpro
     before = seen.conclude()[0].diagnosis
     _end_without_waiting(victim)
     (found,) = seen.conclude()
-    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
+    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is its last state"
     assert found.diagnosis.fds == before.fds
     assert found.diagnosis.trend == before.trend
     assert found.diagnosis.verdict is Verdict.GROWING  # which of them were dead, nobody can tell any more
@@ -219,9 +221,7 @@ def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subpro
 def test_one_that_had_ended_before(victim: subprocess.Popen[str]) -> None:
     _end_without_waiting(victim)
     (found,) = diagnose(victim.pid)
-    assert found.diagnosis.evidence[0] == (
-        "it has ended and holds nothing any more; its parent has not waited for it yet"
-    )
+    assert found.diagnosis.evidence[0] == ("it has ended and holds nothing; its parent has not waited for it yet")
     assert diagnose(victim.pid, 0.1)[0].diagnosis.evidence[0] == found.diagnosis.evidence[0]
 
 
@@ -249,7 +249,7 @@ def test_a_time_to_watch_must_be_one() -> None:
 
 @pytest.mark.parametrize("for_s", [-1.0, float("nan"), float("inf")])
 def test_nonsense_is_not_taken_for_one_look(for_s: float) -> None:
-    with pytest.raises(ValueError, match="expected a time to watch, or 0 for one look, got"):
+    with pytest.raises(ValueError, match="expected a duration in seconds, or 0 for one snapshot, got"):
         diagnose(for_s=for_s)
 
 

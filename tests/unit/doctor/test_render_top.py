@@ -58,7 +58,7 @@ def test_a_wide_frame() -> None:
     assert lines[0] == (
         "open files of the machine 1,504 of unlimited · pipes seen 100 of 1,024 · /dev/shm 1.00 GB of 8.00 GB"
     )
-    assert lines[2].replace("dark in", "dark").split() == [column.head.split()[0] for column in COLUMNS]
+    assert lines[2].replace("full in", "full").split() == [column.head.split()[0] for column in COLUMNS]
     [row] = [line for line in lines if line.startswith("41231")]
     for part in ("63,912", "65,536", "███████▊", "+421", "~2 h 10 min", "63,840", "✗ LEAK", "▁▁█", "3 B"):
         assert part in row

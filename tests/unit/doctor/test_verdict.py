@@ -46,7 +46,7 @@ def test_one_calm_look() -> None:
     found = _classify()
     assert found.verdict is Verdict.OK
     assert found.evidence == (
-        "seen once: whether it grows shows only when it is watched for a while",
+        "one snapshot: whether it grows shows only when it is watched",
         "it holds 200 of 65,536 descriptors (under 1 %): 65,336 are left",
     )
     assert (found.advice, found.forecasts, found.trend) == ((), (), None)
@@ -56,8 +56,8 @@ def test_a_calm_watch() -> None:
     found = _classify(samples=_ramp(5, 0), jobs=_jobs(30, 0))
     assert found.verdict is Verdict.OK
     assert found.evidence[:2] == (
-        "its floor did not rise for good in 5 h",
-        "jobs give back what they take: 20 of them left nothing behind for good",
+        "its baseline did not rise in 5 h",
+        "jobs release what they open: 20 of them left nothing open",
     )
 
 
@@ -72,15 +72,15 @@ def test_warm_up_settles() -> None:
     samples = [Sample(at_s=60.0 * n, fds=int(1000 - 900 * 0.985**n)) for n in range(361)]
     found = _classify(samples=samples, match=MATCH)
     assert found.verdict is Verdict.SETTLING
-    assert "but ever less" in found.evidence[0]
-    assert found.advice == ("look again in an hour: what rises ever less is a warm-up most of the time",)
+    assert "but more and more slowly" in found.evidence[0]
+    assert found.advice == ("check again in an hour: growth that slows down is mostly a warm-up",)
 
 
 def test_what_cannot_be_seen() -> None:
     found = classify(fds=None, soft=None, hard=None)
     assert found.verdict is Verdict.OK
-    assert found.evidence[-1] == "its descriptors may not be seen: look as its user or as root"
-    assert classify(fds=5, soft=None, hard=None).evidence[-1] == "it holds 5 descriptors; its limit may not be seen"
+    assert found.evidence[-1] == "permission denied to list its descriptors: run as its user or as root"
+    assert classify(fds=5, soft=None, hard=None).evidence[-1] == "it holds 5 descriptors; its limit cannot be read"
     assert classify(fds=5, soft=math.inf, hard=math.inf).evidence[-1] == "it holds 5 descriptors and has no limit"
 
 
@@ -90,10 +90,10 @@ def test_what_cannot_be_seen() -> None:
 def test_a_trend_alone_is_growing() -> None:
     found = _classify(fds=2205, samples=_ramp(5, 421), pid=4711)
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[0] == "its floor rose by 2,006 in 5 h (421 an hour, 421–421) and survives idle"
-    assert found.evidence[1] == "the trend is not yet one day long: a daily rhythm would look the same"
+    assert found.evidence[0] == "its baseline rose by 2,006 in 5 h (421 an hour, 421–421) and stays high when idle"
+    assert found.evidence[1] == "the trend covers less than a day: a daily cycle would look the same"
     assert found.advice == (
-        "watch it at work to see which kind grows: holdfast doctor 4711 --for 10m",
+        "watch it under load to see which kind grows: holdfast doctor 4711 --for 10m",
         "until then: raise its limit while it runs: prlimit --pid 4711 --nofile=1048576:",
     )
 
@@ -102,7 +102,7 @@ def test_a_short_watch_says_so() -> None:
     """Since the process was started, a minute ago, it may have grown at this pace."""
     found = _classify(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), match=LIVE, uptime_s=60)
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[1] == "it was watched for 30 s only: a job under way would look the same"
+    assert found.evidence[1] == "it was watched for 30 s only: a running job would look the same"
     assert "idle" not in found.evidence[0]
     assert found.advice[:2] == ("join the workers", "watch it longer before you act: holdfast doctor PID --for 10m")
 
@@ -113,11 +113,11 @@ def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | Non
     found = _classify(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), uptime_s=uptime_s)
     assert found.trend is not None
     assert (found.verdict, found.trend.unclear, found.trend.low) == (Verdict.UNCLEAR, True, 0)
-    assert found.evidence[0].endswith("in so short a watch a job under way would look the same")
+    assert found.evidence[0].endswith("in so short a time a running job would look the same")
     sure = confidence_of(found)
     assert (sure.conclusive, sure.sentence) == (
         False,
-        "not sure: it rose by 93 in 30 s, as in a job or a leak; a watch of 3 min would settle it",
+        "not sure: it rose by 93 in 30 s, which a job or a leak would explain; a watch of 3 min would settle it",
     )
     assert not found.forecasts
     assert found.advice == ("watch it longer before you act: holdfast doctor PID --for 10m",)
@@ -158,9 +158,9 @@ def test_growth_that_is_dead_is_a_leak() -> None:
     found = _classify(fds=1110, samples=_ramp(2, 50, 1000), profile=last, first_profile=first, match=MATCH)
     assert found.verdict is Verdict.LEAK
     assert found.evidence[1:] == (
-        "60 of its 1,110 descriptors are pipes whose far end is closed in every process",
-        "50 of its 1,110 descriptors are the two ends of 25 pipes that no other process has",
-        "106 of the 110 that came since the first look are of no use to anyone",
+        "60 of its 1,110 descriptors are pipes whose other end is closed in every process",
+        "50 of its 1,110 descriptors are both ends of 25 pipes that no other process has open",
+        "106 of the 110 opened since the first snapshot are unusable",
         "it holds 1,110 of 65,536 descriptors (2 %): 64,426 are left",
     )
     assert found.advice[0] == "drop the iterator"
@@ -177,7 +177,7 @@ def test_connections_half_closed_are_dead() -> None:
     first, last = FdProfile(fds=100), FdProfile(fds=200, close_wait=90)
     found = _classify(samples=_ramp(2, 50), profile=last, first_profile=first)
     assert found.verdict is Verdict.LEAK
-    assert "90 of its 200 descriptors are connections that the other side has closed and this one not" in " ".join(
+    assert "90 of its 200 descriptors are connections that the peer has closed and this process has not" in " ".join(
         found.evidence
     )
 
@@ -222,13 +222,13 @@ def test_a_day_that_rose_twice_is_not_yet_a_leak() -> None:
     counts = [min(400, 20 * at) + (400 if at > 60 else 0) + at // 10 for at in range(110)]
     found = _classify(samples=[Sample(at_s=900.0 * at, fds=fds) for at, fds in enumerate(counts)])
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[1] == "it did not rise all the time: a warm-up and one step later would look the same"
+    assert found.evidence[1] == "it did not rise steadily: a warm-up and one later step would look the same"
 
 
 def test_jobs_that_leave_some_behind_are_a_leak() -> None:
     found = _classify(jobs=_jobs(30, 2))
     assert found.verdict is Verdict.LEAK
-    assert found.evidence[0] == "every job leaves 2 descriptors behind (2–2, seen over 20 jobs after the warm-up)"
+    assert found.evidence[0] == "every job leaves 2 descriptors open (2–2, over 20 jobs after the warm-up)"
 
 
 def test_one_look_is_enough_where_most_are_dead() -> None:
@@ -236,7 +236,7 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
     assert found.verdict is Verdict.LEAK
     assert found.evidence[2] == (
         "seen once; 451 an hour on average since its start 5 d 21 h ago: "
-        "at that pace its limit is reached in 3 h 36 min"
+        "at that rate its limit is reached in 3 h 36 min"
     )
     assert found.forecasts == ()
 
@@ -272,7 +272,7 @@ def test_mostly_dead_pipes_are_suspicious(profile: FdProfile, samples: list[Samp
     """Too few to prove a leak, too many for an OK."""
     found = _classify(fds=profile.fds, profile=profile, samples=samples, uptime_s=1000, match=MATCH)
     assert found.verdict is Verdict.GROWING
-    assert "are pipes whose far end is closed in every process" in found.evidence[0]
+    assert "are pipes whose other end is closed in every process" in found.evidence[0]
     assert found.advice[0] == "drop the iterator"
 
 
@@ -292,7 +292,7 @@ def test_a_thousand_half_open_connections_are_enough() -> None:
 def test_dead_and_not_growing_now() -> None:
     found = _classify(samples=_ramp(1 / 60, 0, every_s=0.5), profile=_dead(400, hup=300))
     assert found.verdict is Verdict.LEAK
-    assert "not growing while it was watched: watch it at work to learn how fast it grows" in found.evidence
+    assert "not growing while it was watched: watch it under load to see how fast it grows" in found.evidence
 
 
 # ---- EXHAUSTED ---------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_not_exhausted(soft: float, left: float) -> None:
 def test_exhausted_says_the_way_out_first() -> None:
     found = _classify(fds=1024, soft=1024, hard=4096, samples=_ramp(5, 180), match=MATCH, pid=9)
     assert found.evidence[0] == "it holds 1,024 descriptors and its soft limit is 1,024: it can open nothing more"
-    assert found.evidence[1].startswith("its floor rose by")
+    assert found.evidence[1].startswith("its baseline rose by")
     assert found.advice[:2] == ("raise its limit while it runs: prlimit --pid 9 --nofile=4096:", "drop the iterator")
     stuck = _classify(fds=1024, soft=1024, hard=1024)
     assert "as root: prlimit --pid PID --nofile=SOFT:HARD" in stuck.advice[0]
@@ -341,7 +341,7 @@ def test_the_lines_ahead() -> None:
     assert lines["guard cap"] == (3000, (pytest.approx(18_000), pytest.approx(18_000)))
     # 500 of 1,000 new descriptors made a new pipe: 100 an hour, and there are 1,200 of them.
     assert lines["pipe shrink"] == (1700, (pytest.approx(18_000), pytest.approx(18_000)))
-    assert "in 5 h or more its user has 1,700 pipes: from then on new ones hold 8 KiB instead of 64" in found.evidence
+    assert "in 5 h or more its user has 1,700 pipes: from then on new ones buffer 8 KiB instead of 64" in found.evidence
 
 
 def test_a_line_that_is_crossed() -> None:
