@@ -82,6 +82,12 @@ def read_stat(procfs: ProcFS, pid: int) -> Stat | None:
     return parse_stat(read_or_none(procfs, f"/proc/{pid}/stat") or "")
 
 
+def read_cpu_s(procfs: ProcFS, pid: int) -> float:
+    """Reads the CPU time that a process has used, user and system; 0 if it cannot be read."""
+    words = (read_or_none(procfs, f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / _TICKS_PER_S if len(words) > 12 else 0.0
+
+
 def read_process(procfs: ProcFS, pid: int) -> Process | None:
     """What can be seen of a process; None if there is none of this pid."""
     folder = stat_or_none(procfs, f"/proc/{pid}")

@@ -48,7 +48,7 @@ def find_budget(open_files: int | str) -> int:
 def is_emfile(error: Exception) -> bool:
     """Whether an error is, or was caused by, a lack of free descriptors."""
     found = recognise(walk(error))
-    return found is not None and (found.link.errno or found.row.errno) in (errno.EMFILE, errno.ENFILE)
+    return found is not None and (found.link.errno or found.rule.errno) in (errno.EMFILE, errno.ENFILE)
 
 
 def explain_emfile(error: Exception) -> str:
@@ -58,7 +58,7 @@ def explain_emfile(error: Exception) -> str:
         return str(error)
     pid = os.getpid()
     limits = process_limits(REAL, pid, count(REAL, pid), None)
-    what = of_exception(found, SystemContext(whose=Scope.OWN, pid=pid, limits={limit.name: limit for limit in limits}))
+    what = of_exception(found, SystemContext(scope=Scope.OWN, pid=pid, limits={limit.name: limit for limit in limits}))
     return " ".join([f"{what.headline}.", what.says, *what.here])
 
 
