@@ -238,7 +238,7 @@ def test_locks_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(asked: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(h5py_guard, "_try_locks", full)
+    monkeypatch.setattr(h5py_guard, "_probe_locks", full)
     monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
     assert [h5py_guard.locks_are_on(one) for one in (None, True, False)] == [True, True, False]
     monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
@@ -664,6 +664,6 @@ def test_a_library_in_use_at_the_fork_is_not_asked(path: Path) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert inside.wait(TIMEOUT_S)
-    h5py_guard.cut_off_inherited()  # returns at once
+    h5py_guard.detach_inherited()  # returns at once
     leave.set()
     thread.join(TIMEOUT_S)

@@ -246,7 +246,7 @@ def read_state(path: str) -> State:
     try:
         info = os.stat(path)
         if not stat.S_ISREG(info.st_mode):
-            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "a special file"
             raise InputError(f"{path}: expected a file to read, got {kind}")
         return State(path, info.st_size, find_superblock(path), _writer(path))
     except OSError as error:

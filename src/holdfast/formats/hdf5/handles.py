@@ -115,7 +115,7 @@ def _identify(path: str) -> Identity:
     finally:
         os.close(fd)
     if not stat.S_ISREG(info.st_mode):
-        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "a special file"
         raise InputError(f"{path}: expected a file to read, got {kind}")
     return info.st_dev, info.st_ino
 

@@ -125,7 +125,7 @@ def test_a_killed_child_is_said_and_its_work_kept(tmp_path: Path, files: Files, 
     sources, wanted = files
     out = tmp_path / "out.h5"
     monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-    with pytest.raises(WriteError, match="was killed; call it again and it goes on"):
+    with pytest.raises(WriteError, match="was killed; call it again to resume"):
         merge_hdf5(sources, out)
     monkeypatch.undo()
     merge_hdf5(sources, out)

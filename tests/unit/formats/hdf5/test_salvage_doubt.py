@@ -142,7 +142,7 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
 
     monkeypatch.setattr(salvage, "SandboxedProcess", Counted)
     found = salvage_hdf5(path, out)
-    assert started == ["rebuild", "rescue"]
+    assert started == ["rebuild", "salvage"]
     assert {dataset.path for dataset in found.datasets} == {"/x", "/y"}
     assert "more chunks than the file can hold" in " ".join(flaw.reason for flaw in found.problems)
     assert out.stat().st_size < 2 * len(data)
