@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from ..._util.process import child_environment, module_command
 from ...procfs.processes import read_cpu_s
 from ...procfs.procfs import REAL
-from ..._util.process import child_environment, module_command
 
 PROGRAM = module_command("formats.hdf5.sandbox_main")
 HANG_S = 120.0  # without any progress; a remote disk may be slow
