@@ -68,7 +68,7 @@ def test_missing_sources_are_found(out: DatasetWriter, tmp_path: Path) -> None:
     os.unlink(out.path_of(out.parts()[1]))
     report = verify_hdf5(view)
     assert not report.ok
-    assert "is not there: it reads as fill values" in report.problems[0].reason
+    assert "does not exist: it reads as fill values" in report.problems[0].reason
     with pytest.raises(Exception, match="cannot open"):
         out.view(tmp_path / "again.h5")
     assert not (tmp_path / "again.h5").exists()
