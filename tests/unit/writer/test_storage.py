@@ -166,7 +166,7 @@ def test_without_the_package_it_is_named(tmp_path: Path) -> None:
         check=False,
     )
     needs = "needs the Python package hdf5plugin"
-    packed = f"dataset 'lists' is packed with filter {ZSTD} (zstd)"
+    packed = f"dataset 'lists' is compressed with filter {ZSTD} (zstd)"
     lacking = f"DecodeError {path}: {packed}, which {needs}. pip install hdf5plugin"
     wanted = [f'WriteError codec "zstd" {needs}: pip install hdf5plugin'] * 2 + [lacking] * 2 + [str(ROWS)]
     assert (done.stdout.splitlines(), done.stderr) == (wanted, "")

@@ -347,10 +347,10 @@ class _Salvage:
         """Inserted or removed bytes move everything after them, and a chunk that lies where another one should be still
         decodes. The size of the file tells that this may be the case, the first corrupt chunk from where on."""
         block = self.state.block
-        damaged = [one.offset for one in self.problems if one.chunk is not None and one.offset is not None]
-        if block is None or block.end == self.state.size or not damaged:
+        corrupt = [one.offset for one in self.problems if one.chunk is not None and one.offset is not None]
+        if block is None or block.end == self.state.size or not corrupt:
             return
-        first = min(damaged)
+        first = min(corrupt)
         for path, table in self._chunks.items():
             after = [(low, high) for offset, _, low, high in _rows_of(table) if offset > first]
             if after:

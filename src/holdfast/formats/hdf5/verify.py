@@ -120,7 +120,7 @@ def _unchecked(found: _VerifyRun, record: FileChecksums | None) -> list[str]:
 
 
 class _VerifyRun:
-    """Collects the messages of the children. After a crash the next child continues behind it."""
+    """Collects the messages of the children. After a crash the next child continues after it."""
 
     def __init__(self, state: State, progress: Progress | None, spin_s: float | None) -> None:
         self.state, self.progress, self.spin_s = state, progress, spin_s
