@@ -189,5 +189,5 @@ def test_the_launchers_rank_is_the_task(tmp_path: Path, monkeypatch: pytest.Monk
         out.part()
     for name in ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
         monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match="expected task=, a name .* no launcher says which rank this process is"):
+    with pytest.raises(ValueError, match="expected task=, a name .* no launcher tells the rank of this process"):
         out.part()
