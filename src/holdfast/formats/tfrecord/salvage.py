@@ -72,14 +72,14 @@ def build_repair_map(
     """
     with open_source(path) as source:
         packed = isinstance(source, InflateSource)
-        unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
-        with unpacked:
+        decompressed, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
+        with decompressed:
             # Corrupt compressed data decompress to copies of earlier data, with valid frames: ignore all that follows.
-            repairer = _Repairer(unpacked, salvage, 0 if broken else most, keep_doubtful)
+            repairer = _Repairer(decompressed, salvage, 0 if broken else most, keep_doubtful)
             starts = repairer.starts()
             problems = _with_packing(repairer.problems, broken, repairer.offset, len(starts))
             if problems:
-                _check_repairable(unpacked, problems, len(starts))
+                _check_repairable(decompressed, problems, len(starts))
             return _layout(starts, repairer, tuple(problems), packed)
 
 
@@ -215,9 +215,9 @@ class RepairedShard(_Framed):
         with open_source(self.path) as source:
             if not isinstance(source, InflateSource):
                 return RepairedSource(source, self.layout)
-            unpacked, _ = spool(source)
-            with unpacked:
-                return RepairedSource(unpacked, self.layout)
+            decompressed, _ = spool(source)
+            with decompressed:
+                return RepairedSource(decompressed, self.layout)
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:
