@@ -98,7 +98,7 @@ def test_missing_floats_are_nan_and_large_ones_inf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"loss/x": 1.0}, "column 'loss/x' would lie inside of column 'loss'"),
+        ({"loss/x": 1.0}, "column 'loss/x' would lie inside column 'loss'"),
         ({"\udc80": 1.0}, "expected a name that UTF-8 can hold"),
         ({"loss": "x"}, "column 'loss': expected Float32\\(\\), got 'x'"),
         ({"loss": [1.0, 2.0]}, "column 'loss': expected Float32\\(\\), got float64 of the shape \\(2,\\)"),
