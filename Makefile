@@ -11,8 +11,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 SOAK_KILLS ?= 1000
-SOAK_STRIKES ?= 200
-SOAK_LIVES ?= 10000
+SOAK_FAULTS ?= 200
+SOAK_CHURN ?= 10000
 WHEEL_TESTS ?= tests/unit/native tests/unit/runlog tests/unit/formats/tfrecord
 
 VENV := .venv
@@ -61,13 +61,13 @@ test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest
 soak: soak-write soak-read ## both of the following, for some hours
 
 .PHONY: soak-write
-soak-write: $(DONE)/core ## kill writers a thousand times, at every named place and at random; then count rows
+soak-write: $(DONE)/core ## kill writers a thousand times, at failpoints and at random moments; then count rows
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS)
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS) --shared
 
 .PHONY: soak-read
-soak-read: $(DONE)/test ## kill and stop loaders' workers, then let ten thousand loaders of each kind come and go
-	$(BIN)/python tools/soak_read.py --strikes $(SOAK_STRIKES) --lives $(SOAK_LIVES)
+soak-read: $(DONE)/test ## kill and stop the workers of loaders, then create and drop ten thousand loaders of each kind
+	$(BIN)/python tools/soak_read.py --faults $(SOAK_FAULTS) --churn $(SOAK_CHURN)
 
 .PHONY: wheel
 wheel: $(DONE)/venv ## build a wheel for any Python from 3.11 on into dist/
@@ -112,12 +112,12 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench
-bench: $(DONE)/test $(PEERS)/.done ## measure side by side with the peers; prints ratios, saves JSON and a plot
-	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/tfrecord.py
-	$(BIN)/python benchmarks/look.py
-	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python benchmarks/read.py
-	$(BIN)/python benchmarks/read_memory.py
-	$(BIN)/python benchmarks/write.py
+bench: $(DONE)/test $(PEERS)/.done ## compare with the peers in one run; prints ratios, saves JSON and plots
+	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.tfrecord
+	$(BIN)/python -m benchmarks.fdscan
+	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.read
+	$(BIN)/python -m benchmarks.read.memory
+	$(BIN)/python -m benchmarks.write
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/

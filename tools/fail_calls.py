@@ -1,17 +1,17 @@
-"""Makes every system call of a part's life fail once, each in a process of its own, and looks at what is there then.
+"""Makes every system call of writing a part fail once, each in its own process, and checks what is there afterwards.
 
     python tools/fail_calls.py                    # parts of both formats, four errors each: minutes
     python tools/fail_calls.py --kind hdf5 --error EIO --calls openat,fsync --json
     python tools/fail_calls.py --kind consolidate-tfrecord --error EIO
 
-strace attaches to a forked child, makes its Nth call of one name fail without doing it, and writes down all of them.
-What the child says must be what a new process finds:
+strace attaches to a forked child, makes its Nth call of one name fail without executing it, and records all calls.
+What the child reports must match what a new process finds:
 
 committed  all rows are there and verified, and the trace shows that data, record and folder were synced
 refused    an exception; nothing is visible, and a second attempt commits
 in doubt   an exception that says that the part is committed and may not be on disk; all rows are there
 
-Exits with 1 if it is anything else.
+Exits with 1 on any other outcome.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import holdfast as hold
 from holdfast.loader.dataset import read
 from holdfast.writer.dataset import DatasetWriter, write
 
-# Those that a disk, a file system or a full table of descriptors may refuse.
+# Calls that fail when a disk or a file system fails or the descriptor table is full.
 CALLS = (
     "access,close,creat,dup,dup2,dup3,fallocate,fcntl,fdatasync,flock,fstat,fsync,ftruncate,getdents64,ioctl,link,linkat,"
     "lseek,lstat,memfd_create,mkdir,mkdirat,newfstatat,open,openat,pread64,preadv,preadv2,pwrite64,read,rename,renameat,"
@@ -46,13 +46,13 @@ MADE = {"consolidate-hdf5": "one.h5", "consolidate-tfrecord": "one.tfrecord"}  #
 KINDS = ("hdf5", "tfrecord", *MADE)
 SCHEMA = {"x": hold.Int64(), "tags": hold.Ragged(hold.Bytes())}
 ROWS = 40
-PATIENCE_S = 60.0
+HANG_S = 60.0
 
 _CALL = re.compile(r"^(?P<tid>\d+) +(?P<text>(?P<name>\w+)\(.*)$")
 
 
 class Call(NamedTuple):
-    """A system call of a trace. `number`: its place among the calls of this name that its thread made, from 1."""
+    """A system call of a trace. `number` counts the calls of this name in its thread, from 1."""
 
     tid: int
     name: str
@@ -68,7 +68,7 @@ class Call(NamedTuple):
 
 
 def calls_in(trace: Path) -> list[Call]:
-    """All calls, in the order of their beginnings."""
+    """Returns all calls in the order in which they started."""
     counts: Counter[tuple[int, str]] = Counter()
     found: list[Call] = []
     for line in trace.read_text(errors="replace").splitlines():
@@ -77,7 +77,7 @@ def calls_in(trace: Path) -> list[Call]:
             tid, name = int(match["tid"]), match["name"]
             counts[tid, name] += 1
             found.append(Call(tid, name, counts[tid, name], match["text"]))
-        elif " resumed>" in line:  # the end of a call that another thread's came into
+        elif " resumed>" in line:  # the end of a call that another thread interrupted
             tid = int(line.split()[0])
             last = max(at for at, call in enumerate(found) if call.tid == tid)
             begun = found[last].text.removesuffix(" <unfinished ...>")
@@ -89,13 +89,13 @@ def calls_in(trace: Path) -> list[Call]:
 
 
 def run_forked(work: Callable[[], Any], trace: Path | None = None, inject: str | None = None) -> Any:
-    """What a forked child's work gives. With a trace, strace is attached before it begins."""
+    """Returns the result of the work in a forked child. With a trace, strace attaches before it starts."""
     ours, theirs = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     pid = os.fork()
     if pid == 0:
         signal.sigwait([signal.SIGUSR1])
-        _say(theirs, work)
+        _report(theirs, work)
     os.close(theirs)
     strace = _attach(pid, trace, inject) if trace else None
     os.kill(pid, signal.SIGUSR1)
@@ -103,12 +103,12 @@ def run_forked(work: Callable[[], Any], trace: Path | None = None, inject: str |
         data = file.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if strace:
-        strace.communicate(timeout=PATIENCE_S)
+        strace.communicate(timeout=HANG_S)
     return json.loads(data) if data else {"error": f"the process ended with {code}"}
 
 
-def _say(fd: int, work: Callable[[], Any]) -> None:
-    """In the child, which ends here."""
+def _report(fd: int, work: Callable[[], Any]) -> None:
+    """Sends the result, in the child, which ends here."""
     try:
         data = json.dumps(work()).encode()
     except BaseException as error:  # noqa: BLE001 - a child must never return into its parent's code
@@ -130,12 +130,12 @@ def _attach(pid: int, trace: Path, inject: str | None) -> subprocess.Popen[str]:
     return strace
 
 
-# ---- what is done, and what is found
+# ---- the work, and the check
 
 
 def do(folder: Path, kind: str, one_thread: bool = False) -> int:
-    """The work whose calls fail: how many rows it says are there for good. `one_thread`: the Nth call is one call then,
-    and not one of each thread."""
+    """Does the work whose calls fail; returns how many rows it reports as committed. With `one_thread`, the Nth call
+    is one call, and not one of each thread."""
     if one_thread:
         threading.Thread.start = _no_thread  # type: ignore[method-assign]
     out = write(folder / "run")
@@ -155,8 +155,8 @@ def _no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def look(folder: Path, kind: str) -> Any:
-    """What a reader finds; what another attempt says; what a reader finds then, and what else is left."""
+def check(folder: Path, kind: str) -> Any:
+    """Returns what a reader finds, what another attempt reports, what a reader finds then, and what else is left."""
     out = write(folder / "run")
     before = rows(out, folder, kind)
     again = do(folder, kind)
@@ -177,7 +177,7 @@ def rows(out: DatasetWriter, folder: Path, kind: str) -> list[list[int]]:
 
 
 def synced(calls: list[Call]) -> set[str]:
-    """What was brought to disk for good, without the names that are new each time."""
+    """Returns what was synced to disk, without the names that differ each time."""
     pattern = re.compile(r"^f(?:data)?sync\(\d+<(.*)>\) += 0$")
     found = [match[1] for call in calls if (match := pattern.match(call.text))]
     return {re.sub(r"^.*/case-[^/]*(?:/run/tmp/[^/]+/)?", "", path) for path in found}
@@ -201,11 +201,11 @@ class Result(NamedTuple):
     said: Any
 
 
-WHOLE = [[row * 7, row % 3] for row in range(ROWS)]
+ALL_ROWS = [[row * 7, row % 3] for row in range(ROWS)]
 
 
 def make(parent: Path, kind: str) -> Path:
-    """A folder with a run in it, and what the work needs."""
+    """Makes a folder with a dataset directory and what the work needs."""
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=parent))
     out = write(folder / "run", SCHEMA)
     if kind in MADE:
@@ -221,7 +221,7 @@ def recorded(parent: Path, kind: str, one_thread: bool) -> list[Call]:
 
 
 def cases(calls: list[Call], kind: str, names: set[str], errors: list[str], one_thread: bool) -> list[Case]:
-    """Of one thread: every call. Of several: what the other threads call, each together with the first one's Nth."""
+    """With one thread, every call; with several, the calls of the other threads, each with the first one's Nth."""
     first = calls[0].tid
     work = [call for call in calls if call.name in names and "<pipe:" not in call.text]
     picked = [call for call in work if one_thread or call.tid != first]
@@ -229,32 +229,32 @@ def cases(calls: list[Call], kind: str, names: set[str], errors: list[str], one_
     return [Case(kind, name, number, error, one_thread) for name, number in numbers for error in errors]
 
 
-def run_case(parent: Path, case: Case, wanted: set[str]) -> Result:
+def run_case(parent: Path, case: Case, expected: set[str]) -> Result:
     folder = make(parent, case.kind)
     inject = f"{case.name}:error={case.error}:when={case.number}"
     said = run_forked(lambda: do(folder, case.kind, case.one_thread), folder / "trace", inject)
     calls = calls_in(folder / "trace")
-    found = run_forked(lambda: look(folder, case.kind))
+    found = run_forked(lambda: check(folder, case.kind))
     failed = [call for call in calls if call.injected]
-    return Result(case, _judge(said, found, failed, wanted - synced(calls)), failed, said)
+    return Result(case, _outcome(said, found, failed, expected - synced(calls)), failed, said)
 
 
-def _judge(said: Any, found: Any, failed: list[Call], unsynced: set[str]) -> str:
+def _outcome(said: Any, found: Any, failed: list[Call], unsynced: set[str]) -> str:
     if not failed:
-        return "WRONG: no call has failed"
+        return "WRONG: no call failed"
     if "error" in found:
         return f"WRONG: a new process fails: {found['error']}"
-    if not found["ok"] or found["after"] != WHOLE or found["left"]:
+    if not found["ok"] or found["after"] != ALL_ROWS or found["left"]:
         return f"WRONG: a second attempt ends with {found}"
     if said == ROWS:
-        if found["before"] != WHOLE:
-            return f"WRONG: it was committed, and a reader finds {len(found['before'])} rows"
+        if found["before"] != ALL_ROWS:
+            return f"WRONG: it was committed, but a reader finds {len(found['before'])} rows"
         return f"WRONG: it was committed without a sync of {sorted(unsynced)}" if unsynced else "committed"
-    if found["before"] == WHOLE:
-        return "in doubt" if "may not be on disk" in said["error"] else f"WRONG: it is there, and it said {said}"
+    if found["before"] == ALL_ROWS:
+        return "in doubt" if "may not be on disk" in said["error"] else f"WRONG: they are there, but it reported {said}"
     if found["before"]:
         return f"WRONG: a reader finds {len(found['before'])} rows"
-    return "refused" if "Error: " in said["error"] else f"WRONG: it said {said}"
+    return "refused" if "Error: " in said["error"] else f"WRONG: it reported {said}"
 
 
 def sweep(kind: str, names: set[str], errors: list[str]) -> list[Result]:
@@ -262,18 +262,18 @@ def sweep(kind: str, names: set[str], errors: list[str]) -> list[Result]:
     with tempfile.TemporaryDirectory() as parent:
         for one_thread in (True, False):
             calls = recorded(Path(parent), kind, one_thread)
-            wanted = synced(calls)
+            expected = synced(calls)
             for case in cases(calls, kind, names, errors, one_thread):
-                results.append(run_case(Path(parent), case, wanted))
+                results.append(run_case(Path(parent), case, expected))
     return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", action="append", choices=KINDS, help="hdf5 and tfrecord, if none is given")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="may be repeated [default: hdf5 and tfrecord]")
     parser.add_argument("--error", action="append", choices=ERRORS)
-    parser.add_argument("--calls", default=CALLS, help="names, with commas between them")
-    parser.add_argument("--json", action="store_true", help="every outcome, with the calls that failed")
+    parser.add_argument("--calls", default=CALLS, help="comma-separated names")
+    parser.add_argument("--json", action="store_true", help="print every outcome with the calls that failed")
     given = parser.parse_args()
     wrong = 0
     for kind in given.kind or ["hdf5", "tfrecord"]:
@@ -287,7 +287,7 @@ def main() -> int:
         print(f"{kind}: {len(results):,} failures: {', '.join(f'{n:,} {what}' for what, n in sorted(counts.items()))}")
         for one in results:
             if one.outcome.startswith("WRONG"):
-                print(f"  {one.outcome}: {'; '.join(map(str, one.failed))}; it said {one.said}", flush=True)
+                print(f"  {one.outcome}: {'; '.join(map(str, one.failed))}; it reported {one.said}", flush=True)
     return 1 if wrong else 0
 
 

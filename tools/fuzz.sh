@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS]: builds every native/fuzz/fuzz_*.c with the codec's Python-free sources, and feeds each garbage for its
-# share of the time. What it learned stays in build/fuzz/<target>/, so the next run goes on from there.
+# fuzz.sh [SECONDS]: builds every native/fuzz/fuzz_*.c with the codec's Python-free sources, and fuzzes each for its share
+# of the time. The corpus stays in build/fuzz/<target>/, so that the next run continues from there.
 # Exit: 0 nothing found, 1 a crash (its input's path is printed), 2 no target to run, 3 no fuzzer to build with.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,7 +34,7 @@ for job in $(jobs -p); do
     wait "$job"
 done
 
-# Whole seconds, and at least one: to libFuzzer a limit of 0 means none.
+# At least one second: to libFuzzer a limit of 0 means none.
 share=$((seconds / ${#targets[@]}))
 share=$((share > 0 ? share : 1))
 failed=0
@@ -55,7 +55,7 @@ for source in "${targets[@]}"; do
         failed=1
         grep -E 'ERROR|runtime error|SUMMARY' "$log" | head -5 >&2 || true
         crash=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
-        echo "$target: crashed on ${crash:-an input that was not kept}; all it said is in $log" >&2
+        echo "$target: crashed on ${crash:-an input that was not kept}; its output is in $log" >&2
     fi
 done
 exit "$failed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of parts under h5py 3.14 (HDF5 1.14) and under the newest one, and has each read what the other wrote.
-# The environments stay in .venv-h5py: a second run takes a minute. The package is taken from src/, as it was built.
+# Runs the tests of parts with h5py 3.14 (HDF5 1.14) and with the newest, and lets each read what the other wrote.
+# The environments stay in .venv-h5py: a second run takes a minute. holdfast is used from src/ as it was built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,10 +15,10 @@ for version in 3.14 newest; do
     if [ ! -e "$venv/.done" ]; then
         echo "installing h5py $version into $venv"
         "$python" -m venv "$venv"
-        wanted=h5py
-        [ $version = newest ] || wanted="h5py==$version.*"
+        package=h5py
+        [ $version = newest ] || package="h5py==$version.*"
         env -u PYTHONPATH "$venv/bin/python" -m pip --disable-pip-version-check --quiet install \
-            "$wanted" numpy fsspec hdf5plugin pytest pytest-timeout
+            "$package" numpy fsspec hdf5plugin pytest pytest-timeout
         touch "$venv/.done"
     fi
     "$venv/bin/python" tools/h5py_versions.py write "$work/$version"

@@ -1,4 +1,4 @@
-"""Writes a run with parts of every kind, or reads one that another version of h5py wrote: also without holdfast."""
+"""Writes parts with every codec, or reads those that another version of h5py wrote, with and without holdfast."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def read_run(folder: Path) -> None:
     seen = 0
     with hold.read(folder, SCHEMA).batch(ROWS).iterate() as it:
         for batch in it:
-            wanted = columns(int(batch["label"][0]))
-            assert {name: column.tolist() for name, column in batch.items()} == wanted
+            expected = columns(int(batch["label"][0]))
+            assert {name: column.tolist() for name, column in batch.items()} == expected
             seen += len(batch["label"])
     assert seen == len(CODECS) * ROWS
     for record in out.parts():
-        with h5py.File(out.path_of(record)) as file:  # as anybody would
+        with h5py.File(out.path_of(record)) as file:  # without holdfast
             labels, ends = file["label"][:], file["text/offsets"][:]
             assert np.array_equal(labels, np.arange(labels[0], labels[0] + ROWS))
             assert bytes(file["text/values"][ends[9] : ends[10]]) == b"%d" % labels[9]

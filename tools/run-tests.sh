@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests in two processes at once, which share them file by file: tools/run-tests.sh PYTHON [arguments of pytest]
-# Most tests wait for other processes: two runs take little more than half the time of one on two cores. Each has a
-# /dev/shm of its own, so that it sees what its own tests leave there; where that cannot be had, there is one run.
-# What the second one says is shown when both are done.
+# Most tests wait for other processes: on two cores, two runs take little more than half the time of one. Each has its
+# own /dev/shm, so that it sees only what its own tests leave there; where that is not possible, there is one run.
+# The output of the second run is shown when both are done.
 set -euo pipefail
-set -m # each in a process group of its own, by which it knows its processes
+set -m # each in its own process group, which identifies its processes
 
 python=$1
 shift

@@ -1,4 +1,4 @@
-"""The loaders that the soaks of reading open, end and strike. Their samples are numbers in order."""
+"""The loaders that soak_faults.py and soak_churn.py open. Their samples are numbers in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from process_tree import children
 KINDS = ("read", "threads", "torch")
 WORKERS = 2
 LONG_S = 300
-PATIENCE_S = 60  # what takes longer hangs: its stacks are printed, and the soak ends
+HANG_S = 60  # a pass that takes longer hangs: its stacks are printed, and the soak ends
 
 
 def make(kind: str, folder: Path) -> ReadLoader | TorchLoader:
@@ -24,7 +24,7 @@ def make(kind: str, folder: Path) -> ReadLoader | TorchLoader:
 
 
 class ReadLoader:
-    """hold.read with a function in worker processes, or on threads. Every fourth slow pass spawns its processes."""
+    """hold.read with a function in worker processes or on threads. Every fourth slow pass spawns its processes."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         path = folder / "numbers.tfrecord"
@@ -46,7 +46,7 @@ class ReadLoader:
 
 
 class TorchLoader:
-    """holdfast.torch.DataLoader over a dataset of the user's. Every other pass shares tensors by name."""
+    """holdfast.torch.DataLoader over a user-defined dataset. Every other pass shares tensors by file name."""
 
     kind = "torch"
 
@@ -87,7 +87,7 @@ class TorchLoader:
 
 
 class _Opened:
-    """A torch loader with one iterator, to be used as one of hold.read's is."""
+    """Gives a torch loader with one iterator the interface of an iterator of hold.read."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -107,13 +107,13 @@ class _Opened:
 
 
 def workers_of(kind: str) -> list[int]:
-    """Those of hold.read are forked by a small process of the pool's own, torch's by this one."""
+    """Returns their pids: the workers of hold.read are children of its fork server, those of torch of this process."""
     mine = [pid for pid in children(os.getpid()) if not _is_helper(pid)]
-    return mine if kind == "torch" else [worker for seed in mine for worker in children(seed)]
+    return mine if kind == "torch" else [worker for server in mine for worker in children(server)]
 
 
 def _is_helper(pid: int) -> bool:
-    """Python's resource tracker and torch's manager of named memory are nobody's workers."""
+    """Tells Python's resource tracker and torch's shared-memory manager from workers."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a process has over the lives of many loaders, as a picture: made of what `soak_read.py --save` wrote.
+"""Plots what a process holds over thousands of loaders, from the file that `soak_read.py --save` wrote.
 
 python tools/soak_plot.py benchmarks/results/soak_read.json benchmarks/results/soak_read.png
 """
@@ -22,17 +22,17 @@ INK, PALE, LINE = "#20262e", "#6b7580", "#1f7a4d"
 
 
 def save_plot(found: dict[str, Any], path: Path) -> None:
-    kinds = [kind for kind in TITLES if found.get(kind, {}).get("lives")]
+    kinds = [kind for kind in TITLES if found.get(kind, {}).get("churn")]
     figure = Figure(figsize=(11, 6), dpi=100, layout="constrained")
     axes = figure.subplots(len(ROWS), len(kinds), sharex="col", squeeze=False)
-    figure.suptitle("One process, thousands of loaders, ended in all ways", color=INK, weight="bold", size=13)
+    figure.suptitle("One process, thousands of loaders, ended in all the usual ways", color=INK, weight="bold", size=13)
     for column, kind in enumerate(kinds):
-        samples = found[kind]["lives"]["samples"]
+        samples = found[kind]["churn"]["samples"]
         axes[0][column].set_title(TITLES[kind], size=10, color=INK)
         for row, name in enumerate(ROWS):
             axis = axes[row][column]
             scale = 1e-6 if name == "rss_bytes" else 1
-            axis.plot([one["lives"] for one in samples], [one[name] * scale for one in samples], color=LINE)
+            axis.plot([one["loaders"] for one in samples], [one[name] * scale for one in samples], color=LINE)
             axis.set_ylim(0, max(one[name] for one in samples) * scale * 1.3)
             axis.grid(color="#e3e7eb", linewidth=0.8)
             axis.tick_params(labelsize=8, colors=PALE, length=0)

@@ -1,4 +1,4 @@
-"""Rows that know where they belong, and processes that are killed: what both soaks share."""
+"""Rows whose values follow from their numbers, and forked processes: shared by soak_write and soak_consolidate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(who: int, first: int, count: int, schema: Any = SCHEMA) -> dict[str, An
 
 
 def count_wrong(got: dict[str, Any]) -> int:
-    """Rows whose values are not those that belong to their numbers."""
+    """Counts the rows whose values do not match their numbers."""
     who, seq = got["who"], got["seq"]
     texts = zip(got["text"].tolist(), _texts(who, seq), strict=True) if "text" in got else ()
     return int((got["x"] != _x(who, seq)).any(1).sum()) + sum(a != b for a, b in texts)

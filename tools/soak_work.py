@@ -1,4 +1,4 @@
-"""What workers do in the soaks of reading, apart from them: a worker that imports this imports no framework."""
+"""What workers do in soak_read.py; a module of its own, so that a worker imports no framework."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Kills producers, servers and sealers of the central writer, writers of parts, and the making of one file from many
-parts, again and again; then counts rows.
+"""Kills producers, servers and sealers of the central writer, writers of parts, and consolidate, again and again; then
+counts rows.
 
     python tools/soak_write.py --kills 1000
-    python tools/soak_write.py --everywhere producer    # or server, sealer: one kill at each named place
+    python tools/soak_write.py --everywhere producer    # or server, sealer: one kill at each failpoint
 
-Processes are forked from this one, which itself opens nothing: a new interpreter takes longer to start than most of
-them live. Half of the kills come at a named place in the code, half at any moment. A producer notes what it was told to
-be acknowledged; the one that follows it must find at least that. At the end every row must be in a committed part once.
-Exits with 1 if one is lost or doubled or wrong, or if anything hangs.
+Processes are forked from this one, which itself opens nothing: starting an interpreter would take longer than most of
+them run. Half of the kills happen at a failpoint, half at a random moment. A producer saves how many rows were
+acknowledged; its successor must find at least as many. At the end every row must be in a committed part exactly once.
+Exits with 1 if a row is lost, duplicated or wrong, or if anything hangs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from holdfast.writer.server.server_process import ServerSettings
 
 PRODUCERS = 3
 PART_ROWS = 100
-PATIENCE_S = 60.0
-journal.LEAST_SPARE_BYTES = 0  # files of the journal are used again, however small they are
-shared_buffer.LEAST_BYTES = 0  # rows of a fixed size are shared
-server.LEAST_IN_PLACE_BYTES = 0  # and their segments become parts
+HANG_S = 60.0
+journal.LEAST_SPARE_BYTES = 0  # journal files are reused however small they are
+shared_buffer.LEAST_BYTES = 0  # rows of a fixed size go through shared memory
+server.LEAST_IN_PLACE_BYTES = 0  # and their segments are sealed in place
 KINDS = ("producer", "server", "sealer", "part")
 
 
@@ -65,24 +65,24 @@ def serve(out: DatasetWriter, ack: Any, statement: Path) -> None:
 
 
 def produce(out: DatasetWriter, who: int, goal: int, notes: Path, seed: int) -> None:
-    """`notes` gets the number of acknowledged rows whenever it is told one."""
-    chance = random.Random(seed)
+    """Produces rows up to `goal`, and keeps the number of acknowledged rows in the file `notes`."""
+    rng = random.Random(seed)
     with open(notes, "r+b", buffering=0) as file:
         [noted] = struct.unpack("<q", os.pread(file.fileno(), 8, 0))
-        with connect(out.folder, f"p{who}", timeout=PATIENCE_S) as producer:
+        with connect(out.folder, f"p{who}", timeout=HANG_S) as producer:
             if os.environ.get(VARIABLE, "").startswith("producer-half-sent"):
-                link: Any = producer._link  # frames are small: they would go at once
+                link: Any = producer._connection  # frames are small and would be sent at once
                 link.send = lambda buffers: link._socket.send(bytes(buffers[0])[:50])
             if producer.next_seq < noted:
-                raise AssertionError(f"LOST: p{who} was told {noted}, the server knows {producer.next_seq}")
+                raise AssertionError(f"LOST: p{who} had {noted} rows acknowledged, the server has {producer.next_seq}")
             while producer.next_seq < goal:
-                count = min(goal - producer.next_seq, chance.choice((1, 5, 16, 40)))
+                count = min(goal - producer.next_seq, rng.choice((1, 5, 16, 40)))
                 batch = rows(who, producer.next_seq, count, out.schema)
                 if count == 1:
                     producer.append(**{name: column[0] for name, column in batch.items()})
                 else:
                     producer.extend(batch)
-                if chance.random() < 0.1:
+                if rng.random() < 0.1:
                     producer.commit()
                 os.pwrite(file.fileno(), struct.pack("<q", max(noted, producer.acked)), 0)
             producer.commit()
@@ -102,7 +102,7 @@ class Soak:
     def __init__(self, folder: Path, kills: int, seed: int, ack: str, schema: Any = SCHEMA) -> None:
         self.out = write(folder / "run", schema)
         self.folder, self.kills, self.ack = folder, kills, ack
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.killed: Counter[str] = Counter()
         self.hangs = 0
         self.goals = [0] * PRODUCERS
@@ -118,7 +118,7 @@ class Soak:
     def sealer_note(self) -> Path:
         return self.folder / "sealer"
 
-    def to_the_end(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def run_and_clean_up(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return work()
         finally:
@@ -135,7 +135,7 @@ class Soak:
         return self.count()
 
     def run_to(self, name: str) -> dict[str, Any]:
-        """One kill, at this place; then everybody begins anew."""
+        """Kills one process at this failpoint, then restarts all of them."""
         at_producer = name in PRODUCER_NAMES
         self.goals = [100] * PRODUCERS
         failpoint = None if at_producer else name
@@ -144,7 +144,7 @@ class Soak:
             work = (self.out, who, self.goals[who], self.notes(who), who)
             failpoint = name if at_producer and who == 0 else None
             self.pids[f"producer {who}"] = forked(lambda work=work: produce(*work), failpoint)  # type: ignore[misc]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HANG_S
         if at_producer:
             self.wait("producer 0", deadline)
         elif name in SERVER_NAMES:
@@ -162,29 +162,31 @@ class Soak:
         except (OSError, IndexError):
             return False
 
-    def place(self, names: tuple[str, ...]) -> str | None:
-        if self.chance.random() < 0.5 or sum(self.killed.values()) >= self.kills:
+    def failpoint_of(self, names: tuple[str, ...]) -> str | None:
+        if self.rng.random() < 0.5 or sum(self.killed.values()) >= self.kills:
             return None
-        name = self.chance.choice(names)
-        return f"{name}:{self.chance.choice((1, 1, 2, 3, 10))}"
+        name = self.rng.choice(names)
+        return f"{name}:{self.rng.choice((1, 1, 2, 3, 10))}"
 
     def start_what_is_missing(self) -> None:
         if "server" not in self.pids:
-            failpoint = self.place(SERVER_NAMES + SEALER_NAMES)
+            failpoint = self.failpoint_of(SERVER_NAMES + SEALER_NAMES)
             self.pids["server"] = forked(lambda: serve(self.out, self.ack, self.sealer_note), failpoint)
         for who in range(PRODUCERS):
             if f"producer {who}" not in self.pids:
-                self.goals[who] += self.chance.randrange(50, 400)
-                work = (self.out, who, self.goals[who], self.notes(who), self.chance.randrange(1 << 30))
-                self.pids[f"producer {who}"] = forked(lambda work=work: produce(*work), self.place(PRODUCER_NAMES))  # type: ignore[misc]
+                self.goals[who] += self.rng.randrange(50, 400)
+                work = (self.out, who, self.goals[who], self.notes(who), self.rng.randrange(1 << 30))
+                self.pids[f"producer {who}"] = forked(
+                    lambda work=work: produce(*work), self.failpoint_of(PRODUCER_NAMES)
+                )  # type: ignore[misc]
         if "part" not in self.pids:
-            kind = self.chance.choice(("hdf5", "tfrecord"))
+            kind = self.rng.choice(("hdf5", "tfrecord"))
             task = self.task
-            self.pids["part"] = forked(lambda: write_part(write(self.out.folder), task, kind), self.place(NAMES))
+            self.pids["part"] = forked(lambda: write_part(write(self.out.folder), task, kind), self.failpoint_of(NAMES))
 
     def kill_one(self) -> None:
-        time.sleep(self.chance.random() ** 2 * 0.1)  # not to wait for anything: any moment will do
-        what = self.chance.choice(("producer", "producer", "server", "sealer", "part", None))
+        time.sleep(self.rng.random() ** 2 * 0.1)  # a random moment, not a wait
+        what = self.rng.choice(("producer", "producer", "server", "sealer", "part", None))
         if what == "sealer":
             try:
                 pid = int(self.sealer_note.read_text().split()[0])
@@ -194,7 +196,7 @@ class Soak:
             except (OSError, ValueError, IndexError):
                 pass
         elif what is not None:
-            name = f"producer {self.chance.randrange(PRODUCERS)}" if what == "producer" else what
+            name = f"producer {self.rng.randrange(PRODUCERS)}" if what == "producer" else what
             if name in self.pids:
                 os.kill(self.pids[name], signal.SIGKILL)
 
@@ -215,8 +217,8 @@ class Soak:
             self.task += 1
 
     def finish(self) -> None:
-        """No more kills: everybody comes to an end."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Lets all processes finish without further kills."""
+        deadline = time.monotonic() + HANG_S
         for name in [name for name in self.pids if name in ("server", "part")]:
             os.kill(self.pids[name], signal.SIGKILL)
             self.wait(name, deadline)
@@ -254,16 +256,16 @@ class Soak:
                 got = shard.read(0, len(shard), self.out.schema)
             seen.update(zip(got["who"].tolist(), got["seq"].tolist(), strict=True))
             wrong += count_wrong(got)
-        wanted = {(who, seq) for who in range(PRODUCERS) for seq in range(self.goals[who])}
-        wanted |= {(1000 + task, seq) for task in range(self.task) for seq in range(PART_ROWS)}
+        expected = {(who, seq) for who in range(PRODUCERS) for seq in range(self.goals[who])}
+        expected |= {(1000 + task, seq) for task in range(self.task) for seq in range(PART_ROWS)}
         left = [name for name in os.listdir(self.out.folder / "journal") if not name.startswith(("EPOCH", "marks"))]
         return {
             "kills": {kind: self.killed[kind] for kind in KINDS},
-            "rows": len(wanted),
+            "rows": len(expected),
             "parts": report.parts,
-            "lost": len(wanted - set(seen)),
+            "lost": len(expected - set(seen)),
             "doubled": sum(times - 1 for times in seen.values()),
-            "strange": len(set(seen) - wanted),
+            "strange": len(set(seen) - expected),
             "wrong": wrong,
             "hangs": self.hangs,
             "problems": [str(problem) for problem in report.problems],
@@ -277,14 +279,14 @@ def is_bad(found: dict[str, Any]) -> bool:
 
 def kill_everywhere(folder: Path, kind: str, schema: Any) -> int:
     names = {"producer": PRODUCER_NAMES, "server": SERVER_NAMES, "sealer": SEALER_NAMES}[kind]
-    fates = {}
+    outcomes = {}
     for name in names:
         here = folder / name
         here.mkdir()
         soak = Soak(here, 1, 1, "disk" if name == "server-unsynced" else "process", schema)
-        fates[name] = soak.to_the_end(lambda soak=soak, name=name: soak.run_to(name))  # type: ignore[misc]
-    print(json.dumps(fates))
-    return int(any(is_bad(fate) or fate["kills"][kind] < 1 for fate in fates.values()))
+        outcomes[name] = soak.run_and_clean_up(lambda soak=soak, name=name: soak.run_to(name))  # type: ignore[misc]
+    print(json.dumps(outcomes))
+    return int(any(is_bad(outcome) or outcome["kills"][kind] < 1 for outcome in outcomes.values()))
 
 
 def main() -> int:
@@ -293,8 +295,8 @@ def main() -> int:
     parser.add_argument("--everywhere", choices=["producer", "server", "sealer"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ack", choices=["process", "disk"], default="process")
-    parser.add_argument("--shared", action="store_true", help="rows that producers and server share memory for")
-    parser.add_argument("--folder", type=Path, help="where to work; it is kept [default: a temporary one]")
+    parser.add_argument("--shared", action="store_true", help="use rows that go through shared memory")
+    parser.add_argument("--folder", type=Path, help="folder to work in, which is kept [default: a temporary one]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="holdfast-soak-"))
@@ -307,7 +309,7 @@ def main() -> int:
     started = time.monotonic()
     joins = given.kills // 8
     soak = Soak(folder, given.kills - joins, given.seed, given.ack, PLAIN if given.shared else SCHEMA)
-    found = soak.to_the_end(soak.run)
+    found = soak.run_and_clean_up(soak.run)
     joined = soak_consolidate(folder, joins, given.seed)
     found["kills"]["consolidate"] = joined["kills"]
     for name in ("lost", "wrong", "hangs"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests on a wheel in an environment of its own: tools/wheel-test.sh PYTHON WHEEL [arguments of pytest]
-# The environment has the wheel and, by a path to where PYTHON has them, the packages that the tests need: holdfast itself
-# is installed there from the sources, and must not be the one that is tested.
+# Runs tests on a wheel in a new environment: tools/wheel-test.sh PYTHON WHEEL [arguments of pytest]
+# The environment has the wheel and, through a path to those of PYTHON, the packages that the tests need. PYTHON also has
+# holdfast installed from the sources, which must not be the one that is tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,8 +21,8 @@ site=$("$scratch/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path
 export PATH=$scratch/venv/bin:$PATH
 HOLDFAST_NATIVE=1 "$scratch/venv/bin/python" -c '
 import pathlib, sys
-from holdfast._native import ahead, codec, image, look
-for one in (ahead, codec, image, look):
+from holdfast._native import _codec, _fdscan, _png, _readahead
+for one in (_codec, _fdscan, _png, _readahead):
     if not pathlib.Path(one.__file__).is_relative_to(sys.prefix):
         sys.exit(f"{one.__file__}: expected the wheel, got the sources")
 '

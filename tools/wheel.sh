@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the wheel: tools/wheel.sh PYTHON FOLDER [options of `pip wheel`]. It is built from a copy, so that nothing of an
-# earlier build gets into it, and looked at, because C that does not compile is left out of an installation without a word.
+# earlier build gets into it, and checked, because C that does not compile is silently left out of an installation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

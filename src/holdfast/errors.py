@@ -1,33 +1,33 @@
-"""Every error holdfast raises, in one tree.
+"""Defines every error that holdfast raises.
 
 HoldfastError
-├── InputError               a path that cannot be read: nothing there, no permission, nothing matches
-│   └── MissingFileError     nothing is there; a FileNotFoundError, too
-├── SchemaError              a schema that makes no sense, or data that does not fit the one given
-├── StateError               a state of reading that cannot be gone on from
-├── WorkerError              a process that works for this one cannot go on, or failed in a way that cannot be told
-│   ├── WorkerDiedError      it ended before its work was done; says how, and at which sample
-│   └── WorkerTimeoutError   it did nothing for too long; says at which sample, and where in the code
-├── ClosedLoaderError        an iterator of a DataLoader was used after it was closed, or in a forked child
-├── MapError                 a function of the user's failed on a sample; says which, and its traceback
-├── LeakError                something was left behind; says what, and who holds it
-├── LockTimeoutError         a lock was not to be had in time; says who holds it
-├── ImageError               bytes that are no picture, or a damaged one
-├── DataError                what was read is not what was written
-│   ├── CorruptError         a file is damaged; says where and how
-│   ├── UnfinishedError      a file is not damaged but not finished: its writer is at work, or died
-│   ├── FormatError          a file of another kind than the one it was read as
-│   └── DecodeError          a record is whole, but not what the schema says
+├── InputError               a path that cannot be read: missing, no permission, no match
+│   └── MissingFileError     there is no such file; also a FileNotFoundError
+├── SchemaError              an invalid schema, or data that do not fit the schema
+├── StateError               a saved iterator state that does not match this dataset
+├── WorkerError              a worker process cannot continue
+│   ├── WorkerDiedError      it exited early; gives the exit reason and the sample
+│   └── WorkerTimeoutError   it made no progress for too long; gives the sample and the stack
+├── ClosedLoaderError        an iterator of a DataLoader was used after close() or in a forked child
+├── MapError                 a user's function failed on a sample; gives the sample and the traceback
+├── LeakError                resources were leaked; gives them and what refers to them
+├── LockTimeoutError         a lock was not free in time; gives its holders
+├── ImageError               bytes that are not an image, or a corrupt one
+├── DataError                a file's content is not as expected
+│   ├── CorruptError         a file is corrupt; gives the place and the reason
+│   ├── UnfinishedError      a file is incomplete: its writer is still writing, or died
+│   ├── FormatError          a file of another format than expected
+│   └── DecodeError          a record is intact, but does not fit the schema
 └── WriteError               a file cannot be written
-    ├── TargetExistsError    it is there already
-    ├── WriterBusyError      another live writer has it
+    ├── TargetExistsError    it exists already
+    ├── WriterBusyError      another live process is writing it
     ├── ForkedWriterError    a writer was used in a child of the process that opened it
-    ├── DiskFullError        there is no room left; nothing that was acknowledged is lost
+    ├── DiskFullError        no space is left; nothing that was acknowledged is lost
     ├── ServerLostError      the central writer does not answer
-    ├── RefusedError         the central writer does not want this producer; says why
+    ├── RefusedError         the central writer rejects this producer; gives the reason
     └── ClosedWriterError    a writer was used after it was closed, or after it failed
 
-All of them pickle, so that they cross processes with everything they know.
+All of them can be pickled, so that they cross processes with all their attributes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 
 class HoldfastError(Exception):
-    """The root: `except HoldfastError` catches everything holdfast raises on purpose."""
+    """Base of all errors that holdfast raises on purpose."""
 
 
 class InputError(HoldfastError):
@@ -74,9 +74,9 @@ class InputError(HoldfastError):
 
 
 class MissingFileError(InputError, FileNotFoundError):
-    """Nothing is at a path, or nothing matches a pattern. `errno` is ENOENT, `filename` the path or pattern.
+    """There is no file at a path, or none matches a pattern. `errno` is ENOENT, `filename` the path or pattern.
 
-    A FileNotFoundError, too, so that code that expects the one Python raises catches it.
+    Also a FileNotFoundError, so that code that expects Python's own error catches it.
     """
 
     def __init__(self, text: str, filename: str | None = None) -> None:
@@ -91,23 +91,24 @@ class MissingFileError(InputError, FileNotFoundError):
 
 
 def cannot_open(path: str, error: OSError, more: str = "") -> InputError:
-    """Returns the error for a path that the system does not open: a MissingFileError where nothing is there."""
+    """Returns the error for a path that cannot be opened: a MissingFileError if there is nothing."""
     text = f"{path}: cannot open: {error.strerror}{more}"
     return MissingFileError(text, path) if error.errno in (errno.ENOENT, errno.ENOTDIR) else InputError(text)
 
 
 class SchemaError(HoldfastError):
-    """A schema that makes no sense, or data that does not fit it."""
+    """An invalid schema, or data that do not fit it."""
 
 
 class StateError(HoldfastError):
-    """A state that cannot be gone on from: of other data, of another order, or no state at all."""
+    """A saved iterator state that does not match this dataset: of other data or another order, or not a state at
+    all."""
 
 
 class WorkerError(HoldfastError, RuntimeError):
-    """A process that works for this one cannot go on. A RuntimeError too, as torch's own are.
+    """A worker process cannot continue. Also a RuntimeError, like torch's own.
 
-    `pid` is the worker's, `sample` the name of the sample it was at; None where it is not known.
+    `pid` is the worker's, `sample` the name of its current sample; None if unknown.
     """
 
     def __init__(self, text: str, pid: int | None = None, sample: str | None = None) -> None:
@@ -121,19 +122,19 @@ class WorkerError(HoldfastError, RuntimeError):
 
 
 class WorkerDiedError(WorkerError):
-    """A worker ended before its work was done."""
+    """A worker exited before its work was done."""
 
 
 class WorkerTimeoutError(WorkerError):
-    """A worker did nothing for too long."""
+    """A worker made no progress for too long."""
 
 
 class ClosedLoaderError(HoldfastError, RuntimeError):
-    """An iterator was asked for a batch after it was closed, or in a child of the process that made it."""
+    """An iterator was asked for a batch after close(), or in a child of the process that created it."""
 
 
 class MapError(HoldfastError):
-    """A function of the user's failed on a sample. `traceback` is where, in whatever thread or process it ran."""
+    """A user's function failed on a sample. `traceback` is that of the thread or process it ran in."""
 
     def __init__(self, path: str, record: int, function: str, reason: str, traceback: str = "") -> None:
         super().__init__(path, record, function, reason, traceback)
@@ -151,7 +152,7 @@ class MapError(HoldfastError):
 
 
 class LeakError(HoldfastError):
-    """Something was left behind. `left` has the kind and the name of each thing."""
+    """Resources were leaked. `left` has the kind and the name of each."""
 
     def __init__(self, text: str, left: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(text, left)
@@ -163,7 +164,7 @@ class LeakError(HoldfastError):
 
 
 class LockTimeoutError(HoldfastError, TimeoutError):
-    """A lock was not to be had in time. `holders` are the processes that have it, where they can be seen."""
+    """A lock was not free in time. `holders` are the processes that hold it, if they are visible."""
 
     def __init__(self, text: str, holders: tuple[int, ...] = ()) -> None:
         super().__init__(text)
@@ -171,10 +172,7 @@ class LockTimeoutError(HoldfastError, TimeoutError):
 
 
 class DataError(HoldfastError):
-    """What was read is not what was written.
-
-    `hint` is the command or step that helps; it is part of the message.
-    """
+    """A file's content is not as expected. `hint` is the next step; it is part of the message."""
 
     def __init__(self, path: str, record: int | None, offset: int | None, reason: str, hint: str = "") -> None:
         super().__init__(path, record, offset, reason, hint)
@@ -194,23 +192,23 @@ class DataError(HoldfastError):
 
 
 class CorruptError(DataError):
-    """A file is damaged."""
+    """A file is corrupt."""
 
 
 class UnfinishedError(DataError):
-    """A file ends in the middle of a record because its writer has not finished it."""
+    """A file is incomplete because its writer has not finished it."""
 
 
 class FormatError(DataError):
-    """A file of another kind than the one it was read as."""
+    """A file of another format than expected."""
 
 
 class DecodeError(DataError):
-    """A record is whole, but not what the schema says."""
+    """A record is intact, but does not fit the schema."""
 
 
 class ImageError(HoldfastError, ValueError):
-    """Bytes that are no picture, or those of a damaged one."""
+    """Bytes that are not an image, or a corrupt one."""
 
 
 class WriteError(HoldfastError):
@@ -218,11 +216,11 @@ class WriteError(HoldfastError):
 
 
 class TargetExistsError(WriteError):
-    """The file to be written is there already."""
+    """The file to write exists already."""
 
 
 class WriterBusyError(WriteError):
-    """Another live writer has the file."""
+    """Another live process is writing the file."""
 
 
 class ForkedWriterError(WriteError):
@@ -230,15 +228,16 @@ class ForkedWriterError(WriteError):
 
 
 class DiskFullError(WriteError):
-    """There is no room left where the central writer writes. Nothing that it acknowledged is lost."""
+    """The central writer has no space left. Nothing that it acknowledged is lost."""
 
 
 class ServerLostError(WriteError):
-    """The central writer does not answer, or is too far behind. What it has not acknowledged is still here."""
+    """The central writer does not answer, or is too slow. Rows that it has not acknowledged are kept in this
+    process."""
 
 
 class RefusedError(WriteError):
-    """The central writer does not want this producer: another token, another version, a name taken twice."""
+    """The central writer rejects this producer: wrong token, other version, or a name in use."""
 
 
 class ClosedWriterError(WriteError):

@@ -1,9 +1,9 @@
-"""What a sample is made of: column types, written the way a person would say them.
+"""Defines the column types of a schema, its JSON form and its digest.
 
     {"image": Array("uint8", 224, 224, 3), "label": Int64(), "emb": Float32(128), "boxes": Ragged(Float32(4)),
      "name": Bytes(), "weight": Float32(default=1.0)}
 
-Standard library only: `import holdfast` shows these names without loading numpy, so a dtype is kept by its name.
+Standard library only: `import holdfast` exports these names without importing numpy, so a dtype is stored by its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "found_in_file",
 ]
 
-# What numbers can be, by numpy's names: all that HDF5, .npy, torch and TensorFlow have in common.
+# The dtypes that HDF5, .npy, torch and TensorFlow have in common, by numpy's names.
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
@@ -46,7 +46,7 @@ _SHORT = {"int64": "Int64", "float32": "Float32"}
 
 
 class _Stored:
-    """How a column is to be written. It is no part of what the column is: two that differ in this alone are equal."""
+    """Storage options of a column, which do not count for equality."""
 
     __slots__ = ("chunk_rows", "codec")
 
@@ -62,7 +62,7 @@ class _Stored:
             raise SchemaError(str(error)) from None
         self.chunk_rows, self.codec = chunk_rows, tuple(codec) if isinstance(codec, list) else codec
 
-    def _said(self) -> list[str]:
+    def _storage_args(self) -> list[str]:
         rows = [f"chunk_rows={self.chunk_rows}"] if self.chunk_rows is not None else []
         return rows + ([f"codec={self.codec!r}"] if self.codec is not None else [])
 
@@ -76,12 +76,12 @@ def check_chunk_rows(rows: Any) -> int:
 class Value(_Stored):
     """A value of fixed shape: the base of Array and Bytes.
 
-    default:    what a record without this feature gets, one value for all places or as many as the shape has.
-                Without a default such a record is an error. Arrays are kept as lists of Python's numbers.
-    key:        the feature's name in the file, where it is not the column's.
-    codec:      how it is packed in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a
-                level, as ("gzip", 1). For writing alone: columns that differ in this are equal.
-    chunk_rows: how many rows a chunk has in HDF5 parts, in all columns alike; for writing alone, too.
+    default:    the value for a record without this feature: one for all elements, or as many as the shape has.
+                Without a default such a record is an error. Arrays are stored as lists of Python's numbers.
+    key:        the feature's name in the file, if it is not the column's.
+    codec:      compression in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a level,
+                as ("gzip", 1). Only for writing: columns that differ in this are equal.
+    chunk_rows: rows per chunk in HDF5 parts, the same for all columns. Only for writing, too.
     """
 
     __slots__ = ("default", "key", "shape")
@@ -111,12 +111,12 @@ class Value(_Stored):
 
     @property
     def type_name(self) -> str:
-        """The shortest name of the column's type: the one that `repr` and a schema's JSON begin with."""
+        """The shortest name of the column's type, as `repr` and the JSON form have it."""
         return type(self).__name__
 
     @property
     def count(self) -> int:
-        """How many values an item has: the product of its shape."""
+        """The number of values of an item: the product of its shape."""
         return math.prod(self.shape)
 
     def alike(self, *, default: Any = None, codec: Codec = None, chunk_rows: int | None = None) -> Self:
@@ -127,7 +127,7 @@ class Value(_Stored):
         return made
 
     def holds_same(self, other: Column) -> bool:
-        """Whether values of both have one type and shape: whatever the key and the default are."""
+        """Tells whether values of both have the same type and shape, whatever the key and the default are."""
         return isinstance(other, Value) and self._parts()[:2] == other._parts()[:2]
 
     def _parts(self) -> tuple[Any, ...]:
@@ -146,14 +146,14 @@ class Value(_Stored):
         parts = self._shown()
         parts += [f"default={self.default!r}"] if self.default is not None else []
         parts += [f"key={self.key!r}"] if self.key is not None else []
-        return f"{self.type_name}({', '.join(parts + self._said())})"
+        return f"{self.type_name}({', '.join(parts + self._storage_args())})"
 
 
 def _plain_default(default: Any) -> Any:
-    """The default in Python's own values: an array has no truth of `==`, and no repr that could be pasted."""
+    """Converts a default to Python's own values, which compare with `==` and have a repr that can be pasted."""
     if isinstance(default, (bytearray, memoryview)):
         return bytes(default)
-    if hasattr(default, "__array__") and not hasattr(default, "tolist"):  # a tensor of TensorFlow
+    if hasattr(default, "__array__") and not hasattr(default, "tolist"):  # a TensorFlow tensor
         default = default.__array__()
     if hasattr(default, "tolist"):
         default = default.tolist()
@@ -161,22 +161,22 @@ def _plain_default(default: Any) -> Any:
 
 
 def _comparable(default: Any) -> Any:
-    """With NaN as its name: one NaN is not equal to another."""
+    """Replaces NaN by its name, because NaN is not equal to itself."""
     if isinstance(default, list):
         return [_comparable(one) for one in default]
     return "nan" if isinstance(default, float) and math.isnan(default) else default
 
 
 def _size(n: object) -> int:
-    size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's are Integral, too
+    size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's integers are Integral, too
     if size < 1:
         lists = "; lists of any length are Ragged(…)" if n is None or n == -1 else ""
-        raise SchemaError(f"a shape is made of whole numbers from 1 up, got {n!r}{lists}")
+        raise SchemaError(f"expected a shape of whole numbers from 1 up, got {n!r}{lists}")
     return size
 
 
 class Bytes(Value):
-    """Byte strings: a batch holds all of them joined, and where each ends; an item is a memoryview."""
+    """Byte strings. A batch has all of them joined with their offsets; an item is a memoryview."""
 
     __slots__ = ()
 
@@ -184,19 +184,19 @@ class Bytes(Value):
 class Array(Value):
     """Numbers of one dtype: `Array("uint8", 224, 224, 3)`, `Array("uint8", (224, 224, 3))` or `Array("float64")`.
 
-    dtype: one of bool, int8 to int64, uint8 to uint64, float16, float32, float64: by its name, as numpy, torch or
-           TensorFlow has it, or as Python's bool, int (int64) and float (float64). `column.dtype` is its name.
+    dtype: one of bool, int8 to int64, uint8 to uint64, float16, float32, float64: by its name, as a dtype of numpy,
+           torch or TensorFlow, or as Python's bool, int (int64) or float (float64). `column.dtype` is its name.
 
-    Values are in the byte order of the machine; files of the other order are read into it. `Int64(…)` and `Float32(…)`
-    are short for `Array("int64", …)` and `Array("float32", …)`, and equal to them.
+    Values have the machine's byte order, whatever order the file has. `Int64(…)` and `Float32(…)` are short for
+    `Array("int64", …)` and `Array("float32", …)`, and equal to them.
 
-    A file that has another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
+    A file with another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
     """
 
     __slots__ = ("dtype", "exact")
 
     dtype: str
-    exact: bool  # no float may be rounded: the column was found in a file, and another file may have another dtype
+    exact: bool  # floats must not be rounded: the column was inferred from a file, and others may differ
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Array(Value):
 
 
 def found_in_file(schema: Schema) -> dict[str, Column]:
-    """Returns columns that a file showed, marked so that no float of another file is rounded to fit them."""
+    """Returns columns that were inferred from a file, marked so that floats of other files are not rounded to fit."""
     columns = copy.deepcopy(dict(schema))
     for column in columns.values():
         value = column.value if isinstance(column, Ragged) else column
@@ -239,16 +239,16 @@ def found_in_file(schema: Schema) -> dict[str, Column]:
 
 
 def _dtype_name(given: Any) -> str:
-    """Returns the dtype's name as numpy spells it. Raises SchemaError with what to write instead."""
+    """Returns the dtype's name as numpy spells it, or raises a SchemaError with what to write instead."""
     if isinstance(given, str) and given in DTYPES:
         return given
     text = f'Array: expected a dtype such as "uint8", got {given!r}'
     if given is None or isinstance(given, (int, Value)):
-        raise SchemaError(f"{text}; the dtype comes first, the shape behind it")
+        raise SchemaError(f"{text}; the dtype comes first, then the shape")
     try:
         dtype = importlib.import_module("numpy").dtype(given)
     except (TypeError, ValueError, SyntaxError):
-        name = str(getattr(given, "name", given)).removeprefix("torch.")  # a dtype of TensorFlow or torch
+        name = str(getattr(given, "name", given)).removeprefix("torch.")  # of TensorFlow or torch
         if name in DTYPES:
             return name
         raise SchemaError(f"{text}. Numbers can be {', '.join(DTYPES)}; strings are Bytes()") from None
@@ -258,7 +258,7 @@ def _dtype_name(given: Any) -> str:
 
 
 def _instead_of(dtype: Any) -> str:
-    """What to write for a dtype of numpy's that a column cannot have."""
+    """Says what to write for a numpy dtype that a column cannot have."""
     if dtype.kind == "c":
         return f'a complex number is two floats, so say Array("float{4 * dtype.itemsize}", …, 2)'
     if dtype.kind in "SUT":
@@ -268,9 +268,9 @@ def _instead_of(dtype: Any) -> str:
     if dtype.kind == "O":
         return "Python objects cannot be stored; say Bytes() and pickle them, or give their numbers a dtype"
     if dtype.name in DTYPES:
-        return f'columns have the byte order of the machine, into which files of either are read; say "{dtype.name}"'
+        return f'columns have the byte order of the machine, whatever the file has; say "{dtype.name}"'
     if dtype.subdtype is not None:
-        return f'say the shape behind the dtype: Array("{dtype.base.name}", {dtype.shape})'
+        return f'say the shape after the dtype: Array("{dtype.base.name}", {dtype.shape})'
     if dtype.names:
         return "a record of several fields is as many columns, so name one for each"
     return f"numbers can be {', '.join(DTYPES)}"
@@ -311,10 +311,10 @@ class Float32(Array):
 class Ragged(_Stored):
     """A list of any length in every row: `Ragged(Float32(4))`. `Ragged(Ragged(Int64()))` is a list of lists.
 
-    A record without the feature has an empty list. In a tf.train.SequenceExample a Ragged column is a feature list if
-    there is one of that name, one item a step; else it is a list of values in the context.
+    A record without the feature has an empty list. In a tf.train.SequenceExample a Ragged column is the feature list of
+    that name, one item per step; without one it is a list of values in the context.
 
-    `codec` and `chunk_rows` are as Value has them.
+    `codec` and `chunk_rows` are those of Value.
     """
 
     __slots__ = ("inner", "key")
@@ -335,7 +335,7 @@ class Ragged(_Stored):
         if not isinstance(inner, (Value, Ragged)):
             raise SchemaError(f"Ragged: expected a column type such as Float32(4), got {inner!r}")
         if isinstance(inner, Ragged) and isinstance(inner.inner, Ragged):
-            raise SchemaError("Ragged: two levels are the most a record can hold")
+            raise SchemaError("Ragged: expected at most two levels, got three")
         if inner.key is not None or (isinstance(inner, Value) and inner.default is not None):
             raise SchemaError("Ragged: the key goes to the outermost Ragged, and an empty list is the only default")
         if inner.codec is not None or inner.chunk_rows is not None:
@@ -350,11 +350,11 @@ class Ragged(_Stored):
 
     @property
     def value(self) -> Value:
-        """What the lists hold in the end."""
+        """The type of the innermost values."""
         return self.inner.value if isinstance(self.inner, Ragged) else self.inner
 
     def holds_same(self, other: Column) -> bool:
-        """Whether the lists of both hold values of one type and shape: whatever the key is."""
+        """Tells whether the lists of both have values of the same type and shape, whatever the key is."""
         return isinstance(other, Ragged) and self.inner == other.inner
 
     def __eq__(self, other: object) -> bool:
@@ -365,7 +365,7 @@ class Ragged(_Stored):
 
     def __repr__(self) -> str:
         key = [f"key={self.key!r}"] if self.key is not None else []
-        return f"Ragged({', '.join([repr(self.inner), *key, *self._said()])})"
+        return f"Ragged({', '.join([repr(self.inner), *key, *self._storage_args()])})"
 
 
 Column = Value | Ragged
@@ -373,7 +373,7 @@ Schema = Mapping[str, Column]
 
 
 def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column]:
-    """The schema as a dict of columns, or a SchemaError that says what is wrong. `Int64` stands for `Int64()`."""
+    """Returns the schema as a dict of columns, or raises a SchemaError. `Int64` stands for `Int64()`."""
     if not isinstance(schema, Mapping):
         raise SchemaError(f"expected a schema such as {{'label': Int64()}}, got {type(schema).__name__}")
     if not schema:
@@ -384,7 +384,7 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
         if isinstance(column, type) and issubclass(column, Value):
             column = column()
         if not isinstance(name, str):
-            raise SchemaError(f"a column's name is a string, got {name!r}")
+            raise SchemaError(f"expected a string as a column's name, got {name!r}")
         if not isinstance(column, (Value, Ragged)):
             raise SchemaError(
                 f"column {name!r}: expected Array, Int64, Float32, Bytes or Ragged, got {column!r}{_meant(column)}"
@@ -401,7 +401,7 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
 
 
 def _meant(given: Any) -> str:
-    """What to write for a dtype that stands where a column is due."""
+    """Says what to write if a dtype was given instead of a column."""
     try:
         return f"; say {Array(given)!r}"
     except SchemaError:
@@ -409,17 +409,18 @@ def _meant(given: Any) -> str:
 
 
 def chunk_rows_of(schema: Schema) -> int | None:
-    """How many rows a chunk is to have, if a column says so. One number for all: rows are read together."""
-    said = {column.chunk_rows: name for name, column in schema.items() if column.chunk_rows is not None}
-    if len(said) > 1:
-        (one, a), (other, b) = list(said.items())[:2]
+    """Returns the chunk_rows of the columns, if any has it. It must be the same for all, because rows are read
+    together."""
+    given = {column.chunk_rows: name for name, column in schema.items() if column.chunk_rows is not None}
+    if len(given) > 1:
+        (one, a), (other, b) = list(given.items())[:2]
         text = f"expected one chunk_rows for all columns, whose rows are read together, got {one:,} and {other:,}"
         raise SchemaError(f"columns {a!r} and {b!r}: {text}")
-    return next(iter(said), None)
+    return next(iter(given), None)
 
 
 def as_code(schema: Schema, prefix: str = "hold.") -> str:
-    """The schema as Python source a person can paste."""
+    """Returns the schema as Python source that can be pasted."""
     lines = [f"    {name!r}: {_code(column, prefix)}," for name, column in schema.items()]
     return "\n".join(["{", *lines, "}"])
 
@@ -436,24 +437,24 @@ def _default_code(default: Any) -> str:
     return f'float("{default}")' if isinstance(default, float) and not math.isfinite(default) else repr(default)
 
 
-# A schema as JSON: what a run's `schema.json` and an HDF5 part's own attribute hold.
+# ---- JSON: the content of a dataset's `schema.json` and of an attribute of HDF5 parts
 
 _TYPES: dict[str, type[Value]] = {kind.__name__: kind for kind in (Array, Bytes, Float32, Int64)}
 
 
 def schema_file_name(version: int = 0) -> str:
-    """Returns the name of a run's schema: `schema.json`, and `schema.1.json` and so on where columns came later."""
+    """Returns the name of a dataset's schema file: `schema.json`, then `schema.1.json` and so on for added columns."""
     return f"schema.{version}.json" if version else "schema.json"
 
 
 def schema_to_json(schema: Schema, *, stored: bool = False) -> dict[str, Any]:
-    """`stored`: with how the columns are to be written, which is no part of what they are."""
+    """Converts a schema to JSON; with `stored`, including storage options."""
     return {name: column_to_json(column) | (_stored(column) if stored else {}) for name, column in schema.items()}
 
 
 def _stored(column: Column) -> dict[str, Any]:
-    said = {"codec": column.codec, "chunk_rows": column.chunk_rows}
-    return {name: value for name, value in said.items() if value is not None}
+    options = {"codec": column.codec, "chunk_rows": column.chunk_rows}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
@@ -466,20 +467,20 @@ def column_to_json(column: Column) -> dict[str, Any]:
 
 
 def _plain(default: Any) -> Any:
-    """Of a default what JSON can hold; bytes as their hexadecimal digits, inf and NaN by name."""
+    """Converts a default to JSON: bytes to hexadecimal digits, inf and NaN to their names."""
     if isinstance(default, bytes):
         return {"hex": default.hex()}
     if isinstance(default, list):
         return [_plain(one) for one in default]
     if isinstance(default, float) and not math.isfinite(default):
-        return {"float": str(default)}  # JSON has no such numbers
+        return {"float": str(default)}
     if not isinstance(default, (int, float, str)):
         raise SchemaError(f"expected a default of numbers or bytes, got {default!r}")
     return default
 
 
 def schema_from_json(content: Any) -> dict[str, Column]:
-    """SchemaError: it is not what schema_to_json gives."""
+    """Parses the result of schema_to_json, or raises a SchemaError."""
     if not isinstance(content, Mapping):
         raise SchemaError(f"expected columns as JSON, got {type(content).__name__}")
     return check_schema({str(name): column_from_json(one) for name, one in content.items()})
@@ -505,13 +506,13 @@ def _rich(default: Any) -> Any:
 
 
 def schema_digest(schema: Schema) -> str:
-    """The same for the same columns, in whatever order they were named and however they are to be written."""
+    """Returns a digest of the columns, independent of their order and storage options."""
     text = json.dumps(schema_to_json(schema), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def first_difference(ours: Schema, theirs: Schema) -> tuple[str, str, str] | None:
-    """A column that is not the same in both, as it is in the one and in the other; None: there is none."""
+    """Returns the name of a column that differs and its two forms, or None."""
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         sides = [repr(schema[name]) if name in schema else "no such column" for schema in (ours, theirs)]
         if name not in ours or name not in theirs or column_to_json(ours[name]) != column_to_json(theirs[name]):

@@ -1,4 +1,4 @@
-"""The tests that every format must pass: subclass a contract, say how to write and read, let pytest collect it.
+"""Contains the tests that every format must pass: subclass a contract, define how to write and read, let pytest run it.
 
 from holdfast.testing import FormatContract
 
@@ -7,7 +7,7 @@ class TestMyFormat(FormatContract):
     def write(self, path, schema, columns): ...
     def read(self, path, schema, size): ...
 
-A format whose samples can be read by number keeps the ShardContract as well:
+A format whose samples can be read by number must also pass the ShardContract:
 
 from holdfast.testing import ShardContract
 
@@ -34,11 +34,11 @@ from .schema import Bytes, Column, Float32, Int64, Ragged
 
 __all__ = ["FormatContract", "ShardContract"]
 
-_ROWS = 137  # no multiple of any batch size below
+_ROWS = 137  # not a multiple of any batch size below
 
 
 class FormatContract:
-    """What a reader and a writer owe their users, whatever the format."""
+    """Tests of a reader and a writer of any format."""
 
     suffix = ""
     schema: Mapping[str, Column] = {
@@ -50,14 +50,14 @@ class FormatContract:
         "tags": Ragged(Bytes()),
     }
 
-    # ---- to be given
+    # ---- to implement
 
     def write(self, path: Path, schema: Mapping[str, Column], columns: Mapping[str, Any]) -> None:
-        """Writes one file with these columns, and finishes it."""
+        """Writes one complete file with these columns."""
         raise NotImplementedError
 
     def read(self, path: Path, schema: Mapping[str, Column], size: int) -> Iterable[Mapping[str, Any]]:
-        """Batches of `size` rows. Everything it opened is closed when it ends, also by an error."""
+        """Yields batches of `size` rows. Closes everything at the end, also after an error."""
         raise NotImplementedError
 
     # ---- the tests
@@ -136,7 +136,7 @@ class FormatContract:
             list(self.read(path, self.schema, 10))
         assert _descriptors() == before
 
-    # ---- how
+    # ---- helpers
 
     def _file(self, folder: Path) -> tuple[Path, dict[str, Any]]:
         path = folder / f"data{self.suffix}"
@@ -160,16 +160,16 @@ class FormatContract:
 
 
 class ShardContract:
-    """What a shard owes the pipeline that reads it: samples by number, from any thread and any child."""
+    """Tests of a shard: samples by number, from any thread and any forked child."""
 
     schema: Mapping[str, Column] = {"name": Bytes(), "label": Int64(), "emb": Float32(3)}
     one_file = True  # False: a shard is a folder, and cannot be cut
     knows_types = True  # False: without a schema every column is Bytes
 
-    # ---- to be given
+    # ---- to implement
 
     def make(self, folder: Path, rows: int) -> tuple[Path, Mapping[str, list[Any]]]:
-        """Writes a shard of that many samples below the folder; says where, and its columns by `schema` as lists."""
+        """Writes a shard of `rows` samples below the folder; returns its path and the columns of `schema` as lists."""
         raise NotImplementedError
 
     def open(self, path: Path) -> Shard:
@@ -258,7 +258,7 @@ class ShardContract:
         whole = path.read_bytes()
         for keep in range(len(whole) - 1, 0, -max(len(whole) // 61, 1)):
             path.write_bytes(whole[:keep])
-            rows, said = self._whatever(path)
+            rows, said = self._read_or_error(path)
             assert path.name in said or rows == {name: columns[name][: len(rows[name])] for name in columns}
 
     def test_a_forked_child_reads_the_same(self, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ class ShardContract:
 
     def test_one_descriptor_at_the_most_and_none_after(self, tmp_path: Path) -> None:
         path, _ = self.make(tmp_path, 20)
-        with self.open(path) as shard:  # what a first use opens for good is not the shard's
+        with self.open(path) as shard:  # the first use may open something that stays open
             shard.read(0, 2, self.schema)
         before = _descriptors()
         for _ in range(5):
@@ -303,10 +303,10 @@ class ShardContract:
             shard.close()
             _raises(ValueError, lambda shard=shard: shard.read(0, 2, self.schema))
 
-    # ---- how
+    # ---- helpers
 
-    def _whatever(self, path: Path) -> tuple[dict[str, list[Any]], str]:
-        """All samples; or what the error said."""
+    def _read_or_error(self, path: Path) -> tuple[dict[str, list[Any]], str]:
+        """Returns all samples, or the error's message."""
         try:
             with self.open(path) as shard:
                 return _lists(shard.read(0, len(shard), self.schema)), ""
@@ -319,15 +319,15 @@ def _lists(batch: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _in_child(call: Callable[[], Any]) -> Any:
-    """What `call` gives in a forked child, by JSON; its error, as text, fails the test."""
+    """Returns the result of `call` in a forked child, through JSON; an error in it fails the test."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which is the point here
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, which is what is tested
         pid = os.fork()
     if not pid:
         try:
             answer = json.dumps({"got": call()})
-        except BaseException as error:  # noqa: BLE001 - the parent tells
+        except BaseException as error:  # noqa: BLE001 - the parent raises it
             answer = json.dumps({"error": repr(error)})
         with open(writer, "w", encoding="utf-8") as pipe:
             pipe.write(answer)

@@ -23,14 +23,14 @@ import holdfast as hold
 import holdfast.torch
 import leftovers
 import line_server
-from dtype_making import ROWS, bits_of, made
-from dtype_making import SCHEMA as COLUMNS
+from factories_dtypes import ROWS, bits_of, made
+from factories_dtypes import SCHEMA as COLUMNS
 from holdfast._torch.dataset import RaggedTensor
 from holdfast.formats.columns import RaggedColumn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
 
-from made_files import SCHEMA, make_shards
+from factories_files import SCHEMA, make_shards
 
 LOADERS = {"torch": torch.utils.data.DataLoader, "holdfast": holdfast.torch.DataLoader}
 

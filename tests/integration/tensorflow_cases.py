@@ -16,14 +16,14 @@ import tensorflow as tf
 import holdfast as hold
 import leftovers
 import line_server
-from dtype_making import ROWS, bits_of, made
-from dtype_making import SCHEMA as COLUMNS
+from factories_dtypes import ROWS, bits_of, made
+from factories_dtypes import SCHEMA as COLUMNS
 from holdfast.formats.columns import RaggedColumn
 from holdfast.tensorflow import Passes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
 
-from made_files import SCHEMA, make_shards
+from factories_files import SCHEMA, make_shards
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2

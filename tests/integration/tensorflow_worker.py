@@ -14,7 +14,7 @@ import holdfast as hold
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
 
-from made_files import SCHEMA
+from factories_files import SCHEMA
 
 
 def main(folder: str) -> None:

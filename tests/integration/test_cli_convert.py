@@ -70,7 +70,7 @@ def test_what_people_see(shards: list[Path], tmp_path: Path) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("60 samples of 3 files, 4 columns, ")
     assert first.endswith(" kB: a.tar;")
-    assert second.startswith("read again, the same columns, samples and values: checksum ")
+    assert second.startswith("read back with the same columns, samples and values: checksum ")
     done = holdfast("convert", "a.tar", "-o", "new/t.h5", "--shards", "2", cwd=tmp_path)
     assert "new/t-00001-of-00002.h5       30  " in done.stdout
     assert holdfast("convert", "a.tar", "-o", "q.h5", "-q", cwd=tmp_path).stdout == ""
@@ -102,7 +102,7 @@ def test_a_schema_of_a_file(shards: list[Path], tmp_path: Path) -> None:
     [
         ("schema = {'x': __import__('os').system('true')}", "expected Array, Int64, Float32, Bytes or Ragged"),
         ("schema = {'x': hold.Int64(open('y'))}", "expected Array, Int64, Float32, Bytes or Ragged, got open"),
-        ("nothing", "got 0 schemas"),
+        ("nothing", "expected one schema, got 0"),
         ("x = ", "invalid syntax"),
         ("schema = {'x': hold.Int64(-1)}", "whole numbers from 1 up"),
         ("schema = {'x': hold.Int64(key=3)}", "expected a feature's name as its key, got 3"),
@@ -197,7 +197,7 @@ def begun(folder: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGINT, 130, "holdfast: interrupted\n"), (signal.SIGTERM, 143, "holdfast: ended by SIGTERM\n")],
+    [(signal.SIGINT, 130, "holdfast: interrupted\n"), (signal.SIGTERM, 143, "holdfast: terminated by SIGTERM\n")],
 )
 def test_ended_it_leaves_nothing(large: Path, tmp_path: Path, number: int, code: int, said: str) -> None:
     command = [*COMMAND, "convert", str(large), "-o", str(tmp_path / "a.h5"), "--codec", "gzip"]

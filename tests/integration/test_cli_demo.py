@@ -33,21 +33,21 @@ def test_on_80_columns_each_step_is_a_tidy_screen(tmp_path: Path) -> None:
     assert [lines[i].split(" ─")[0] for i in titles] == [f"{n} of 7 · {name}" for n, name in enumerate(STEPS, 1)]
     screens = [stop - start for start, stop in zip(titles, [*titles[1:], len(lines)], strict=True)]
     assert max(screens) < 24
-    assert lines[-1].startswith("demo: all 7 steps did what they should, in ")
+    assert lines[-1].startswith("demo: all 7 steps passed in ")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    assert refused("demo", "--keep", tmp_path, code=3) == f"{tmp_path} is not empty; name a new folder"
+    assert refused("demo", "--keep", tmp_path, code=3) == f"{tmp_path}: expected a new or empty directory"
 
 
 FAILING = """
 import sys
-from holdfast.cli import demo_steps, main
-class Whole:
+from holdfast.cli import demo, main
+class Intact:
     ok, problems, bytes, path, hint = True, [], 1, "x", ""
-demo_steps.verify_file = lambda path: Whole  # finds nothing
+demo.verify_file = lambda path: Intact  # finds nothing
 sys.exit(main(["demo"]))
 """
 
@@ -63,6 +63,4 @@ def test_a_check_that_fails_is_named_and_in_a_pipe_nothing_is_drawn(tmp_path: Pa
     assert (done.returncode, done.stderr) == (1, "")
     assert "─" not in done.stdout
     assert "\n✓ " in done.stdout
-    assert done.stdout.endswith(
-        "demo: 1 check failed\n  verify: every damage was found, at the record it was done to\n"
-    )
+    assert done.stdout.endswith("demo: 1 check failed\n  verify: every corruption was found at the right record\n")

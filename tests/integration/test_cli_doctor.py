@@ -51,12 +51,12 @@ def test_one_look_proves_a_leak_of_dead_pipes() -> None:
         done = holdfast("doctor", leaking.pid)
     assert (found["verdict"], found["dead_pipes"]) == ("LEAK", 300)
     assert found["evidence"]
-    assert found["advice"][-1].endswith("see docs/look.md.")
+    assert found["advice"][-1].endswith("see docs/doctor.md.")
     assert found["signature"]
     assert done.returncode == 2
     assert "300: the other end is closed in every process (read ends)" in done.stdout
     assert "write         with hold.no_leaks(): job()" in done.stdout
-    assert done.stdout.rstrip().endswith("(docs/look.md)")
+    assert done.stdout.rstrip().endswith("(docs/doctor.md)")
 
 
 def test_without_descriptors_left_it_is_exhausted() -> None:

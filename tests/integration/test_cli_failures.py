@@ -118,7 +118,10 @@ def test_a_bug_is_called_one(shards: list[Path]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 70
-    assert done.stderr == "holdfast: a bug in holdfast: KeyError: 'x'. With --debug it says where; please report it\n"
+    assert (
+        done.stderr
+        == "holdfast: a bug in holdfast: KeyError: 'x'. Please report it with the traceback that --debug shows\n"
+    )
 
 
 NOBODY = """
@@ -243,7 +246,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("number", "code", "said"),
     [
         (signal.SIGINT, 130, "holdfast: interrupted\n"),
-        (signal.SIGTERM, 143, "holdfast: ended by SIGTERM\n"),
+        (signal.SIGTERM, 143, "holdfast: terminated by SIGTERM\n"),
     ],
 )
 @pytest.mark.parametrize("command", ["merge", "split"])

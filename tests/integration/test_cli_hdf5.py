@@ -193,7 +193,7 @@ def test_salvage_says_what_was_lost(file: Path, tmp_path: Path) -> None:
 
 def test_salvage_of_a_whole_file(file: Path, tmp_path: Path) -> None:
     done = holdfast("salvage", file, tmp_path / "out.h5")
-    assert done.stdout == f"nothing was damaged: kept all 2 datasets in {tmp_path / 'out.h5'}\n"
+    assert done.stdout == f"nothing was corrupt: kept all 2 datasets in {tmp_path / 'out.h5'}\n"
 
 
 def test_salvage_refuses(file: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_plain_files(workers: list[Path], tmp_path: Path) -> None:
     done = holdfast("merge", *workers, "-o", tmp_path / "other.h5", "--order", "any", "--attributes", "first")
     assert done.returncode == 0
     assert "20 rows in 2 datasets of 2 files" in done.stdout
-    assert "No checksums were beside the files: bits that were flipped before in '/train/x'" in done.stdout
+    assert "No checksums are beside the files: bits flipped before the merge in '/train/x'" in done.stdout
     assert "attribute 'rank' of '/' differs in" in done.stdout
     with h5py.File(workers[1], "r+") as file:
         at = file["train/y"].id.get_chunk_info(1).byte_offset
@@ -140,7 +140,7 @@ def test_wrong_use(run: DatasetWriter, workers: list[Path], tmp_path: Path) -> N
         ((*workers, "-o", out, "--compression", "gzip"), 2, "--compression is for TFRecord"),
         ((*workers, "-o", out, "--attributes", "error"), 2, "attribute 'rank' of '/' differs in"),
         ((*shards, "-o", tmp_path / "x.tfrecord", "--attributes", "first"), 2, "are for HDF5"),
-        ((run.folder, "-o", out, "--attributes", "first"), 2, "for HDF5 files that are merged by name"),
+        ((run.folder, "-o", out, "--attributes", "first"), 2, "for HDF5 files that are passed by name"),
         ((tmp_path / "empty", "-o", out), 3, "expected data files in this folder"),
         ((tmp_path / "nix.h5", "-o", out), 3, "cannot open: No such file or directory"),
         ((*workers, "-o", workers[0]), 3, "is also an input"),
@@ -187,7 +187,7 @@ def test_interrupted_it_goes_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert b"ended by SIGTERM" in said
+    assert b"terminated by SIGTERM" in said
     assert not out.exists()
     packed = os.path.getsize(work / "spool")
     assert packed > 0

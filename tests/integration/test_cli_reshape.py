@@ -74,7 +74,7 @@ def test_split_says_when_files_stay_empty(tmp_path: Path) -> None:
     write_shard(tmp_path / "few.tfrecord", 2)
     done = holdfast("split", tmp_path / "few.tfrecord", "-n", "5", "-o", tmp_path / "out")
     assert done.returncode == 0
-    assert "3 files stayed empty: there are only 2 records.\n" in done.stdout
+    assert "3 files are empty: there are only 2 records.\n" in done.stdout
     assert done.stdout.endswith(f"counts and checksums are in {tmp_path / 'out' / 'holdfast.manifest.json'}\n")
 
 
@@ -127,7 +127,7 @@ def test_merge_says_what_it_did(shards: list[Path], tmp_path: Path) -> None:
     done = holdfast("merge", shards[0].parent, "-o", tmp_path / "all.tfrecord")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("60 records of 3 files, ")
-    assert done.stdout.endswith(f"in order and read again: {tmp_path / 'all.tfrecord'}\n")
+    assert done.stdout.endswith(f"read back and compared: {tmp_path / 'all.tfrecord'}\n")
 
 
 def test_merge_takes_and_makes_packed_files(shards: list[Path], tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_text_says_what_was_kept_and_lost(file: Path, tmp_path: Path) -> None:
 
 def test_a_whole_file_is_copied(file: Path, tmp_path: Path) -> None:
     done = holdfast("salvage", file, tmp_path / "out.tfrecord")
-    assert done.stdout == f"nothing was damaged: kept all 20 records in {tmp_path / 'out.tfrecord'}\n"
+    assert done.stdout == f"nothing was corrupt: kept all 20 records in {tmp_path / 'out.tfrecord'}\n"
     assert (tmp_path / "out.tfrecord").read_bytes() == file.read_bytes()
 
 
@@ -67,7 +67,7 @@ def test_records_that_might_be_data_are_counted_and_kept_when_asked_for(file: Pa
     out = tmp_path / "out.tfrecord"
     done = holdfast("salvage", file, out)
     assert f"9 records in bytes {starts[6]:,}–{starts[15]:,} might be data of a damaged record: left out" in done.stdout
-    assert "9 records might be data of damaged records: left out" in done.stdout
+    assert "9 records may be data of corrupt records: left out" in done.stdout
     assert "--keep-doubtful" in done.stdout
     assert records_of(out) == before[:5] + before[16:]
     said = document("salvage", file, out, "--force", "--keep-doubtful")
@@ -128,8 +128,8 @@ def test_many_files_go_to_a_folder(file: Path, tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     kept = len(records_of(out / file.name))
     assert lines[0].startswith(f"{file}: kept {kept} records in {out / file.name}; lost at least 1 record (")
-    assert lines[1] == f"{whole}: nothing was damaged: kept all 5 records in {out / whole.name}"
-    assert lines[2].startswith(f"{tmp_path / 'a.h5'}: nothing was damaged: kept all 1 dataset in ")
+    assert lines[1] == f"{whole}: nothing was corrupt: kept all 5 records in {out / whole.name}"
+    assert lines[2].startswith(f"{tmp_path / 'a.h5'}: nothing was corrupt: kept all 1 dataset in ")
     assert lines[3] == f"{tmp_path / 'nix.tfrecord'}: cannot open: No such file or directory"
     assert lines[4] == (f"3 of 4 files written; {kept + 5} records kept, at least 1 lost; 1 dataset kept, 0 rows lost")
     assert sorted(one.name for one in out.iterdir()) == sorted(["a.h5", file.name, whole.name])
@@ -143,5 +143,5 @@ def test_two_files_of_one_name_are_refused_before_anything_is_written(file: Path
     (tmp_path / "b").mkdir()
     write_shard(tmp_path / "b" / file.name, 3)
     said = refused("salvage", file, tmp_path / "b" / file.name, f"{tmp_path / 'out'}/", code=2)
-    assert "have the same name: salvage them to two folders" in said
+    assert "have the same name: salvage them to two directories" in said
     assert not (tmp_path / "out").exists()

@@ -59,7 +59,7 @@ def test_on_a_terminal_headings_are_bold_unless_colours_are_not_wanted() -> None
     assert without_styles(on_terminal()[0]) == holdfast().stdout
 
 
-EITHER = "say either how many files (-n) or how large one may be (--size)"
+EITHER = "expected either the number of files (-n) or their size (--size)"
 WRONG = {
     "verfy": "no such command: verfy; did you mean verify?",
     "frobnicate": "no such command: frobnicate",
@@ -68,7 +68,7 @@ WRONG = {
     "verify": "verify: missing argument 'FILE...'",
     "verify -j 0 x": "verify: invalid value for '-j' / '--jobs': 0 is not in the range x>=1",
     "salvage x": "salvage: missing argument 'IN...'",
-    "salvage x y z": "salvage: 2 files go to a folder: expected one as OUT, got 'z'; end it with / to make it",
+    "salvage x y z": "salvage: expected a directory as OUT for 2 files, got 'z'; end it with / to create it",
     "merge x": "merge: missing option '-o' / '--out'",
     "split x -o d": f"split: {EITHER}",
     "split x -o d -n 2 --size 1MB": f"split: {EITHER}",

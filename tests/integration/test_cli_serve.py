@@ -60,7 +60,7 @@ def test_it_serves_until_it_is_told_to_stop(out: DatasetWriter, number: int) -> 
     with serving(out.folder) as process:
         address = first_line(process)
         assert address == f"unix:{out.folder}/journal/serve.sock"
-        assert first_line(process) == f"serving {out.folder} (epoch 1); Ctrl-C stops"
+        assert first_line(process) == f"serving {out.folder} (epoch 1); press Ctrl-C to stop"
         with hold.connect(address, "p") as producer:
             producer.extend({"x": range(1000)})
             producer.commit()
@@ -68,7 +68,7 @@ def test_it_serves_until_it_is_told_to_stop(out: DatasetWriter, number: int) -> 
             code, said, err = ended(process)
             producer.close()
     assert (code, err) == (0, "")
-    assert said == "stopped: 1,000 rows taken, 8.05 kB; 1 part made\n"
+    assert said == "stopped: 1,000 rows accepted, 8.05 kB; 1 part written\n"
     assert out.rows == 1000
     assert sorted(os.listdir(out.folder / "journal")) == ["EPOCH-1", "marks-1.json"]
 
@@ -114,7 +114,7 @@ def test_another_takes_over(out: DatasetWriter) -> None:
         with serving(out.folder) as refused:
             code, said, err = ended(refused)
             assert (code, said) == (3, "")
-            assert f"is served already, by process {old.pid}" in err
+            assert f"is already served by process {old.pid}" in err
         with serving(out.folder, "--take-over") as new:
             first_line(new)
             code, _, err = ended(old)
@@ -133,7 +133,7 @@ def test_another_takes_over(out: DatasetWriter) -> None:
         (["run", "--listen", "http://x"], 2, "expected an address such as unix"),
         (["run", "--listen", "unix:/nowhere/at/all.sock"], 3, "cannot listen at /nowhere/at/all.sock"),
         (["run", "--token-file", "none"], 3, "none: cannot read: No such file or directory"),
-        (["run", "--token-file", "run/noise"], 3, "run/noise: expected a token, the file holds no text"),
+        (["run", "--token-file", "run/noise"], 3, "run/noise: expected a token, got a file that is not text"),
         (["nested"], 3, "column 'a/b' would lie inside of column 'a'"),
         (["run", "--memory", "lots"], 2, "expected a size such as 256MB"),
         (["run", "--codec", "zip"], 2, "'zip' is not one of"),

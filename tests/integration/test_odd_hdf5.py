@@ -26,33 +26,33 @@ LIBVERS = ("earliest", "latest")
 NO_BUG = {0, 1, 2, 3}
 
 
-class _Voice(sandbox_main.Reporter):
+class _FakeReporter(sandbox_main.Reporter):
     def __init__(self, shared: SharedPosition) -> None:
         super().__init__(-1, shared, io.BytesIO())
-        self.said: list[SandboxMessage] = []
+        self.sent: list[SandboxMessage] = []
 
-    def say(self, head: dict[str, Any], body: bytes = b"") -> None:
-        self.said.append(SandboxMessage(json.loads(json.dumps(head)), body))
+    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self.sent.append(SandboxMessage(json.loads(json.dumps(head)), body))
 
 
 class Here:
-    """The work of apart.Apart in this process: one for every file and command would take minutes."""
+    """Runs the job of a SandboxedProcess in this process: a child for every file and command would take minutes."""
 
-    fate, hung, place = "", False, WorkPosition()
+    exit_reason, hung, position = "", False, WorkPosition()
 
     def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
         self._job = job
 
-    def no_more(self) -> None: ...
+    def close_stdin(self) -> None: ...
 
-    def frames(self, tick: Any = None) -> Iterator[SandboxMessage]:
+    def messages(self, tick: Any = None) -> Iterator[SandboxMessage]:
         shared = SharedPosition()
-        voice = _Voice(shared)
+        reporter = _FakeReporter(shared)
         try:
-            sandbox_main._work(self._job["work"])(self._job, voice)
+            sandbox_main._job_function(self._job["work"])(self._job, reporter)
         finally:
             shared.close()
-        yield from voice.said
+        yield from reporter.sent
 
     def __enter__(self) -> Here:
         return self
@@ -76,7 +76,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (inspect, verify):
-        monkeypatch.setattr(module, "Apart", Here)
+        monkeypatch.setattr(module, "SandboxedProcess", Here)
 
 
 @pytest.mark.usefixtures("_in_this_process")

@@ -1,4 +1,4 @@
-"""limits(memory=…) in RSS: benchmarks/read_memory.py measures many more cases."""
+"""limits(memory=…) in RSS: python -m benchmarks.read.memory measures many more cases."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_every_dtype_comes_back_from_json_and_code(dtype: str) -> None:
         ([("a", "i4")], "as many columns"),
         ((np.uint8, 3), 'Array\\("uint8", \\(3,\\)\\)'),
         (None, "the dtype comes first"),
-        (224, "224; the dtype comes first, the shape behind it"),
+        (224, "224; the dtype comes first, then the shape"),
     ],
 )
 def test_other_dtypes_are_refused_with_what_to_write(dtype: Any, instead: str) -> None:
@@ -141,7 +141,7 @@ def test_a_schema_is_checked_as_a_whole() -> None:
     for schema, text in [
         ([("a", hold.Int64())], "expected a schema such as"),
         ({}, "empty"),
-        ({3: hold.Int64()}, "name is a string"),
+        ({3: hold.Int64()}, "expected a string as a column's name, got 3"),
         ({"a": 3}, "column 'a': expected Array, Int64, Float32, Bytes or Ragged, got 3$"),
         ({"a": np.uint8}, """column 'a': expected Array.* got <class 'numpy.uint8'>; say Array\\("uint8"\\)"""),
         ({"a": hold.Int64(key=3)}, "column 'a': expected a feature's name as its key, got 3"),  # type: ignore[arg-type]

@@ -1,59 +1,54 @@
-"""TFRecord framing, crc32c and Example columns: the compiled codec, or the same in pure Python.
+"""Exports the compiled codec for TFRecord framing, crc32c and Example columns, or its pure Python fallback.
 
-`HOLDFAST_NATIVE=0` forces pure Python, `=1` makes a missing compiled codec an error. The same tests hold for
-both.
+`HOLDFAST_NATIVE=0` forces pure Python, `=1` makes a missing compiled codec an error. Both pass the same tests.
 
-crc32c(data, value=0)       the CRC of `value`'s bytes and then `data`
+crc32c(data, value=0)       the CRC of `data` after bytes with the CRC `value`
 scan(buf, start, stop, verify_data, starts=None, base=0)
-                            walks whole frames in buf[start:stop]; returns (frames, bytes they take, status,
-                            needed). `starts`, a writable buffer of int64, gets base + each frame's offset
-                            from `start`, and bounds how many frames are walked. `needed` is the size
-                            of the frame it stopped at where that one's header is there and good, else the
-                            size of an empty frame; 0 with OK.
+                            scans complete frames in buf[start:stop]; returns (frames, their bytes, status,
+                            needed). `starts`, a writable buffer of int64, receives base + each frame's offset
+                            from `start`, and limits the number of frames. `needed` is the size of the frame
+                            that the scan stopped at if its header is valid, else the size of an empty frame;
+                            0 with OK.
 scan_file(fd, buf, start, stop, offset, verify_data, starts, most_bytes)
-                            the same walk over a file's frames, of which buf[start:stop] are those from byte
-                            `offset` on; `starts` (or None) gets their places in the file. The buffer may be
-                            refilled from the file on the way, until most_bytes are walked: start and stop
-                            come back behind the other results. NEED_MORE: what is needed was not to be
-                            had this way, for the caller to find out why
+                            the same for a file whose bytes from `offset` on are in buf[start:stop]; `starts`
+                            (or None) receives offsets in the file. The buffer may be refilled from the file
+                            until most_bytes are scanned: the new start and stop follow the other results.
+                            NEED_MORE: the bytes could not be read, and the caller finds out why
 records(buf, start, stop, verify_data, max)
-                            the same walk, but returns the data of at most `max` frames as a list of bytes in
-                            place of their number
+                            the same scan, but returns the data of at most `max` frames as a list of bytes
+                            instead of their number
 find_header(buf, start, stop)
-                            the first offset from `start` on where 12 bytes are a header with a good CRC, or
-                            -1
+                            the first offset from `start` on with a header of a valid CRC, or -1
 find_end(buf, start, stop, crc)
-                            the first offset where the four bytes that follow are the masked CRC of everything
-                            from `start` up to it (`crc`: of what came before), or -1; and the CRC up to
-                            there, or up to stop - 3, from where a next call can go on
+                            the first offset where the next four bytes are the masked CRC of everything from
+                            `start` up to it (`crc`: of what came before), or -1; and the CRC up to there, or
+                            up to stop - 3, from where another call can continue
 walk_heap(buf, start, stop, width)
-                            walks the objects of an HDF5 global heap, of which the one at `start` is the first and
-                            buf[start:stop] are there; a length takes `width` bytes. Returns the offset of the first
-                            object whose header is not there in full, or of one whose size leads nowhere, and which it
-                            is
+                            scans the objects of an HDF5 global heap from the one at `start` on; a length takes
+                            `width` bytes. Returns the offset of the first object with an incomplete header or with
+                            an invalid size, and whether its size is invalid
 frame(data)                 header + data + footer
 copy_checked(from_fd, offset, to_fd, place, sizes, expected, here, again)
-                            chunks of these sizes, which follow each other, from one file to another: read, compared
-                            with the CRCs that are expected (-1: any), written, and read again. Their CRCs as uint32, or
-                            None where anything was not as it should be, for the caller to find out what. sizes and
-                            expected are int64; `here` and `again` are memory to work in
-pieces(names, columns, n)   n dicts, the i-th with item i of each column under its name. A column is a sequence, or
-                            (sequence, class, slot, ((other slot, value), …)): then the item is put into a slot
-                            of a new instance of that class, whose __init__ is not called
-Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, record, offset) walks frames like
-                            scan and decodes each into a row behind those it has, until it has max_rows. A bad
-                            record gives no row, but a fault. `record` and `offset` number the first frame for
-                            the faults. .feed_file(fd, buf, start, stop, offset, verify_data, max_rows,
-                            record, most_bytes) does so with frames of a file, like scan_file.
-                            .rows() .faults() .take(); a Decoder serves one thread at a time
-Encoder(fields)             .encode(columns, rows, first, sequence, stop_bytes): framed records of rows
-                            [first, rows), as many as it takes to reach stop_bytes; returns (buffer, first row
-                            not in it)
-Gatherer(layouts)           rows picked out of many batches. .put(slot, rows, buffers) keeps a batch's arrays, without a
-                            copy: for each column the ends of each level, an int64 array with a leading 0, and then
-                            the values. For the outermost level there may be a start and a stop for every row
-                            instead. .drop(slot) lets go of them. .take(which, rows) copies row rows[i] of slot
-                            which[i], both int64, and gives buffers in the same order. Any thread may call any of it
+                            copies adjacent chunks of these sizes from one file to another: reads them, compares
+                            their CRCs with `expected` (-1: any), writes them and reads them back. Returns their CRCs
+                            as uint32, or None if anything differs or fails, and the caller finds out what. sizes and
+                            expected are int64; `here` and `again` are work buffers
+pieces(names, columns, n)   n dicts, the i-th with item i of each column by name. A column is a sequence, or
+                            (sequence, class, slot, ((other slot, value), …)): then the item is put into a slot of
+                            a new instance of that class, without calling __init__
+Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, record, offset) scans frames like
+                            scan and appends a row for each until it has max_rows. A bad record gives a fault
+                            instead of a row. `record` and `offset` are those of the first frame, for the faults.
+                            .feed_file(fd, buf, start, stop, offset, verify_data, max_rows, record, most_bytes) does
+                            the same with frames of a file, like scan_file. .rows() .faults() .take(); for one
+                            thread at a time
+Encoder(fields)             .encode(columns, rows, first, sequence, stop_bytes) frames records of the rows
+                            [first, rows) until they have stop_bytes; returns (buffer, next row)
+Gatherer(layouts)           gathers rows of many batches. .put(slot, rows, buffers) refers to a batch's arrays without
+                            a copy: for each column the ends of each level, an int64 array with a leading 0, and then
+                            the values. The outermost level may have a start and a stop for every row instead.
+                            .drop(slot) releases them. .take(which, rows) copies row rows[i] of slot which[i], both
+                            int64, and returns buffers in the same order. Any thread may call any method
 """
 
 from __future__ import annotations
@@ -64,6 +59,7 @@ from typing import TYPE_CHECKING
 from .constants import (
     BAD_DATA_CRC,
     BAD_LENGTH_CRC,
+    BORROWED_BYTES,
     BYTES,
     FIXED,
     FLOAT32,
@@ -71,7 +67,6 @@ from .constants import (
     HEADER_BYTES,
     INT64,
     IS_LIST,
-    LENT_BYTES,
     MALFORMED,
     MISSING,
     NEED_MORE,
@@ -92,20 +87,21 @@ from .constants import (
 if TYPE_CHECKING:
     from . import _codec as _impl
 else:
-    _wanted = os.environ.get("HOLDFAST_NATIVE", "")
-    if _wanted == "0":
+    _choice = os.environ.get("HOLDFAST_NATIVE", "")
+    if _choice == "0":
         from . import fallback as _impl
     else:
         try:
             from . import _codec as _impl
         except ImportError:
-            if _wanted == "1":
+            if _choice == "1":
                 raise
             from . import fallback as _impl
 
 __all__ = [
     "BAD_DATA_CRC",
     "BAD_LENGTH_CRC",
+    "BORROWED_BYTES",
     "BYTES",
     "FIXED",
     "FLOAT32",
@@ -113,7 +109,6 @@ __all__ = [
     "HEADER_BYTES",
     "INT64",
     "IS_LIST",
-    "LENT_BYTES",
     "MALFORMED",
     "MISSING",
     "NATIVE",

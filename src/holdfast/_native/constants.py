@@ -1,10 +1,10 @@
-"""The numbers and shapes that both codecs and their callers share. What they mean is said in `codec.py`."""
+"""Defines constants and types that both codecs and their callers share. See `codec.py`."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# Why a walk over frames stopped.
+# Why a scan of frames stopped.
 OK = 0
 NEED_MORE = 1
 BAD_LENGTH_CRC = 2
@@ -24,11 +24,11 @@ BYTES = 1
 FLOAT32 = 2
 INT64 = 3
 
-# Bytes that stay where they are, one string a row: `values` holds int64 pairs, its start and stop in the buffer that
-# was fed. The compiled codec only.
-LENT_BYTES = 4
+# Bytes that stay in the input buffer, one string per row: `values` has int64 pairs, the start and stop in that buffer.
+# Only in the compiled codec.
+BORROWED_BYTES = 4
 
-# How often an item occurs in a row: once, as a list, as a list of lists.
+# How items occur in a row: one, a list, or a list of lists.
 FIXED = 0
 RAGGED = 1
 NESTED = 2
@@ -37,7 +37,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
 
-# (key, kind, depth, values an item, default).
+# (key, kind, depth, values per item, default).
 # The default is None, the values' bytes, or, for BYTES, a list of bytes.
 Field = tuple[bytes, int, int, int, bytes | list[bytes] | None]
 
@@ -48,14 +48,14 @@ Field = tuple[bytes, int, int, int, bytes | list[bytes] | None]
 #   rows (not FIXED)     int64: 0, and then how many items, or steps, there are up to each row's end
 ColumnBuffers = tuple[Any, Any, Any, Any]
 
-# A column that rows are picked from: for each level of ends how many of its items make one above (1, or n for rows of
-# Bytes(n)), and the bytes of a value. No level: numbers of a fixed shape; one: byte strings, or lists of numbers; two:
-# lists of strings, or lists of lists.
+# A column to gather rows from: for each level of ends how many of its items make one of the level above (1, or n for
+# rows of Bytes(n)), and the bytes per value. No level: numbers of a fixed shape; one: byte strings, or lists of
+# numbers; two: lists of strings, or lists of lists.
 GatherLayout = tuple[tuple[int, ...], int]
 
 
 class Fault(NamedTuple):
-    """Why a record gave no row. The codec gives plain tuples in this order."""
+    """Why a record gave no row. The compiled codec returns plain tuples in this order."""
 
     record: int
     offset: int

@@ -5,12 +5,36 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import struct
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import TargetExistsError, WriteError, WriterBusyError
+from ..errors import TargetExistsError, WriteError, WriterBusyError, cannot_open
+
+
+class FileStamp(NamedTuple):
+    """Identifies one version of a file: changes when the file is written to or replaced."""
+
+    size: int
+    mtime_ns: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: int | str | os.PathLike[str]) -> FileStamp:
+        """Takes the stamp of a path or a descriptor. Raises an InputError if the file cannot be found."""
+        try:
+            info = os.stat(file)
+        except OSError as error:
+            raise cannot_open(str(file), error) from error
+        return cls(info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino)
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the fields that an index stores. A copy that keeps its times is as good as the original."""
+        return {"size": self.size, "mtime_ns": self.mtime_ns}
 
 
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
@@ -31,6 +55,8 @@ def pwrite_all(fd: int, data: Any, offset: int) -> None:
 _SET = int(getattr(fcntl, "F_OFD_SETLK", 37))
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end, wherever that will be), pid (must be 0)
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def try_lock(fd: int, *, shared: bool) -> bool:
@@ -106,6 +132,32 @@ def close_synced(fd: int) -> None:
             os.close(fd)
 
 
+def link_or_rename(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    shown: str | os.PathLike[str] | None = None,
+    dir_fd: int | None = None,
+) -> bool:
+    """Gives a finished file its name, unless that name is taken: TargetExistsError, which calls the target `shown`.
+    Returns whether the file has its old name as well.
+
+    A link fails when the name exists, while a rename would replace what another process put there meanwhile. Only on
+    a filesystem without hard links the file is renamed.
+    """
+    try:
+        os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except FileExistsError:
+        text = f"{target if shown is None else shown} appeared while it was being written; it was not touched"
+        raise TargetExistsError(text) from None
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        os.rename(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        return False
+    return True
+
+
 class PartialFile:
     """The unfinished file of one target: `write`, then `commit` or `discard`.
 
@@ -178,7 +230,8 @@ class PartialFile:
         if self.overwrite:
             os.replace(self.path.name, self.target.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         else:
-            self._link()
+            if link_or_rename(self.path.name, self.target.name, shown=self.target, dir_fd=self._folder):
+                os.unlink(self.path.name, dir_fd=self._folder)
         os.fsync(self._folder)
         self._close()
 
@@ -187,21 +240,6 @@ class PartialFile:
         here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
             raise WriteError(f"{self.path} was taken away and replaced while {self.target} was being written")
-
-    def _link(self) -> None:
-        # link fails when the name is taken; rename would replace what somebody put there meanwhile.
-        here = self._folder
-        try:
-            os.link(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-        except FileExistsError:
-            raise TargetExistsError(f"{self.target} appeared while it was being written; it was not touched") from None
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise
-            # A filesystem without hard links.
-            os.rename(self.path.name, self.target.name, src_dir_fd=here, dst_dir_fd=here)
-            return
-        os.unlink(self.path.name, dir_fd=here)
 
     def discard(self) -> None:
         """Leaves nothing behind. Safe to call twice, and after a failed commit."""
@@ -213,7 +251,7 @@ class PartialFile:
                 pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
             self._close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Lets go of the descriptors, and with them of this process's share in the lock, but touches no file: for a
         forked child, whose parent still writes."""
         self._close()
@@ -232,3 +270,76 @@ def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: 
         partial.commit()
     finally:
         partial.discard()
+
+
+# Several new files that appear together: they are written to a hidden directory beside their final names. A kill leaves
+# that directory and no target; the next staging_dir of the same name removes it.
+
+
+def check_absent(
+    folder: Path, names: Sequence[str], hint: str = "name another file or allow it to be replaced"
+) -> None:
+    for name in names:
+        if os.path.lexists(folder / name):
+            raise TargetExistsError(f"{folder / name} is there already; {hint}")
+
+
+@contextmanager
+def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
+    """Makes the hidden directory `.NAME` in `folder`, under a lock that dies with the process, and removes it at the
+    end. Raises a WriterBusyError that begins with `busy` if another process holds the lock."""
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        try:
+            lock = PartialFile(folder / f"{name}-lock", overwrite=True)
+        except WriterBusyError:
+            raise WriterBusyError(f"{busy} is at work") from None
+        staging = folder / f".{name}"
+        try:
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            try:
+                staging.mkdir()
+            except OSError as error:
+                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            lock.discard()
+    except BaseException:
+        for path in new_folders:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it is not empty: somebody else put something there
+        raise
+
+
+def publish_files(
+    staged: Sequence[Path], folder: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
+) -> None:
+    """Moves synced files into `folder`, by default under their own names. After an error none of them is there, except
+    those that replaced another file."""
+    names = [path.name for path in staged] if names is None else names
+    if not overwrite:
+        check_absent(folder, names)
+    moved: list[Path] = []
+    try:
+        for path, name in zip(staged, names, strict=True):
+            if overwrite:
+                os.replace(path, folder / name)
+            else:
+                has_both = link_or_rename(path, folder / name)
+                moved.append(folder / name)
+                if has_both:
+                    path.unlink()
+        sync_folder(folder)
+    except BaseException as error:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
+        raise

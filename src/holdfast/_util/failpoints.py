@@ -1,5 +1,7 @@
-"""Named places where a process is killed when a test asks for it: HOLDFAST_FAILPOINT=name, or name:3 for the third time
-it gets there."""
+"""Failpoints: named places where tests kill a process, with HOLDFAST_FAILPOINT=name, or name:3 for the third pass.
+
+All names are listed here, by the process that passes them; the soak and kill tests go through these lists.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ _passed: dict[str, int] = {}
 
 
 def failpoint(name: str, *, kill_parent: bool = False) -> None:
-    """`kill_parent`: of a child that goes with its caller."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
+    """Kills this process, or its parent, if the test asked for this place."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is None:
         return
-    at, _, times = wanted.partition(":")
+    at, _, times = chosen.partition(":")
     if at == name:
         _passed[name] = _passed.get(name, 0) + 1
         if _passed[name] >= int(times or 1):
@@ -24,10 +26,7 @@ def failpoint(name: str, *, kill_parent: bool = False) -> None:
             signal.pause()
 
 
-# Named places where a test may have a process killed.
-
-__all__ = ["NAMES", "PRODUCER_NAMES", "SEALER_NAMES", "SERVER_NAMES", "VARIABLE", "failpoint"]
-
+# A part's writer.
 NAMES = (
     "workspace-made",
     "file-made",
@@ -41,7 +40,7 @@ NAMES = (
     "parts-synced",
     "cleaned",
 )
-# Of the central writer: of its server, of the process that makes parts, and of a producer.
+# The central writer: its server, the sealer that turns segments into parts, and a producer.
 SERVER_NAMES = (
     "server-epoch-taken",
     "server-recovered",
@@ -55,12 +54,7 @@ SERVER_NAMES = (
 )
 SEALER_NAMES = ("sealer-begun", "sealer-half", *NAMES[3:10], "sealer-done")
 PRODUCER_NAMES = ("producer-connected", "producer-half-sent", "producer-sent", "producer-acked")
-
-
-# Named places where a test may have a merge killed.
-
-__all__ = ["MERGE_CHILD_NAMES", "MERGE_PARENT_NAMES", "MERGE_REPEATED_NAMES", "VARIABLE", "failpoint"]
-
+# A merge of HDF5 files: its child process, its parent, and places that are passed once a batch.
 MERGE_CHILD_NAMES = ("merge-surveyed", "merge-packed", "merge-made", "merge-filled", "merge-proven")
 MERGE_PARENT_NAMES = ("merge-began", "merge-result", "merge-linked", "merge-cleaned")
 MERGE_REPEATED_NAMES = ("merge-packing", "merge-filling")

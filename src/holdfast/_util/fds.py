@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -129,3 +130,26 @@ def _is_null(fd: int) -> bool:
         return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
     except OSError:
         return False
+
+
+def point_to_null(fd: int, *, inheritable: bool = False) -> None:
+    """Makes an open descriptor one of /dev/null: its number stays taken, and what is written to it is dropped."""
+    try:
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        os.close(fd)  # no other descriptor is free
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    if null != fd:
+        os.dup2(null, fd)
+        os.close(null)
+    os.set_inheritable(fd, inheritable)
+
+
+def take_stdout() -> int:
+    """Returns a new descriptor of stdout and points descriptor 1 to stderr: what libraries print must not get between
+    the messages that this process sends on stdout."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    return out

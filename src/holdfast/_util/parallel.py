@@ -1,4 +1,4 @@
-"""The same work for many things, on some threads."""
+"""Runs the same function for many items on a few threads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ R = TypeVar("R")
 
 
 class StoppedError(Exception):
-    """Work given up because other work failed, or somebody interrupted all of it."""
+    """Raised in a worker thread because another one failed or the user interrupted."""
 
 
 class Stop:
-    """A flag that work looks at from time to time."""
+    """A cancellation flag that long-running work checks from time to time."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -30,9 +30,9 @@ class Stop:
 
 
 def run_all(work: Callable[[T], R], items: Sequence[T], jobs: int, stop: Stop) -> list[R]:
-    """work(item) for each item, on at most `jobs` threads; the results in the items' order.
+    """Calls work(item) for each item on at most `jobs` threads; returns the results in the items' order.
 
-    The first failure, or Ctrl-C, sets `stop`, waits for the work under way to see it, and is raised.
+    The first failure, or Ctrl-C, sets `stop`, waits until the running work has seen it, and is raised.
     """
     if jobs <= 1 or len(items) <= 1:
         return [work(item) for item in items]

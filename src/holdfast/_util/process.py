@@ -11,12 +11,16 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import weakref
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _EXIT_CODE = 1
 _PR_SET_PDEATHSIG = 1
+
+PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # the directory that holds the package
 
 
 class ProcessMark(NamedTuple):
@@ -113,3 +117,14 @@ def _tell_all() -> None:
     _aware.clear()  # before they are told: one may ask to be told of the next fork as well
     for thing in things:
         thing.after_fork_in_child()
+
+
+def module_command(module: str) -> list[str]:
+    """Returns the command that runs a module of this package; `-P` keeps the working directory off `sys.path`."""
+    return [sys.executable, "-P", "-m", f"holdfast.{module}"]
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Returns the environment of a child that is to import this same package, with `more` variables set."""
+    paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more

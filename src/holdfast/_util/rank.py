@@ -1,9 +1,14 @@
-"""Which rank this process is, and who says so.
+"""Finds the rank of this process, and whether a framework shards the samples itself.
 
-A framework that already runs knows best, and where one answers, no variable is looked at: what a launcher left in the
-environment may be stale, or half of what it should be. Then comes what a framework's launcher put into the environment;
-then MPI and SLURM, which may have started launchers rather than ranks. The first that says anything is believed, unless
-another of its kind contradicts it: reading half of the data, or all of it twice, must not depend on a guess.
+A framework that is already initialized comes first, and if one answers, no environment variable is read: what a
+launcher left there may be stale or incomplete. Then come the variables of the frameworks' launchers, then those of
+MPI and SLURM, which may have started launchers rather than ranks. The first answer counts, unless another of the same
+group contradicts it: reading half of the data, or all of it twice, must not depend on a guess.
+
+accelerate, Hugging Face datasets and webdataset let every rank, or the first one, read everything and keep each
+rank's part of it. A dataset that shards as well would lose the rest. The inner dataset does not know its wrapper, but
+the wrapper's method is on the call stack; also in a forked worker, which inherits the stack, and while a dataset is
+pickled for a spawned worker.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ ALONE = "alone: no launcher was found"
 
 
 class Launch(NamedTuple):
-    """This process is rank `rank` of `world`; `source` said so. `role`: what it is, if it is none of the ranks."""
+    """The rank of this process, out of `world`, as `source` gives it. `role`: its name if it is none of the ranks."""
 
     rank: int
     world: int
@@ -35,14 +40,14 @@ class Launch(NamedTuple):
 
 
 def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None = None) -> Launch:
-    """`shard` is "auto", or a rank and how many there are. Alone, a process is rank 0 of 1.
+    """Returns the rank for `shard`, which is "auto" or (rank, world).
 
-    So it is while a framework asks for data that shards it among the ranks itself.
+    A process without a launcher is rank 0 of 1, and so is one whose framework shards the samples itself.
     """
     sharder = find_sharder()
     if not isinstance(shard, str):
         given = _explicit(shard)
-        if sharder and given.world > 1 and given[:2] == (_told(environ) or given)[:2]:
+        if sharder and given.world > 1 and given[:2] == (_detect(environ) or given)[:2]:
             raise InputError(
                 f'{sharder.name} shards the samples among the ranks itself: expected .shard("auto") or .shard(None), '
                 f"which leave that to it, got .shard({given[:2]})"
@@ -52,23 +57,23 @@ def find_rank(shard: str | tuple[int, int] = "auto", environ: Environment | None
         raise ValueError(f'expected "auto" or (rank, world), got {shard!r}')
     if sharder:
         return Launch(0, 1, f"{sharder.name} shards the samples among the ranks itself")
-    return _told(environ) or Launch(0, 1, ALONE)
+    return _detect(environ) or Launch(0, 1, ALONE)
 
 
 def default_task(environ: Environment | None = None) -> str | None:
-    """A name for this process's work that it gets again after a restart: `rank3`. None: no launcher was found.
+    """Returns a name for this process's work that is the same after a restart: `rank3`. None: no launcher was found.
 
-    What trains beside the ranks, as an evaluator does, has a name of its own: `evaluator0`.
+    A process beside the ranks, such as an evaluator, has a name of its own: `evaluator0`.
     """
-    found = _told(environ)
+    found = _detect(environ)
     return None if found is None else found.role or f"rank{found.rank}"
 
 
-def _told(environ: Environment | None) -> Launch | None:
+def _detect(environ: Environment | None) -> Launch | None:
     environ = os.environ if environ is None else environ
-    for asked in (_RUNNING, _INNER):
-        answers = [found for ask in asked if (found := ask(environ))]
-        _agree(answers)
+    for group in (_RUNNING, _INNER):
+        answers = [found for ask in group if (found := ask(environ))]
+        _check_same(answers)
         if answers:
             return answers[0]
     return next((found for ask in _OUTER if (found := ask(environ))), None)
@@ -84,15 +89,15 @@ def _explicit(shard: Any) -> Launch:
     return Launch(rank, world, "as given")
 
 
-def _agree(found: list[Launch]) -> None:
+def _check_same(found: list[Launch]) -> None:
     if len({(one.rank, one.world) for one in found}) > 1:
-        said = ", ".join(f"{one.source} says rank {one.rank} of {one.world}" for one in found)
+        answers = ", ".join(f"{one.source} says {one.rank} of {one.world}" for one in found)
         raise InputError(
-            f"who this process is cannot be told: {said}. Say it (shard=(rank, world), task=…), or unset what is stale"
+            f"cannot determine the rank: {answers}. Pass shard=(rank, world) or task=…, or unset the stale variables"
         )
 
 
-# ---- frameworks that run already: never imported here
+# Frameworks that are already initialized; none is imported here.
 
 
 def _torch_distributed(environ: Environment) -> Launch | None:
@@ -103,9 +108,9 @@ def _torch_distributed(environ: Environment) -> Launch | None:
 
 
 def _tf_distribute(environ: Environment) -> Launch | None:
-    """The strategy in whose scope this is, if its workers are processes that read: other strategies have one reader."""
+    """Asks the current strategy, if each of its workers is a process that reads; other strategies have one reader."""
     tensorflow = sys.modules.get("tensorflow")
-    distribute = getattr(tensorflow, "distribute", None)  # None: it is being imported
+    distribute = getattr(tensorflow, "distribute", None)  # None while it is being imported
     if distribute is None or not distribute.has_strategy():
         return None
     strategy = distribute.get_strategy()
@@ -119,7 +124,7 @@ def _tf_distribute(environ: Environment) -> Launch | None:
 def _jax_distributed(environ: Environment) -> Launch | None:
     jax: Any = sys.modules.get("jax")
     distributed = getattr(jax, "distributed", None)
-    is_initialized = getattr(distributed, "is_initialized", None)  # older ones have no such function
+    is_initialized = getattr(distributed, "is_initialized", None)  # missing in older versions
     if is_initialized is None or not is_initialized():
         return None
     return _launch("jax.distributed", jax.process_index(), jax.process_count())
@@ -133,13 +138,13 @@ def _ray_train(environ: Environment) -> Launch | None:
         context = train.get_context()
         rank, world = context.get_world_rank(), context.get_world_size()
     except (RuntimeError, AttributeError):
-        return None  # Ray is there, but this is no worker of a trainer
+        return None  # Ray is loaded, but this is no worker of a trainer
     if rank is None or world is None:
         return None
     return _launch("Ray Train", rank, world)
 
 
-# ---- environments
+# Environment variables.
 
 
 def _pair(environ: Environment, source: str, rank: str, world: str) -> Launch | None:
@@ -155,7 +160,7 @@ def _launch(source: str, rank: object, world: object) -> Launch:
     try:
         found = Launch(int(str(rank)), int(str(world)), source)
     except ValueError:
-        raise InputError(f"{source}: expected two whole numbers, got {rank!r} and {world!r}") from None
+        raise InputError(f"{source}: expected two integers, got {rank!r} and {world!r}") from None
     if not 0 <= found.rank < found.world:
         raise InputError(f"{source}: expected a rank from 0 to below the number of ranks, got {rank} of {world}")
     return found
@@ -174,7 +179,7 @@ def _open_mpi(environ: Environment) -> Launch | None:
 
 
 def _slurm(environ: Environment) -> Launch | None:
-    """Only of a step. A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, and is one process all the same."""
+    """Only within a step: a batch script has SLURM_PROCID=0 and SLURM_NTASKS too, but is one process."""
     if "SLURM_STEP_NUM_TASKS" in environ:
         return _pair(environ, "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if "SLURM_JOB_ID" in environ or "SLURM_PROCID" not in environ:
@@ -213,23 +218,18 @@ _INNER: tuple[_Ask, ...] = (_torchrun, _tf_config, _jax)
 _OUTER: tuple[_Ask, ...] = (_open_mpi, _slurm)
 
 
-# Frameworks that shard samples among the ranks themselves: whose loader asks for data right now.
-#
-# accelerate, Hugging Face datasets and webdataset let every rank, or the first one, read everything, and keep each
-# rank's part of it. A dataset that shards as well would lose the rest. The dataset inside does not know of its
-# wrapper; but the wrapper's method is on the stack, also in a forked worker, which has the stack it was forked on,
-# and while a dataset is pickled for a worker that is being spawned.
+# Frameworks that shard the samples themselves.
 
 
 class FrameworkSharder(NamedTuple):
-    """`name` says which framework shards, and how; `by` is its loader or dataset."""
+    """`name` is the framework and its mode; `by` is its loader or dataset."""
 
     name: str
     by: Any
 
 
 def find_sharder() -> FrameworkSharder | None:
-    """Find the framework that asks for data now, and shards what it gets among several ranks."""
+    """Finds the framework that is asking for data now and shards it among several ranks."""
     asked = {name: share for name, share in _SHARDERS.items() if name in sys.modules}
     for frame in callers() if asked else ():
         share = asked.get(module_of(frame))
@@ -244,13 +244,15 @@ def is_asked_by(module: str) -> bool:
 
 
 def module_of(frame: FrameType) -> str:
-    """The name of the module whose function a frame is of."""
+    """Returns the name of the module that a frame's function belongs to."""
     return str(frame.f_globals.get("__name__", ""))
 
 
 def local_of(frame: FrameType, name: str) -> Any:
-    """A local variable of a frame. Before Python 3.13 a frame keeps the dict of all of them once it was asked for, and
-    with it every object that they had: it is emptied."""
+    """Returns a local variable of a frame.
+
+    Before Python 3.13, reading f_locals leaves a dict in the frame that keeps all its objects alive: it is cleared.
+    """
     found = frame.f_locals
     value = found.get(name)
     if isinstance(found, dict):
@@ -259,7 +261,7 @@ def local_of(frame: FrameType, name: str) -> Any:
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames on the stack, from that of who asks for the first one on."""
+    """Yields the frames on the call stack, from the caller on."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -267,9 +269,9 @@ def callers() -> Iterator[FrameType]:
 
 
 def _accelerate(frame: FrameType) -> FrameworkSharder | None:
-    """A loader that dispatches; or the dataset that keeps each rank's part, or the loader of one.
+    """Matches a dispatching loader, the dataset that keeps each rank's part, and the loader of such a dataset.
 
-    A stateful loader is asked, and starts its workers, while accelerate's is being made: it has few attributes then.
+    A stateful loader starts its workers while accelerate's wrapper is still being constructed and has few attributes.
     """
     if sys.modules["accelerate.state"].PartialState().num_processes == 1:
         return None
@@ -277,21 +279,21 @@ def _accelerate(frame: FrameType) -> FrameworkSharder | None:
     if type(asking).__name__ == "DataLoaderDispatcher":
         return FrameworkSharder("accelerate with dispatch_batches=True", asking)
     for keeper in (asking, getattr(asking, "dataset", None), local_of(frame, "dataset")):
-        # One of datasets that is in no IterableDatasetShard has given each rank some of its files.
+        # A Hugging Face dataset outside of an IterableDatasetShard gives each rank some of its files.
         if type(keeper).__name__ == "IterableDatasetShard" or type(keeper).__module__ == "datasets.iterable_dataset":
             return FrameworkSharder("accelerate with dispatch_batches=False", keeper)
     return None
 
 
 def _datasets(frame: FrameType) -> FrameworkSharder | None:
-    """A dataset that was given to split_dataset_by_node()."""
+    """Matches a dataset that went through split_dataset_by_node()."""
     asking = local_of(frame, "self")
     ranks = getattr(getattr(asking, "_distributed", None), "world_size", 1)
     return FrameworkSharder("datasets.split_dataset_by_node", asking) if ranks > 1 else None
 
 
 def _webdataset(frame: FrameType) -> FrameworkSharder | None:
-    """A pipeline that shards what its source gives."""
+    """Matches a pipeline that shards what its source yields."""
     asking = local_of(frame, "self")
     return FrameworkSharder("webdataset.split_by_node", asking) if has_stage(asking, "split_by_node") else None
 

@@ -1,4 +1,7 @@
-"""Remote stores by fsspec, which is imported when a URL is used. Their errors become one kind that names the URL."""
+"""Opens remote stores through fsspec, with retries; fsspec is imported when a URL is first used.
+
+Every error becomes one type that names the URL.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _FINAL_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFoun
 
 
 def open_store(url: str, options: Options | None = None) -> tuple[Any, str]:
-    """The file system of a URL, as fsspec keeps it for this process, and the path in it."""
+    """Returns the file system of a URL (fsspec caches one per process) and the path in it."""
     from fsspec.core import url_to_fs
 
     scheme = url.partition("://")[0]
@@ -47,12 +50,12 @@ def open_store(url: str, options: Options | None = None) -> tuple[Any, str]:
     except ValueError as error:
         raise InputError(f"{url}: {error}") from error
     except OSError as error:
-        raise InputError(f"{url}: its store cannot be reached: {error}") from error
+        raise InputError(f"{url}: cannot reach the store: {error}") from error
     return fs, path
 
 
 def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputError) -> T:
-    """An answer from a store. What may pass is tried again; what does not becomes an error that names the URL."""
+    """Calls the store; retries transient errors and turns the others into an error that names the URL."""
     for pause_s in (*PAUSES_S, None):
         try:
             return question()
@@ -69,7 +72,7 @@ def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputE
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another try would end alike."""
+    """Whether retrying cannot help."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return True
     return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
@@ -84,7 +87,7 @@ def reason_of(error: Exception) -> str:
 
 
 def url_of(given: str, path: str) -> str:
-    """The URL of a path in the same store."""
+    """Returns the URL of a path in the same store."""
     if "://" in path:
         return path
     scheme, _, rest = given.partition("://")

@@ -23,6 +23,11 @@ def names_there(wanted: str, there: Sequence[str], title: str = "There are") -> 
     return (f"Did you mean {near[0]!r}? " if near else "") + f"{title}: {shown}"
 
 
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Returns a sort key that puts `part-9` before `part-10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
 # Sizes people write ("256MB") and sizes people read ("1.2 GiB").
 
 _FACTORS = {

@@ -1,24 +1,4 @@
-"""The command `holdfast`: one module for each command, and what they share.
-
-overview.py   the commands by purpose; loads a command's module when it is called
-command.py    what a command is: its module's docstring is its --help; --json, --quiet, --debug
-exits.py      exit codes; the one place where an error becomes a sentence on stderr
-screen.py     what goes to stdout: text for people, or one JSON document
-progress.py   the bar on stderr for so many bytes
-waiting.py    the bar on stderr for so much time
-durations.py  times as people type them
-inputs.py     files, globs and folders
-kinds.py      which files are HDF5 or tar; the files of a folder
-runs.py       runs of hold.write, for verify and inspect
-schema_file.py  a schema from a file
-flaws.py      what is wrong with an HDF5 file, as a table
-facts.py      names and values under each other
-inspect_hdf5.py  what inspect shows of an HDF5 file
-cores.py      the same work for many files, on all cores
-version.py    the line `holdfast --version` prints
-
-Importing this module loads the standard library only.
-"""
+"""The `holdfast` command: one module per command. Importing this package loads only the standard library."""
 
 from __future__ import annotations
 
@@ -32,7 +12,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code. Without arguments the process is the command's, and about to end."""
+    """Runs one command and returns its exit code. Without `arguments`, the process belongs to the command and exits."""
     try:
         from .app import run
 
@@ -40,21 +20,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if not isinstance(first_cause(error, KeyboardInterrupt), KeyboardInterrupt):
             raise
-        print("holdfast: interrupted", file=sys.stderr)  # while loading, or while saying what went wrong
+        print("holdfast: interrupted", file=sys.stderr)  # during an import, or while an error was reported
         code = _INTERRUPTED
     if code == _INTERRUPTED and arguments is None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would end in tracebacks of Python's own end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C during Python's shutdown would print tracebacks
     return code
 
 
 def first_cause(error: BaseException, *kinds: type[BaseException]) -> BaseException:
-    """The one of these kinds that led to an error, or the error itself.
+    """Returns the first error of these types in the cause chain, or else the error itself.
 
-    A Ctrl-C that comes while a module is imported may be raised anywhere in it: Python wraps one in a `__set_name__`
-    into a RuntimeError, and packages wrap what their parts raise into an ImportError.
+    A Ctrl-C during an import may be raised anywhere in it: Python wraps one in a `__set_name__` into a RuntimeError,
+    and packages wrap what their modules raise into an ImportError.
     """
     found: BaseException | None = error
-    for _ in range(100):  # a chain may be a circle
+    for _ in range(100):  # the chain may be circular
         if found is None:
             break
         if isinstance(found, kinds):

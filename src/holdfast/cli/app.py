@@ -1,15 +1,4 @@
-"""Exit codes, and the one place where an error becomes a sentence on stderr.
-
-0     fine
-1     something was found: data that are damaged, unfinished or of another kind; a DataError
-2     wrong usage: an option, a schema, or files that do not fit together; a SchemaError
-3     cannot read or write: a missing file, the same file twice, no permission, a full disk, a target that is there
-      already; every other HoldfastError, and an OSError
-70    a bug in holdfast
-130   interrupted with Ctrl-C; 128 + its number for another signal
-
-`doctor` has verdicts of its own from 0 to 4; its --help tells them.
-"""
+"""The command line itself: exit codes, error messages on stderr, options that every command has, and the overview."""
 
 from __future__ import annotations
 
@@ -37,25 +26,6 @@ from ..errors import DataError, HoldfastError, SchemaError, TargetExistsError
 from . import first_cause
 from .console import Screen, bold, forget_stdout, prepare_streams
 
-
-def version_line() -> str:
-    return f"holdfast {__version__} ({_codec()})"
-
-
-def _codec() -> str:
-    # The same choice as in _native/codec.py, which would load numpy for pure Python.
-    wanted = os.environ.get("HOLDFAST_NATIVE", "")
-    if wanted == "0":
-        return "pure Python codec: HOLDFAST_NATIVE=0 asks for it; slower, same results"
-    try:
-        from .._native import _codec
-    except ImportError as error:
-        if wanted == "1":
-            return f"no codec: HOLDFAST_NATIVE=1 asks for the compiled one, and {error}"
-        return "pure Python codec: no compiler was there when it was installed; slower, same results"
-    return f"compiled codec, {_codec.crc_kind()}"
-
-
 FINE = 0
 FOUND = 1
 USAGE = 2
@@ -64,7 +34,7 @@ BUG = 70
 
 
 class SignalledError(BaseException):
-    """Ended from outside. A BaseException, like KeyboardInterrupt: everything is cleaned up, nothing goes on."""
+    """Raised by SIGTERM and SIGHUP. Like KeyboardInterrupt it is a BaseException: only clean-up code runs."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -72,7 +42,7 @@ class SignalledError(BaseException):
 
 
 def run(arguments: list[str]) -> int:
-    """One command, start to end."""
+    """Runs one command and returns its exit code. Errors become one sentence on stderr."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     prepare_streams()
     try:
@@ -80,15 +50,15 @@ def run(arguments: list[str]) -> int:
             context = holdfast.make_context("holdfast", list(arguments))
             with context:
                 code = holdfast.invoke(context)
-    except BaseException as error:  # noqa: BLE001 - the one place
-        sentence, code = describe(error)
-        if sentence:
-            _tell(sentence, error, as_json="--json" in options, debug="--debug" in options)
+    except BaseException as error:  # noqa: BLE001 - no error may escape
+        message, code = describe(error)
+        if message:
+            _report(message, error, as_json="--json" in options, debug="--debug" in options)
     return _flush(int(code or FINE))
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """What to say, and the exit code. Nothing to say: "--help" was shown, or nobody reads on."""
+    """Returns the message and the exit code. No message: --help was shown, or the reader closed the pipe."""
     error = first_cause(error, KeyboardInterrupt, SignalledError)
     match error:
         case click.exceptions.Exit():
@@ -102,7 +72,7 @@ def describe(error: BaseException) -> tuple[str, int]:
         case KeyboardInterrupt():
             return "interrupted", 128 + signal.SIGINT
         case SignalledError():
-            return f"ended by {signal.Signals(error.number).name}", 128 + error.number
+            return f"terminated by {signal.Signals(error.number).name}", 128 + error.number
         case DataError():
             return str(error), FOUND
         case SchemaError():
@@ -118,34 +88,34 @@ def describe(error: BaseException) -> tuple[str, int]:
         case BrokenExecutor():
             return "a worker process died (out of memory?); try again with --jobs 1", NO_ACCESS
     kind = type(error).__name__
-    return f"a bug in holdfast: {kind}: {error}. With --debug it says where; please report it", BUG
+    return f"a bug in holdfast: {kind}: {error}. Please report it with the traceback that --debug shows", BUG
 
 
 def _usage(error: click.UsageError) -> str:
-    said = error.format_message().rstrip(".")
-    said = said[:1].lower() + said[1:]
+    message = error.format_message().rstrip(".")
+    message = message[:1].lower() + message[1:]
     path = error.ctx.command_path if error.ctx else "holdfast"
     if isinstance(error, click.NoSuchOption):
         near = " or ".join(sorted(error.possibilities or []))
-        said = f"no such option: {error.option_name}" + (f"; did you mean {near}?" if near else "")
+        message = f"no such option: {error.option_name}" + (f"; did you mean {near}?" if near else "")
     name = path.removeprefix("holdfast").strip()
-    return f"{name}: {said} (see `{path} --help`)" if name else f"{said} (see `{path} --help`)"
+    return f"{name}: {message} (see `{path} --help`)" if name else f"{message} (see `{path} --help`)"
 
 
 def _system(error: OSError) -> str:
-    said = error.strerror or str(error)
-    return said if error.filename is None else f"{os.fsdecode(error.filename)}: {said}"
+    message = error.strerror or str(error)
+    return message if error.filename is None else f"{os.fsdecode(error.filename)}: {message}"
 
 
-def _tell(sentence: str, error: BaseException, *, as_json: bool, debug: bool) -> None:
+def _report(message: str, error: BaseException, *, as_json: bool, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     try:
-        print(f"holdfast: {printable(sentence)}", file=sys.stderr, flush=True)
+        print(f"holdfast: {printable(message)}", file=sys.stderr, flush=True)
         if as_json:
-            print(json.dumps({"error": sentence}), flush=True)
+            print(json.dumps({"error": message}), flush=True)
     except OSError:
-        pass  # nobody there to be told
+        pass  # stderr or stdout is closed
 
 
 def _flush(code: int) -> int:
@@ -162,16 +132,16 @@ def _flush(code: int) -> int:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """`kill` and a closed terminal clean up like Ctrl-C."""
+    """Makes `kill` and a closed terminal clean up like Ctrl-C."""
 
-    def end(number: int, _: FrameType | None) -> None:
+    def stop(number: int, _: FrameType | None) -> None:
         raise SignalledError(number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup had it ignored
-                before[number] = signal.signal(number, end)
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
@@ -179,12 +149,14 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# What a command is: a function whose module's docstring is its --help, with the options every command has.
+# ---- a command: its module's docstring is its --help
 
 COMPRESSION = click.Choice(["none", "gzip", "zlib"])
 
 
 class Command(click.Command):
+    """A click command that names --force where it helps, and prints its help as it is written."""
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -194,12 +166,12 @@ class Command(click.Command):
             raise
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As it is written, not filled anew: examples and lists keep their lines."""
+        """Writes the page without rewrapping it: examples and lists keep their lines."""
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
 
 
 def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
-    """Makes a command of a function that takes a Screen and its own options, and returns an exit code."""
+    """Turns a function into a command. The function takes a Screen and its own options, and returns an exit code."""
 
     def make(function: Callable[..., int]) -> Command:
         @functools.wraps(function)
@@ -208,8 +180,10 @@ def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
 
         made = click.command(function.__name__, cls=Command, help=page, short_help="")(run)
         made.params += [
-            click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."),
-            click.Option(["-q", "--quiet"], is_flag=True, help="No text, no progress bar: the exit code tells."),
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."),
+            click.Option(
+                ["-q", "--quiet"], is_flag=True, help="Print no text and no progress bar, only set the exit code."
+            ),
             click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
         ]
         return made
@@ -218,41 +192,42 @@ def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
 
 
 def size_of(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """An option's callback: `256MB` -> bytes."""
+    """Parses the value of an option, such as `256MB`, to bytes."""
     try:
         return None if value is None else parse_bytes(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-# The commands by purpose. A command's module is loaded when the command is called, so the rest is quick.
+# ---- the overview
 
-# Each line is the first line of the command's docstring; a test compares them.
+# Each text is the first line of the module's docstring, repeated here so that the overview imports no command. A test
+# compares them.
 COMMANDS = {
     "Look": {
-        "doctor": "Whether processes leak descriptors, when they run dry, what to do.",
-        "top": "Processes and their descriptors, live.",
-        "plan": "What a run will need, against what this machine gives.",
-        "explain": "What an error really means, here and now.",
+        "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
+        "top": "Show processes and their descriptors live.",
+        "plan": "Check whether a run fits the limits of this machine.",
+        "explain": "Explain an error message using this machine's limits.",
     },
-    "Look into files": {
-        "inspect": "What is in files: records, sizes, the schema, first values.",
-        "verify": "Whether files are whole, and where they are not.",
+    "Check files": {
+        "inspect": "Show records, sizes, the schema and the first values of files.",
+        "verify": "Check files for corruption and report where it is.",
     },
     "Repair": {
-        "salvage": "Every intact record of a damaged file, in a new one.",
+        "salvage": "Copy the intact records of a corrupt file to a new one.",
     },
     "Reshape": {
-        "split": "Many files from one, or from many others.",
-        "merge": "One file from many.",
-        "convert": "From one format to another: TFRecord, HDF5 and tar.",
-        "index": "Where every record begins, for reading by number.",
+        "split": "Split files into shards.",
+        "merge": "Merge files into one.",
+        "convert": "Convert between TFRecord, HDF5 and tar.",
+        "index": "Build a record index for random access.",
     },
     "Write": {
-        "serve": "The central writer of a run, for producers of any launcher.",
+        "serve": "Run the central writer of a dataset directory.",
     },
     "Learn": {
-        "demo": "The main job end to end, on data it makes, in under a minute.",
+        "demo": "Show the main features on generated data, in under a minute.",
     },
 }
 
@@ -261,11 +236,11 @@ LINES = {name: line for group in COMMANDS.values() for name, line in group.items
 ABOUT = "holdfast keeps multi-process ML data I/O alive and intact."
 
 EXIT_CODES = """\
-  0    fine
-  1    something was found: data that are damaged, unfinished, of another kind
+  0    success
+  1    a finding: data is corrupt, unfinished or of another format
   2    wrong usage: an option, a schema, or files that do not fit together
-  3    cannot read or write: no such file, the same file twice, no permission,
-       a target that is there already, disk full, …
+  3    cannot read or write: file not found, given twice, permission denied,
+       target exists, disk full, …
   70   a bug in holdfast
   130  interrupted with Ctrl-C (128 + its number for another signal)"""
 
@@ -297,17 +272,31 @@ class Overview(click.Group):
             lines += [f"  {name:<10} {line.rstrip('.')}" for name, line in commands.items()]
             lines.append("")
         lines += [bold("Options", sys.stdout)]
-        lines += [f"  {'--version':<10} The version, and how the codec was built"]
+        lines += [f"  {'--version':<10} Show the version and which codec is used"]
         lines += [f"  {'--debug':<10} Show the traceback of an error"]
-        lines += [f"  {'--help':<10} This page; `holdfast COMMAND --help` has more, with an example", ""]
+        lines += [f"  {'--help':<10} Show this page; `holdfast COMMAND --help` shows that of a command", ""]
         lines += [bold("Exit codes", sys.stdout), *EXIT_CODES.splitlines()]
         formatter.write("\n".join(lines) + "\n")
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        click.echo(version_line())
+        click.echo(f"holdfast {__version__} ({_codec_in_use()})")
         ctx.exit()
+
+
+def _codec_in_use() -> str:
+    # The same choice as in _native/codec.py, which would load numpy for pure Python.
+    choice = os.environ.get("HOLDFAST_NATIVE", "")
+    if choice == "0":
+        return "pure Python codec: selected by HOLDFAST_NATIVE=0; slower, same results"
+    try:
+        from .._native import _codec
+    except ImportError as error:
+        if choice == "1":
+            return f"no codec: HOLDFAST_NATIVE=1 requires the compiled one, and {error}"
+        return "pure Python codec: there was no compiler at installation; slower, same results"
+    return f"compiled codec, {_codec.crc_kind()}"
 
 
 @click.group(cls=Overview, invoke_without_command=True)

@@ -10,46 +10,43 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
+from .._util.fds import point_to_null
 from .._util.text import printable
 from ..errors import WriteError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn
 
 
-# stdout and stderr, whatever the caller did to them.
+# ---- stdout and stderr
 
 
 def prepare_streams() -> None:
-    """Writing a name never fails, and no data file gets the number of a closed stdout."""
+    """Opens closed standard streams on /dev/null, so that no data file gets their numbers, and escapes bad names."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open
         reconfigure = getattr(getattr(sys, name), "reconfigure", None)
         if reconfigure:
             reconfigure(errors="backslashreplace")
 
 
 def forget_stdout() -> None:
-    """Nobody reads on, as with `| head`: what is still to come goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Sends further output to /dev/null, after the reader has closed the pipe as `| head` does."""
+    point_to_null(sys.stdout.fileno(), inheritable=True)
 
 
-# What goes to stdout: text for people, or one JSON document for machines.
-
-_PIPE_WIDTH = 1 << 14  # in a pipe nothing is folded: paths stay whole, one row is one line
+PIPE_WIDTH = 1 << 14  # in a pipe nothing is wrapped: one row is one line
 
 
 def bold(text: str, stream: TextIO) -> str:
@@ -57,50 +54,46 @@ def bold(text: str, stream: TextIO) -> str:
 
 
 class _Page(io.StringIO):
-    """What rich draws on. Not stdout itself: rich ends the process when nobody reads on."""
+    """The buffer that rich renders to. Rich would end the process if stdout itself were a closed pipe."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """For what stdout can show: without UTF-8 lines are drawn with ASCII."""
+        """Returns the encoding of stdout: without UTF-8, rich draws lines with ASCII."""
         return sys.stdout.encoding or "utf-8"
 
 
 class Screen:
-    """One command's output.
-
-    as_json   only document() shows anything
-    quiet     only document() does, and only with as_json
-    """
+    """The output of one command: text, or one JSON document with `as_json`. With `quiet` there is no text."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.terminal = sys.stdout.isatty()
-        self._made: Console | None = None
-        self._gone = False
+        self._rich: Console | None = None
+        self._is_closed = False
 
     @property
     def talks(self) -> bool:
-        """Whether text for people is expected."""
+        """Whether text is printed."""
         return not self.as_json and not self.quiet
 
     @property
     def _console(self) -> Console:
         from rich.console import Console
 
-        if self._made is None:
-            self._made = Console(
+        if self._rich is None:
+            self._rich = Console(
                 file=_Page(),
                 force_terminal=True if self.terminal else None,
-                width=None if self.terminal else _PIPE_WIDTH,
-                markup=False,  # brackets in a path are brackets
+                width=None if self.terminal else PIPE_WIDTH,
+                markup=False,  # a path may contain brackets
                 highlight=False,
                 emoji=False,
             )
-        return self._made
+        return self._rich
 
     def print(self, *parts: RenderableType, width: int | None = None) -> None:
-        """Strings, and what rich can show. `width`: for what fills its line."""
+        """Prints strings and rich renderables; `width` is for renderables that fill the line."""
         if not self.talks:
             return
         console = self._console
@@ -123,29 +116,26 @@ class Screen:
             self.print(table(heads, rows, terminal=self.terminal, indent=indent))
 
     def document(self, facts: Mapping[str, Any]) -> None:
-        """The one JSON document, if that is what was asked for."""
+        """Prints the JSON document, if --json was given."""
         if self.as_json:
             self._write(json.dumps(facts, indent=2) + "\n")
 
     def _write(self, text: str) -> None:
-        if self._gone:
+        if self._is_closed:
             return
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except BrokenPipeError:
             forget_stdout()
-            self._gone = True
+            self._is_closed = True
         except OSError as error:
             forget_stdout()
             raise WriteError(f"cannot write to the output: {error.strerror}") from error
 
 
-# Names and values under each other.
-
-
 def show_facts(screen: Screen, facts: list[tuple[str, str]], width: int = 9) -> None:
-    """Name and value; a long value goes on under itself."""
+    """Prints names and values in two columns; a long value is wrapped in its column."""
     if screen.talks and facts:
         from rich.padding import Padding
         from rich.table import Table
@@ -159,132 +149,109 @@ def show_facts(screen: Screen, facts: list[tuple[str, str]], width: int = 9) -> 
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
 
-# Times as people type them.
+# ---- durations
 
-_FACTORS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 365 * 86400.0
 
 
 def parse_seconds(text: str) -> float:
-    """`30s`, `5m`, `1.5h` or `90` -> seconds. ValueError says what was expected."""
+    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in _FACTORS:
+    if not match or match[2] not in _UNITS:
         raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
-    value = float(match[1]) * _FACTORS[match[2]]
+    value = float(match[1]) * _UNITS[match[2]]
     if not 0 < value <= _LONGEST_S:
-        raise ValueError(f"expected a time above zero and of a year at most, got {text!r}")
+        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
     return value
 
 
 def seconds_of(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """An option's callback."""
+    """Parses the value of an option, such as `30s`, to seconds."""
     try:
         return None if value is None else parse_seconds(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-# The bar on stderr: bytes done, rate, time left. It appears once the work has taken a second.
+# ---- progress bars on stderr
 
 AFTER_S = 1.0
 
 
-class Bar:
-    """`advance(n)` from any thread. Nothing stays of it after the `with` block."""
+class _ProgressBar:
+    """A transient rich progress bar that is started by its first update, and removed when the `with` block ends."""
+
+    def __init__(self, doing: str, total: float, *, shown: bool) -> None:
+        self._doing = doing
+        self._total = total
+        self._shown = shown
+        self._progress: Progress | None = None
+
+    def _columns(self) -> list[ProgressColumn]:
+        raise NotImplementedError
+
+    def _update(self, completed: float) -> None:
+        if not self._shown:
+            return
+        if self._progress is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), *self._columns()]
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
+            self._progress.add_task(self._doing, total=self._total)
+            self._progress.start()
+        self._progress.update(self._progress.task_ids[0], completed=completed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._shown = False
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class Bar(_ProgressBar):
+    """Shows bytes done, the rate and the time left, once the work has taken `after_s` seconds.
+
+    Any thread may call `advance`.
+    """
 
     def __init__(self, doing: str, total_bytes: int, *, shown: bool, after_s: float = AFTER_S) -> None:
-        self._doing = doing
-        self._total = total_bytes
-        self._shown = shown
-        self._since = time.monotonic()
-        self._after_s = after_s
-        self.done = 0.0
+        super().__init__(doing, total_bytes, shown=shown)
+        self._show_at = time.monotonic() + after_s
         self._lock = threading.Lock()
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
+        self.done = 0.0
+
+    def _columns(self) -> list[ProgressColumn]:
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        return [DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()]
 
     def advance(self, n: float) -> None:
         with self._lock:
             self.done = min(self.done + n, self._total)
-            if not self._shown:
-                return
-            if self._progress is None and time.monotonic() - self._since >= self._after_s:
-                self._show()
-            if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, completed=self.done)
-
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            expand=True,
-        )
-        self._task = self._progress.add_task(self._doing, total=self._total)
-        self._progress.start()
-
-    def __enter__(self) -> Bar:
-        return self
+            if self._progress is not None or time.monotonic() >= self._show_at:
+                self._update(self.done)
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:
-            self._shown = False
-            if self._progress is not None:
-                self._progress.stop()
+            super().__exit__(*exc)
 
 
 def bar_for(screen: Screen, doing: str, total_bytes: int) -> Bar:
     return Bar(doing, total_bytes, shown=sys.stderr.isatty() and not screen.quiet)
 
 
-# The bar on stderr for work that takes a time known before.
+class Waiting(_ProgressBar):
+    """Shows how much of a known time has passed, from the first call of `passed` on."""
 
+    def _columns(self) -> list[ProgressColumn]:
+        from rich.progress import TextColumn, TimeRemainingColumn
 
-class Waiting:
-    """`passed(seconds)` shows and moves it. Nothing stays of it after the `with` block."""
-
-    def __init__(self, doing: str, total_s: float, *, shown: bool) -> None:
-        self._doing = doing
-        self._total_s = total_s
-        self._shown = shown
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Waiting:
-        return self
+        return [TimeRemainingColumn(), TextColumn("Ctrl-C: show the verdict so far")]
 
     def passed(self, seconds: float) -> None:
-        if self._shown and self._progress is None:  # not before: what ends at once shows no bar
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TimeRemainingColumn(),
-                TextColumn("Ctrl-C: the verdict so far"),
-                console=Console(stderr=True),
-                transient=True,
-                expand=True,
-            )
-            self._progress.add_task(self._doing, total=self._total_s)
-            self._progress.start()
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=seconds)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._update(seconds)

@@ -1,31 +1,31 @@
-"""From one format to another: TFRecord, HDF5 and tar.
+"""Convert between TFRecord, HDF5 and tar.
 
-All samples of all FILEs, in order, go to OUT, whose name says which format:
+The samples of all FILEs go in order to OUT, whose suffix selects the format:
 .tfrecord (.tfrecord.gz, .tfrecord.zlib), .h5 or .tar. The FILEs are verified
-first. OUT is read again before it gets its name: the same columns, as many
-samples, the same checksum over all values in order. With --shards or
---shard-size there are many, OUT-00000-of-00008.tfrecord and so on, which
-appear together.
+first. OUT is read back before it gets its name: it must have the same
+columns, number of samples and checksum over all values. With --shards or
+--shard-size there are several files, OUT-00000-of-00008.tfrecord and so on,
+which appear together.
 
-FILE is a path, a glob or a folder, meaning all such files in and below it, or
-a run.hold, meaning its committed parts.
+FILE is a path, a glob, a directory with such files at any depth, or a dataset
+directory such as run.hold, whose committed parts are converted.
 
-Columns: those of --schema; else those that an HDF5 file, a tar written by
-holdfast or a run says it has; else what all records of a TFRecord show, and
-of another tar `__key__` and its members by extension: .npy as numbers, all
-others as bytes. What would be lost is refused, and named: a feature that some
-records lack, or a float64 that a TFRecord holds only rounded. With --cast it
-is filled with 0 or b"", or rounded.
+Columns: those of --schema; otherwise those stored in an HDF5 file, a dataset
+directory or a tar written by holdfast, or those inferred from all records of
+a TFRecord. For any other tar they are `__key__` and the members by extension:
+.npy as numbers, all others as bytes. A lossy conversion is rejected, with its
+reason: a feature that some records lack, or a float64 that TFRecord can only
+store rounded. With --cast it is filled with 0 or b"", or rounded.
 
-HDF5 and tar keep every dtype. A TFRecord has int64, float32 and bytes: other
-numbers are stored as one of the first two, and a note says so; a value that
-does not fit is refused, with its column and sample. It does not keep shapes
-either: on the way back Float32(4, 4) is Float32(16) and uint8 is Int64, unless
---schema says more.
+HDF5 and tar preserve every dtype. TFRecord has int64, float32 and bytes:
+other numbers are stored as one of the first two, and a note says so; a value
+out of range is rejected with its column and sample. TFRecord does not store
+shapes: converted back, Float32(4, 4) is Float32(16) and uint8 is Int64,
+unless --schema says more.
 
-In a tar, Bytes is a member NAME, Int64 NAME.cls, other numbers NAME.npy, and
-lists of strings or of lists NAME.npz; samples are called by their numbers, or
-as the column `__key__` says.
+In a tar, Bytes is a member NAME, Int64 is NAME.cls, other numbers are
+NAME.npy, and lists of strings or of lists are NAME.npz; samples are named by
+number, or by the column `__key__`.
 
 Examples:
 
@@ -38,13 +38,13 @@ With --json:
    "files": [{"path": "train.h5", "records": 4711, "bytes": 8123456,
    "crc32c": "9ae0daaf"}], "notes": []}
 
-  checksum  over all values in order: the same for them in any format
-  notes     what of the FILEs is not in OUT, or other than it was
+  checksum  over all values in order; the same in every format
+  notes     what is missing in OUT, or differs from the FILEs
 
-Exit codes: 0 OUT is written and proven; 1 a FILE is damaged or has not what
---schema says, or OUT came out otherwise; 2 columns differ, or would lose
-something; 3 a FILE cannot be read, OUT cannot be written or is there already.
-Without 0 nothing is left.
+Exit codes: 0 OUT is written and verified; 1 a FILE is corrupt or does not
+match --schema, or OUT failed its verification; 2 columns differ, or the
+conversion is lossy; 3 a FILE cannot be read, or OUT cannot be written or
+exists. Unless 0, nothing is written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from .app import COMPRESSION, FINE, command, size_of
 from .console import Screen, bar_for
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
-_WANTED = "expected a schema as `holdfast inspect --schema` prints it, or a run's schema.json"
+_EXPECTED = "expected a schema as `holdfast inspect --schema` prints it, or the schema.json of a dataset directory"
 
 
 def read_schema_file(path: str) -> dict[str, Column]:
@@ -76,25 +76,25 @@ def read_schema_file(path: str) -> dict[str, Column]:
     except OSError as error:
         raise cannot_open(path, error) from error
     except UnicodeDecodeError:
-        raise SchemaError(f"{path}: {_WANTED}, got no text") from None
+        raise SchemaError(f"{path}: {_EXPECTED}, got a file that is not text") from None
     try:
         return _from_json(text) or parse_schema(text)
     except (SchemaError, ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise SchemaError(f"{path}: {_WANTED}: {error}") from None
+        raise SchemaError(f"{path}: {_EXPECTED}: {error}") from None
 
 
 def _from_json(text: str) -> dict[str, Column] | None:
-    """None: it is no schema.json."""
+    """Returns None if it is not a schema.json."""
     try:
         content = json.loads(text)
     except ValueError:
         return None
-    is_run = isinstance(content, dict) and "holdfast_write" in content
-    return schema_from_json(content["schema"]) if is_run else None
+    is_schema = isinstance(content, dict) and "holdfast_write" in content
+    return schema_from_json(content["schema"]) if is_schema else None
 
 
 def parse_schema(text: str) -> dict[str, Column]:
-    """`schema = {"label": hold.Int64()}`, or the braces alone.
+    """Parses `schema = {"label": hold.Int64()}`, or only the braces, without executing it.
 
     >>> parse_schema('{"label": Int64(key="cls"), "boxes": hold.Ragged(hold.Float32(4))}')
     {'label': Int64(key='cls'), 'boxes': Ragged(Float32(4))}
@@ -102,7 +102,7 @@ def parse_schema(text: str) -> dict[str, Column]:
     found = [node for node in ast.parse(text.strip()).body if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr))]
     tables = [node.value for node in found if isinstance(node.value, ast.Dict)]
     if len(tables) != 1:
-        raise SchemaError(f"got {len(tables)} schemas in it")
+        raise SchemaError(f"expected one schema, got {len(tables)}")
     [table] = tables
     return check_schema({_name(key): _column(value) for key, value in zip(table.keys, table.values, strict=True)})
 
@@ -110,7 +110,7 @@ def parse_schema(text: str) -> dict[str, Column]:
 def _name(node: ast.expr | None) -> str:
     name = None if node is None else ast.literal_eval(node)
     if not isinstance(name, str):
-        raise SchemaError(f"expected a column's name, got {name!r}")
+        raise SchemaError(f"expected a column name, got {name!r}")
     return name
 
 
@@ -123,12 +123,12 @@ def _column(node: ast.expr) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """A value as Python spells it; NaN and infinity have no spelling of their own."""
+    """Evaluates a literal, and `float('nan')` and `float('inf')`, which have no literal."""
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_literal(one) for one in node.elts]
-    odd = {f"float('{name}')": float(name) for name in ("nan", "inf", "-inf")}
+    not_finite = {f"float('{name}')": float(name) for name in ("nan", "inf", "-inf")}
     text = ast.unparse(node)
-    return odd[text] if text in odd else ast.literal_eval(node)
+    return not_finite[text] if text in not_finite else ast.literal_eval(node)
 
 
 def _argument(node: ast.expr) -> Any:
@@ -142,22 +142,25 @@ def _type(node: ast.expr) -> Any:
     return _TYPES[name]
 
 
-CODEC = click.Choice(["none", "gzip", "lzf", "zstd"])
 _SHOWN = 20
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
-@click.option("--schema", "schema_file", metavar="PATH", help="The columns, as `inspect --schema` prints them.")
-@click.option("--shards", type=click.IntRange(1, MOST_PARTS), metavar="N", help="How many files to write.")
-@click.option("--shard-size", callback=size_of, metavar="SIZE", help="How large one may be, by its values: 256MB, …")
 @click.option(
-    "--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="How to pack HDF5 chunks.  [default: none]"
+    "--schema", "schema_file", metavar="PATH", help="Read the columns from PATH, as `inspect --schema` prints them."
 )
-@click.option("--compression", type=COMPRESSION, help="How to pack TFRecord.  [default: by OUT's name: .gz, .zlib]")
-@click.option("--cast", is_flag=True, help="Round and fill what would be refused else.")
-@click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--shards", type=click.IntRange(1, MOST_PARTS), metavar="N", help="Write N files.")
+@click.option(
+    "--shard-size", callback=size_of, metavar="SIZE", help="Write files with at most SIZE of values: 256MB, …"
+)
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="Compress HDF5 chunks.  [default: none]"
+)
+@click.option("--compression", type=COMPRESSION, help="Compress TFRecord.  [default: by suffix: .gz, .zlib]")
+@click.option("--cast", is_flag=True, help="Round and fill instead of rejecting a lossy conversion.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @click.pass_context
 def convert(
     context: click.Context,
@@ -216,8 +219,6 @@ def _show(screen: Screen, done: Converted, sources: int, *, many: bool) -> None:
     for note in done.notes:
         screen.print(f"Note: {printable(note)}.")
     size = format_bytes(sum(entry.bytes for entry in done.files))
-    held = (
-        f"{counted(done.rows, 'sample')} of {counted(sources, 'file')}, {counted(len(done.schema), 'column')}, {size}"
-    )
-    screen.print(f"{held}: {counted(len(done.files), 'file') if many else printable(done.files[0].path)};")
-    screen.print(f"read again, the same columns, samples and values: checksum {done.checksum}")
+    what = f"{counted(done.rows, 'sample')} of {counted(sources, 'file')}, {counted(len(done.schema), 'column')}"
+    screen.print(f"{what}, {size}: {counted(len(done.files), 'file') if many else printable(done.files[0].path)};")
+    screen.print(f"read back with the same columns, samples and values: checksum {done.checksum}")

@@ -1,11 +1,11 @@
-"""Where every record begins, for reading by number.
+"""Build a record index for random access.
 
-An index makes holdfast.Records open at once, and lets readers go straight to
-any record. It is kept beside FILE as .NAME.index, or with --cache in
-~/.cache/holdfast ($XDG_CACHE_HOME), and is thrown away by itself when FILE
-changes. Packed files have no index: merge them into a plain one first.
+With an index, holdfast.Records opens at once and readers can seek to any
+record. The index is stored beside FILE as .NAME.index, or with --cache in
+~/.cache/holdfast ($XDG_CACHE_HOME), and is discarded when FILE changes.
+Compressed files have no index: merge them into an uncompressed one first.
 
-FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+FILE is a path, a glob, or a directory with TFRecord files.
 
 Example:
 
@@ -19,8 +19,8 @@ With --json:
 
   problem   why there is no index; "index" and "records" are then null
 
-Exit codes: 0 all files have an index; 1 some have none because they are
-damaged; 3 some could not be read, or their index not be written.
+Exit codes: 0 all files have an index; 1 a file is corrupt and has none; 3 a
+file cannot be read, or its index cannot be written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import click
 from .._util.text import counted, printable
 from ..errors import DataError, HoldfastError
 from ..formats.tfrecord.index import Place, make_index
-from ..formats.tfrecord.inspect import said_of
+from ..formats.tfrecord.inspect import without_path
 from .app import FINE, FOUND, NO_ACCESS, command, describe
 from .console import Screen
 from .parallel_jobs import for_each_file, jobs_option
@@ -57,7 +57,7 @@ class Indexed(NamedTuple):
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--cache", is_flag=True, help="Keep it in the user's cache folder, not beside FILE.")
+@click.option("--cache", is_flag=True, help="Store the index in the user's cache directory, not beside FILE.")
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
     paths = expand(files)
@@ -77,7 +77,7 @@ def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None
     except (HoldfastError, OSError) as error:
         said, code = describe(error)
         if isinstance(error, DataError):
-            said = said_of(error)
+            said = without_path(error)
         return Indexed(path, None, None, said.removeprefix(f"{path}: "), code)
     return Indexed(path, str(where), records)
 
@@ -89,11 +89,12 @@ def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: boo
             screen.print(f"… and {counted(len(good) - _SHOWN, 'more file')} (--json lists all)")
         screen.print()
     if failed:
-        screen.table(["no index for", "because"], [(one.path, one.problem or "") for one in failed])
+        screen.table(["no index for", "reason"], [(one.path, one.problem or "") for one in failed])
         screen.print()
     records = counted(sum(one.records or 0 for one in good), "record")
     files = f"{len(good):,} of {counted(len(good) + len(failed), 'file')}" if failed else counted(len(good), "file")
     screen.print(f"indexed {records} of {files}")
     if good:
-        folder = Path(good[0].where or "").parent
-        screen.print(f"the index is {f'in {printable(str(folder))}' if cache else 'beside each file, as .NAME.index'}")
+        directory = Path(good[0].where or "").parent
+        place = f"in {printable(str(directory))}" if cache else "beside each file, as .NAME.index"
+        screen.print(f"the index is {place}")

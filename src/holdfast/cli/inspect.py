@@ -1,21 +1,19 @@
-"""What is in files: records, sizes, the schema, first values.
+"""Show records, sizes, the schema and the first values of files.
 
-TFRecord: the schema is taken from the first records: the code to read the
-file with. A feature whose number of values differs is Ragged, one that some
-records lack has a default. With a fresh index (see `holdfast index`) only
-those records are read; else the whole file is, and its CRCs are checked on
-the way.
+TFRecord: the schema is inferred from the first records and printed as code.
+A feature with a varying number of values is Ragged, and one that some records
+lack has a default. With an up-to-date index (see `holdfast index`) only those
+records are read; otherwise the whole file is read and its CRCs are checked.
 
-HDF5: the tree of groups and datasets with shape (+: it can grow), type,
-chunks, filters, size in the file and how much smaller that is than the
-values; attributes; the schema that holdfast reads it with. No values are
-read.
+HDF5: shows the tree of groups and datasets with shape (+ means resizable),
+type, chunks, filters, size in the file and compression ratio; the attributes;
+and the schema that holdfast reads the file with. No values are read.
 
-A run, the folder that hold.write makes: its schema, and how many parts and
-rows are committed.
+Dataset directory, as hold.write creates it: shows its schema and how many
+parts and rows are committed.
 
-FILE is a path, a glob, a run, or a folder, meaning all TFRecord and HDF5
-files and runs directly in it.
+FILE is a path, a glob, a dataset directory, or a directory whose TFRecord and
+HDF5 files and dataset directories are inspected.
 
 Examples:
 
@@ -31,18 +29,18 @@ With --json:
    "notes": {}, "first": {"image": {"length": 1650, "hex": "89504e47"},
    "emb": {"length": 128, "values": [0.5, 1.25]}}, "problem": null}]}
 
-  format     null: it is not a TFRecord, or cannot be read
-  records    how many are intact
-  schema     null: there are no records, or no tf.train.Example messages
-  sequence   they are tf.train.SequenceExample messages
-  notes      what could not be settled, by feature
-  first      the first record: a feature of one value is that value, of up to
-             16 a list, of more its length and first 16; bytes are their
-             length and first 64, as text or hex. Not Examples: the record's
-             length and first bytes as hex
-  problem    what is wrong with the file, if anything
+  format     null if it is not a TFRecord or cannot be read
+  records    the number of intact records
+  schema     null if there are no records or no tf.train.Example messages
+  sequence   whether they are tf.train.SequenceExample messages
+  notes      what the records leave open, by feature
+  first      the first record: one value as it is, up to 16 as a list, more as
+             their length and the first 16; bytes as their length and the
+             first 64, in text or hex. If it is not an Example: the length of
+             the record and its first bytes in hex
+  problem    what is wrong with the file, or null
 
-Of HDF5:
+For HDF5:
 
   {"path": "run.h5", "format": "hdf5", "bytes": 81234, "superblock": 3,
    "open_for_write": false, "objects": [{"path": "/x", "kind": "dataset",
@@ -53,17 +51,17 @@ Of HDF5:
    "problems": []}
 
   kind       group, dataset, datatype, or a link: soft, external, again
-  sources    of a virtual dataset: how many
-  no_schema  why it cannot be read as columns without a schema of yours
+  sources    the number of sources of a virtual dataset
+  no_schema  why the file cannot be read as columns without --schema
 
-Of a run:
+For a dataset directory:
 
   {"path": "run.hold", "format": "run", "bytes": 81234, "parts": 4,
    "formats": {"hdf5": 4}, "rows": 4711, "schema": {"label": "Int64()"},
    "at_work": 1, "problem": null}
 
-Exit codes: 0 fine; 1 a file is damaged, or of another kind; 3 none of that,
-but one could not be read.
+Exit codes: 0 success; 1 a file is corrupt or of another format; 3 a file
+cannot be read (and none is corrupt).
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""One file from many.
+"""Merge files into one.
 
-TFRecord: all records of all FILEs, in the order the files are given (those of
-a glob or a folder sorted naturally: part-9 before part-10), go to OUT, packed
-or not on either side. Every CRC is checked on the way, and OUT is read again
-before it gets its name: the same records, in the same order.
+TFRecord: the records of all FILEs go to OUT in the order of the arguments
+(those of a glob or a directory in natural order: part-9 before part-10).
+Inputs and OUT may be compressed. Every CRC is checked, and OUT is read back
+and compared before it gets its name.
 
-HDF5: datasets of the same name are joined along their first axis. They must
-be in all FILEs, with the same type and row shape; groups are kept. Where their
-filters differ, OUT has those of most rows, or those of --codec; the others are
-packed again, and a note says so.
-Attributes that are not the same in all FILEs are listed and left out, unless
---attributes says otherwise. Chunks are copied as they are where they fit, the
-others are built from rows; where the filters are lossy (scaleoffset, zfp, ...)
-and rows have to be packed again, the whole dataset is packed with gzip instead
-and a note says so. Before OUT gets its name every copied chunk is compared by
-checksum, every built one value by value. Where a FILE has a record of its
-chunks' checksums beside it, as the parts of hold.write do, each is checked;
-without one, packed chunks are unpacked, and flipped bits that no checksum of
-gzip, bzip2 or fletcher32 shows cannot be seen. A killed merge goes on where it
-was when the same command is given again (.OUT.merging beside OUT).
+HDF5: datasets of the same name are concatenated along their first axis. All
+FILEs must have them, with the same type and row shape; groups are kept. Where
+filters differ, OUT gets those of most rows, or those of --codec; the other
+rows are recompressed, and a note says so. Attributes that differ between
+FILEs are listed and left out unless --attributes says otherwise. Chunks are
+copied as they are where they fit and rebuilt from rows elsewhere; where the
+filters are lossy (scaleoffset, zfp, ...) and rows would be recompressed, the
+whole dataset gets gzip instead, and a note says so. Before OUT gets its name,
+every copied chunk is compared by checksum and every rebuilt one by value. If
+a FILE has a record of its chunk checksums beside it, as parts of hold.write
+do, each chunk is checked against it; otherwise compressed chunks are
+decompressed, and flipped bits that no checksum of gzip, bzip2 or fletcher32
+covers go unnoticed. A killed merge resumes when the same command is run again
+(from .OUT.merging beside OUT).
 
-FILE is a path, a glob, a folder, meaning all data files directly in it, or a
-folder made by hold.write, meaning its committed parts by task; then a manifest
-in it says what went into OUT. A damaged FILE is refused: salvage it first.
+FILE is a path, a glob, a directory with data files, or a dataset directory of
+hold.write, whose committed parts are merged by task; a manifest in it then
+records what went into OUT. A corrupt FILE is rejected: salvage it first.
 
 Examples:
 
@@ -30,7 +30,7 @@ Examples:
   holdfast merge worker_*.h5 -o train.h5
   holdfast merge run.hold -o train.h5 --order any
 
-With --json, of TFRecord and of HDF5:
+With --json, for TFRecord and for HDF5:
 
   {"records": 4711, "files": [{"path": "train.tfrecord", "records": 4711,
    "bytes": 8123456, "crc32c": "e3069283"}]}
@@ -43,21 +43,21 @@ With --json, of TFRecord and of HDF5:
    "files": ["a.h5", "b.h5"], "kept": false}], "unpacked": 0, "compared": 0,
    "unchecked": [], "notes": []}
 
-  rows      null where datasets differ in length
-  checked   of the chunks that were copied, those whose checksum was known
-  unpacked  those without, which were unpacked to see whether they are intact
-  compared  chunks that were built from rows, and compared value by value
-  unchecked    datasets with chunks that nothing has a checksum of
-  kept      chunks that an earlier, killed merge had done
+  rows      null if datasets differ in length
+  checked   copied chunks whose checksum was known
+  unpacked  copied chunks without one, decompressed to check them
+  compared  chunks that were rebuilt from rows and compared by value
+  unchecked    datasets with chunks that have no checksum at all
+  kept      chunks that an earlier, killed merge had finished
   unrecorded   files without a record of checksums
-  method    copy, build, copy and build, objects (strings and lists of any
-            length, one by one), view, nothing
+  method    copy, build, copy and build, objects (strings and lists of
+            variable length, one by one), view, nothing
   attributes   those that differ, or that a file lacks ("missing")
-  notes     the same in words, and datasets that got other filters
+  notes     the same as text, and datasets whose filters changed
 
-Exit codes: 0 OUT is written; 1 a FILE is damaged; 2 FILEs do not fit together;
-3 a FILE cannot be read, OUT cannot be written or is there already. After 1 to 3
-nothing is left behind.
+Exit codes: 0 OUT is written; 1 a FILE is corrupt; 2 FILEs do not fit together;
+3 a FILE cannot be read, or OUT cannot be written or exists. Unless 0, nothing
+is written.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..formats.base import HDF5_SUFFIXES
 from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
 from .app import COMPRESSION, FINE, command
 from .console import Screen, bar_for
@@ -85,9 +86,8 @@ _SHOWN_UNCHECKED = 3
 
 
 def is_run(path: str) -> bool:
-    """Whether a folder was made by hold.write."""
-    there = os.path.join(path, "schema.json")
-    return os.path.isdir(os.path.join(path, "parts")) and os.path.isfile(there)
+    """Whether a directory was created by hold.write, and its schema is readable."""
+    return os.path.isdir(os.path.join(path, "parts")) and os.path.isfile(os.path.join(path, "schema.json"))
 
 
 def merge_hdf5_files(
@@ -123,9 +123,7 @@ def merge_hdf5_files(
         which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
         named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
         more = f" and {len(made.unchecked) - _SHOWN_UNCHECKED:,} more" if len(made.unchecked) > _SHOWN_UNCHECKED else ""
-        screen.print(
-            f"No checksums were beside {which}: bits that were flipped before in {named}{more} cannot be seen."
-        )
+        screen.print(f"No checksums are beside {which}: bits flipped before the merge in {named}{more} go unnoticed.")
     screen.print(f"{_said(made)}, {format_bytes(made.bytes)}, compared with {_sources(made)}: {printable(out)}")
     return FINE
 
@@ -151,7 +149,7 @@ def merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: boo
         made = run.consolidate(out, order=order, overwrite=force, progress=bar.advance)
     screen.document(_facts(made) | {"path": out})
     _show(screen, [], made.notes)
-    text = f"{_of_parts(made)}, {format_bytes(made.bytes)}, every checksum right, read again"
+    text = f"{_of_parts(made)}, {format_bytes(made.bytes)}, every checksum verified, read back"
     screen.print(f"{text}: {printable(out)} (manifest {made.manifest})")
     return FINE
 
@@ -203,27 +201,28 @@ def _show(screen: Screen, datasets: Sequence[MergedDataset], notes: list[str]) -
 
 
 def _warn_of_views(screen: Screen, files: int) -> None:
-    screen.print(f"Whoever reads all of it has {counted(files, 'file')} open; where one cannot be opened, HDF5 reads")
-    screen.print("fill values without a word. `holdfast verify` looks for all of them.")
-
-
-_HDF5_NAMES = (".h5", ".hdf5", ".hdf")
+    screen.print(f"Reading all of it keeps {counted(files, 'file')} open; where one cannot be opened, HDF5 silently")
+    screen.print("returns fill values. `holdfast verify` checks that all of them are there.")
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
-@click.option("--order", type=click.Choice(["exact", "any"]), help="HDF5: any: whole chunks first.  [default: exact]")
-@click.option("--virtual", is_flag=True, help="HDF5: OUT shows the rows of the FILEs and holds none.")
+@click.option(
+    "--order",
+    type=click.Choice(["exact", "any"]),
+    help="HDF5: row order; any puts full chunks first.  [default: exact]",
+)
+@click.option("--virtual", is_flag=True, help="HDF5: make OUT a virtual view of the FILEs without rows.")
 @click.option(
     "--attributes",
     type=click.Choice(["same", "first", "error"]),
-    help="HDF5: of those that differ, keep none, keep the first FILE's, or refuse.  [default: same]",
+    help="HDF5: drop attributes that differ, keep the first FILE's, or fail.  [default: same]",
 )
-@click.option("--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="HDF5: pack all chunks of OUT so.")
-@click.option("--compression", type=COMPRESSION, help="TFRecord: how to pack OUT.  [default: by its name: .gz, .zlib]")
-@click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@click.option("--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="HDF5: compress all chunks of OUT.")
+@click.option("--compression", type=COMPRESSION, help="TFRecord: compress OUT.  [default: by suffix: .gz, .zlib]")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be done; write nothing.")
 def merge(
     screen: Screen,
     files: tuple[str, ...],
@@ -238,29 +237,27 @@ def merge(
 ) -> int:
     runs = [file for file in files if is_run(file)]
     if runs and len(files) > 1:
-        raise _usage(f"{runs[0]!r} was made by hold.write: merge it alone, or name its files in {runs[0]}/parts")
+        raise _usage(f"{runs[0]!r} is a dataset directory: merge it alone, or pass its files in {runs[0]}/parts")
     options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
     if runs:
-        _refuse(compression is not None, "--compression is for TFRecord files that are merged by name")
-        _refuse(attributes is not None, "--attributes is for HDF5 files that are merged by name")
-        _refuse(codec is not None, "--codec is for HDF5 files that are merged by name")
+        _refuse(compression is not None, "--compression is for TFRecord files that are passed by name")
+        _refuse(attributes is not None, "--attributes is for HDF5 files that are passed by name")
+        _refuse(codec is not None, "--codec is for HDF5 files that are passed by name")
         return merge_run(screen, runs[0], out, **options)
     paths = expand_data(files)
     hdf5 = [path for path in paths if is_hdf5(path)]
     if hdf5 and len(hdf5) < len(paths):
         other = next(path for path in paths if path not in hdf5)
-        raise _usage(
-            f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; `holdfast convert` makes them one"
-        )
+        raise _usage(f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; use `holdfast convert`")
     if hdf5:
-        _refuse(compression is not None, "--compression is for TFRecord: --codec is for HDF5")
-        _refuse(virtual and codec is not None, "--codec is for rows that are copied: --virtual copies none")
-        _check_name(out, _HDF5_NAMES, "HDF5")
+        _refuse(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
+        _refuse(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
+        _check_name(out, HDF5_SUFFIXES, "HDF5")
         return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
     for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
     _refuse(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
-    if out.lower().endswith(_HDF5_NAMES):
-        raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; `holdfast convert` makes one of the other")
+    if out.lower().endswith(HDF5_SUFFIXES):
+        raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 
 
@@ -275,8 +272,9 @@ def _refuse(wrong: bool, text: str) -> None:
 
 def _check_name(out: str, names: tuple[str, ...], kind: str) -> None:
     if ".tfrec" in os.path.basename(out).lower():
-        text = f"{out!r} is a name for TFRecord, these are {kind} files: name it like *{names[0]}"
-        raise _usage(f"{text}, or let `holdfast convert` make one of the other")
+        raise _usage(
+            f"{out!r} is a name for TFRecord, these are {kind} files; name it *{names[0]}, or use `holdfast convert`"
+        )
 
 
 def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any, force: bool, dry_run: bool) -> int:
@@ -295,5 +293,5 @@ def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any
         )
     screen.document({"records": entry.records, "files": [entry.as_dict()]})
     what = f"{counted(entry.records, 'record')} of {counted(len(paths), 'file')}"
-    screen.print(f"{what}, {format_bytes(entry.bytes)}, in order and read again: {printable(out)}")
+    screen.print(f"{what}, {format_bytes(entry.bytes)}, read back and compared: {printable(out)}")
     return FINE

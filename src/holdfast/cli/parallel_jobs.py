@@ -1,4 +1,5 @@
-"""The same work for many files, on all cores: threads where the compiled codec lets go of the GIL, else processes."""
+"""Runs the same work for many files on all cores: in threads with the compiled codec, which releases the GIL, and in
+processes with the pure-Python one."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .console import Screen, bar_for
 R = TypeVar("R", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Starting a process takes about as long as pure Python takes for this much.
+# Pure Python takes about as long for this much as for starting a process.
 _WORTH_PROCESSES_BYTES = 4_000_000
 
 
@@ -30,7 +31,7 @@ class ParallelWork(Protocol[R]):
 
 
 def cores() -> int:
-    """Those this process may use."""
+    """Returns how many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -38,8 +39,8 @@ def cores() -> int:
 
 
 def jobs_option(function: F) -> F:
-    said = "How many files at the same time.  [default: all cores]"
-    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=said)(function)
+    text = "Process N files in parallel.  [default: all cores]"
+    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=text)(function)
 
 
 def total_bytes(files: Sequence[str]) -> int:
@@ -50,11 +51,11 @@ def _size(file: str) -> int:
     try:
         return os.path.getsize(file)
     except OSError:
-        return 0  # whoever opens it says why
+        return 0  # opening it reports the reason
 
 
 def for_each_file(work: ParallelWork[R], files: Sequence[str], jobs: int, screen: Screen, doing: str) -> list[R]:
-    """work(file) for each, results in the files' order. `work` keeps what goes wrong with a file in its result."""
+    """Returns `work(file)` for each file, in order. `work` reports the problems of a file in its result."""
     total = total_bytes(files)
     with bar_for(screen, doing, total) as bar:
         if codec.NATIVE:
@@ -78,7 +79,7 @@ def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance:
             advance(n)
 
         result = work(file, progress=tick)
-        advance(left)  # not every file is gone through to its end
+        advance(left)  # not every file is read to its end
         return result
 
     return run_all(one, files, jobs, stop)
@@ -86,9 +87,9 @@ def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance:
 
 def _on_processes(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Callable[[int], None]) -> list[R]:
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(files)), mp_context=spawn, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(min(jobs, len(files)), mp_context=spawn, initializer=_exit_with_parent)
     try:
-        with _born_deaf():
+        with _sigint_blocked():
             futures = {pool.submit(work, file, progress=None): file for file in files}
         for future in as_completed(futures):
             advance(_size(futures[future]))
@@ -102,27 +103,27 @@ def _on_processes(work: ParallelWork[R], files: Sequence[str], jobs: int, advanc
 
 
 @contextmanager
-def _born_deaf() -> Iterator[None]:
-    """Processes started in here never get Ctrl-C, which a terminal sends to all: their parent ends them.
+def _sigint_blocked() -> Iterator[None]:
+    """Starts processes with SIGINT blocked: a terminal sends Ctrl-C to all of them, and the parent stops its children.
 
-    Nor does it reach the parent while it starts them: a child whose parent leaves half-way says so in a traceback.
+    The parent gets a Ctrl-C after the block: a child whose parent exits while starting it would print a traceback.
     """
-    resource_tracker.ensure_running()  # starting it unblocks SIGINT, and spawn starts it
-    came: list[Any] = []
-    # The mask is the children's. Another thread (numpy's) can take the signal, and then the handler runs all the same.
-    handler = signal.signal(signal.SIGINT, lambda *received: came.append(received))
+    resource_tracker.ensure_running()  # spawn would start it here, and starting it unblocks SIGINT
+    received: list[Any] = []
+    # Children inherit the mask. The handler is needed too: another thread, such as numpy's, may get the signal.
+    handler = signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
-        if came and callable(handler):
-            handler(*came[0])
+        if received and callable(handler):
+            handler(*received[0])
 
 
-def _end_with_parent() -> None:
-    """Whatever becomes of the parent, no worker is left behind."""
+def _exit_with_parent() -> None:
+    """Ends this worker when its parent exits for any reason."""
 
     def wait() -> None:
         parent = multiprocessing.parent_process()

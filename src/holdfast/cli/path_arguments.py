@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, format_bytes, natural_key, printable
 from ..errors import HoldfastError, InputError, MissingFileError
-from ..formats.base import kind_of
+from ..formats.base import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, detect_format, is_tfrecord_name
 from ..formats.tfrecord.manifest import MANIFEST_NAME
 from ..loader.sources.discovery import identify, nothing_matches, refuse_twice
 from ..schema import Column, as_code
@@ -26,15 +24,12 @@ if TYPE_CHECKING:
     from ..writer.verify import Problem, Report
 
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf")
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _FURTHEST = 1 << 16  # a signature may stand behind a user block of 512 bytes, 1,024, …
 
 
 def is_hdf5(path: str) -> bool:
     """By its content; by its name where that says nothing (empty, damaged, not there)."""
-    return path.lower().endswith(_SUFFIXES) or _has_magic(path)
+    return path.lower().endswith(HDF5_SUFFIXES) or _has_magic(path)
 
 
 def _has_magic(path: str) -> bool:
@@ -47,7 +42,7 @@ def _has_magic(path: str) -> bool:
             return False
         at = 0
         while at <= _FURTHEST:
-            if os.pread(fd, len(_MAGIC), at) == _MAGIC:
+            if os.pread(fd, len(HDF5_MAGIC), at) == HDF5_MAGIC:
                 return True
             at = at * 2 or 512
         return False
@@ -59,17 +54,17 @@ def _has_magic(path: str) -> bool:
 
 def is_tar(path: str) -> bool:
     """By its name, or by its content."""
-    if path.lower().endswith(_TAR_SUFFIXES):
+    if path.lower().endswith(TAR_SUFFIXES):
         return True
     try:
-        return kind_of(path) == "tar"
+        return detect_format(path) == "tar"
     except InputError:
         return False  # whoever opens it says so
 
 
 def expand_data(arguments: Iterable[str], *, tars: bool = False) -> list[str]:
     """All TFRecord and HDF5 files (and tars) that paths, globs and folders mean; one that is meant twice is refused."""
-    suffixes = _SUFFIXES + (_TAR_SUFFIXES if tars else ())
+    suffixes = HDF5_SUFFIXES + (TAR_SUFFIXES if tars else ())
     return each_once(file for argument in arguments for file in _expand(argument, suffixes))
 
 
@@ -83,21 +78,11 @@ def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
         found += expand([argument])
     except InputError:
         if not found:
-            raise no_data(argument, "data files", [*PATTERNS, *(f"*{suffix}" for suffix in suffixes)]) from None
-    return sorted(found, key=natural)
+            raise no_data(argument, "data files", TFRECORD_SUFFIXES + suffixes) from None
+    return sorted(found, key=natural_key)
 
 
 # Files as people name them: paths, globs (also quoted ones, with **), folders.
-
-# In a folder: what looks like TFRecord. The last is what TensorFlow Datasets calls its shards.
-PATTERNS = (
-    "*.tfrecord",
-    "*.tfrecord.gz",
-    "*.tfrecord.zlib",
-    "*.tfrecords*",
-    "*.tfrec",
-    "*.tfrecord-?????-of-?????",
-)
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
@@ -130,29 +115,25 @@ def _expand_pattern(argument: str) -> list[str]:
     found = [file for file in glob.glob(argument, recursive=True) if _is_data(file)]
     if not found:
         raise nothing_matches(argument)
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)
 
 
 def _in_folder(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_data(entry.path)]
-    found = [name for name in names if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in PATTERNS)]
+    found = [name for name in names if is_tfrecord_name(name)]
     if not found:
-        raise no_data(folder, "TFRecord files", PATTERNS)
-    return [os.path.join(folder, name) for name in sorted(found, key=natural)]
+        raise no_data(folder, "TFRecord files", TFRECORD_SUFFIXES)
+    return [os.path.join(folder, name) for name in sorted(found, key=natural_key)]
 
 
-def no_data(folder: str, what: str, patterns: Iterable[str]) -> InputError:
-    return InputError(f"{folder}: expected {what} in this folder, there are none: {', '.join(patterns)}")
+def no_data(folder: str, what: str, suffixes: Iterable[str]) -> InputError:
+    names = ", ".join(f"*{suffix}" for suffix in suffixes)
+    return InputError(f"{folder}: expected {what} in this folder, there are none: {names}")
 
 
 def _is_data(path: str) -> bool:
     return not os.path.isdir(path) and os.path.basename(path) != MANIFEST_NAME
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """`part-9` before `part-10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 # Folders that hold.write made, for the commands that look into files.
@@ -269,8 +250,8 @@ def against_manifest(file: str, run: str | None) -> str | None:
 
     A run that is given may know the file by its name alone, from before it was moved.
     """
+    from .._native.checksum import crc32c_of_file
     from ..writer.consolidate import read_manifests
-    from ..writer.verify import checksum_of
 
     here = os.path.dirname(os.path.abspath(file))
     for folder in _runs_in(here) if run is None else [run]:
@@ -282,7 +263,8 @@ def against_manifest(file: str, run: str | None) -> str | None:
             size = os.path.getsize(file)
             if size != manifest.bytes:
                 return f"{name} says {manifest.bytes:,} bytes, it has {size:,}"
-            crc = checksum_of(file)
+            with open(file, "rb") as opened:
+                crc, _ = crc32c_of_file(opened.fileno())
             return "" if crc == manifest.crc32c else f"{name} says checksum {manifest.crc32c:08x}, it has {crc:08x}"
     if run is not None:
         return f"no manifest of the run {run} names it"

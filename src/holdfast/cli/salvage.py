@@ -1,32 +1,31 @@
-"""Every intact record of a damaged file, in a new one.
+"""Copy the intact records of a corrupt file to a new one.
 
-IN is read behind every damage: flipped bits, zeroed pages, cut ends, bytes
-that do not belong there. What is intact goes to OUT, in its order; nothing is
-invented, and IN is never touched. OUT appears when it is whole, or not at all.
+Reads on after every corruption: flipped bits, zeroed pages, truncation,
+foreign bytes. Intact data goes to OUT in its order; nothing is invented, and
+IN is never modified. OUT appears when it is complete, or not at all.
 
-TFRecord: OUT is packed if its name ends in .gz or .zlib. A record can hold
-other TFRecords as its data. Behind a record whose length is destroyed, what
-looks like records might be its data. Such records are left out and listed with
-their count and bytes, unless they can be told by what follows them. Where no
-record of IN holds TFRecords, --keep-doubtful gets them too. Bytes that were
-taken out of such a record can make it look like another file with another
-damage, and it is salvaged as that.
+TFRecord: OUT is compressed if its name ends in .gz or .zlib. A record may
+contain TFRecords as its data, so what follows a record with a corrupt length
+may be that data. Such records are left out, and their count and bytes are
+listed, unless what follows them settles the question. If no record of IN
+contains TFRecords, --keep-doubtful keeps them too. If bytes are missing from
+such a record, it can look like another file with another corruption, and is
+salvaged as that.
 
-HDF5: all groups, datasets, attributes and links that can be read. IN is read
-as if its writer had closed it, and in processes of their own: an object that
-crashes the HDF5 library is left out, the others are not. Chunks are decoded
-to see that they are whole, and copied as they are: no value changes, whatever
-the filters. A dataset keeps its shape; a chunk that cannot be read is left
-unwritten, and the dataset gets an attribute holdfast_lost_rows with the ranges
-of rows that have lost values. Rows that a damage may have changed in a way
-that cannot be seen are kept, and stand in holdfast_doubtful_rows. References
-lead to the objects in OUT. Objects whose group cannot be read are looked for
-in the bytes of the file and go to the group lost+found. While another process
-writes IN, it is refused.
+HDF5: copies all groups, datasets, attributes and links that can be read. IN
+is read as if its writer had closed it, in separate processes: an object that
+crashes the HDF5 library is left out, the others are kept. Chunks are decoded
+to check them and copied as they are, so no value changes with any filter. A
+dataset keeps its shape; an unreadable chunk stays unwritten, and the
+attribute holdfast_lost_rows lists the ranges of rows with lost values. Rows
+that may have changed undetectably are kept and listed in
+holdfast_doubtful_rows. References point to the objects in OUT. Objects whose
+group cannot be read are searched for in the bytes of the file and go to the
+group lost+found. A file that another process is writing is rejected.
 
-Many INs (also globs and folders) go to a folder, each under its own name: OUT
-is a folder that is there, or a name that ends in /. A file that cannot be
-salvaged does not keep the others from it.
+Several INs (also globs and directories) go to a directory under their own
+names: OUT must be an existing directory or end in /. A file that cannot be
+salvaged does not affect the others.
 
 Examples:
 
@@ -40,27 +39,27 @@ With --json:
    "records_doubtful": 0,
    "problems": [{"offset": 1234, "record": 17, "reason": "bad data CRC"}]}
 
-How many records a damaged stretch held can't always be known, so what was
-lost is a lower bound. A record whose length alone was damaged is kept.
+The number of records in a corrupt range is not always known, so the loss is a
+lower bound. A record of which only the length is corrupt is kept.
 
-Of HDF5:
+For HDF5:
 
   {"format": "hdf5", "objects_kept": 7, "datasets": [{"dataset": "/x",
    "rows": 1000, "rows_lost": 100, "lost": [[200, 300]], "rows_doubtful": 0,
    "doubtful": []}], "problems": [{"dataset": "/x", "chunk": [200, 0],
    "offset": 71234, "reason": "…"}], "notes": []}
 
-  lost      ranges of rows [from, to) that have lost values
-  doubtful  ranges of rows that are kept, but may be wrong
-  notes     what cannot be known: data and structure without checksums
+  lost      ranges of rows [from, to) with lost values
+  doubtful  ranges of rows that are kept but may be wrong
+  notes     what cannot be known: data and metadata without checksums
 
-Of a folder: {"files": [{"path": "a.h5", "out": "rescued/a.h5",
-"problem": null, …}]}, each with the keys above, unless "problem" says why
-there are none; "out" is null where nothing was written.
+For a directory: {"files": [{"path": "a.h5", "out": "rescued/a.h5",
+"problem": null, …}]}, each with the keys above unless "problem" says why
+there are none; "out" is null if nothing was written.
 
-Exit codes: 0 OUT is written, also where something had to be left out; 1
-nothing could be kept, and OUT is not written; 3 IN cannot be read, OUT cannot
-be written or is there already. Of many files: 1 goes over 3.
+Exit codes: 0 OUT is written, possibly without some data; 1 nothing could be
+kept, and OUT is not written; 3 IN cannot be read, or OUT cannot be written or
+exists. For several files, 1 takes precedence over 3.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ from .parallel_jobs import total_bytes
 from .path_arguments import expand_data, is_hdf5
 from .tables import show_flaws, show_problems
 
-if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
+if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.salvage import SalvagedHDF5
 
     AnySalvaged = Salvaged | SalvagedHDF5
@@ -92,18 +91,16 @@ _SHOWN_RANGES = 6
 @command(__doc__)
 @click.argument("damaged", nargs=-1, required=True, metavar="IN...")
 @click.argument("out", metavar="OUT")
-@click.option("-f", "--force", is_flag=True, help="Replace OUT if it is there.")
-@click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that might be data of a damaged one.")
-@click.option("--live", is_flag=True, help="HDF5: also while another process writes IN.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that may be data of a corrupt one.")
+@click.option("--live", is_flag=True, help="HDF5: accept a file that another process is writing.")
 def salvage(screen: Screen, damaged: tuple[str, ...], out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
     work = partial(_salvage, force=force, keep_doubtful=keep_doubtful, live=live)
     paths = expand_data(damaged)
     if out.endswith(os.sep) or os.path.isdir(out):
         return _salvage_many(screen, work, paths, out)
     if len(paths) > 1:
-        text = (
-            f"{counted(len(paths), 'file')} go to a folder: expected one as OUT, got {out!r}; end it with / to make it"
-        )
+        text = f"expected a directory as OUT for {counted(len(paths), 'file')}, got {out!r}; end it with / to create it"
         raise click.UsageError(text, click.get_current_context(silent=True))
     with bar_for(screen, "salvaging", total_bytes(paths)) as bar:
         found = work(paths[0], out, progress=bar.advance)
@@ -137,11 +134,13 @@ def _show(screen: Screen, found: AnySalvaged, out: str, keep_doubtful: bool) -> 
     screen.print(_summary(found, printable(out)))
     if found.records_doubtful:
         records = counted(found.records_doubtful, "record")
-        what = "kept" if keep_doubtful else "left out; if no record of this file holds TFRecords, use --keep-doubtful"
-        screen.print(f"{records} might be data of damaged records: {what}")
+        what = (
+            "kept" if keep_doubtful else "left out; if no record of this file contains TFRecords, use --keep-doubtful"
+        )
+        screen.print(f"{records} may be data of corrupt records: {what}")
 
 
-# ---- many
+# ---- several files
 
 
 def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[str], folder: str) -> int:
@@ -149,7 +148,7 @@ def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[
     for path in paths:
         other = targets.setdefault(os.path.join(folder, os.path.basename(path)), path)
         if other != path:
-            text = f"{other} and {path} have the same name: salvage them to two folders"
+            text = f"{other} and {path} have the same name: salvage them to two directories"
             raise click.UsageError(text, click.get_current_context(silent=True))
     os.makedirs(folder, exist_ok=True)
     done: list[tuple[dict[str, object], str, int]] = []
@@ -160,17 +159,17 @@ def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[
             try:
                 found = work(path, out, progress=bar.advance)
             except (HoldfastError, OSError) as error:
-                said, code = describe(error)
-                facts["problem"] = said
-                done.append((facts, said.removeprefix(f"{path}: "), code))
+                message, code = describe(error)
+                facts["problem"] = message
+                done.append((facts, message.removeprefix(f"{path}: "), code))
                 continue
             kept.append(found)
             facts["out"] = out if _code(found) == FINE else None
-            said = _summary(found, out) if isinstance(found, Salvaged) else _hdf5_summary(found, out)
-            done.append((facts | found.as_dict(), said, _code(found)))
+            summary = _summary(found, out) if isinstance(found, Salvaged) else _hdf5_summary(found, out)
+            done.append((facts | found.as_dict(), summary, _code(found)))
     screen.document({"files": [facts for facts, _, _ in done]})
-    for facts, said, _ in done:
-        screen.print(printable(f"{facts['path']}: {said}"))
+    for facts, summary, _ in done:
+        screen.print(printable(f"{facts['path']}: {summary}"))
     screen.print(_totals(len(paths), kept))
     codes = {code for _, _, code in done}
     return FOUND if FOUND in codes else NO_ACCESS if codes - {FINE} else FINE
@@ -194,7 +193,7 @@ def _summary(found: Salvaged, out: str) -> str:
     kept = counted(found.records_kept, "record")
     lost = f"{counted(found.records_lost_at_least, 'record')} ({format_bytes(found.bytes_lost)})"
     if not found.problems:
-        return f"nothing was damaged: kept all {kept} in {out}"
+        return f"nothing was corrupt: kept all {kept} in {out}"
     if not found.records_kept:
         return f"nothing could be kept, {out} was not written; lost at least {lost}"
     if not found.records_lost_at_least and not found.bytes_lost:
@@ -236,10 +235,10 @@ def _hdf5_summary(found: SalvagedHDF5, out: str) -> str:
     if not found.objects_kept:
         return f"nothing could be kept, {out} was not written"
     if not found.datasets and found.problems:
-        return f"no dataset could be kept; {out} has groups and attributes alone"
+        return f"no dataset could be kept; {out} has only groups and attributes"
     kept = f"{counted(len(found.datasets), 'dataset')} in {out}"
     if not found.problems:
-        return f"nothing was damaged: kept all {kept}"
-    lost = f"; {counted(found.rows_lost, 'row')} lost" if found.rows_lost else "; no rows of theirs are lost"
-    doubtful = f", {counted(found.rows_doubtful, 'row')} in doubt" if found.rows_doubtful else ""
+        return f"nothing was corrupt: kept all {kept}"
+    lost = f"; {counted(found.rows_lost, 'row')} lost" if found.rows_lost else "; none of their rows are lost"
+    doubtful = f", {counted(found.rows_doubtful, 'row')} doubtful" if found.rows_doubtful else ""
     return f"kept {kept}{lost}{doubtful}"

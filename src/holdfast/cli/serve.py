@@ -1,15 +1,15 @@
-"""The central writer of a run, for producers of any launcher.
+"""Run the central writer of a dataset directory.
 
-Listens in FOLDER, which hold.write has made: producers connect with
-hold.connect(FOLDER, …) or by the address, which is the first line on stdout.
-Rows are acknowledged when they are written to the journal, and made parts of
-from time to time. Ctrl-C or SIGTERM stops it: it takes what was sent, makes
-parts of everything and ends. After a kill, start it again: it goes on with
-all that it has acknowledged.
+Listens in FOLDER, which hold.write has created. Producers of any launcher
+connect with hold.connect(FOLDER, …) or with the address, the first line on
+stdout. Rows are acknowledged once they are in the journal, and sealed into
+parts from time to time. Ctrl-C or SIGTERM stops the server: it accepts what
+was already sent, seals everything into parts and exits. After a kill, start it
+again: it continues with every row that it has acknowledged.
 
-By default it listens at a Unix socket in FOLDER that only this user can
-reach. Over the network it wants a token, from HOLDFAST_TOKEN or a file, which
-producers must know as well; rows are not encrypted on their way.
+By default it listens on a Unix socket in FOLDER that only this user can
+access. A TCP address requires a token, from HOLDFAST_TOKEN or a file, which
+producers must have too; rows are sent unencrypted.
 
 Examples:
 
@@ -21,8 +21,8 @@ With --json, one line at the start and one at the end:
   {"address": "unix:/data/run.hold/journal/serve.sock", "pid": 4711}
   {"rows": 120000, "frames": 240, "bytes": 61440000, "parts": 2}
 
-Exit codes: 0 stopped, and everything is in parts; 3 FOLDER cannot be served,
-or another server has taken over.
+Exit codes: 0 stopped, with all rows in parts; 3 FOLDER cannot be served, or
+another server has taken over.
 """
 
 from __future__ import annotations
@@ -44,21 +44,31 @@ from .console import Screen, seconds_of
 
 @command(__doc__)
 @click.argument("folder", metavar="FOLDER")
-@click.option("--listen", metavar="WHERE", help="unix, unix:PATH or tcp://HOST:PORT.  [default: unix]")
+@click.option("--listen", metavar="WHERE", help="Listen on unix, unix:PATH or tcp://HOST:PORT.  [default: unix]")
 @click.option(
     "--ack",
     type=click.Choice(["process", "disk"]),
     default="process",
-    help="When a row counts: written, or on disk as well.  [default: process]",
+    help="Acknowledge rows when written, or when synced to disk.  [default: process]",
 )
-@click.option("--token-file", metavar="FILE", help="Holds the token.  [default: HOLDFAST_TOKEN]")
+@click.option("--token-file", metavar="FILE", help="Read the token from FILE.  [default: HOLDFAST_TOKEN]")
 @click.option(
-    "--memory", callback=size_of, default="256MB", metavar="SIZE", help="For what comes in.  [default: 256MB]"
+    "--memory", callback=size_of, default="256MB", metavar="SIZE", help="Memory for incoming rows.  [default: 256MB]"
 )
-@click.option("--part-size", callback=size_of, default="64MiB", metavar="SIZE", help="Of a part.  [default: 64MiB]")
-@click.option("--part-after", callback=seconds_of, default="60s", metavar="TIME", help="Or that long.  [default: 60s]")
-@click.option("--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="Of parts.  [default: the schema's]")
-@click.option("--take-over", is_flag=True, help="Also from a server that is alive: it ends, and loses nothing.")
+@click.option(
+    "--part-size", callback=size_of, default="64MiB", metavar="SIZE", help="Seal a part at this size.  [default: 64MiB]"
+)
+@click.option(
+    "--part-after",
+    callback=seconds_of,
+    default="60s",
+    metavar="TIME",
+    help="Seal a part after this time.  [default: 60s]",
+)
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="Compress parts.  [default: the schema's]"
+)
+@click.option("--take-over", is_flag=True, help="Replace a running server: it exits, and no row is lost.")
 def serve(
     screen: Screen,
     folder: str,
@@ -90,7 +100,7 @@ def serve(
             codec=codec,
         )
         schema = read_schema(path)
-        check_keys(schema)  # now, and not when rows were taken that no part can be made of
+        check_keys(schema)  # before rows are accepted that cannot be stored in a part
         packings(schema, codec)
         sweep(path)
         server = CentralWriter(path, schema, settings)
@@ -99,20 +109,20 @@ def serve(
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     _stop_by_signals(server)
-    _say(screen, {"address": server.address, "pid": os.getpid()}, server.address)
+    _print_line(screen, {"address": server.address, "pid": os.getpid()}, server.address)
     found = server.stats()
-    waiting = f", {counted(found['segments'], 'segment')} of the journal to make parts of" if found["segments"] else ""
-    screen.print(f"serving {printable(str(path))} (epoch {found['epoch']}{waiting}); Ctrl-C stops")
+    waiting = f", {counted(found['segments'], 'segment')} of the journal to seal" if found["segments"] else ""
+    screen.print(f"serving {printable(str(path))} (epoch {found['epoch']}{waiting}); press Ctrl-C to stop")
     server.run()
     found = server.stats()
     end = {"rows": found["rows"], "frames": found["frames"], "bytes": found["bytes"], "parts": found["sealed"]}
     rows, parts = counted(found["rows"], "row"), counted(found["sealed"], "part")
-    _say(screen, end, f"stopped: {rows} taken, {format_bytes(found['bytes'])}; {parts} made")
+    _print_line(screen, end, f"stopped: {rows} accepted, {format_bytes(found['bytes'])}; {parts} written")
     return FINE
 
 
-def _say(screen: Screen, facts: dict[str, Any], line: str) -> None:
-    """One line at once, for people or for machines: others wait for it."""
+def _print_line(screen: Screen, facts: dict[str, Any], line: str) -> None:
+    """Prints one line of text or of JSON at once: other programs wait for it."""
     if screen.as_json:
         click.echo(json.dumps(facts))
     else:
@@ -125,14 +135,14 @@ def _token_of(name: str) -> str:
     except OSError as error:
         raise InputError(f"{name}: cannot read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise InputError(f"{name}: expected a token, the file holds no text") from None
+        raise InputError(f"{name}: expected a token, got a file that is not text") from None
     if not token:
-        raise InputError(f"{name}: expected a token, the file is empty")
+        raise InputError(f"{name}: expected a token, got an empty file")
     return token
 
 
 def _stop_by_signals(server: Any) -> None:
-    """The first one stops it in order; Ctrl-C a second time ends it at once, which loses nothing either."""
+    """Stops the server at the first signal; a second Ctrl-C exits at once, which loses no row either."""
 
     def stop(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT:

@@ -1,15 +1,14 @@
-"""Many files from one, or from many others.
+"""Split files into shards.
 
-All records of all FILEs, in order, go to new files in DIR that are named
-NAME-00000-of-00004.tfrecord and so on: N files with about equally many
-records, or as many files as it takes with at most SIZE each (before packing;
-a record larger than that has a file of its own). Every CRC is checked on the
-way, and every new file is read again: the same records, in the same order.
-All of them appear together, when all are whole, and holdfast.manifest.json
-beside them keeps their counts and checksums. A damaged FILE is refused:
-salvage it first.
+The records of all FILEs go in order to new files in DIR, named
+NAME-00000-of-00004.tfrecord and so on: N files with about the same number of
+records, or as many files as needed with at most SIZE each (before
+compression; a larger record gets its own file). Every CRC is checked, and
+every new file is read back and compared. All files appear together once all
+are complete, with their counts and checksums in holdfast.manifest.json. A
+corrupt FILE is rejected: salvage it first.
 
-FILE is a path, a glob or a folder, meaning all TFRecord files directly in it.
+FILE is a path, a glob, or a directory with TFRecord files.
 
 Examples:
 
@@ -21,9 +20,9 @@ With --json:
   {"records": 4711, "files": [{"path": "shards/train-00000-of-00016.tfrecord",
    "records": 295, "bytes": 512345, "crc32c": "e3069283"}]}
 
-Exit codes: 0 all is written; 1 a FILE is damaged; 3 a FILE cannot be read, DIR
-cannot be written, or a file of that name is there already. Without 0 nothing
-is left behind.
+Exit codes: 0 all files are written; 1 a FILE is corrupt; 3 a FILE cannot be
+read, DIR cannot be written, or a file of that name exists. Unless 0, nothing
+is written.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ _SHOWN = 20
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="How many files to write.")
-@click.option("--size", callback=size_of, metavar="SIZE", help="How large one may be: 256MB, 1.5GiB, …")
-@click.option("-o", "--out", required=True, metavar="DIR", help="The folder for them; made if missing.")
-@click.option("--name", metavar="NAME", help="What their names begin with.  [default: as the first FILE's]")
-@click.option("--compression", type=COMPRESSION, default="none", help="How to pack them.  [default: none]")
+@click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="Write N files.")
+@click.option("--size", callback=size_of, metavar="SIZE", help="Write files of at most SIZE: 256MB, 1.5GiB, …")
+@click.option("-o", "--out", required=True, metavar="DIR", help="The directory for the files; created if missing.")
+@click.option("--name", metavar="NAME", help="The prefix of the file names.  [default: that of the first FILE]")
+@click.option("--compression", type=COMPRESSION, default="none", help="How to compress the files.  [default: none]")
 @jobs_option
 @click.pass_context
 def split(
@@ -66,7 +65,7 @@ def split(
     jobs: int,
 ) -> int:
     if (parts is None) == (size is None):
-        raise click.UsageError("say either how many files (-n) or how large one may be (--size)", context)
+        raise click.UsageError("expected either the number of files (-n) or their size (--size)", context)
     paths = expand(files)
     with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         try:
@@ -96,7 +95,7 @@ def _show(screen: Screen, entries: list[FileEntry], records: int, folder: str) -
     screen.print()
     empty = sum(not entry.records for entry in entries)
     if empty:
-        screen.print(f"{counted(empty, 'file')} stayed empty: there are only {counted(records, 'record')}.")
+        screen.print(f"{counted(empty, 'file')} are empty: there are only {counted(records, 'record')}.")
     what = f"{counted(records, 'record')} in {counted(len(entries), 'file')}"
-    screen.print(f"{what}, in order and read again;")
+    screen.print(f"{what}, read back and compared;")
     screen.print(f"counts and checksums are in {printable(os.path.join(folder, MANIFEST_NAME))}")

@@ -1,7 +1,4 @@
-"""Renders tables with rich: on a terminal they are ruled and folded, in a pipe one row is one line.
-
-Terminals that can show nothing but ASCII get the same page with ASCII signs.
-"""
+"""Tables and problem lists: ruled and wrapped on a terminal, one line per row in a pipe."""
 
 from __future__ import annotations
 
@@ -27,13 +24,16 @@ if TYPE_CHECKING:
 
 from .console import Screen
 
-# One for one, so that columns stay where they are.
-_SIGNS = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ", "#######|._.:-=+*+x^~,-~x>~|`|-d", strict=True))
-_TABLE = str.maketrans(_SIGNS)
+# One character each, so that columns stay aligned.
+_ASCII = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ", "#######|._.:-=+*+x^~,-~x>~|`|-d", strict=True))
+_TO_ASCII = str.maketrans(_ASCII)
 
 
 class AnyTerminal:
-    """The same page with signs that can be shown."""
+    """Shows a page with ASCII replacements for bars and symbols where the terminal has no UTF-8.
+
+    Rich replaces only the lines of its own boxes.
+    """
 
     def __init__(self, page: RenderableType) -> None:
         self._page = page
@@ -43,17 +43,11 @@ class AnyTerminal:
             yield self._page
             return
         for segment in console.render(self._page, options):
-            yield Segment(segment.text.translate(_TABLE), segment.style, segment.control)
-
-
-# Tables for two kinds of readers.
-#
-# On a terminal a table has a line under its head and folds what is too long. In a pipe or a file nothing is drawn,
-# cut or folded: one row is one line.
+            yield Segment(segment.text.translate(_TO_ASCII), segment.style, segment.control)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, terminal: bool, indent: int = 0) -> Padding:
-    """A head that begins with `>` is that of a column of numbers."""
+    """Makes a table. A head that begins with `>` aligns its column to the right."""
     made = Table(
         box=SIMPLE_HEAD if terminal else None,
         padding=(0, 2, 0, 0),

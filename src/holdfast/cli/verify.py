@@ -1,33 +1,34 @@
-"""Whether files are whole, and where they are not.
+"""Check files for corruption and report where it is.
 
-TFRecord: every CRC of every record is checked, also behind a damage, and so
-is what holdfast.manifest.json beside the files says of their counts and
-checksums. Plain, GZIP and ZLIB files are told apart by their content.
+TFRecord: checks both CRCs of every record, also after a corrupt one, and the
+counts and checksums in holdfast.manifest.json beside the files. Uncompressed,
+GZIP and ZLIB files are recognized by their content.
 
-HDF5: every object is opened and every chunk read and decoded, in a process of
-its own: where a damaged file makes the HDF5 library crash or hang, that is a
-finding. Also checked: whether its writer closed it, or is still at work, or
-died; whether it is cut; files it needs (virtual datasets, external storage);
-the checksum of each chunk, where FILE.json beside FILE.h5 has them. HDF5 has
-no checksums of its own in plain and lzf data, in strings and lists of any
-length, nor in the metadata of the classic format: verify names what it could
-not check, and then does not call the file whole. Links that lead nowhere,
-which HDF5 allows, are notes.
+HDF5: opens every object and decodes every chunk in a separate process, so
+that a crash or a hang of the HDF5 library becomes a finding. It also checks
+whether the writer closed the file, still writes it or died; whether the file
+is truncated; files it depends on (virtual datasets, external storage); and
+the checksum of each chunk if FILE.json is beside FILE.h5. HDF5 has no
+checksums for uncompressed and lzf data, for strings and lists of variable
+length, or for the metadata of the classic format: verify lists what it could
+not check and does not call such a file intact. Dangling links, which HDF5
+allows, are notes.
 
-Tar: every header is checked, and that samples are whole. What members hold
-has no checksums.
+Tar: checks every header and that samples are complete. The contents of
+members have no checksums.
 
-A run, the folder that hold.write makes: every byte of every committed part
-against its record, to the chunk; parts that are missing or there twice; what
-dead attempts left, and how many are at work.
+Dataset directory, as hold.write creates it: checks every byte of every
+committed part against its record, chunk by chunk; reports missing and
+duplicate parts, leftovers of dead writers, and writers at work.
 
-A consolidated file: its size and checksum against the manifest of its run. The
-run is looked for in the folder of FILE, and is that folder, or is --run.
+Consolidated file: checks its size and checksum against the manifest of its
+dataset directory, which is --run, or is looked for in the directory of FILE.
 
-All files are gone through before any damage is told of; nothing is written.
+All files are checked before the report is printed; nothing is written.
 
-FILE is a path, a glob (quote it for very many files; ** goes into folders), a
-run, or a folder, meaning all such files and runs directly in it.
+FILE is a path, a glob (quote it for very many files; ** matches nested
+directories), a dataset directory, or a directory whose data files and dataset
+directories are checked.
 
 Examples:
 
@@ -45,16 +46,16 @@ With --json:
    "chunk": [200, 0], "offset": 71234, "reason": "cannot be read: …"}],
    "notes": [], "unchecked": []}]}
 
-  records   how many are intact
-  offset    in bytes of the file, or of what it unpacks to
-  record    its number from 0, null where the problem is the whole file's
-  dataset   the path of an object in the file, null: the file as a whole
-  chunk     where in the dataset the chunk begins, null: not one chunk's
-  notes     what is no damage but should be known: what could not be checked,
-            links that lead nowhere, types that h5py cannot convert
-  unchecked those of the notes that say what could not be checked
+  records   the number of intact records
+  offset    in the file, or in its decompressed content
+  record    the record number, from 0; null if it concerns the whole file
+  dataset   the path of an object in the file; null if it concerns the file
+  chunk     the position of the chunk in the dataset, or null
+  notes     not corruption, but worth knowing: what could not be checked,
+            dangling links, types that h5py cannot convert
+  unchecked the notes about what could not be checked
 
-Of a tar and of a run:
+For a tar and a dataset directory:
 
   {"path": "a.tar", "ok": true, "format": "tar", "samples": 100,
    "bytes": 81920, "problems": [], "notes": ["tar has no checksums of …"]}
@@ -63,8 +64,8 @@ Of a tar and of a run:
    "reason": "the checksum of the chunk is wrong", "dataset": "emb",
    "chunk": 7, "offset": 71234}], "leftovers": [], "at_work": []}
 
-Exit codes: 0 no damage was found; 1 some are damaged, unfinished, or not what
-the manifest says; 3 none of that, but one could not be read.
+Exit codes: 0 no corruption was found; 1 a file is corrupt, unfinished or
+differs from its manifest; 3 a file cannot be read (and none is corrupt).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ PROTECT = Remedy(
 # Finds descriptors that stay open, and the objects that keep them.
 FIND_LEAK = Remedy(
     ("with hold.no_leaks(): job()  # raises if some stay open", "print(hold.owners_summary())  # who keeps them"),
-    "docs/look.md",
+    "docs/doctor.md",
 )
 
 REMEDIES = (LOADER, READ_AROUND, READ_BOUNDED, WRITE, LOCKED, PROTECT, FIND_LEAK)

@@ -1,1 +1,1 @@
-"""File formats: each a folder of its own with reader, writer, encoding, index, verify and salvage."""
+"""Reads, writes, verifies and salvages TFRecord, HDF5 and tar files, and reads folders of small files."""

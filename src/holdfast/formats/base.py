@@ -1,8 +1,10 @@
-"""What the time of a shard's read went into, as far as the format can tell. Each thread has its own."""
+"""Defines what a shard is, for every format: samples that are read by number. `open_shard` finds the format of a
+file."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,75 +25,44 @@ if TYPE_CHECKING:
     from .tfrecord.salvage import RepairedShard, RepairMap
 
 
-_EVERY = 16  # reads: checking CRCs is part of decoding, so of some its price is measured by itself
-
-
-class Spent(threading.local):
-    """Seconds, since they were last taken away. A shard adds to them, a pipeline takes them."""
-
-    fetch_s = 0.0
-    verify_s = 0.0
-    _price_s = 0.0  # of a byte's CRC
-    _n_reads = 0
-
-    @contextmanager
-    def fetching(self) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.fetch_s += perf_counter() - start
-
-    def verified(self, view: Any, size_bytes: int) -> None:
-        """So many bytes had their CRCs checked; `view` is of some of them."""
-        if self._n_reads % _EVERY == 0 and len(view):
-            start = perf_counter()
-            codec.crc32c(view)
-            self._price_s = (perf_counter() - start) / len(view)
-        self._n_reads += 1
-        self.verify_s += self._price_s * size_bytes
-
-    def take(self) -> tuple[float, float]:
-        """Seconds of fetching and of verifying."""
-        taken = self.fetch_s, self.verify_s
-        self.fetch_s = self.verify_s = 0.0
-        return taken
-
-
-spent = Spent()
-
-
-# Bytes of an open file, from any place: without a file offset that somebody else could move.
-
-
-def fill_from(fd: int, path: str, offset: int, view: memoryview) -> int:
-    """Fills the view from the file's byte `offset` on; fewer bytes only at the end. `path`: for errors."""
-    got = 0
-    while got < len(view):
-        try:
-            n = os.preadv(fd, [view[got:]], offset + got)
-        except OSError as error:
-            raise InputError(f"{path}: cannot read at byte {offset + got:,}: {error.strerror}") from error
-        if n == 0:
-            break
-        got += n
-    return got
-
-
-# A shard: samples that can be read by number, whatever the format. What a pipeline needs to know, and no more.
-
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
+# Which names and first bytes belong to which format. Suffixes are lower case; names are compared in lower case.
+TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+TFRECORD_COMPRESSION = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}  # by a further suffix
+HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+SAMPLE_SUFFIXES = (*IMAGE_SUFFIXES, ".gif", ".pbm", ".pnm", ".txt")  # files that are one sample each
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+_COMPRESSED = rf"({'|'.join(map(re.escape, TFRECORD_COMPRESSION))})?$"
+_TFRECORD_NAME = re.compile(
+    rf"({'|'.join(map(re.escape, TFRECORD_SUFFIXES))})([-._]\d+(-of-\d+)?)?{_COMPRESSED}", re.IGNORECASE
+)
+_NUMBERED_NAME = re.compile(rf"-\d{{5}}-of-\d{{5}}{_COMPRESSED}", re.IGNORECASE)
+
+
+def is_tfrecord_name(name: str) -> bool:
+    """Tells whether a name has a suffix of TFRecord, possibly followed by a shard number or a compression suffix."""
+    return _TFRECORD_NAME.search(name) is not None
+
+
+def is_shard_name(name: str) -> bool:
+    """Tells whether a name is one of a TFRecord, HDF5 or tar file. TensorFlow's tools number their TFRecord shards
+    `-00000-of-00010`, often without a suffix."""
+    return (
+        is_tfrecord_name(name)
+        or name.lower().endswith(HDF5_SUFFIXES + TAR_SUFFIXES)
+        or _NUMBERED_NAME.search(name) is not None
+    )
 
 
 class Shard(Protocol):
-    """Samples 0 to len - 1. Reads share no state: any thread, and any child forked later, may read at any time.
+    """Samples 0 to len - 1. Reads share no state: any thread, and any process forked later, may read at any time.
 
-    Holds one descriptor at the most, until close(); nobody may be reading then.
+    A shard holds one descriptor at most, until close(), which must not be called while somebody reads.
     """
 
     @property
@@ -99,30 +70,30 @@ class Shard(Protocol):
 
     @property
     def schema(self) -> dict[str, Column]:
-        """What the samples seem to hold. Found out when first asked for; a guess where the format does not say."""
+        """The columns of the samples: inferred at first use where the format does not store them."""
 
     @property
     def seekable(self) -> bool:
-        """False: every read goes through the file from its start, so read it whole."""
+        """False: every read goes through the file from its start, so it is best read in one go."""
 
     @property
     def rows_per_chunk(self) -> int:
-        """Reads cost least that begin and end at a multiple of this. 1: any do."""
+        """Reads that begin and end at a multiple of this cost least. 1: all reads cost the same."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Returns the number of samples."""
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
-        """The samples [start, stop) as columns: those of `schema`, or of the shard's own."""
+        """Returns the samples [start, stop) as the columns of `schema`, by default the shard's own."""
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
-        """These samples, in this order; one may be named twice."""
+        """Returns these samples in this order; one may be named twice."""
 
     def bytes_of(self, start: int, stop: int) -> int:
-        """What reading [start, stop) brings into memory, about; nothing is read to tell."""
+        """Estimates how many bytes reading [start, stop) brings into memory, without reading."""
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes the file. Safe to call twice."""
 
     def __enter__(self) -> Self: ...
 
@@ -133,21 +104,21 @@ class Shard(Protocol):
 
 class FramesDecoder(Protocol):
     def decode(self, frames: BytesColumn) -> Batch | None:
-        """The samples of these frames; None when something is wrong with one of them."""
+        """Decodes these frames; returns None if something is wrong with one of them."""
 
 
 @runtime_checkable
 class FramedShard(Protocol):
-    """A shard whose samples can be taken undecoded, put together in any order, and decoded then."""
+    """A shard whose samples can be read undecoded, put together in any order, and then decoded."""
 
     def frames(self, start: int, stop: int, into: Any = None) -> BytesColumn:
-        """The samples [start, stop), undecoded; in the memory of `into` if it is enough."""
+        """Reads the samples [start, stop) undecoded, into the memory of `into` if it is large enough."""
 
     def frames_decoder(self, schema: Schema) -> FramesDecoder: ...
 
 
 class Fill(NamedTuple):
-    """What is to be read into memory: `size` bytes of the file from `offset` on, to `first`."""
+    """A read request: `size` bytes of the file from `offset` on, to position `first` of the buffer."""
 
     fd: int
     offset: int
@@ -157,24 +128,24 @@ class Fill(NamedTuple):
 
 @runtime_checkable
 class PlacedShard(Protocol):
-    """A framed shard whose frames somebody else may read: they lie in its file as they are."""
+    """A framed shard whose frames are plain bytes of its file, so that another thread can read them."""
 
     def fill(self, start: int, stop: int, into: Any) -> Fill | None:
-        """How to fill `into` with the samples [start, stop). None: it is not enough for them."""
+        """Returns the read that fills `into` with the samples [start, stop); None if `into` is too small."""
 
     def filled(self, start: int, stop: int, into: Any) -> BytesColumn:
-        """The samples [start, stop), now that `into` was filled."""
+        """Returns the samples [start, stop) of the filled `into`."""
 
 
 def open_shard(
     path: str | os.PathLike[str], schema: GivenSchema | None = None, *, verify: Literal["all", "header"] = "all"
 ) -> Shard:
-    """The shard at a path, by its name or its content: TFRecord (also packed), HDF5 or tar (also packed).
+    """Opens a TFRecord, HDF5 or tar file, compressed or not.
 
-    `schema` says which columns will be read: an HDF5 file may have datasets that are no columns. `verify` is which CRCs
-    of a TFRecord are checked.
+    `schema` names the columns that will be read: an HDF5 file may have datasets that are no columns. `verify` says
+    which CRCs of a TFRecord are checked.
     """
-    kind = kind_of(path)
+    kind = detect_format(path)
     if kind == "hdf5":
         from .hdf5 import HDF5Shard
 
@@ -188,21 +159,21 @@ def open_shard(
     return open_tfrecord_shard(path, verify=verify)
 
 
-def kind_of(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
-    """What a file is read as: by its name, or by its content. TFRecord, if neither says more."""
+def detect_format(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
+    """Returns the format that a file is read as: by its name, else by its first bytes, else TFRecord."""
     name = os.fsdecode(path)
     head = _head(name)
-    if name.lower().endswith(_HDF5_SUFFIXES) or head.startswith(_HDF5_MAGIC):
+    if name.lower().endswith(HDF5_SUFFIXES) or head.startswith(HDF5_MAGIC):
         return "hdf5"
-    if name.lower().endswith(_TAR_SUFFIXES) or _is_tar(head):
+    if name.lower().endswith(TAR_SUFFIXES) or _is_tar(head):
         return "tar"
     return "tfrecord"
 
 
 def _head(name: str) -> bytes:
-    """The first block; nothing of what is no regular file, for the shard to say so."""
+    """Returns the first 512 bytes; none of what is not a regular file, which opening the shard then reports."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
         try:
             return os.pread(fd, 512, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         finally:
@@ -219,13 +190,72 @@ def _is_tar(head: bytes) -> bool:
     return is_header(head)
 
 
-def check_run(path: str, count: int, start: int, stop: int) -> None:
+_MEASURE_EVERY = 16  # reads
+
+
+class ReadTiming(threading.local):
+    """Counts the seconds that a thread spends on fetching and on verifying. Shards add to them, the pipeline takes
+    them.
+
+    CRCs are checked while decoding, so their cost per byte is measured on its own once in a while.
+    """
+
+    fetch_s = 0.0
+    verify_s = 0.0
+    _s_per_byte = 0.0
+    _n_reads = 0
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.fetch_s += perf_counter() - start
+
+    def verified(self, view: Any, size_bytes: int) -> None:
+        """Counts `size_bytes` whose CRCs were checked; `view` shows some of them."""
+        if self._n_reads % _MEASURE_EVERY == 0 and len(view):
+            start = perf_counter()
+            codec.crc32c(view)
+            self._s_per_byte = (perf_counter() - start) / len(view)
+        self._n_reads += 1
+        self.verify_s += self._s_per_byte * size_bytes
+
+    def take(self) -> tuple[float, float]:
+        """Returns the seconds of fetching and of verifying since the last call."""
+        taken = self.fetch_s, self.verify_s
+        self.fetch_s = self.verify_s = 0.0
+        return taken
+
+
+read_timing = ReadTiming()
+
+
+def fill_from(fd: int, path: str, offset: int, view: memoryview) -> int:
+    """Fills the view from the file's byte `offset` on and returns how many bytes there were: fewer only at the end.
+
+    Uses preadv, so a file offset shared with other processes does not matter. `path` is for errors.
+    """
+    got = 0
+    while got < len(view):
+        try:
+            n = os.preadv(fd, [view[got:]], offset + got)
+        except OSError as error:
+            raise InputError(f"{path}: cannot read at byte {offset + got:,}: {error.strerror}") from error
+        if n == 0:
+            break
+        got += n
+    return got
+
+
+def check_range(path: str, count: int, start: int, stop: int) -> None:
     if not 0 <= start <= stop <= count:
         raise IndexError(f"{path}: expected samples from 0 to {count:,}, got [{start:,}, {stop:,})")
 
 
 def check_rows(path: str, count: int, rows: Rows) -> list[int]:
-    """The numbers as plain ints, or an IndexError that names the first that is not there."""
+    """Returns the numbers as plain ints, or raises an IndexError that names the first one out of range."""
     numbers = [_number(path, row) for row in rows]
     for number in numbers:
         if not 0 <= number < count:
@@ -239,9 +269,6 @@ def _number(path: str, row: Any) -> int:
     return int(row.__index__())
 
 
-# What can still be read of a damaged shard.
-
-
 def open_damaged(
     path: str | os.PathLike[str],
     *,
@@ -250,22 +277,22 @@ def open_damaged(
     most: int = 1000,
     keep_doubtful: bool = False,
 ) -> RepairedShard | None:
-    """The good samples around the damages, in a format that has a way to find them: TFRecord. None for others.
+    """Opens the intact samples of a corrupt TFRecord file. Returns None for other formats, which cannot be repaired.
 
-    `salvage`, `most` and `keep_doubtful` as mend() has them, whose errors this raises.
+    `salvage`, `most` and `keep_doubtful` are those of build_repair_map(), whose errors this raises.
     """
-    if kind_of(path) != "tfrecord":
+    if detect_format(path) != "tfrecord":
         return None
-    from .tfrecord.salvage import RepairedShard, mend
+    from .tfrecord.salvage import RepairedShard, build_repair_map
 
-    layout = mend(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
-    return RepairedShard(path, layout, verify=verify)
+    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    return RepairedShard(path, repair_map, verify=verify)
 
 
-def open_mended(
-    path: str | os.PathLike[str], layout: RepairMap, *, verify: Literal["all", "header"] = "all"
+def open_repaired(
+    path: str | os.PathLike[str], repair_map: RepairMap, *, verify: Literal["all", "header"] = "all"
 ) -> RepairedShard:
-    """The same again, without another search. The file must be the one that was searched."""
+    """Opens a corrupt file again by its repair map, without another search. It must be the file that was searched."""
     from .tfrecord.salvage import RepairedShard
 
-    return RepairedShard(path, layout, verify=verify)
+    return RepairedShard(path, repair_map, verify=verify)

@@ -1,4 +1,4 @@
-"""What a batch holds: numpy arrays for numbers of fixed shape, and two small types for what numpy has no array for.
+"""Defines the columns of a batch: numpy arrays for numbers of fixed shape, BytesColumn and RaggedColumn for the rest.
 
 Both are views: an item is a memoryview or a slice of the joined values, and a slice of a column shares them.
 """
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from .._native import codec
 from .._util.text import names_there
 from ..errors import SchemaError
-from ..schema import DTYPES, Array, Value
+from ..schema import DTYPES, Array, Column, Schema, Value
 
 Ints = npt.NDArray[np.int64]
 
 
 class BytesColumn(Sequence[Any]):
-    """Byte strings, joined: string i is `values[offsets[i]:offsets[i + 1]]`.
+    """Joined byte strings: string i is `values[offsets[i]:offsets[i + 1]]`.
 
     A column of Bytes(n) has n strings a row; its items are then columns of n.
     """
@@ -62,12 +62,13 @@ class BytesColumn(Sequence[Any]):
         return self._values[self._offsets[i] : self._offsets[i + 1]].data
 
     def rows(self, start: int, stop: int) -> BytesColumn:
-        """Rows [start, stop), which must be there. Shares the bytes."""
+        """Returns the rows [start, stop), which must exist. Shares the bytes."""
         n = self.per_item or 1
         return BytesColumn(self._values, self._offsets[start * n : stop * n + 1], self.per_item)
 
     def split(self, size: int, pieces: int) -> Any:
-        """The first `pieces` times `size` rows, `size` at a time, as codec.pieces wants them. Shares the bytes."""
+        """Splits the first `pieces * size` rows into pieces of `size`, in the form codec.pieces takes. Shares the
+        bytes."""
         others = (("_values", self._values), ("per_item", self.per_item))
         return _spans(self._offsets, size * (self.per_item or 1), pieces), BytesColumn, "_offsets", others
 
@@ -75,14 +76,14 @@ class BytesColumn(Sequence[Any]):
         return (self[i] for i in range(len(self)))
 
     def tolist(self) -> list[Any]:
-        """bytes objects, copied out."""
+        """Returns copies as bytes objects."""
         if self.per_item:
             return [item.tolist() for item in self]
-        joined, ends = self.values.tobytes(), self.offsets.tolist()  # once for all, not 20 times as slow
+        joined, ends = self.values.tobytes(), self.offsets.tolist()  # 20 times as fast as one by one
         return [joined[start:stop] for start, stop in pairwise(ends)]
 
     def copy(self) -> BytesColumn:
-        """One that keeps nothing alive but itself."""
+        """Returns a column that owns its memory."""
         return BytesColumn(self.values.copy(), self.offsets.copy(), self.per_item)
 
     def __repr__(self) -> str:
@@ -90,9 +91,9 @@ class BytesColumn(Sequence[Any]):
 
 
 class ZeroCopyBytesColumn(BytesColumn):
-    """Byte strings that stay where they were read: string i is `buffer[spans[i, 0]:spans[i, 1]]`.
+    """Byte strings in the buffer that they were read into: string i is `buffer[spans[i, 0]:spans[i, 1]]`.
 
-    Large values are not copied at all this way. `values` and `offsets` join them when they are asked for.
+    Large values are never copied this way. `values` and `offsets` join them at first use.
     """
 
     __slots__ = ("_joined", "_spans")
@@ -129,8 +130,8 @@ class ZeroCopyBytesColumn(BytesColumn):
         return self._values[self._spans[i, 0] : self._spans[i, 1]].data
 
     def tolist(self) -> list[Any]:
-        whole = self._values.data
-        return [bytes(whole[start:stop]) for start, stop in self._spans.tolist()]
+        memory = self._values.data
+        return [bytes(memory[start:stop]) for start, stop in self._spans.tolist()]
 
     def copy(self) -> BytesColumn:
         joined = self._join()
@@ -176,11 +177,12 @@ class RaggedColumn(Sequence[Any]):
         return self._values[int(self._splits[i]) : int(self._splits[i + 1])]
 
     def rows(self, start: int, stop: int) -> RaggedColumn:
-        """Rows [start, stop), which must be there. Shares the items."""
+        """Returns the rows [start, stop), which must exist. Shares the items."""
         return RaggedColumn(self._values, self._splits[start : stop + 1])
 
     def split(self, size: int, pieces: int) -> Any:
-        """The first `pieces` times `size` rows, `size` at a time, as codec.pieces wants them. Shares the items."""
+        """Splits the first `pieces * size` rows into pieces of `size`, in the form codec.pieces takes. Shares the
+        items."""
         return _spans(self._splits, size, pieces), RaggedColumn, "_splits", (("_values", self._values),)
 
     def __iter__(self) -> Iterator[Any]:
@@ -190,7 +192,7 @@ class RaggedColumn(Sequence[Any]):
         return [row.tolist() for row in self]
 
     def copy(self) -> RaggedColumn:
-        """One that keeps nothing alive but itself."""
+        """Returns a column that owns its memory."""
         return RaggedColumn(self.values.copy(), self.row_splits.copy())
 
     def __repr__(self) -> str:
@@ -209,7 +211,7 @@ Batch = dict[str, ColumnData]
 
 
 def split_batch(batch: Batch, size: int, rows: int) -> Iterator[Batch]:
-    """The first `rows` rows, `size` at a time and the rest in the end, without a copy.
+    """Yields the first `rows` rows, `size` at a time and the remainder last, without a copy.
 
     All columns are split at once: slicing them for every batch would take as long as decoding small records.
     """
@@ -227,18 +229,31 @@ def _split_column(column: ColumnData, size: int, pieces: int) -> Any:
 
 
 def _spans(ends: Ints, size: int, pieces: int) -> Ints:
-    """ends[0 : size + 1], ends[size : 2 * size + 1], and so on, as rows."""
+    """Returns a view with the rows ends[0 : size + 1], ends[size : 2 * size + 1], and so on."""
     return np.ndarray((pieces, size + 1), ends.dtype, ends, 0, (size * ends.itemsize, ends.itemsize))
 
 
-# Numbers in the dtype that a column has: which one that is in numpy, and casts that refuse what does not fit.
+def join_offsets(offsets: Sequence[Ints]) -> Ints:
+    """Joins the offsets of consecutive pieces of a column: from 0 on, whatever each piece starts with."""
+    joined, total = [np.zeros(1, np.int64)], 0
+    for each in offsets:
+        first = int(each[0])
+        joined.append(each[1:] + (total - first))
+        total += int(each[-1]) - first
+    return np.concatenate(joined)
+
+
+# Casts to the dtype of a column, which raise Misfit instead of changing a value silently.
 
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 _UINT8 = np.dtype(np.uint8)
 
+CHUNK_BYTES = 1 << 19  # of a chunk of an HDF5 file or of a frame for the central writer
+_MOST_CHUNK_ROWS = 1 << 14
+
 
 def is_exact(value: Value) -> bool:
-    """Whether floats must not be rounded to fit the column."""
+    """Tells whether floats must not be rounded to fit the column."""
     return isinstance(value, Array) and value.exact
 
 
@@ -247,15 +262,26 @@ def dtype_of(value: Value) -> np.dtype[Any]:
     return _NUMPY[value.dtype] if isinstance(value, Array) else _UINT8
 
 
+def row_bytes_of(column: Column) -> int:
+    """Returns the size of a row of a fixed shape; 0 where rows differ in size."""
+    return dtype_of(column).itemsize * column.count if isinstance(column, Array) else 0
+
+
+def default_chunk_rows(schema: Schema) -> int:
+    """Returns how many rows of the widest column of a fixed shape fill a chunk."""
+    widest = max(map(row_bytes_of, schema.values()), default=0) or 8
+    return max(1, min(_MOST_CHUNK_ROWS, CHUNK_BYTES // widest))
+
+
 class Misfit(ValueError):
-    """A number that a dtype cannot hold. `row` is its place along the first axis of what was to be cast."""
+    """A number that a dtype cannot hold. `row` is its position along the first axis of the array."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(f"got {what}")
         self.row, self.what = row, what
 
     def of_list(self, splits: Ints) -> Misfit:
-        """The same of the list that the number is in."""
+        """Returns the same error with the row of the list that contains the number."""
         return Misfit(int(np.searchsorted(splits, self.row, "right")) - 1, self.what)
 
 
@@ -266,20 +292,20 @@ def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) 
     become infinite. Floats are rounded, unless `exact`: then they must have the same bits when they are cast back.
     """
     if array.dtype == dtype:
-        # h5py's dtypes may carry metadata, of an enumeration for instance, that equality does not look at.
+        # h5py's dtypes may carry metadata, of an enumeration for instance, which equality ignores.
         return array if array.dtype.metadata is None else array.view(dtype)
     if dtype.kind in "biu":
         _check_range(array, dtype)
         return array.astype(dtype)
     try:
-        with np.errstate(over="raise", invalid="ignore"):  # numpy sees it on the way: no second look at the numbers
+        with np.errstate(over="raise", invalid="ignore"):  # numpy detects it while casting, in one pass
             found = array.astype(dtype)
     except FloatingPointError:
         with np.errstate(over="ignore", invalid="ignore"):
             found = array.astype(dtype)
         _refuse(array, np.isfinite(found) != np.isfinite(array), f"{dtype} cannot hold" + " exactly" * exact)
     if array.dtype.kind in "iu":
-        _check_whole(array, dtype)
+        _check_integers(array, dtype)
     elif exact and array.dtype.kind == "f":
         bits = f"u{array.dtype.itemsize}"
         with np.errstate(invalid="ignore"):
@@ -289,9 +315,9 @@ def cast(array: npt.NDArray[Any], dtype: np.dtype[Any], *, exact: bool = False) 
 
 
 def cast_column(column: ColumnData, dtype: np.dtype[Any], *, exact: bool = False) -> ColumnData:
-    """Casts an array that was read, or what lists hold. Misfit names the outermost row.
+    """Casts an array, or the values of lists. Misfit names the outermost row.
 
-    `exact` asks nothing of floats that become wider: at the worst a signaling NaN becomes a quiet one.
+    `exact` does not check floats that become wider: at worst a signaling NaN becomes a quiet one.
     """
     if not isinstance(column, RaggedColumn):
         array = np.asarray(column)
@@ -308,13 +334,14 @@ def _check_range(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
         return
     low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     if int(array.min()) < low or int(array.max()) > high:
-        # Compared as Python's numbers: numpy would make floats of int64 beside uint64.
+        # Compared as Python's numbers: numpy would compare int64 with uint64 as floats.
         wrong = np.array([not low <= one <= high for one in array.reshape(-1).tolist()], bool)
         _refuse(array, wrong, f"{dtype} cannot hold")
 
 
-def _check_whole(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Refuses integers that this dtype of floats cannot hold exactly: all up to a power of two, and some above."""
+def _check_integers(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Raises Misfit for integers that this float dtype cannot hold: it holds all up to a power of two, and some
+    above."""
     most = 2 ** (int(np.finfo(dtype).nmant) + 1)
     if array.size and (int(array.max()) > most or int(array.min()) < -most):
         with np.errstate(over="ignore"):
@@ -331,16 +358,14 @@ def _refuse(array: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], why: str) -> 
         raise Misfit(row, f"{array.reshape(-1)[at]!s}, which {why}")
 
 
-# A batch as samples, how much of it there is, and the values of one that is nested.
-#
-# A function may make nested samples: dicts and tuples are their structure, as tf.data has it; everything else is a
-# value. A batch of them has the same structure.
+# Nested batches: a user's function may return nested samples. Dicts and tuples are structure, as in tf.data; everything
+# else is a value. A batch of nested samples has the same structure.
 
 _VALUES = frozenset((np.ndarray, BytesColumn, ZeroCopyBytesColumn, RaggedColumn, memoryview, np.int64, np.float32))
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested sample or batch, each with its path: `image`, `meta.size`, `[0]`."""
+    """Yields the values of a nested sample or batch, each with its path: `image`, `meta.size`, `[0]`."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from leaves(value, f"{path}.{name}" if path else str(name))
@@ -352,7 +377,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_flat(tree: Any) -> bool:
-    """Whether it is a plain dict of values, as most are: these are gone through at every step, so quickly."""
+    """Tells whether it is a plain dict of values, as most are. Called at every step, so the usual case is fast."""
     return type(tree) is dict and (
         _VALUES.issuperset(map(type, tree.values()))
         or not any(isinstance(value, (tuple, Mapping)) for value in tree.values())
@@ -360,7 +385,7 @@ def is_flat(tree: Any) -> bool:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """What `function` makes of every value, in the same structure."""
+    """Applies `function` to every value and returns the same structure."""
     if isinstance(tree, Mapping):
         return {name: map_leaves(function, value) for name, value in tree.items()}
     if isinstance(tree, tuple):
@@ -369,12 +394,12 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def tuple_like(model: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
-    """These values as a tuple, or as the named tuple that `model` is."""
+    """Returns these values as a tuple, or as a named tuple if `model` is one."""
     return type(model)(*values) if hasattr(model, "_fields") else tuple(values)
 
 
 class Pick:
-    """A function of dicts that keeps some of their columns."""
+    """Function that keeps some columns of a dict."""
 
     __name__ = "select"
 
@@ -391,7 +416,7 @@ class Pick:
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows all of its columns have."""
+    """Returns the number of rows; raises a SchemaError if the columns differ in it."""
     columns = batch if is_flat(batch) else dict(leaves(batch))
     counts = {path: len(column) for path, column in columns.items()}
     if len(set(counts.values())) > 1:
@@ -400,7 +425,7 @@ def rows_of(batch: Any) -> int:
 
 
 def nbytes_of(batch: Any) -> int:
-    """The bytes of its rows; not of what else the memory they are in holds."""
+    """Returns the bytes of its rows, without those of other rows that share the memory."""
     if is_flat(batch):
         return sum(map(_column_bytes, batch.values()))
     return sum(_column_bytes(column) for _, column in leaves(batch))
@@ -409,7 +434,7 @@ def nbytes_of(batch: Any) -> int:
 def _column_bytes(column: ColumnData) -> int:
     if isinstance(column, RaggedColumn):
         return column._splits.nbytes + _column_bytes(column.values)
-    if isinstance(column, ZeroCopyBytesColumn):  # `values` would join them
+    if isinstance(column, ZeroCopyBytesColumn):  # its `values` would join them
         return column._spans.nbytes + int((column._spans[:, 1] - column._spans[:, 0]).sum())
     if isinstance(column, BytesColumn):
         return column._offsets.nbytes + column.values.nbytes
@@ -417,16 +442,16 @@ def _column_bytes(column: ColumnData) -> int:
 
 
 def split_samples(batch: Batch) -> list[dict[str, Any]]:
-    """Its rows, each a dict: numpy scalars, arrays, memoryviews, and columns for lists of strings and of lists.
+    """Returns its rows, each a dict of numpy scalars, arrays, memoryviews, and columns for lists of strings or lists.
 
-    They share the batch's memory, but for scalars.
+    All but scalars share the batch's memory.
     """
     rows = rows_of(batch)
     return codec.pieces(tuple(batch), tuple(_items(column) for column in batch.values()), rows)
 
 
 def _items(column: ColumnData) -> Any:
-    """Something whose item i is row i, at little cost: all of a column are made at once, not row by row."""
+    """Returns a sequence whose item i is row i. Making all rows of a column at once is much faster than one by one."""
     if isinstance(column, np.ndarray):
         return list(column)
     if isinstance(column, RaggedColumn):

@@ -1,11 +1,11 @@
-"""Why a file cannot be a sample, said with its name."""
+"""Reads a list or a folder of many small files as one shard: each file is a sample."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,25 +13,27 @@ import numpy.typing as npt
 from .._util.text import names_there
 from ..errors import CorruptError, DataError, DecodeError, InputError, SchemaError, cannot_open
 from ..schema import Bytes, Column, Int64, Ragged, check_schema
-from .base import GivenSchema, Rows, check_rows, check_run
+from .base import IMAGE_SUFFIXES, GivenSchema, Rows, check_range, check_rows
 from .columns import Batch, BytesColumn, ColumnData, Ints
 from .gather import fill, join_bytes
 
-MOST_BYTES = 1 << 30  # a file is read whole: one of more than this is no sample
+__all__ = ["IMAGE_SUFFIXES", "FilesShard", "list_files"]
+
+MAX_BYTES = 1 << 30  # a sample is read in one go, so a larger file is an error
 
 
 def check_size(path: bytes, mode: int, size: int) -> None:
-    """An InputError for what cannot be a sample: of another kind, empty, or huge."""
+    """Raises an InputError for what cannot be a sample: not a regular file, empty, or huge."""
     if not stat.S_ISREG(mode):
-        raise InputError(f"{os.fsdecode(path)}: expected a file to read, this is {kind_of(mode)}")
+        raise InputError(f"{os.fsdecode(path)}: expected a file to read, this is {describe_mode(mode)}")
     if not size:
         raise InputError(f"{os.fsdecode(path)}: the file is empty")
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         name = os.fsdecode(path)
-        raise InputError(f"{name}: expected files of up to {MOST_BYTES:,} bytes as samples, this has {size:,}")
+        raise InputError(f"{name}: expected files of up to {MAX_BYTES:,} bytes as samples, this has {size:,}")
 
 
-def kind_of(mode: int) -> str:
+def describe_mode(mode: int) -> str:
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a FIFO",
@@ -43,21 +45,18 @@ def kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
-def changed(path: bytes, row: int, fd: int, wanted: int) -> DataError | InputError:
-    """The error for a file that did not have as many bytes as when it was listed."""
+def changed(path: bytes, row: int, fd: int, expected: int) -> DataError | InputError:
+    """Returns the error for a file that does not have as many bytes as when it was listed."""
     name, info = os.fsdecode(path), os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        return InputError(f"{name}: expected a file to read, this is {kind_of(info.st_mode)} by now")
-    reason = f"the file has changed: it had {wanted:,} bytes when it was listed, and has {info.st_size:,} now"
+        return InputError(f"{name}: expected a file to read, this is {describe_mode(info.st_mode)} by now")
+    reason = f"the file has changed: it had {expected:,} bytes when it was listed, and has {info.st_size:,} now"
     return CorruptError(name, row, None, reason, "List the files again")
 
 
-# The files of a folder and all below it, with their sizes, sorted by their paths.
+# ---- listing a folder
 
-# Those torchvision's ImageFolder takes.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-
-Found = tuple[bytes, int]  # a path below the folder, and the file's size
+Found = tuple[bytes, int]  # a path relative to the folder, and the file's size
 
 
 def list_files(
@@ -65,11 +64,12 @@ def list_files(
     suffixes: Sequence[str] | None = IMAGE_SUFFIXES,
     classes_from_folder: bool = False,
 ) -> FilesShard:
-    """All files below a folder whose names end so (None: all), in the order of their paths' bytes.
+    """Lists all files below a folder that have one of these suffixes (None: all), sorted by the bytes of their paths.
 
-    With `classes_from_folder` the folders right below it are the classes, in the order of their names, as torchvision's
-    ImageFolder has it; files beside them are left out. Hidden names are skipped. Links are followed to files in the
-    folder, and are errors where they lead out of it; links to folders in it are skipped: their files are there already.
+    With `classes_from_folder` the folders directly below it are the classes, sorted by name, as in torchvision's
+    ImageFolder; files beside them are left out. Hidden names are skipped. Links to files in the folder are followed,
+    and links that lead out of it are errors; links to folders in it are skipped, because their files are listed
+    already.
     """
     root = os.fsencode(folder)
     ends = None if suffixes is None else tuple(_suffix(suffix) for suffix in suffixes)
@@ -81,8 +81,8 @@ def list_files(
     for name in classes:
         some = sorted(walk.below(name + b"/"))
         if not some:
-            wanted = "file" if suffixes is None else f"file that ends in {', '.join(suffixes)}"
-            raise InputError(f"{os.fsdecode(root)}: the class {os.fsdecode(name)!r} has no {wanted}")
+            missing = "file" if suffixes is None else f"file that ends in {', '.join(suffixes)}"
+            raise InputError(f"{os.fsdecode(root)}: the class {os.fsdecode(name)!r} has no {missing}")
         found += some
     return _shard(root, sorted(found), [os.fsdecode(name) for name in classes])
 
@@ -100,7 +100,7 @@ def _suffix(suffix: object) -> bytes:
 
 
 class _Walk:
-    """Goes through a folder by scandir, which knows files from folders without asking for each."""
+    """Walks a folder by scandir, which tells files from folders without a stat call each."""
 
     def __init__(self, root: bytes, ends: tuple[bytes, ...] | None) -> None:
         self._root = root
@@ -111,7 +111,7 @@ class _Walk:
         return [entry.name for entry in self._entries(below) if entry.is_dir(follow_symlinks=False)]
 
     def below(self, folder: bytes) -> Iterator[Found]:
-        """`folder` ends in a slash, or is nothing."""
+        """Yields the files below `folder`, which ends in a slash or is empty."""
         folders, ends = [folder], self._ends
         while folders:
             here = folders.pop()
@@ -120,7 +120,7 @@ class _Walk:
                 if entry.is_file(follow_symlinks=False):
                     if ends is None or name.lower().endswith(ends):
                         size = _stat(entry).st_size
-                        if not 0 < size <= MOST_BYTES:
+                        if not 0 < size <= MAX_BYTES:
                             check_size(entry.path, stat.S_IFREG, size)
                         yield here + name, size
                 elif entry.is_dir(follow_symlinks=False):
@@ -139,24 +139,24 @@ class _Walk:
             raise InputError(f"{os.fsdecode(path)}: cannot list the folder: {error.strerror}") from error
 
     def _look(self, entry: os.DirEntry[bytes]) -> os.stat_result | None:
-        """What is neither a file nor a folder: what a link leads to, or an error; None for what is not expected."""
+        """Returns the target of a link if it is a file to list, else None; raises for a special file or a bad link."""
         named = self._ends is None or entry.name.lower().endswith(self._ends)
         try:
             info = entry.stat()
         except OSError as error:
             if not named:
                 return None
-            raise InputError(f"{os.fsdecode(entry.path)}: the link leads nowhere: {error.strerror}") from error
+            raise InputError(f"{os.fsdecode(entry.path)}: broken link: {error.strerror}") from error
         is_folder = stat.S_ISDIR(info.st_mode)
         if not named and not is_folder:
             return None
-        self._must_stay(entry)
+        self._check_inside(entry)
         if is_folder:
             return None
         check_size(entry.path, info.st_mode, info.st_size)
         return info
 
-    def _must_stay(self, entry: os.DirEntry[bytes]) -> None:
+    def _check_inside(self, entry: os.DirEntry[bytes]) -> None:
         if not (os.path.realpath(entry.path) + b"/").startswith(self._real):
             target = os.fsdecode(os.readlink(entry.path))
             raise InputError(
@@ -169,21 +169,21 @@ def _stat(entry: os.DirEntry[bytes]) -> os.stat_result:
     try:
         return entry.stat(follow_symlinks=False)
     except OSError as error:
-        raise InputError(f"{os.fsdecode(entry.path)}: cannot look at it: {error.strerror}") from error
+        raise InputError(f"{os.fsdecode(entry.path)}: cannot stat it: {error.strerror}") from error
 
 
-# Whole files, one behind the other in one buffer, by as few system calls as there can be.
+# ---- reading files, with as few system calls as possible
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO that took a file's place would block the open else
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO would block
 
 
 def read_files(paths: Iterable[bytes], rows: Iterable[int], offsets: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The files' bytes, file i from offsets[i] to offsets[i + 1], as many as it has. `rows` name them in errors."""
+    """Reads files into one buffer, file i from offsets[i] to offsets[i + 1]. `rows` are their numbers for errors."""
     buffer = np.empty(int(offsets[-1]) + 1, np.uint8)
     view = buffer.data
     ends = offsets.tolist()
     start = 0
-    # These names are looked up for every one of many thousands of files.
+    # Local names: the loop runs for many thousands of files.
     open_, readv, close = os.open, os.readv, os.close
     for path, row, end in zip(paths, rows, ends[1:], strict=True):
         try:
@@ -191,9 +191,9 @@ def read_files(paths: Iterable[bytes], rows: Iterable[int], offsets: npt.NDArray
         except OSError as error:
             raise cannot_open(os.fsdecode(path), error) from error
         try:
-            # One byte to spare, where the next file will begin: it stays untouched unless this one has grown.
+            # One more byte than expected, where the next file begins: it is only written to if this file has grown.
             if readv(fd, [view[start : end + 1]]) != end - start:
-                _read_on(fd, path, row, view[start : end + 1])
+                _read_in_parts(fd, path, row, view[start : end + 1])
         except OSError as error:
             raise InputError(f"{os.fsdecode(path)}: cannot read: {error.strerror}") from error
         finally:
@@ -202,29 +202,29 @@ def read_files(paths: Iterable[bytes], rows: Iterable[int], offsets: npt.NDArray
     return buffer[:-1]
 
 
-def _read_on(fd: int, path: bytes, row: int, view: memoryview) -> None:
-    """A file system may give less at once than there is; or the file is not what it was."""
-    wanted, got = len(view) - 1, 0
-    if os.fstat(fd).st_size == wanted:  # not so with what is no file, where the next call would fail, too
-        while got <= wanted and (n := os.preadv(fd, [view[got:]], got)):
+def _read_in_parts(fd: int, path: bytes, row: int, view: memoryview) -> None:
+    """Reads again in several calls, as some file systems need; raises an error if the file has changed."""
+    expected, got = len(view) - 1, 0
+    if os.fstat(fd).st_size == expected:  # False also for what is not a file, where preadv would fail
+        while got <= expected and (n := os.preadv(fd, [view[got:]], got)):
             got += n
-    if got != wanted:
-        raise changed(path, row, fd, wanted)
+    if got != expected:
+        raise changed(path, row, fd, expected)
 
 
-# Many small files as one shard.
+# ---- the shard
 
 _OWN: dict[str, Column] = {"data": Bytes(), "path": Bytes(), "label": Int64()}
 
 
 class FilesShard:
-    """Sample i is file i: "data" is what it holds, "path" its path below `root`, "label" the number of its class.
+    """Sample i is file i: "data" is its content, "path" its path relative to `root`, "label" the number of its class.
 
-    root:    the folder that paths which are not absolute are in, and that "path" begins below
-    classes: names of folders right below the root; a file's class is the one it is in. None: there is no "label"
+    root:    the folder that relative paths are in
+    classes: names of folders directly below the root; a file's class is the one it is in. None: there is no "label"
 
-    Files are opened, read and closed at once: no descriptor is held. Sizes are learned now; a file that has another
-    size when it is read is an error.
+    Every file is opened, read and closed at once, so no descriptor is held. A file whose size has changed since the
+    shard was made is an error.
     """
 
     seekable = True
@@ -236,13 +236,13 @@ class FilesShard:
         *,
         root: str | os.PathLike[str] = "",
         classes: Sequence[str] | None = None,
-        _sizes: Sequence[int] | None = None,  # of a listing, which knows them and has checked them
+        _sizes: Sequence[int] | None = None,  # checked by list_files
     ) -> None:
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise TypeError(f"expected a list of paths, got {paths!r}; list_files lists a folder")
         self.path = os.fsdecode(root)
         self._prefix = os.path.join(os.fsencode(root), b"") if root else b""
-        self._names = [self._below(path) for path in paths] if _sizes is None else _plain(paths)
+        self._names = [self._below(path) for path in paths] if _sizes is None else cast("list[bytes]", list(paths))
         sizes = _sizes if _sizes is not None else [_size_of(self._prefix + name) for name in self._names]
         self._offsets: Ints = np.zeros(len(self._names) + 1, np.int64)
         np.cumsum(sizes, out=self._offsets[1:])
@@ -251,8 +251,6 @@ class FilesShard:
         self.classes = None if classes is None else list(classes)
         self._labels = None if classes is None else self._label(classes)
         self._closed = False
-
-    # ---- what there is
 
     def _below(self, path: str | bytes | os.PathLike[str]) -> bytes:
         name = os.fsencode(path)
@@ -273,7 +271,7 @@ class FilesShard:
             folder, slash, _ = name.partition(b"/")
             if not slash or folder not in numbers:
                 known = ", ".join(list(classes)[:8]) + (" …" if len(classes) > 8 else "")
-                raise InputError(f"{self._file(i)}: expected a file in a folder of one of the classes: {known}")
+                raise InputError(f"{self._file(i)}: expected a file in the folder of a class: {known}")
             labels[i] = numbers[folder]
         return labels
 
@@ -288,13 +286,11 @@ class FilesShard:
         return {name: column for name, column in _OWN.items() if name != "label" or self._labels is not None}
 
     def bytes_of(self, start: int, stop: int) -> int:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return int(self._offsets[stop] - self._offsets[start])
 
-    # ---- reading
-
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return self._read(range(start, stop), schema)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
@@ -302,7 +298,7 @@ class FilesShard:
 
     def _read(self, rows: Sequence[int], schema: GivenSchema | None) -> Batch:
         if self._closed:
-            raise ValueError(f"{self.path}: it was closed")
+            raise ValueError(f"{self.path}: the shard is closed")
         columns = self.schema if schema is None else check_schema(schema)
         for name, column in columns.items():
             self._check(name, column)
@@ -341,8 +337,6 @@ class FilesShard:
         paths = (self._prefix + self._names[row] for row in rows)
         return BytesColumn(read_files(paths, rows, offsets), offsets)
 
-    # ---- ending
-
     def close(self) -> None:
         self._closed = True
 
@@ -351,10 +345,6 @@ class FilesShard:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _plain(paths: Iterable[Any]) -> list[bytes]:
-    return list(paths)
 
 
 def _size_of(path: bytes) -> int:
@@ -367,15 +357,10 @@ def _size_of(path: bytes) -> int:
 
 
 def _shown(names: list[bytes]) -> str:
-    """What a list of files without a root is called."""
+    """Names a list of files without a root."""
     first = os.fsdecode(names[0]) if names else "no files"
     return first if len(names) < 2 else f"{first} and {len(names) - 1:,} more files"
 
 
 def _key(name: str, column: Column) -> str:
     return name if column.key is None else column.key
-
-
-# Many small files as one shard: each file is a sample.
-
-__all__ = ["IMAGE_SUFFIXES", "FilesShard", "list_files"]

@@ -1,4 +1,4 @@
-"""Columns from what was read piece by piece: from single items, and from rows of many batches."""
+"""Builds columns from single items, from defaults, and from rows of many batches (`RowPool`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from .._native import codec
 from ..errors import SchemaError
 from ..schema import Bytes, Column, Ragged, Schema, Value
-from .columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn, cast, dtype_of
+from .columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn, cast, dtype_of, rows_of
 
 _INT64 = np.dtype(np.int64)
 _UINT8 = np.dtype(np.uint8)
@@ -24,12 +24,12 @@ _UINT8 = np.dtype(np.uint8)
 def join_bytes(items: Sequence[bytes | bytearray | memoryview], per_item: int = 0) -> BytesColumn:
     offsets = np.zeros(len(items) + 1, np.int64)
     np.cumsum([len(item) for item in items], out=offsets[1:])
-    # Of a bytearray, since torch takes no array that cannot be written to.
+    # A bytearray, because torch takes no read-only array.
     return BytesColumn(np.frombuffer(bytearray().join(items), np.uint8), offsets, per_item)
 
 
 def fill(name: str, value: Value, rows: int) -> ColumnData:
-    """A column of defaults."""
+    """Returns a column of defaults."""
     if isinstance(value, Bytes):
         return join_bytes([default_bytes(name, value)] * (rows * value.count), value.count if value.shape else 0)
     return np.broadcast_to(default_numbers(name, value), (rows, *value.shape)).copy()
@@ -41,7 +41,7 @@ def default_numbers(name: str, value: Value) -> Any:
     try:
         given = np.asarray(value.default)
         if given.dtype.kind in "fO" and all(isinstance(one, int) for one in np.asarray(value.default, object).flat):
-            given = np.array(value.default, np.uint64)  # numpy makes floats of 1 beside 2**63
+            given = np.array(value.default, np.uint64)  # numpy turns [1, 2**63] into floats
         if given.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
             raise TypeError(f"{given.dtype} is not {dtype}")
         return np.broadcast_to(cast(given, dtype), value.shape)
@@ -72,21 +72,21 @@ def gather_rows(sources: Sequence[Batch], which: Any, rows: Any) -> Batch:
 
 
 class RowPool:
-    """Batches to take rows from, each in a slot: a number from 0 up, best a small one.
+    """Batches to take rows from, each in a slot: a small number from 0 up.
 
-    Their memory is shared, not copied, and let go of with the slot; what is taken is a copy. The first batch says which
-    columns there are. Any thread may put, drop and take at any time.
+    A slot shares the memory of its batch; rows are copied when they are taken. The first batch decides which columns
+    there are. Any thread may put, drop and take at any time.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
         self._gatherer: codec.Gatherer | None = None
         self._makers: list[tuple[str, _Maker]] = []
-        self._held: dict[int, tuple[int, int]] = {}  # slot: rows, bytes
+        self._held: dict[int, int] = {}  # slot: bytes
         self._change = threading.Lock()
 
     def __len__(self) -> int:
-        """How many slots are in use."""
+        """Returns how many slots are in use."""
         return len(self._held)
 
     def __contains__(self, slot: object) -> bool:
@@ -94,28 +94,24 @@ class RowPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in all."""
+        """The bytes of all slots together."""
         with self._change:
-            return sum(size for _, size in self._held.values())
-
-    def rows_in(self, slot: int) -> int:
-        """How many rows the batch in a slot has."""
-        return self._held[slot][0]
+            return sum(self._held.values())
 
     def size_in(self, slot: int) -> int:
-        """How many bytes the batch in a slot has."""
-        return self._held[slot][1]
+        """Returns how many bytes the batch in a slot has."""
+        return self._held[slot]
 
     def put(self, slot: int, batch: Batch) -> None:
-        """The batch takes the place of the one that was there."""
+        """Puts a batch into a slot, in place of the one that was there."""
         kinds = {name: _kind_of(name, column) for name, column in batch.items()}
-        rows = _count_rows(batch)
+        rows = rows_of(batch)
         with self._change:
             gatherer = self._gatherer or self._begin(kinds)
             _check_kinds(self._kinds, kinds)
             buffers = [buffer for name in self._kinds for buffer in _buffers_of(batch[name])]
             gatherer.put(slot, rows, buffers)
-            self._held[slot] = (rows, _size_of(buffers))
+            self._held[slot] = _size_of(buffers)
 
     def _begin(self, kinds: dict[str, _Kind]) -> codec.Gatherer:
         if not kinds:
@@ -133,7 +129,7 @@ class RowPool:
             self._gatherer.drop(slot)
 
     def take(self, which_slots: Any, rows: Any) -> Batch:
-        """Row i is row rows[i] of the batch in slot which_slots[i]."""
+        """Returns a batch whose row i is row rows[i] of the batch in slot which_slots[i]."""
         if self._gatherer is None:
             raise IndexError("there is no batch to take rows from")
         slots, numbers = _numbers("slots", which_slots), _numbers("rows", rows)
@@ -151,18 +147,11 @@ def _numbers(name: str, given: Any) -> Ints:
     return np.ascontiguousarray(array, np.int64)
 
 
-def _count_rows(batch: Batch) -> int:
-    counts = {name: len(column) for name, column in batch.items()}
-    if len(set(counts.values())) > 1:
-        raise SchemaError(f"the columns have different numbers of rows: {counts}")
-    return next(iter(counts.values()), 0)
-
-
-# ---- what a column is made of
+# ---- from columns to the codec's buffers
 
 
 class _Kind(NamedTuple):
-    """What all batches in a pool must agree on."""
+    """The type of a column, which must be the same in all batches of a pool."""
 
     ragged: int  # lists of lists: 2
     strings: int | None  # a row's or item's strings as BytesColumn.per_item says, or None: numbers
@@ -195,16 +184,16 @@ def _kind_of(name: str, column: ColumnData) -> _Kind:
     return _Kind(ragged, None, column.dtype, column.shape[1:])
 
 
-def _check_kinds(wanted: Mapping[str, _Kind], got: Mapping[str, _Kind]) -> None:
-    if wanted.keys() != got.keys():
-        raise SchemaError(f"expected the columns of the batches before, {', '.join(wanted)}; got {', '.join(got)}")
-    for name, kind in wanted.items():
+def _check_kinds(expected: Mapping[str, _Kind], got: Mapping[str, _Kind]) -> None:
+    if expected.keys() != got.keys():
+        raise SchemaError(f"expected the columns of the batches before, {', '.join(expected)}; got {', '.join(got)}")
+    for name, kind in expected.items():
         if got[name] != kind:
             raise SchemaError(f"column {name!r}: expected {kind} as in the batches before, got {got[name]}")
 
 
 def _buffers_of(column: ColumnData) -> Iterator[Any]:
-    """As they are, with all that the column does not show: the codec is told where its rows begin and end."""
+    """Yields whole buffers, also with bytes outside the column: the offsets tell the codec where rows begin and end."""
     if isinstance(column, RaggedColumn):
         yield np.ascontiguousarray(column._splits, np.int64)
         inner = column._values
@@ -220,7 +209,7 @@ def _buffers_of(column: ColumnData) -> Iterator[Any]:
 
 
 def _size_of(buffers: list[Any]) -> int:
-    """What two columns share, such as the buffer that both are lent from, is counted once."""
+    """Returns their size; memory that two columns share is counted once."""
     sizes: dict[int, int] = {}
     for array in buffers:
         address = array.__array_interface__["data"][0]
@@ -228,16 +217,16 @@ def _size_of(buffers: list[Any]) -> int:
     return sum(sizes.values())
 
 
-# ---- and how it is made again
+# ---- from the codec's buffers to columns
 
 
 _Maker = Callable[[int, Iterator[Any]], ColumnData]
 
 
 def _maker_of(kind: _Kind) -> _Maker:
-    """Takes how many rows there are, and buffers as Gatherer.take gives them.
+    """Returns a function that makes a column from its number of rows and the buffers of Gatherer.take.
 
-    All that follows from the kind is settled once: this runs for every batch.
+    It runs for every batch, so everything that follows from the kind is computed here, once.
     """
     make = _array_maker(kind) if kind.strings is None else _bytes_maker(kind.strings)
     for _ in range(kind.ragged):
@@ -270,11 +259,8 @@ def _ragged_maker(inner: _Maker) -> _Maker:
     return make
 
 
-# Columns without rows.
-
-
 def empty_batch(schema: Schema) -> Batch:
-    """What these columns are when there is no sample."""
+    """Returns these columns without rows."""
     return {name: _empty(name, column) for name, column in schema.items()}
 
 

@@ -1,4 +1,9 @@
-"""A part's record: the .json beside it. That it is there is the commit; what it says is what the part must hold."""
+"""The record of a part: the `.json` beside its data file. Its existence is the commit; it says what the part must hold.
+
+A record carries a CRC of its own, so a flipped bit in it neither accuses an intact part nor clears a corrupt one.
+`parse_record` is strict. `find_record` reads only the checksums, also from a JSON that another program wrote beside an
+HDF5 file: {"bytes": …, "crc32c": …, "chunks": {"dataset": [[offset, size, crc32c], …], …}}.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +17,33 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._native import codec
+from .._native.checksum import crc32c_of_file, json_crc32c
 from ..errors import CorruptError, InputError
 
 _VERSION = 1
+_MOST_REPORTED = 1000
 
-Chunk = tuple[int, int, int]
-Run = tuple[str, int, int]  # whose, the number of its first row there, and how many
+Chunk = tuple[int, int, int]  # offset in the file, size there, crc32c
+Run = tuple[str, int, int]  # a producer, the number of its first row here, how many rows
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRecord:
-    """`chunks`: of an HDF5 part, by dataset: where each chunk is in the file, its bytes there, and their crc32c.
-    `runs`: of a part made by the central writer: whose rows lie in it, in the order of the file."""
+    """What one committed part holds.
+
+    chunks  of an HDF5 part: offset, size and crc32c of each chunk, by dataset
+    runs    of a part made by the central writer: which rows of which producers it holds, in file order
+    """
 
     task: str
     attempt: int
     format: str
-    file: str  # its name, beside the record
-    schema: str  # the digest of the run's schema
+    file: str  # the name of the data file, in the same directory
+    schema: str  # the digest of the dataset's schema
     rows: int
     bytes: int
-    crc32c: int  # of the whole file
+    crc32c: int  # of the data file
     chunks: dict[str, list[Chunk]] = field(default_factory=dict)
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
@@ -41,19 +51,18 @@ class PartRecord:
 
     def to_json(self) -> builtins.bytes:
         content = {"holdfast_part": _VERSION, **{one.name: getattr(self, one.name) for one in fields(self)}}
-        return json.dumps({**content, "record_crc32c": _crc(content)}, separators=(",", ":")).encode() + b"\n"
+        return _serialize(content, json_crc32c(content))
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of task {self.task!r} ({self.rows:,} rows, process {self.pid} on {self.host})"
 
 
-def _crc(content: dict[str, Any]) -> int:
-    """Of the record itself: a wrong bit in it must not speak against a good part, or for a bad one."""
-    return codec.crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+def _serialize(content: dict[str, Any], crc: int) -> bytes:
+    return json.dumps({**content, "record_crc32c": crc}, separators=(",", ":")).encode() + b"\n"
 
 
 def read_record(path: str | os.PathLike[str]) -> PartRecord:
-    """InputError: it cannot be read. CorruptError: it is not what was written."""
+    """Reads a record. InputError: it cannot be read. CorruptError: it is not what was written."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -61,57 +70,49 @@ def read_record(path: str | os.PathLike[str]) -> PartRecord:
     return parse_record(data, os.fspath(path))
 
 
-def data_gone(path: str, record: PartRecord, names: str) -> CorruptError:
-    """Of a task that is committed, and cannot be called done all the same. `names`: of its claim and record."""
-    reason = f"it is missing: {record} has committed it"
-    return CorruptError(path, None, None, reason, f"Put it back; or remove {names}, and the task can be done again")
-
-
 def parse_record(data: bytes, path: str) -> PartRecord:
-    """CorruptError: it is not what was written. `path` is where it was found."""
+    """Parses the content of a record. CorruptError, which names `path`: it is not what was written."""
     try:
         content = json.loads(data)
         crc = content.pop("record_crc32c")
         version = content["holdfast_part"]
-        if version == _VERSION and crc == _crc(content) and data == _again(content, crc):
+        # The bytes are compared as well: a flip that leaves the JSON's meaning unchanged is still corruption.
+        if version == _VERSION and crc == json_crc32c(content) and data == _serialize(content, crc):
             del content["holdfast_part"]
-            chunks = {name: [(o, n, c) for o, n, c in found] for name, found in content.pop("chunks").items()}
-            runs = content.pop("runs", None)
-            runs = None if runs is None else [(whose, first, rows) for whose, first, rows in runs]
+            chunks, runs = _chunks(content.pop("chunks")), content.pop("runs", None)
+            runs = None if runs is None else [(producer, first, rows) for producer, first, rows in runs]
             return PartRecord(**content, chunks=chunks, runs=runs)
         reason = "its checksum is wrong" if version == _VERSION else f"expected version {_VERSION}, got {version!r}"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"it cannot be understood: {error!r}"
-    raise CorruptError(path, None, None, f"the part's record is damaged: {reason}")
+        reason = f"it cannot be parsed: {error!r}"
+    raise CorruptError(path, None, None, f"the part's record is corrupt: {reason}")
 
 
-def _again(content: dict[str, Any], crc: int) -> bytes:
-    """The bytes it was written with: a flip that leaves the meaning as it was is one all the same."""
-    return json.dumps({**content, "record_crc32c": crc}, separators=(",", ":")).encode() + b"\n"
+def _chunks(content: Any) -> dict[str, list[Chunk]]:
+    return {name: [(int(at), int(size), int(crc)) for at, size, crc in found] for name, found in content.items()}
 
 
-# The record beside a file: the crc32c of each of its chunks, as it was committed.
-#
-# `part.h5` has `part.json`: {"bytes": …, "crc32c": …, "chunks": {"dataset": [[offset, size, crc32c], …], …}, …}.
-
-_READ_BYTES = 4 << 20
-_LISTED = 1000
-
-Progress = Callable[[int], None]
+def missing_data(path: str, record: PartRecord, names: str) -> CorruptError:
+    """Returns the error for a committed task whose data file is gone. `names`: of its commit marker and its record."""
+    reason = f"it is missing: {record} has committed it"
+    return CorruptError(path, None, None, reason, f"Put it back; or remove {names}, and the task can be done again")
 
 
-class Recorded(NamedTuple):
+# ---- checking a file against its record
+
+
+class ChunkChecksum(NamedTuple):
     dataset: str
     offset: int
     size: int
     crc32c: int
 
 
-class Record(NamedTuple):
-    """`bytes` and `crc32c` of the whole file; None where the record does not say."""
+class FileChecksums(NamedTuple):
+    """What a record says about a file. `bytes` and `crc32c` are those of the file; None where the record has none."""
 
-    path: str
-    chunks: list[Recorded]
+    path: str  # of the record
+    chunks: list[ChunkChecksum]
     bytes: int | None = None
     crc32c: int | None = None
 
@@ -120,61 +121,51 @@ class Record(NamedTuple):
         return {chunk.dataset for chunk in self.chunks}
 
 
-def find_record(path: str) -> Record | None:
-    """None: there is none beside the file, or the JSON there is something else."""
+def find_record(path: str) -> FileChecksums | None:
+    """Returns the checksums in the record beside a file. None: there is no record, or the JSON is something else."""
     beside = Path(path).with_suffix(".json")
     try:
-        with open(beside, encoding="utf-8") as file:
-            facts = json.load(file)
-        if facts.get("file", os.path.basename(path)) != os.path.basename(path):
-            return None  # of another file, by this one's old name
-        rows = [("/" + name.lstrip("/"), row) for name, rows in facts["chunks"].items() for row in rows]
-        listed = [Recorded(name, *map(int, row)) for name, row in rows]
-        whole = [None if facts.get(key) is None else int(facts[key]) for key in ("bytes", "crc32c")]
+        content = json.loads(beside.read_bytes())
+        if content.get("file", os.path.basename(path)) != os.path.basename(path):
+            return None  # the record of another file that had this name
+        chunks = [
+            ChunkChecksum("/" + name.lstrip("/"), *chunk)
+            for name, found in _chunks(content["chunks"]).items()
+            for chunk in found
+        ]
+        size, crc = (None if content.get(key) is None else int(content[key]) for key in ("bytes", "crc32c"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Record(str(beside), listed, *whole)
+    return FileChecksums(str(beside), chunks, size, crc)
 
 
-def check_record(path: str, record: Record, progress: Progress | None = None) -> Iterator[tuple[Recorded | None, str]]:
-    """Chunks whose bytes are not those that were recorded, and why; None for the file as a whole."""
+def check_record(
+    path: str, record: FileChecksums, progress: Progress | None = None
+) -> Iterator[tuple[ChunkChecksum | None, str]]:
+    """Yields the chunks that differ from the record, and how; None for the file itself."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
-        crc = None if record.crc32c is None else _crc_of(fd, 0, size, progress)[0]
+        crc = None if record.crc32c is None else crc32c_of_file(fd, 0, size, progress)[0]
         if record.crc32c is not None and (crc, size) == (record.crc32c, record.bytes):
             return
-        wrong = list(itertools.islice(_wrong_chunks(fd, record, progress), _LISTED))
+        wrong = list(itertools.islice(_wrong_chunks(fd, record, progress), _MOST_REPORTED))
         yield from wrong
         if record.bytes is not None and size != record.bytes:
-            yield None, f"the record says {record.bytes:,} bytes, the file has {size:,}"
+            yield None, f"expected {record.bytes:,} bytes as recorded, got {size:,}"
         elif crc is not None and not wrong:
             yield (
                 None,
-                f"its crc32c is {crc:08x}, the record says {record.crc32c:08x}: not in a chunk, but between them",
+                f"expected crc32c {record.crc32c:08x} as recorded, got {crc:08x}: the difference is between the chunks",
             )
     finally:
         os.close(fd)
 
 
-def _wrong_chunks(fd: int, record: Record, progress: Progress | None) -> Iterator[tuple[Recorded, str]]:
+def _wrong_chunks(fd: int, record: FileChecksums, progress: Progress | None) -> Iterator[tuple[ChunkChecksum, str]]:
     for chunk in record.chunks:
-        crc, got = _crc_of(fd, chunk.offset, chunk.size, progress)
+        crc, got = crc32c_of_file(fd, chunk.offset, chunk.size, progress)
         if got < chunk.size:
-            yield chunk, f"cut: the record says {chunk.size:,} bytes, {got:,} are there"
+            yield chunk, f"truncated: expected {chunk.size:,} bytes as recorded, got {got:,}"
         elif crc != chunk.crc32c:
-            yield chunk, f"its crc32c is {crc:08x}, the record says {chunk.crc32c:08x}"
-
-
-def _crc_of(fd: int, offset: int, size: int, progress: Progress | None) -> tuple[int, int]:
-    """And of how many bytes."""
-    crc, at = 0, 0
-    while at < size:
-        data = os.pread(fd, min(_READ_BYTES, size - at), offset + at)
-        if not data:
-            break
-        crc = codec.crc32c(data, crc)
-        at += len(data)
-        if progress is not None:
-            progress(len(data))
-    return crc, at
+            yield chunk, f"expected crc32c {chunk.crc32c:08x} as recorded, got {crc:08x}"

@@ -1,4 +1,4 @@
-"""What of an HDF5 file its columns do not hold: for who must not lose it without a word."""
+"""Chooses the columns of a conversion, and raises an error or adds a note where the target would hold less."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import h5py
 from ..errors import FormatError, SchemaError
 from ..formats.columns import dtype_of
 from ..formats.hdf5.ragged_columns import PackedColumn
-from ..formats.hdf5.schema_layout import MARK, key_of
+from ..formats.hdf5.schema_layout import SCHEMA_ATTRIBUTE, key_of
 from ..formats.hdf5.shard import HDF5Shard
 from ..formats.tfrecord import TFRecordReader
 from ..formats.tfrecord.column_encoding import is_cast, stored_as, value_of
 from ..formats.tfrecord.schema_inference import Inferred, NotAnExample, infer_schema
 from ..schema import Array, Column, Float32, Ragged, Schema, check_schema, first_difference, found_in_file
-from .input_files import InputFile, Progress, Told, open_plain
+from .input_files import InputFile, Progress, ProgressLimit, open_plain
 from .targets import Kind
 
 
 def rounded(shard: HDF5Shard, schema: Mapping[str, Column]) -> Iterator[tuple[str, str]]:
-    """Columns whose numbers have more digits than the column does, and the type they have."""
+    """Yields columns whose floats in the file are wider than in the schema, and their dtype in the file."""
     for name, column in schema.items():
         key = key_of(name, column)
         if key not in shard._file():
-            continue  # it has a default
+            continue  # the column has a default
         dataset = shard._dataset(key)
         value = column.value if isinstance(column, Ragged) else column
         if isinstance(dataset, PackedColumn):
@@ -40,61 +40,59 @@ def rounded(shard: HDF5Shard, schema: Mapping[str, Column]) -> Iterator[tuple[st
             yield name, str(dtype)
 
 
-def left_behind(shard: HDF5Shard) -> list[str]:
-    """Attributes and single values, which no sample has."""
+def dropped_by_conversion(shard: HDF5Shard) -> list[str]:
+    """Describes what a conversion drops: attributes and scalar datasets."""
     attributes: list[str] = []
     values: list[str] = []
 
-    def see(name: str, thing: Any) -> None:
-        attributes.extend(f"{name}@{one}" for one in thing.attrs if one != MARK)
-        if isinstance(thing, h5py.Dataset) and not thing.shape:
+    def visit(name: str, node: Any) -> None:
+        attributes.extend(f"{name}@{one}" for one in node.attrs if one != SCHEMA_ATTRIBUTE)
+        if isinstance(node, h5py.Dataset) and not node.shape:
             values.append(name)
 
     file = shard._file()
-    see("", file)
-    file.visititems(see)
-    found = [("attribute", attributes), ("single value", values)]
+    visit("", file)
+    file.visititems(visit)
+    found = [("attribute", attributes), ("scalar dataset", values)]
     return [_counted(what, names) for what, names in found if names]
 
 
 def _counted(what: str, names: list[str]) -> str:
     some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{len(names):,} {what}{'s' * (len(names) != 1)} left behind: {some}"
+    return f"{len(names):,} {what}{'s' * (len(names) != 1)} dropped: {some}"
 
-
-# Which columns there are, and in which a target would hold less than its sources do: those are refused.
 
 _OR_CAST = "or cast, to have that done"
 
 
 @dataclass(slots=True)
 class Columns:
-    """`schema` is the target's; `reads` are what to read each source with: keys and defaults are a source's own."""
+    """The target's schema, and for each source the schema to read it with: keys and defaults differ by source."""
 
     schema: dict[str, Column]
     reads: list[dict[str, Column]]
     notes: list[str] = field(default_factory=list)
 
 
-def must_look(sources: Sequence[InputFile], given: Schema | None) -> bool:
-    """Whether only the records themselves show which columns there are."""
-    return given is None and any(_is_silent(source) for source in sources)
+def must_infer(sources: Sequence[InputFile], given: Schema | None) -> bool:
+    """Tells whether the schema must be inferred from records."""
+    return given is None and any(_has_no_schema(source) for source in sources)
 
 
-def _is_silent(source: InputFile) -> bool:
+def _has_no_schema(source: InputFile) -> bool:
     return source.kind == "tfrecord" and source.schema is None
 
 
-def decide(
+def choose_columns(
     sources: Sequence[InputFile], given: Schema | None, staging: Path, target: Kind, *, cast: bool, progress: Progress
 ) -> Columns:
-    """SchemaError: sources differ, or something of them would be lost, and which column that is."""
+    """Raises a SchemaError that names a column if sources differ in it, or if a part of it would be lost."""
     notes: list[str] = []
     if given is not None:
-        columns = check_schema(given) if cast else found_in_file(check_schema(given))  # nothing is rounded
+        columns = check_schema(given) if cast else found_in_file(check_schema(given))  # rounds nothing
         reads = [columns] * len(sources)
     else:
-        reads = _own(sources, staging, cast, notes, progress)
+        reads = _own_schemas(sources, staging, cast, notes, progress)
     if target == "tfrecord":
         reads = [{name: _for_tfrecord(name, one, cast, notes) for name, one in read.items()} for read in reads]
     schema = plain_schema(reads[0])
@@ -108,15 +106,15 @@ def decide(
         if source.kind == "hdf5":
             _check_hdf5(source, read, staging, cast, notes)
         elif source.kind == "tar":
-            notes += _left_in_tar(source, staging)
+            notes += _dropped_from_tar(source, staging)
     for name in schema:
         if not _is_text(name):
-            raise SchemaError(f"column {name!r}: expected a name of characters that UTF-8 has")
+            raise SchemaError(f"column {name!r}: expected a name that can be encoded as UTF-8")
     return Columns(schema, reads, list(dict.fromkeys(notes)))
 
 
 def _for_tfrecord(name: str, column: Column, cast: bool, notes: list[str]) -> Column:
-    """The column as it is to be read for a TFRecord, which has not all dtypes. What it stores is said in a note."""
+    """Returns the column to read for a TFRecord target, which lacks some dtypes, and notes what it stores instead."""
     value = value_of(column)
     if not isinstance(value, Array) or not is_cast(column):
         return column
@@ -137,7 +135,7 @@ def _as_float32(column: Column) -> Column:
 
 
 def plain_schema(schema: Schema) -> dict[str, Column]:
-    """Without keys and defaults; how it is to be written stays."""
+    """Returns the schema without keys and defaults, but with storage options."""
     return {name: _plain(column) for name, column in schema.items()}
 
 
@@ -154,16 +152,18 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _own(
+def _own_schemas(
     sources: Sequence[InputFile], staging: Path, cast: bool, notes: list[str], progress: Progress
 ) -> list[dict[str, Column]]:
-    """What the sources themselves say, or show."""
-    unknown = [source for source in sources if _is_silent(source)]
-    shown = _shown(unknown, cast, notes, progress) if unknown else {}
-    return [source.schema or (shown if source in unknown else _said(source, staging)) for source in sources]
+    """Returns the sources' own schemas, declared or inferred."""
+    unknown = [source for source in sources if _has_no_schema(source)]
+    inferred = _inferred_schema(unknown, cast, notes, progress) if unknown else {}
+    return [
+        source.schema or (inferred if source in unknown else _declared_schema(source, staging)) for source in sources
+    ]
 
 
-def _said(source: InputFile, staging: Path) -> dict[str, Column]:
+def _declared_schema(source: InputFile, staging: Path) -> dict[str, Column]:
     with open_plain(source.path, source.kind, None, staging, cache=True) as shard:
         schema = shard.schema
         if source.kind != "tar":
@@ -179,15 +179,17 @@ def _said(source: InputFile, staging: Path) -> dict[str, Column]:
         if KEY in shard.extensions:
             text = f"members of the extension {KEY!r} cannot be told from the samples' keys"
             raise SchemaError(f"{source.path}: {text}. Give a schema, which leaves them out")
-        # Of all samples: a member that only some have must not be left out, it is missed then.
-        return found_in_file(shard.look(len(shard)))
+        # Of all samples, so that a member that only some of them have is not dropped silently.
+        return found_in_file(shard.infer_schema(len(shard)))
 
 
 # ---- TFRecord
 
 
-def _shown(sources: Sequence[InputFile], cast: bool, notes: list[str], progress: Progress) -> dict[str, Column]:
-    """Of all records: what only a few have would be lost else."""
+def _inferred_schema(
+    sources: Sequence[InputFile], cast: bool, notes: list[str], progress: Progress
+) -> dict[str, Column]:
+    """Infers the schema from all records, so that a rare feature is not lost."""
     first = sources[0].path
     try:
         found = infer_schema(_records(sources, progress), with_examples=False)
@@ -195,7 +197,7 @@ def _shown(sources: Sequence[InputFile], cast: bool, notes: list[str], progress:
         raise FormatError(first, None, None, str(error), "Only Examples can be read as columns") from None
     if not found.records:
         raise SchemaError(f"{first}: there are no records to take columns from; give a schema")
-    _check_shown(found, first, cast, notes)
+    _check_inferred(found, first, cast, notes)
     if not found.schema:
         raise SchemaError(f"{first}: its records have no features to take columns from")
     return found.schema
@@ -203,15 +205,15 @@ def _shown(sources: Sequence[InputFile], cast: bool, notes: list[str], progress:
 
 def _records(sources: Sequence[InputFile], progress: Progress) -> Iterator[bytes]:
     for source in sources:
-        told = Told(progress, source.size_bytes)
+        limit = ProgressLimit(progress, source.size_bytes)
         with TFRecordReader(source.path) as reader:
             for record in reader:
                 yield record
-                told.tell(len(record))
-        told.rest()
+                limit.advance(len(record))
+        limit.finish()
 
 
-def _check_shown(found: Inferred, first: str, cast: bool, notes: list[str]) -> None:
+def _check_inferred(found: Inferred, first: str, cast: bool, notes: list[str]) -> None:
     for name, note in found.notes.items():
         column = found.schema.get(name)
         if column is None and note != "always empty":
@@ -240,15 +242,15 @@ def _check_hdf5(source: InputFile, read: dict[str, Column], staging: Path, cast:
                 text = f"column {name!r} is {kind}, which {read[name]!r} holds only rounded"
                 raise SchemaError(f"{source.path}: {text}. Leave it out with a schema, {_OR_CAST}")
             notes.append(f"{name!r} is rounded from {kind} to {read[name]!r}")
-        notes += [f"{source.path}: {what}" for what in left_behind(shard)]
+        notes += [f"{source.path}: {what}" for what in dropped_by_conversion(shard)]
 
 
 # ---- tar
 
 
-def _left_in_tar(source: InputFile, staging: Path) -> list[str]:
+def _dropped_from_tar(source: InputFile, staging: Path) -> list[str]:
     from ..formats.tar import TarShard
 
     with open_plain(source.path, "tar", None, staging, cache=True) as shard:
         assert isinstance(shard, TarShard)
-        return [f"{source.path}: {what}" for what in shard.left_behind()]
+        return [f"{source.path}: {what}" for what in shard.dropped_members()]

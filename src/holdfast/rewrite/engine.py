@@ -1,8 +1,4 @@
-"""A checksum over all values of all samples in order, whatever format they come from and in whatever pieces they come.
-
-Of each column the crc32c of its values (little-endian, all joined) and of the lengths of its strings and lists; then of
-the rows, the columns and these, by the columns' names.
-"""
+"""Copies samples from input files to output files in blocks, and verifies the output by a checksum of its content."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import numpy as np
 from .._native import codec
 from ..errors import DataError
 from ..formats.base import Shard
-from ..formats.columns import Batch, BytesColumn, ColumnData, Ints, RaggedColumn, ZeroCopyBytesColumn
+from ..formats.columns import Batch, BytesColumn, Ints, RaggedColumn, ZeroCopyBytesColumn, nbytes_of
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..schema import Column, column_to_json, first_difference
@@ -26,8 +22,29 @@ from .input_files import InputFile, Progress, open_plain
 from .targets import Kind, OutputFile, make_target
 
 
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """The format and size of the output files."""
+
+    kind: Kind
+    suffix: str
+    codec: Any
+    compression: Any
+    shards: int | None
+    shard_bytes: int | None
+
+    @property
+    def many(self) -> bool:
+        """Whether the output files are numbered shards."""
+        return self.shards is not None or self.shard_bytes is not None
+
+
 class ContentDigest:
-    """`add` batches, then ask for `value`."""
+    """Computes a checksum over all values of all samples in order, independent of the format and of the batches.
+
+    For each column it combines the crc32c of the values (little-endian, joined) and of the lengths of strings and
+    lists.
+    """
 
     def __init__(self, schema: dict[str, Column]) -> None:
         self.rows = 0
@@ -35,7 +52,7 @@ class ContentDigest:
         self._crcs = {name: [0, 0, 0, 0] for name in schema}
 
     def add(self, batch: Mapping[str, Any]) -> int:
-        """How many rows it has."""
+        """Adds a batch and returns its number of rows."""
         buffers, rows = buffers_of(self._schema, batch)
         for crcs, (values, *ends) in zip(self._crcs.values(), buffers, strict=True):
             crcs[0] = codec.crc32c(_raw(values), crcs[0])
@@ -56,27 +73,25 @@ def _raw(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
-# Where one target ends and the next begins.
-
 _ALL = 1 << 62
 
-Piece = tuple[int, Batch]  # the shard's number, and rows for it
+Piece = tuple[int, Batch]  # the number of the output shard, and rows for it
 
 
 class ShardCut:
-    """So many shards of about as many rows each, or shards of about so many bytes. Neither: one."""
+    """Divides rows into a number of shards of about equal length, or into shards of about a size; else one shard."""
 
     def __init__(self, rows: int, shards: int | None = None, shard_bytes: int | None = None) -> None:
         ends = [_ALL] if shards is None else [rows * (i + 1) // shards for i in range(shards)]
         self._counts = np.diff([0, *ends]).tolist()
         self._bytes = shard_bytes
         self._number = 0
-        self._rows = 0  # in the shard that is being filled
+        self._rows = 0  # in the current shard
         self._used = 0
 
     @property
     def count(self) -> int:
-        """How many there are; only at the end, if a size was given."""
+        """The number of shards; with a size it is only known at the end."""
         return self._number + 1 if self._bytes is not None else len(self._counts)
 
     def pieces(self, batch: Batch, rows: int) -> Iterator[Piece]:
@@ -88,8 +103,8 @@ class ShardCut:
                 self._number, self._rows, self._used = self._number + 1, 0, 0
                 continue
             stop = min(rows, at + room)
-            whole = stop - at == rows
-            yield self._number, batch if whole else {name: column[at:stop] for name, column in batch.items()}
+            is_all = stop - at == rows
+            yield self._number, batch if is_all else {name: column[at:stop] for name, column in batch.items()}
             self._rows += stop - at
             self._used += int(sizes[stop] - sizes[at]) if sizes is not None else 0
             at = stop
@@ -97,10 +112,8 @@ class ShardCut:
     def _room_in_bytes(self, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], at: int) -> int:
         assert self._bytes is not None
         fit = int(np.searchsorted(sizes, sizes[at] + self._bytes - self._used, "right")) - 1 - at
-        return max(fit, 0 if self._rows else 1)  # a row larger than a shard has one of its own
+        return max(fit, 0 if self._rows else 1)  # a row larger than a shard gets one of its own
 
-
-# A shard's samples, some at a time: as many as fit in a block of memory.
 
 BLOCK_BYTES = 1 << 24
 _FIRST_ROWS = 64
@@ -108,10 +121,10 @@ _GROWTH = 8
 
 
 def each_block(shard: Shard, schema: dict[str, Column]) -> Iterator[tuple[Batch, int]]:
-    """Batches and how many rows they have.
+    """Yields batches of about BLOCK_BYTES, and their numbers of rows.
 
-    What a row takes is measured on those before it, since a packed chunk does not tell how much comes out of it; and
-    asked for, where the file knows.
+    The size of a row is measured on the rows before, because a compressed chunk does not show it; and asked for where
+    the file knows it.
     """
     at, rows, chunk = 0, _FIRST_ROWS, shard.rows_per_chunk
     while at < len(shard):
@@ -122,25 +135,12 @@ def each_block(shard: Shard, schema: dict[str, Column]) -> Iterator[tuple[Batch,
             stop = (at + stop) // 2
         batch = shard.read(at, stop, schema)
         yield batch, stop - at
-        width = max(1, size_of(batch) // (stop - at))
+        width = max(1, nbytes_of(batch) // (stop - at))
         at, rows = stop, max(1, min(BLOCK_BYTES // width, rows * _GROWTH))
 
 
-def size_of(batch: Batch) -> int:
-    """What a batch's values take in memory, in bytes."""
-    return sum(_size(column) for column in batch.values())
-
-
-def _size(column: ColumnData) -> int:
-    if isinstance(column, RaggedColumn):
-        return 8 * len(column) + _size(column.values)
-    if isinstance(column, BytesColumn):
-        return int(string_sizes(column).sum()) + 8 * len(column)
-    return int(column.nbytes)
-
-
 def row_sizes(batch: Batch, rows: int) -> Ints:
-    """What each row's values take, in bytes; lengths of strings and lists are eight bytes each."""
+    """Returns the bytes of each row; the length of a string or list counts as eight bytes."""
     total = np.zeros(rows, np.int64)
     for column in batch.values():
         total += _row_sizes(column, rows)
@@ -160,34 +160,14 @@ def _row_sizes(column: Any, rows: int) -> Ints:
 
 
 def string_sizes(column: BytesColumn) -> Ints:
-    if isinstance(column, ZeroCopyBytesColumn):  # without joining them
+    if isinstance(column, ZeroCopyBytesColumn):
         spans = column._spans
         return np.asarray(spans[:, 1] - spans[:, 0], np.int64)
     return np.diff(column.offsets)
 
 
-# The whole way: sources that are whole, their columns, targets from them, and the proof that they hold the same.
-
-
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
-    """What the targets are to be."""
-
-    kind: Kind
-    suffix: str
-    codec: Any
-    compression: Any
-    shards: int | None
-    shard_bytes: int | None
-
-    @property
-    def many(self) -> bool:
-        """Whether the targets are numbered."""
-        return self.shards is not None or self.shard_bytes is not None
-
-
 def count_rows(sources: Sequence[InputFile], columns: Columns, staging: Path) -> int:
-    """Of those that say so without being read through."""
+    """Returns the number of samples in all files."""
     rows = 0
     for source, read in zip(sources, columns.reads, strict=True):
         with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
@@ -196,30 +176,30 @@ def count_rows(sources: Sequence[InputFile], columns: Columns, staging: Path) ->
 
 
 def write_targets(
-    sources: Sequence[InputFile], columns: Columns, wanted: OutputOptions, staging: Path, progress: Progress
+    sources: Sequence[InputFile], columns: Columns, options: OutputOptions, staging: Path, progress: Progress
 ) -> tuple[list[FileEntry], str]:
-    """The staged files in their order, and the digest of what went into them."""
-    rows = count_rows(sources, columns, staging) if wanted.shards is not None else 0
-    cut = ShardCut(rows, wanted.shards, wanted.shard_bytes)
+    """Writes the output files to `staging`. Returns their entries in order, and the checksum of their content."""
+    rows = count_rows(sources, columns, staging) if options.shards is not None else 0
+    cut = ShardCut(rows, options.shards, options.shard_bytes)
     digest = ContentDigest(columns.schema)
-    with _OutputSeries(wanted, columns.schema, staging) as row:
+    with _OutputSeries(options, columns.schema, staging) as outputs:
         for source, read in zip(sources, columns.reads, strict=True):
             with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
                 for batch, count in each_block(shard, read):
                     digest.add(batch)
                     for number, piece in cut.pieces(batch, count):
-                        row.put(number, piece)
+                        outputs.put(number, piece)
                     progress(source.size_bytes * count / len(shard))
                 if not len(shard):
                     progress(source.size_bytes)
-        return row.finish(cut.count), digest.value
+        return outputs.finish(cut.count), digest.value
 
 
 class _OutputSeries:
-    """Targets one after the other; one is open at a time. Those without rows are made, too."""
+    """Output files one after the other, one open at a time. A shard without rows gets a file, too."""
 
-    def __init__(self, wanted: OutputOptions, schema: dict[str, Column], staging: Path) -> None:
-        self._wanted, self._schema, self._staging = wanted, schema, staging
+    def __init__(self, options: OutputOptions, schema: dict[str, Column], staging: Path) -> None:
+        self._options, self._schema, self._staging = options, schema, staging
         self._entries: list[FileEntry] = []
         self._open: OutputFile | None = None
 
@@ -237,12 +217,12 @@ class _OutputSeries:
         while self._open is None or len(self._entries) < number:
             self._end()
             self._open = make_target(
-                self._wanted.kind,
-                self._staging / f"{len(self._entries):05d}{self._wanted.suffix}",
+                self._options.kind,
+                self._staging / f"{len(self._entries):05d}{self._options.suffix}",
                 self._schema,
                 first=sum(entry.records for entry in self._entries),
-                codec=self._wanted.codec,
-                compression=self._wanted.compression,
+                codec=self._options.codec,
+                compression=self._options.compression,
             )
 
     def _end(self) -> None:
@@ -258,31 +238,30 @@ class _OutputSeries:
             self._open.discard()
 
 
-def prove(
+def verify_targets(
     entries: Sequence[FileEntry],
     columns: Columns,
-    wanted: OutputOptions,
-    went_in: str,
+    options: OutputOptions,
+    expected: str,
     staging: Path,
     progress: Progress,
 ) -> None:
-    """What was written is read again: the same columns, as many rows, the same values in the same order."""
+    """Reads the output back: it must have the same columns, as many rows, and the same values in the same order."""
     digest = ContentDigest(columns.schema)
     for entry in entries:
-        read = columns.schema if wanted.kind == "tfrecord" else None
-        with open_plain(entry.path, wanted.kind, read, staging, cache=False) as shard:
+        read = columns.schema if options.kind == "tfrecord" else None
+        with open_plain(entry.path, options.kind, read, staging, cache=False) as shard:
             read = read or shard.schema
             difference = first_difference(columns.schema, plain_schema(read))
             if difference is not None or len(shard) != entry.records:
-                said = f"{entry.records:,} rows of {columns.schema} went in, {len(shard):,} of {read} came out"
-                raise _unproven(entry.path, said)
+                text = f"expected {entry.records:,} rows of {columns.schema}, got {len(shard):,} of {read}"
+                raise _mismatch(entry.path, text)
             for batch, count in each_block(shard, read):
                 digest.add(batch)
                 progress(count)
-    if digest.value != went_in:
-        said = f"values with the checksum {went_in} went in, {digest.value} came out"
-        raise _unproven(entries[0].path, said)
+    if digest.value != expected:
+        raise _mismatch(entries[0].path, f"expected values with the checksum {expected}, got {digest.value}")
 
 
-def _unproven(path: str, said: str) -> DataError:
-    return DataError(path, None, None, f"{said} when it was read again. Is the disk, or the memory, failing?")
+def _mismatch(path: str, text: str) -> DataError:
+    return DataError(path, None, None, f"{text} when reading it back. Is the disk, or the memory, failing?")

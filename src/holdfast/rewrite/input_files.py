@@ -1,5 +1,7 @@
-"""One file as a shard of which any part can be read. A packed one is unpacked beside the target first, on disk: else
-every block would be unpacked from the file's start."""
+"""Finds the input files of a conversion, checks that they are intact, and opens them as shards.
+
+A compressed file is decompressed beside the target first: otherwise every block would be decompressed from the start.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError, cannot_open
-from ..formats.base import Shard, kind_of
+from .._util.atomic import FileStamp
+from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError
+from ..formats.base import Shard, detect_format
 from ..formats.tfrecord.shard import TFRecordShard
 from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
@@ -27,14 +30,14 @@ _COPY_BYTES = 1 << 20
 def open_plain(
     path: str, kind: Kind, schema: dict[str, Column] | None, staging: Path, *, cache: bool
 ) -> Iterator[Shard]:
-    """`schema`: the columns that will be read, if they are known. `cache`: an index may be kept for the next time."""
+    """Opens a file for random access. `schema`: the columns to read, if known. `cache`: whether to store an index."""
     if kind == "hdf5":
         from ..formats.hdf5 import HDF5Shard
 
         with HDF5Shard(path, schema) as hdf5:
             yield hdf5
         return
-    with _unpacked(path, kind, staging) as plain, _naming(path, plain):
+    with _decompressed(path, kind, staging) as plain, _naming(path, plain):
         shard = _open(plain, kind, cache and plain == path)
         with shard:
             yield shard
@@ -49,9 +52,9 @@ def _open(path: str, kind: Kind, cache: bool) -> Shard:
 
 
 @contextmanager
-def _unpacked(path: str, kind: Kind, staging: Path) -> Iterator[str]:
-    """The path itself, if it is not packed."""
-    copy = _unpack_tar(path, staging) if kind == "tar" else _unpack_tfrecord(path, staging)
+def _decompressed(path: str, kind: Kind, staging: Path) -> Iterator[str]:
+    """Yields the path of a decompressed copy, or the path itself if it is not compressed."""
+    copy = _decompress_tar(path, staging) if kind == "tar" else _decompress_tfrecord(path, staging)
     try:
         yield path if copy is None else str(copy)
     finally:
@@ -59,17 +62,17 @@ def _unpacked(path: str, kind: Kind, staging: Path) -> Iterator[str]:
             copy.unlink(missing_ok=True)
 
 
-def _unpack_tar(path: str, staging: Path) -> Path | None:
-    from ..formats.tar.source import packing_of, unpack
+def _decompress_tar(path: str, staging: Path) -> Path | None:
+    from ..formats.tar.source import decompress, detect_compression
 
-    packing = packing_of(path)
-    if packing == "none":
+    compression = detect_compression(path)
+    if compression == "none":
         return None
-    with unpack(path, packing) as source:
+    with decompress(path, compression) as source:
         return _copy(source.read_at, staging)
 
 
-def _unpack_tfrecord(path: str, staging: Path) -> Path | None:
+def _decompress_tfrecord(path: str, staging: Path) -> Path | None:
     with open_source(path) as source:
         if source.compression == "none":
             return None
@@ -87,13 +90,13 @@ def _copy(read_at: Callable[[int, int], bytes], staging: Path) -> Path:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise WriteError(f"cannot unpack into {staging.parent}: {error.strerror}") from error
+        raise WriteError(f"cannot decompress into {staging.parent}: {error.strerror}") from error
     return copy
 
 
 @contextmanager
 def _naming(path: str, plain: str) -> Iterator[None]:
-    """Errors name the file, not its copy."""
+    """Replaces the copy's path by the file's path in errors."""
     try:
         yield
     except DataError as error:
@@ -106,38 +109,38 @@ def _naming(path: str, plain: str) -> Iterator[None]:
         raise InputError(str(error).replace(plain, path)) from error
 
 
-# What is to be converted: files, globs, folders, runs; and whether all of it is whole.
+# ---- finding the files
 
-Given = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file. `run` is the folder of the run that it is a part of, `schema` that run's."""
+    """One input file. `run` is the dataset directory that it is a part of, `schema` that dataset's."""
 
     path: str
     kind: Kind
-    stamp: tuple[int, int, int]  # its size, mtime and inode
+    stamp: FileStamp
     run: Path | None = None
     schema: dict[str, Column] | None = None
 
     @property
     def size_bytes(self) -> int:
-        return self.stamp[0]
+        return self.stamp.size
 
 
-def find(what: Given | Iterable[Given]) -> list[InputFile]:
-    """The files in their order; those of a glob or a folder by name, of a run its committed parts by task."""
+def find(what: PathLike | Iterable[PathLike]) -> list[InputFile]:
+    """Returns the files in order; those of a glob or folder sorted by name, those of a dataset directory by task."""
     found = []
     for spec in find_sources(what):
         if spec.is_remote:
-            raise InputError(f"{spec.path}: expected a file on this machine, got a URL; bring it here first")
+            raise InputError(f"{spec.path}: expected a local file, got a URL; download it first")
         if spec.is_files:
             raise InputError(f"{(spec.files or (spec.path,))[0]}: expected TFRecord, HDF5 or tar files, got others")
         run = _run_of(spec.path)
         schema = None if run is None else _schema_of(run)
-        found.append(InputFile(spec.path, kind_of(spec.path), stamp_of(spec.path), run, schema))
+        found.append(InputFile(spec.path, detect_format(spec.path), FileStamp.of(spec.path), run, schema))
     return found
 
 
@@ -147,58 +150,51 @@ def _run_of(path: str) -> Path | None:
 
 
 def _schema_of(run: Path) -> dict[str, Column]:
-    from ..writer.directory import read_schema  # with h5py, which takes a while to load
+    from ..writer.directory import read_schema  # imports h5py, which is slow
 
     return read_schema(run)
 
 
-def stamp_of(path: str) -> tuple[int, int, int]:
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    return info.st_size, info.st_mtime_ns, info.st_ino
-
-
-def refuse_changed(sources: Sequence[InputFile]) -> None:
+def check_unchanged(sources: Sequence[InputFile]) -> None:
     for source in sources:
-        if stamp_of(source.path) != source.stamp:
+        if FileStamp.of(source.path) != source.stamp:
             raise InputError(f"{source.path}: it changed while it was read; nothing was kept. Wait for its writer")
 
 
-# ---- whole?
+# ---- checking them
 
 
-def check_whole(sources: Sequence[InputFile], progress: Progress) -> None:
-    """As `holdfast verify` does it; the first damage is an error that says where it is. Every byte is told of once."""
+def check_intact(sources: Sequence[InputFile], progress: Progress) -> None:
+    """Verifies every file as `holdfast verify` does, and raises the first problem as an error. `progress` counts every
+    byte once."""
     runs: dict[Path, list[InputFile]] = {}
     for source in sources:
         if source.run is not None:
             runs.setdefault(source.run, []).append(source)
             continue
-        told = Told(progress, source.size_bytes)
-        {"tfrecord": _check_tfrecord, "hdf5": _check_hdf5, "tar": _check_tar}[source.kind](source.path, told.tell)
-        told.rest()
+        limit = ProgressLimit(progress, source.size_bytes)
+        _CHECKS[source.kind](source.path, limit.advance)
+        limit.finish()
     for run, parts in runs.items():
-        told = Told(progress, sum(part.size_bytes for part in parts))
-        _check_run(run, parts, told)
-        told.rest()
+        limit = ProgressLimit(progress, sum(part.size_bytes for part in parts))
+        _check_run(run, parts, limit)
+        limit.finish()
 
 
-class Told:
-    """Not every check tells of every byte, and some tell of some twice."""
+class ProgressLimit:
+    """Progress that counts every byte exactly once, although some checks count too few or too many."""
 
     def __init__(self, progress: Progress, size_bytes: int) -> None:
         self._progress = progress
         self.left: float = size_bytes
 
-    def tell(self, n: float) -> None:
+    def advance(self, n: float) -> None:
         n = min(n, self.left)
         self.left -= n
         self._progress(n)
 
-    def rest(self) -> None:
-        self.tell(self.left)
+    def finish(self) -> None:
+        self.advance(self.left)
 
 
 def _check_tfrecord(path: str, progress: Progress) -> None:
@@ -225,22 +221,22 @@ def _check_hdf5(path: str, progress: Progress) -> None:
 
 
 def _check_tar(path: str, progress: Progress) -> None:
-    """Opening it goes through all headers, without an index; what a tar holds has no checksums."""
+    """Opens the tar, which reads all headers; the data of a tar have no checksums."""
     from ..formats.tar import TarShard
 
     with TarShard(path, cache=False) as shard:
-        odd = shard.first_odd() if shard.marked else None
-        if odd is not None:
-            raise DecodeError(path, odd, None, "the sample lacks a member that the tar's own schema speaks of")
+        incomplete = shard.first_incomplete() if shard.marked else None
+        if incomplete is not None:
+            raise DecodeError(path, incomplete, None, "the sample lacks a member of the tar's own schema")
 
 
-def _check_run(run: Path, parts: Sequence[InputFile], told: Told) -> None:
+def _check_run(run: Path, parts: Sequence[InputFile], limit: ProgressLimit) -> None:
     from ..writer.dataset import DatasetWriter
 
     schema = parts[0].schema
     assert schema is not None
-    whole = told.left
-    report = DatasetWriter(run, schema).verify(lambda _, count: told.tell(whole / max(count, 1)))
+    total = limit.left
+    report = DatasetWriter(run, schema).verify(lambda _, count: limit.advance(total / max(count, 1)))
     if report.problems:
         first = report.problems[0]
         inside = f"dataset {first.dataset!r}, chunk {first.chunk}: " if first.dataset is not None else ""
@@ -250,3 +246,6 @@ def _check_run(run: Path, parts: Sequence[InputFile], told: Told) -> None:
 
 def _more(count: int) -> str:
     return f" (and {count - 1:,} more)" if count > 1 else ""
+
+
+_CHECKS = {"tfrecord": _check_tfrecord, "hdf5": _check_hdf5, "tar": _check_tar}

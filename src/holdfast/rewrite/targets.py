@@ -1,19 +1,17 @@
-"""What a target's name says: its format, and how its shards are called."""
+"""Parses the name of a conversion's target, and writes output files of all three formats."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from .._util.atomic import PartialFile, sync_folder
-from ..errors import DataError, SchemaError, TargetExistsError, WriteError, WriterBusyError
+from ..errors import DataError, SchemaError, TargetExistsError, WriteError
+from ..formats.base import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..formats.tfrecord.writer import TFRecordWriter
@@ -21,15 +19,21 @@ from ..schema import Column, Ragged
 
 Kind = Literal["tfrecord", "hdf5", "tar"]
 
+
+def _any_of(suffixes: Iterable[str]) -> str:
+    return f"({'|'.join(map(re.escape, suffixes))})"
+
+
 _SUFFIX = re.compile(
-    r"(?P<tfrecord>\.(tfrecords?|tfrec)(\.(gz|gzip|zlib|zz))?)$|(?P<hdf5>\.(h5|hdf5|hdf))$|(?P<tar>\.tar)$",
+    rf"(?P<tfrecord>{_any_of(TFRECORD_SUFFIXES)}{_any_of(TFRECORD_COMPRESSION)}?)$"
+    rf"|(?P<hdf5>{_any_of(HDF5_SUFFIXES)})$|(?P<tar>\.tar)$",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TargetName:
-    """A target: `stem` and `suffix` make its name in `folder`."""
+    """The name of a target: `folder`/`stem``suffix`."""
 
     folder: Path
     stem: str
@@ -37,85 +41,42 @@ class TargetName:
     kind: Kind
 
     @property
-    def whole(self) -> str:
+    def name(self) -> str:
         return self.stem + self.suffix
 
     def shard(self, number: int, count: int) -> str:
-        """As TensorFlow's tools number them: sorted names keep the order."""
+        """Returns the name of a shard, numbered as TensorFlow's tools do: sorted names keep the order."""
         return f"{self.stem}-{number:05d}-of-{count:05d}{self.suffix}"
 
     def is_shard(self, name: str) -> bool:
-        """Whether a file's name is one that a shard of this target could have."""
+        """Tells whether a file's name could be that of a shard of this target."""
         return re.fullmatch(rf"{re.escape(self.stem)}-\d{{5}}-of-\d{{5}}{re.escape(self.suffix)}", name) is not None
 
 
 def parse_target(target: str | os.PathLike[str]) -> TargetName:
-    """ValueError: the name does not say which format is expected."""
+    """Parses a path. Raises a ValueError if its suffix is not one of a format."""
     if "://" in os.fsdecode(target):
-        raise ValueError(f"expected a file on this machine to write to, got the URL {os.fspath(target)!r}")
+        raise ValueError(f"expected a local file to write to, got the URL {os.fspath(target)!r}")
     path = Path(os.fsdecode(target))
     found = _SUFFIX.search(path.name)
     if found is None or found.start() == 0:
-        wanted = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
-        raise ValueError(f"expected {wanted} to write to, got {os.fspath(target)!r}")
+        names = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
+        raise ValueError(f"expected {names} to write to, got {os.fspath(target)!r}")
     kind: Kind = "tfrecord" if found["tfrecord"] else "hdf5" if found["hdf5"] else "tar"
     return TargetName(path.parent, path.name[: found.start()], found[0], kind)
 
 
-# New files that appear together, when all of them are whole.
-#
-# They are made in a hidden folder beside their names-to-be. A kill leaves that folder and no target; the next to
-# convert to the same name takes it away.
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-def refuse_present(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if os.path.lexists(folder / name):
-            raise TargetExistsError(f"{folder / name} is there already; name another file or allow it to be replaced")
-
-
-def refuse_others(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
-    """Shards of another number of them: who reads the folder would get every sample twice."""
+def check_no_other_shards(folder: Path, names: Sequence[str], is_shard: Callable[[str], bool]) -> None:
+    """Raises an error if the folder has shards of another shard count: readers would get every sample twice."""
     others = sorted(set(filter(is_shard, os.listdir(folder))) - set(names)) if folder.is_dir() else []
     if others:
         text = f"{folder / others[0]} is of another number of shards: with {len(names):,} more beside it, samples would"
-        raise TargetExistsError(f"{text} be read twice. Take it away first, or name another file")
-
-
-@contextmanager
-def staging_folder(folder: Path, name: str) -> Iterator[Path]:
-    """One for each name: a second process that wants the same is refused. It goes in any case."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
-    try:
-        with _only_one(folder, name):
-            staging = folder / f".{name}.convert"
-            shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
-            try:
-                staging.mkdir()
-            except OSError as error:
-                raise WriteError(f"cannot make the folder {staging} to work in: {error.strerror}") from error
-            try:
-                yield staging
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    except BaseException:
-        for path in new_folders:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # somebody put something there
-        raise
+        raise TargetExistsError(f"{text} be read twice. Remove it first, or name another file")
 
 
 @contextmanager
 def naming(staging: Path, target: Path) -> Iterator[None]:
-    """Errors name what a staged file is to be, not where it is made."""
+    """Replaces the path of a staged file by the target's path in errors."""
     try:
         yield
     except DataError as error:
@@ -129,68 +90,20 @@ def _renamed(text: str, staging: Path, target: Path) -> str:
     return re.sub(rf"{re.escape(str(staging))}/[^ :,]+", lambda _: str(target), text)
 
 
-@contextmanager
-def _only_one(folder: Path, name: str) -> Iterator[None]:
-    """A lock that dies with its process."""
-    try:
-        lock = PartialFile(folder / f"{name}.convert-lock", overwrite=True)
-    except WriterBusyError:
-        raise WriterBusyError(f"another conversion to {folder / name} is at work") from None
-    try:
-        yield
-    finally:
-        lock.discard()
-
-
-def publish(staged: Sequence[Path], folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
-    """Gives synced files their names. An error: none of them has one, but for those that were replaced."""
-    if not overwrite:
-        refuse_present(folder, names)
-    linked: list[Path] = []
-    try:
-        for path, name in zip(staged, names, strict=True):
-            if overwrite:
-                os.replace(path, folder / name)
-            else:
-                _link(path, folder / name)
-                linked.append(folder / name)
-        sync_folder(folder)
-    except BaseException as error:
-        for path in linked:
-            path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
-        raise
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)  # fails when the name is taken; rename would replace what somebody put there meanwhile
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.rename(path, target)
-
-
-# The three writers behind one face: batches in, and a file that is on disk for good.
-
-
 class OutputFile(Protocol):
     def extend(self, batch: Mapping[str, Any]) -> None: ...
 
     def finish(self) -> FileEntry:
-        """It is whole and synced."""
+        """Completes and syncs the file."""
 
     def discard(self) -> None:
-        """Lets go of everything. Safe to call twice, and after finish()."""
+        """Closes everything. Safe to call twice, and after finish()."""
 
 
 def make_target(
     kind: Kind, path: Path, schema: dict[str, Column], *, first: int, codec: Any, compression: Any
 ) -> OutputFile:
-    """`path` must not exist; `first` is the number of its first sample."""
+    """Creates an output file. `path` must not exist; `first` is the number of its first sample."""
     if kind == "hdf5":
         return _HDF5Output(path, schema, codec)
     return _TFRecordOutput(path, schema, compression) if kind == "tfrecord" else _TarOutput(path, schema, first)
@@ -226,11 +139,11 @@ class _HDF5Output:
         self._writer.extend(*buffers_of(self._schema, batch))
 
     def finish(self) -> FileEntry:
-        settled = self._writer.settle()
+        finished = self._writer.finalize()
         os.fsync(self._writer.fd)
-        self._writer.abandon()
+        self._writer.detach()
         self._done = True
-        return FileEntry(str(self._writer.path), settled.rows, settled.bytes, settled.crc32c)
+        return FileEntry(str(self._writer.path), finished.rows, finished.bytes, finished.crc32c)
 
     def discard(self) -> None:
         if not self._done:

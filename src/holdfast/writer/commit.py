@@ -11,13 +11,12 @@ which a journaling filesystem keeps; one sync of the folder, before anybody is t
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._util.atomic import sync_folder
+from .._util.atomic import NO_HARD_LINKS, sync_folder
 from .._util.failpoints import failpoint
 from ..errors import TargetExistsError, WriteError
 from ..formats.hdf5.writer import FinishedFile
@@ -25,8 +24,6 @@ from ..formats.part_record import PartRecord
 from .directory import claim_name, data_name, find_committed, next_attempt, record_name
 from .part_file import PartFile, synced_beside
 from .workspace import Workspace
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Commit:
@@ -40,10 +37,10 @@ class Commit:
     def run(self, file: PartFile, kind: str, digest: str) -> PartRecord:
         """The record of the part, which is there for good when this returns. An error: nothing of it is visible."""
         with self._nothing_half():
-            settled = file.settle()
+            finished = file.finalize()
             failpoint("settled")
             with synced_beside(file.path):
-                record = self._record(self._link(file.path, kind), settled, kind, digest)
+                record = self._record(self._link(file.path, kind), finished, kind, digest)
                 failpoint("data-linked")
                 self._write(record)
             failpoint("file-synced")
@@ -67,7 +64,7 @@ class Commit:
                 text = f"task {self._task!r} is committed, but may not be on disk for good: {error.strerror}"
                 raise WriteError(text) from error
             self._take_back()
-            if error.errno in _NO_LINKS:
+            if error.errno in NO_HARD_LINKS:
                 text = f"{self._parts}: expected a filesystem with hard links: {error.strerror}"
                 raise WriteError(text) from error
             name = error.filename2 or error.filename
@@ -92,7 +89,7 @@ class Commit:
                 raise TargetExistsError(f"{self._parts / name} is there already; it was not touched") from None
             return attempt, name
 
-    def _record(self, at: tuple[int, str], settled: FinishedFile, kind: str, digest: str) -> PartRecord:
+    def _record(self, at: tuple[int, str], finished: FinishedFile, kind: str, digest: str) -> PartRecord:
         attempt, name = at
         return PartRecord(
             task=self._task,
@@ -100,10 +97,10 @@ class Commit:
             format=kind,
             file=name,
             schema=digest,
-            rows=settled.rows,
-            bytes=settled.bytes,
-            crc32c=settled.crc32c,
-            chunks=settled.chunks,
+            rows=finished.rows,
+            bytes=finished.bytes,
+            crc32c=finished.crc32c,
+            chunks=finished.chunks,
         )
 
     def _write(self, record: PartRecord) -> None:

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .._native import codec
-from .._util.atomic import sync_folder, sync_name
+from .._native.checksum import crc32c_of_file, json_crc32c
+from .._util.atomic import link_or_rename, sync_folder, sync_name
+from .._util.text import natural_key
 from ..errors import (
     CorruptError,
     DataError,
@@ -44,14 +45,9 @@ class Stretch(NamedTuple):
     stop: int
 
 
-def natural(name: str) -> Key:
-    """`rank9` before `rank10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
 def in_order(records: list[PartRecord]) -> list[PartRecord]:
     """By task, naturally: `rank9` before `rank10`."""
-    return sorted(records, key=lambda record: (natural(record.task), record.task, record.attempt))
+    return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
 def exact_order(records: list[PartRecord]) -> list[Stretch]:
@@ -60,7 +56,7 @@ def exact_order(records: list[PartRecord]) -> list[Stretch]:
     for number, record in enumerate(records):
         at = 0
         for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
-            keyed.append((natural(whose), whose, first, Stretch(number, at, at + rows)))
+            keyed.append((natural_key(whose), whose, first, Stretch(number, at, at + rows)))
             at += rows
         if at != record.rows:
             raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
@@ -100,7 +96,7 @@ class PartsManifest:
 
     def to_json(self) -> builtins.bytes:
         content = {"holdfast_manifest": _VERSION, **asdict(self), "parts": [part._asdict() for part in self.parts]}
-        return json.dumps({**content, "manifest_crc32c": _crc(content)}, indent=1).encode() + b"\n"
+        return json.dumps({**content, "manifest_crc32c": json_crc32c(content)}, indent=1).encode() + b"\n"
 
     @property
     def holds(self) -> bool:
@@ -109,10 +105,6 @@ class PartsManifest:
             return os.path.getsize(self.output) == self.bytes
         except OSError:
             return False
-
-
-def _crc(content: dict[str, Any]) -> int:
-    return codec.crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
@@ -167,7 +159,7 @@ def _read(path: Path) -> PartsManifest | None:
     try:
         content = json.loads(path.read_bytes())
         crc = content.pop("manifest_crc32c")
-        if content["holdfast_manifest"] != _VERSION or crc != _crc(content):
+        if content["holdfast_manifest"] != _VERSION or crc != json_crc32c(content):
             return None
         del content["holdfast_manifest"]
         return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
@@ -193,7 +185,6 @@ def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
 Order = Literal["exact", "any"]
 Progress = Callable[[int], None]
 
-_READ_BYTES = 1 << 20
 _COPIED_ROWS = 1000
 
 
@@ -447,7 +438,7 @@ class _Work:
 
     def _delete_parts(self, made: Consolidated) -> None:
         """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
-        if _file_crc(self._target) != (made.bytes, made.crc32c):
+        if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
         parts = self._sources.folder / "parts"
         for record in self._sources.records:
@@ -462,19 +453,15 @@ def _same_file(one: str, other: Path) -> bool:
 
 
 def _check_file(path: Path, record: PartRecord) -> None:
-    size, crc = _file_crc(path)
+    crc, size = _file_crc(path)
     if (size, crc) != (record.bytes, record.crc32c):
         text = f"expected {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
         raise CorruptError(str(path), None, None, text)
 
 
 def _file_crc(path: Path) -> tuple[int, int]:
-    crc, size = 0, 0
-    buffer = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb", buffering=0) as file:
-        while n := file.readinto(buffer):
-            crc, size = codec.crc32c(buffer[:n], crc), size + n
-    return size, crc
+        return crc32c_of_file(file.fileno())
 
 
 def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
@@ -482,9 +469,7 @@ def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
         if overwrite:
             os.replace(hidden, target)
         else:
-            os.link(hidden, target)
-    except FileExistsError:
-        raise TargetExistsError(f"{target} appeared while it was being written; it was not touched") from None
+            link_or_rename(hidden, target)
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     sync_name(target)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..errors import InputError
-from ..formats.part_record import PartRecord, data_gone
+from ..formats.part_record import PartRecord, missing_data
 from .commit import Commit
 from .consolidate import read_manifests
 from .directory import claim_name, find_committed, listed, record_name
@@ -59,7 +59,7 @@ class LocalLocation(NamedTuple):
         if record is None or os.path.lexists(self.folder / "parts" / record.file) or self._is_merged(task):
             return record
         names = f"{claim_name(task)} and {record_name(task, record.attempt)} there"
-        raise data_gone(self.shown(record.file), record, names)
+        raise missing_data(self.shown(record.file), record, names)
 
     def _is_merged(self, task: str) -> bool:
         """Whether its part went into a file, and was taken away then. The file may be elsewhere by now."""

@@ -182,9 +182,9 @@ class Part:
         if self._state == "open" and not self.done:
             self._state = "forked"
             if self._file is not None:
-                self._file.abandon()
+                self._file.detach()
             if self._workspace is not None:
-                self._workspace.abandon()
+                self._workspace.detach()
 
     def __del__(self) -> None:
         if getattr(self, "_state", "new") == "open" and not self.done:

@@ -23,11 +23,11 @@ class PartFile(Protocol):
     def extend(self, columns: Mapping[str, Any]) -> int:
         """How many rows they were. SchemaError: they do not fit, and nothing was written."""
 
-    def settle(self) -> FinishedFile: ...
+    def finalize(self) -> FinishedFile: ...
 
     def discard(self) -> None: ...
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In a forked child, or where the owner gives its file up without a word to anybody."""
 
 
@@ -43,7 +43,7 @@ class _HDF5PartFile:
         self.path = path
         self._schema = schema
         self._writer = HDF5Writer(path, schema, chunk_rows=chunk_rows, codec=codec)
-        self.settle, self.discard, self.abandon = self._writer.settle, self._writer.discard, self._writer.abandon
+        self.finalize, self.discard, self.detach = self._writer.finalize, self._writer.discard, self._writer.detach
 
     def extend(self, columns: Mapping[str, Any]) -> int:
         buffers, rows = buffers_of(self._schema, columns)
@@ -63,14 +63,14 @@ class _TFRecordPartFile:
         self._writer.extend_buffers(buffers, rows)
         return rows
 
-    def settle(self) -> FinishedFile:
-        self.path, entry = self._writer.settle()
+    def finalize(self) -> FinishedFile:
+        self.path, entry = self._writer.finalize()
         return FinishedFile(entry.records, entry.bytes, entry.crc32c, {})
 
     def discard(self) -> None:
         self._writer.discard()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         pass  # it knows of forks itself
 
 

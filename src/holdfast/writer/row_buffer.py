@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import SchemaError
-from ..formats.columns import ColumnData, Misfit, cast, dtype_of
+from ..formats.columns import ColumnData, Misfit, cast, dtype_of, join_offsets
 from ..formats.tfrecord.column_encoding import as_array, buffers_of, column_from
 from ..schema import Bytes, Column, Value
 
@@ -31,16 +31,8 @@ def bytes_in(row: Row) -> int:
 def join_rows(column: Column, rows: Sequence[Row]) -> ColumnData:
     """One or more of them, as a column."""
     values, *ends = zip(*rows, strict=True)
-    joined: Any = (np.concatenate(values), *(None if one[0] is None else _join_ends(one) for one in ends))
+    joined: Any = (np.concatenate(values), *(None if one[0] is None else join_offsets(one) for one in ends))
     return column_from(column, joined)
-
-
-def _join_ends(ends: Sequence[Any]) -> Any:
-    joined, total = [np.zeros(1, np.int64)], 0
-    for one in ends:
-        joined.append(one[1:] + total)
-        total += int(one[-1])
-    return np.concatenate(joined)
 
 
 # Samples given one by one: each is checked as it comes, and many are handed on at a time.

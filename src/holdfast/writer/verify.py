@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._native import codec
+from .._native.checksum import crc32c_of_file
 from ..errors import DataError, HoldfastError, InputError
 from ..formats.base import open_shard
 from ..formats.part_record import PartRecord, parse_record
@@ -19,8 +19,6 @@ from .consolidate import deleted_parts
 from .directory import claim_name, claims_in, listed, parse_name, records_in, strays_in
 from .location import LocalLocation, Location
 from .workspace import dead_workspace, workspaces
-
-_READ_BYTES = 1 << 22
 
 OnProgress = Callable[[int, int], None]
 
@@ -144,7 +142,7 @@ def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]
         size = os.fstat(fd).st_size
         if size != record.bytes:
             yield Problem(shown, f"expected {record.bytes:,} bytes, got {size:,}")
-        elif _crc(fd, 0, size) == record.crc32c:
+        elif crc32c_of_file(fd)[0] == record.crc32c:
             return
         damaged = list(_damaged_chunks(fd, shown, record))
         yield from damaged
@@ -157,23 +155,10 @@ def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]
         os.close(fd)
 
 
-def checksum_of(path: str) -> int:
-    """Returns the crc32c of a whole file."""
-    with open(path, "rb") as file:
-        return _crc(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-
-
-def _crc(fd: int, offset: int, size: int) -> int:
-    crc, end = 0, offset + size
-    while offset < end and (data := os.pread(fd, min(_READ_BYTES, end - offset), offset)):
-        crc, offset = codec.crc32c(data, crc), offset + len(data)
-    return crc
-
-
 def _damaged_chunks(fd: int, shown: str, record: PartRecord) -> Iterator[Problem]:
     for dataset, chunks in record.chunks.items():
         for number, (offset, size, crc) in enumerate(chunks):
-            if _crc(fd, offset, size) != crc:
+            if crc32c_of_file(fd, offset, size)[0] != crc:
                 yield Problem(shown, "the checksum of the chunk is wrong", dataset, number, offset)
 
 

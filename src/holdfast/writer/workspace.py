@@ -29,7 +29,7 @@ _QUIET_S = 24 * 3600
 
 
 class Workspace:
-    """`path` of files in it; `close` takes everything away, `abandon` only lets go of the lock."""
+    """`path` of files in it; `close` takes everything away, `detach` only lets go of the lock."""
 
     def __init__(self, tmp: Path, task: str) -> None:
         self.fd, self._pid = -1, os.getpid()
@@ -48,9 +48,9 @@ class Workspace:
                 # else somebody swept it before it was locked
             except OSError as error:
                 remove(self.folder)
-                self.abandon()
+                self.detach()
                 raise WriteError(f"cannot work in {tmp}: {error.strerror}") from error
-            self.abandon()
+            self.detach()
         raise WriteError(f"cannot work in {tmp}: what is made there vanishes at once, {_TRIES} times in a row")
 
     def note(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Workspace:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         fd, self.fd = self.fd, -1  # in this order: a Ctrl-C between the two must not have another's number closed later
         close_synced(fd)
 
@@ -68,11 +68,11 @@ class Workspace:
         """Safe to call twice, and where the folder is gone or read-only by now: what is left is swept by the next."""
         if self.fd >= 0:
             remove(self.folder)
-            self.abandon()
+            self.detach()
 
     def __del__(self) -> None:
         """A Ctrl-C may come anywhere, also while its owner tidies up: the lock must not live as long as the process."""
-        self.close() if os.getpid() == self._pid else self.abandon()
+        self.close() if os.getpid() == self._pid else self.detach()
 
 
 @contextmanager

@@ -23,5 +23,5 @@ def test_what_is_no_time_says_what_was_wanted(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0s", "366d"])
 def test_times_out_of_range(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a time above zero and of a year at most"):
+    with pytest.raises(ValueError, match="expected a time above zero and at most a year"):
         parse_seconds(text)

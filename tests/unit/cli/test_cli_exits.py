@@ -25,7 +25,7 @@ CASES: list[tuple[BaseException, str, int]] = [
     (BrokenPipeError(), "", 0),
     (click.UsageError("Wrong thing."), "wrong thing (see `holdfast --help`)", 2),
     (KeyboardInterrupt(), "interrupted", 130),
-    (SignalledError(signal.SIGTERM), "ended by SIGTERM", 143),
+    (SignalledError(signal.SIGTERM), "terminated by SIGTERM", 143),
     (errors.CorruptError("f", 3, 40, "bad data CRC", "Do this"), "f, record 3 at byte 40: bad data CRC. Do this", 1),
     (errors.UnfinishedError("f", 3, 40, "truncated"), "f, record 3 at byte 40: truncated", 1),
     (errors.FormatError("f", None, None, "not one"), "f: not one", 1),
@@ -39,8 +39,8 @@ CASES: list[tuple[BaseException, str, int]] = [
     (BrokenExecutor(), "a worker process died (out of memory?); try again with --jobs 1", 3),
     (ImportError("no numpy"), "no numpy; is the installation complete?", 3),
     (caused(ImportError("numpy"), caused(RuntimeError("__set_name__"), KeyboardInterrupt())), "interrupted", 130),
-    (caused(RuntimeError("__set_name__"), SignalledError(signal.SIGTERM)), "ended by SIGTERM", 143),
-    (KeyError("x"), "a bug in holdfast: KeyError: 'x'. With --debug it says where; please report it", 70),
+    (caused(RuntimeError("__set_name__"), SignalledError(signal.SIGTERM)), "terminated by SIGTERM", 143),
+    (KeyError("x"), "a bug in holdfast: KeyError: 'x'. Please report it with the traceback that --debug shows", 70),
 ]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.path_arguments import expand, natural
+from holdfast._util.text import natural_key
+from holdfast.cli.path_arguments import expand
 from holdfast.errors import InputError
 
 
@@ -62,4 +63,4 @@ def test_what_matches_nothing_is_named(folder: Path, argument: str) -> None:
 
 def test_natural_order() -> None:
     names = ["b", "a10", "a9", "a09b", "10", "9", ""]
-    assert sorted(names, key=natural) == ["", "9", "10", "a9", "a09b", "a10", "b"]
+    assert sorted(names, key=natural_key) == ["", "9", "10", "a9", "a09b", "a10", "b"]

@@ -6,9 +6,9 @@ import math
 import random
 
 import pytest
+from factories_series import flat, make_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_series import flat, make_samples
 
 from holdfast.doctor.model import Diagnosis, FdProfile, Sample
 from holdfast.doctor.verdict import classify, confidence_of

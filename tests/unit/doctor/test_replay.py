@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from factories_series import HEALTHY, first_hours, leak, make_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from incident import BASE, DAY_S, HOUR_S, PER_DAY, PID, SOFT, Incident
-from made_series import HEALTHY, first_hours, leak, make_samples
 
 from holdfast.doctor.fd_profile import grown
 from holdfast.doctor.model import Diagnosis, FdProfile, Sample, Verdict

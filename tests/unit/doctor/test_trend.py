@@ -4,9 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from made_series import (
+from factories_series import (
     HEALTHY,
     Maker,
     collected,
@@ -19,6 +17,8 @@ from made_series import (
     pool,
     teeth,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.doctor.model import JobSample, Sample, Verdict
 from holdfast.doctor.trend import (

@@ -238,7 +238,7 @@ def test_locks_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(asked: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(h5py_guard, "_try_locks", full)
+    monkeypatch.setattr(h5py_guard, "_probe_locks", full)
     monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
     assert [h5py_guard.locks_are_on(one) for one in (None, True, False)] == [True, True, False]
     monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
@@ -412,20 +412,20 @@ class Owner:
         call_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        self.writer.abandon()
+        self.writer.detach()
 
 
 def test_holdfasts_own_writers_look_after_themselves(tmp_path: Path) -> None:
     def child() -> None:
         with open(os.devnull) as stranger:  # a number that was free would be this one's now
-            owner.writer.abandon()
+            owner.writer.detach()
             assert os.path.realpath(f"/proc/self/fd/{stranger.fileno()}") == os.devnull
 
     with protect_h5py():
         owner = Owner(tmp_path / "a.h5")
         assert in_child(child) == 0
-        assert owner.writer.settle().rows == 0
-        owner.writer.abandon()
+        assert owner.writer.finalize().rows == 0
+        owner.writer.detach()
     with h5py.File(tmp_path / "a.h5") as file:
         assert "x" in file
 
@@ -664,6 +664,6 @@ def test_a_library_in_use_at_the_fork_is_not_asked(path: Path) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert inside.wait(TIMEOUT_S)
-    h5py_guard.cut_off_inherited()  # returns at once
+    h5py_guard.detach_inherited()  # returns at once
     leave.set()
     thread.join(TIMEOUT_S)

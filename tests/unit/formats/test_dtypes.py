@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from dtype_making import ROWS, SCHEMA, bits_of, made, numbers
+from factories_dtypes import ROWS, SCHEMA, bits_of, made, numbers
 from holdfast.errors import DecodeError, SchemaError
 from holdfast.formats.base import open_shard
 from holdfast.formats.columns import RaggedColumn

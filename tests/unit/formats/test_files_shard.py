@@ -60,7 +60,7 @@ def test_labels_by_folder(tmp_path: Path) -> None:
     got = shard.read(0, 2)["label"]
     got[:] = 9  # type: ignore[index]
     assert lists(shard.read(0, 2))["label"] == [1, 0]
-    with pytest.raises(InputError, match="dog/deep/x: expected a file in a folder of one of the classes: cat, cow"):
+    with pytest.raises(InputError, match="dog/deep/x: expected a file in the folder of a class: cat, cow"):
         FilesShard(["dog/deep/x"], root=tmp_path, classes=["cat", "cow"])
     with pytest.raises(SchemaError, match="expected each class once"):
         FilesShard(["dog/deep/x"], root=tmp_path, classes=["dog", "dog"])
@@ -109,7 +109,7 @@ def test_what_cannot_be_listed(tmp_path: Path) -> None:
 
 def test_a_huge_file(tmp_path: Path) -> None:
     made(tmp_path, huge=b"x")
-    os.truncate(tmp_path / "huge", files.MOST_BYTES + 1)
+    os.truncate(tmp_path / "huge", files.MAX_BYTES + 1)
     with pytest.raises(InputError, match=r"huge: expected files of up to 1,073,741,824 bytes .*this has 1,073,741,825"):
         FilesShard(["huge"], root=tmp_path)
     with pytest.raises(InputError, match="huge: expected files of up to"):

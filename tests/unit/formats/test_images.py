@@ -20,7 +20,7 @@ from PIL import Image
 import holdfast as hold
 from holdfast._native.extensions import png
 from holdfast.formats import images
-from holdfast.formats.images import MOST_PIXELS
+from holdfast.formats.images import MAX_PIXELS
 
 pytestmark = pytest.mark.formats
 
@@ -88,10 +88,10 @@ def test_jpeg_with_a_turn_in_its_exif_is_left_as_it_is() -> None:
 
 def test_common_files_go_the_quick_way() -> None:
     if png:
-        assert images.decode_png(saved(picture(), "PNG"), "RGB", MOST_PIXELS) is not None
-        assert images.decode_png(saved(picture("L"), "PNG"), None, MOST_PIXELS) is not None
-    assert images.decode_jpeg(saved(picture(), "JPEG"), "RGB", MOST_PIXELS) is not None
-    assert images.decode_jpeg(saved(picture("L"), "JPEG"), "L", MOST_PIXELS) is not None
+        assert images.decode_png(saved(picture(), "PNG"), "RGB", MAX_PIXELS) is not None
+        assert images.decode_png(saved(picture("L"), "PNG"), None, MAX_PIXELS) is not None
+    assert images.decode_jpeg(saved(picture(), "JPEG"), "RGB", MAX_PIXELS) is not None
+    assert images.decode_jpeg(saved(picture("L"), "JPEG"), "L", MAX_PIXELS) is not None
 
 
 def test_what_is_huge_is_pillows_to_judge() -> None:
@@ -196,12 +196,12 @@ def test_a_flipped_bit_anywhere(kind: str) -> None:
     "data", [b"", b"\xff", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"no picture at all", bytes(100)]
 )
 def test_no_picture(data: bytes) -> None:
-    with pytest.raises(hold.errors.ImageError, match=f"cannot decode a picture of {len(data):,} bytes"):
+    with pytest.raises(hold.errors.ImageError, match=f"cannot decode an image of {len(data):,} bytes"):
         hold.decode_image(data)
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(TypeError, match="expected an encoded picture as bytes, got str"):
+    with pytest.raises(TypeError, match="expected an encoded image as bytes, got str"):
         hold.decode_image("picture.png")  # type: ignore[arg-type]
     with pytest.raises(hold.errors.ImageError, match="into the mode 'sepia'"):
         hold.decode_image(saved(picture(), "PNG"), "sepia")
@@ -251,7 +251,7 @@ except hold.errors.ImageError:
 """
     data = saved(picture(), "JPEG")
     done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, timeout=60, check=True)
-    told = "refused" if missing == "simplejpeg" else "expected Pillow to decode a picture"
+    told = "refused" if missing == "simplejpeg" else "Pillow is needed to decode this image"
     lines = done.stdout.decode().splitlines()
     assert lines[0] == str(by_pillow(data).sum())
     assert told in lines[1]
@@ -261,5 +261,5 @@ def test_what_readers_say_in_other_ways() -> None:
     """The one for AVIF raises RuntimeError."""
     data = bytearray(saved(picture(), "AVIF"))
     data[data.index(b"pitm") + 8 : data.index(b"pitm") + 10] = b"\x7f\x7f"  # the picture is an item that is not there
-    with pytest.raises(hold.errors.ImageError, match="cannot decode a picture"):
+    with pytest.raises(hold.errors.ImageError, match="cannot decode an image"):
         hold.decode_image(bytes(data))

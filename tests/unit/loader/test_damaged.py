@@ -16,7 +16,7 @@ import fsspec
 import h5py
 import numpy as np
 import pytest
-from made_files import SCHEMA, check_rows, ids_of, make_shards
+from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
 from holdfast._native import codec

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_files import SCHEMA, check_rows, ids_of, make_shards
+from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
 from holdfast.errors import InputError, MapError, SchemaError, StateError

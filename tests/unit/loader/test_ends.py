@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_files import SCHEMA, ids_of, make_shards
+from factories_files import SCHEMA, ids_of, make_shards
 
 import holdfast as hold
 import leftovers

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories_files import SCHEMA, check_rows, columns_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_files import SCHEMA, check_rows, columns_of
 
 import holdfast as hold
 from holdfast.loader.dataset import Dataset

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 import pytest
-from made_files import SCHEMA, make_shards
+from factories_files import SCHEMA, make_shards
 
 import holdfast as hold
 from holdfast.errors import MapError, SchemaError

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from factories_blocks import all_samples, blocks_of, counts, remainders, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_blocks import all_samples, blocks_of, counts, remainders, seeds
 
 from holdfast.loader.order.blocks import Blocks
 from holdfast.loader.order.sample_order import SampleOrder, default_lanes

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories_files import SCHEMA, check_rows, columns_of, ids_of, make_shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_files import SCHEMA, check_rows, columns_of, ids_of, make_shards
 
 import holdfast as hold
 from holdfast.errors import InputError, MapError, SchemaError, StateError

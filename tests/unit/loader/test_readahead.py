@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from made_files import SCHEMA, check_rows, ids_of, make_shards
+from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
 from holdfast._native.extensions import readahead

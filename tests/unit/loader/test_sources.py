@@ -8,8 +8,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from holdfast.cli.path_arguments import expand_data
 from holdfast.errors import InputError
-from holdfast.loader.sources.discovery import SourceSpec, expand_braces, find_sources, is_beside, is_shard
+from holdfast.formats.base import HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_shard_name
+from holdfast.loader.sources.discovery import SourceSpec, expand_braces, find_sources, is_beside
 
 
 def touch(folder: Path, *names: str) -> list[str]:
@@ -75,10 +77,12 @@ def test_braces_without_end() -> None:
         "a.tar",
         "a.tar.gz",
         "a.tgz",
+        "a.tbz",
+        "a.tar.zst",
     ],
 )
 def test_names_of_shards(name: str) -> None:
-    assert is_shard(name)
+    assert is_shard_name(name)
     assert not is_beside(name)
 
 
@@ -94,6 +98,13 @@ def test_one_file(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "a.tfrecord")
     assert find_sources(path) == find_sources(Path(path)) == find_sources([path]) == [SourceSpec(path)]
     assert find_sources(f"file://{path}") == [SourceSpec(path)]
+
+
+@pytest.mark.parametrize("suffix", [*TFRECORD_SUFFIXES, *HDF5_SUFFIXES, *TAR_SUFFIXES])
+def test_a_folder_is_searched_for_every_suffix(tmp_path: Path, suffix: str) -> None:
+    (path,) = touch(tmp_path, f"a{suffix}")
+    assert find_sources(tmp_path) == [SourceSpec(path)]
+    assert expand_data([str(tmp_path)], tars=True) == [path]
 
 
 def test_a_list_keeps_its_order_and_a_glob_is_sorted_by_bytes(tmp_path: Path) -> None:

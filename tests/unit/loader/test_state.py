@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from made_blocks import blocks_of
+from factories_blocks import blocks_of
 
 from holdfast.errors import StateError
 from holdfast.loader.checkpoint import Position, fingerprint, load_state, save_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_files import SCHEMA, make_shards
+from factories_files import SCHEMA, make_shards
 
 import holdfast as hold
 from holdfast.errors import StateError

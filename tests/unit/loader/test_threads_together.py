@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_files import SCHEMA, ids_of, make_shards
+from factories_files import SCHEMA, ids_of, make_shards
 
 import holdfast as hold
 from holdfast.errors import MapError

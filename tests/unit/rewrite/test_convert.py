@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from convert_making import SCHEMA, SUFFIXES, as_lists, contents, make, make_tar, plain_h5, samples, wanted
+from factories_convert import SCHEMA, SUFFIXES, as_lists, contents, make, make_tar, plain_h5, samples, wanted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

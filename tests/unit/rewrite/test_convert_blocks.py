@@ -12,9 +12,9 @@ import pytest
 
 import holdfast as hold
 from holdfast.formats.base import open_shard
-from holdfast.formats.columns import Batch
+from holdfast.formats.columns import Batch, nbytes_of
 from holdfast.rewrite import engine
-from holdfast.rewrite.engine import ShardCut, each_block, row_sizes, size_of
+from holdfast.rewrite.engine import ShardCut, each_block, row_sizes
 from holdfast.schema import Bytes, Column, Float32, Ragged
 
 
@@ -26,7 +26,7 @@ def test_few_large_rows_behind_many_small_ones(tmp_path: Path, monkeypatch: pyte
     with open_shard(tmp_path / "a.tfrecord") as shard:
         found = list(each_block(shard, schema))
     assert sum(rows for _, rows in found) == 6050
-    assert max(size_of(batch) for batch, _ in found) <= 310_000
+    assert max(nbytes_of(batch) for batch, _ in found) <= 310_000
     assert len(found) < 60
 
 
@@ -41,7 +41,7 @@ def test_chunks_that_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open_shard(path) as shard:
         found = list(each_block(shard, shard.schema))
     assert sum(rows for _, rows in found) == 40
-    assert max(size_of(batch) for batch, _ in found) <= 3 << 20
+    assert max(nbytes_of(batch) for batch, _ in found) <= 3 << 20
 
 
 def test_blocks_end_where_chunks_do(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from convert_making import SCHEMA, make, make_tar, plain_h5, samples
+from factories_convert import SCHEMA, make, make_tar, plain_h5, samples
 
 import holdfast as hold
+from holdfast._util.atomic import staging_dir
 from holdfast.errors import (
     CorruptError,
     DataError,
@@ -28,7 +29,6 @@ from holdfast.errors import (
 from holdfast.rewrite import convert as convert_module
 from holdfast.rewrite import engine
 from holdfast.rewrite.convert import convert
-from holdfast.rewrite.targets import staging_folder
 
 pytestmark = pytest.mark.formats
 
@@ -99,8 +99,8 @@ def test_attributes_and_single_values_are_told_of(tmp_path: Path) -> None:
         file.attrs["made"] = "here"
         file["x"].attrs["unit"] = "m"
     assert convert(source, tmp_path / "a.tar").notes == [
-        f"{source}: 2 attributes left behind: @made, x@unit",
-        f"{source}: 1 single value left behind: scale",
+        f"{source}: 2 attributes dropped: @made, x@unit",
+        f"{source}: 1 scalar dataset dropped: scale",
     ]
 
 
@@ -146,7 +146,7 @@ def test_members_of_no_sample_are_told_of(tmp_path: Path) -> None:
     names = ["LICENSE", "0.txt", ".hidden", "a/b", "1.txt", "c"]
     path = make_tar(tmp_path / "a.tar", [(name, b"x") for name in names])
     for target in ("a.h5", "b.h5"):  # the second time by an index that was kept
-        said = f"{path}: 4 members of no sample left behind: LICENSE, .hidden, a/b, …"
+        said = f"{path}: 4 members of no sample dropped: LICENSE, .hidden, a/b, …"
         assert convert(path, tmp_path / target).notes == [said]
 
 
@@ -171,7 +171,7 @@ def test_nothing_to_take_columns_from(tmp_path: Path) -> None:
     refused(InputError, "No such file", tmp_path / "none.h5", tmp_path / "b.h5")
     (tmp_path / "x.jpg").write_bytes(b"x")
     refused(InputError, "expected TFRecord, HDF5 or tar", tmp_path / "x.jpg", tmp_path / "b.h5")
-    refused(InputError, "on this machine, got a URL", "s3://there/a.tfrecord", tmp_path / "b.h5")
+    refused(InputError, "expected a local file, got a URL", "s3://there/a.tfrecord", tmp_path / "b.h5")
 
 
 def test_a_name_that_hdf5_cannot_have(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_the_place_to_work_in_is_taken(tmp_path: Path) -> None:
 
 def test_a_target_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="on this machine to write to, got the URL 's3://there/a.h5'"):
+    with pytest.raises(ValueError, match="expected a local file to write to, got the URL 's3://there/a.h5'"):
         convert(make(tmp_path, "tar", 2), "s3://there/a.h5")
     assert not (tmp_path / "s3:").exists()
 
@@ -304,8 +304,8 @@ def test_a_manifest_that_cannot_be_added_to(tmp_path: Path) -> None:
 
 def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = make(tmp_path, "tar", 3), tmp_path / "t.tfrecord"
-    real, mine = engine.prove, tmp_path / "t-00001-of-00002.tfrecord"
-    monkeypatch.setattr(convert_module, "prove", lambda *args: (real(*args), mine.write_bytes(b"mine")))
+    real, mine = engine.verify_targets, tmp_path / "t-00001-of-00002.tfrecord"
+    monkeypatch.setattr(convert_module, "verify_targets", lambda *args: (real(*args), mine.write_bytes(b"mine")))
     with pytest.raises(TargetExistsError, match="t-00001-of-00002.tfrecord is there already"):
         convert(source, target, shards=2)
     assert mine.read_bytes() == b"mine"
@@ -314,7 +314,7 @@ def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     source = make(tmp_path, "tar", 3)
-    with staging_folder(tmp_path, "a.h5"):
+    with staging_dir(tmp_path, "a.h5.convert", busy="a test"):
         with pytest.raises(WriterBusyError, match=r"another conversion to .*a.h5 is at work"):
             convert(source, tmp_path / "a.h5")
         assert convert(source, tmp_path / "b.h5").rows == 3
@@ -322,7 +322,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_source_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make(tmp_path, "tar", 3)
-    monkeypatch.setattr(convert_module, "prove", lambda *_: os.utime(source, (1, 1)))
+    monkeypatch.setattr(convert_module, "verify_targets", lambda *_: os.utime(source, (1, 1)))
     refused(InputError, "in.tar: it changed while it was read; nothing was kept", source, tmp_path / "a.h5")
 
 
@@ -343,7 +343,7 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
         return entries
 
     monkeypatch.setattr(engine._OutputSeries, "finish", finish)
-    refused(DataError, "came out when it was read again|is damaged|CRC", source, tmp_path / name)
+    refused(DataError, "when reading it back|is damaged|CRC", source, tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
         ("a.h5", {"shards": 0}, "expected from 1 to"),
         ("a.h5", {"shards": 2.0}, "expected from 1 to"),
         ("a.h5", {"shards": "2"}, "expected from 1 to"),
-        ("a.h5", {"shards": 2, "shard_bytes": 9}, "say either how many shards or how large"),
+        ("a.h5", {"shards": 2, "shard_bytes": 9}, "expected either shards= or shard_bytes="),
         ("a.h5", {"shard_bytes": "big"}, "expected a size such as"),
     ],
 )

@@ -57,11 +57,11 @@ def test_environments(environ: dict[str, str], rank: int, world: int, source: st
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"RANK": "1", "WORLD_SIZE": "4", **tf_config()}, r"torchrun.* says rank 1 of 4, TF_CONFIG says rank 2 of 3"),
+        ({"RANK": "1", "WORLD_SIZE": "4", **tf_config()}, r"torchrun.* says 1 of 4, TF_CONFIG says 2 of 3"),
         ({"RANK": "1"}, "RANK is set and WORLD_SIZE is not"),
         ({"WORLD_SIZE": "1"}, "WORLD_SIZE is set and RANK is not"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "got 4 of 4"),
-        ({"RANK": "one", "WORLD_SIZE": "4"}, "two whole numbers, got 'one'"),
+        ({"RANK": "one", "WORLD_SIZE": "4"}, "two integers, got 'one'"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG: expected a cluster and a task as JSON"),
         ({"TF_CONFIG": "[1]"}, "TF_CONFIG: expected a cluster and a task as JSON"),
         (tf_config(task={"type": "worker", "index": 2}), "a worker from 0 to below 2, got 2"),

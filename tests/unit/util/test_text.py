@@ -1,64 +1,46 @@
-"""Words and values as they are shown."""
-
 from __future__ import annotations
 
-import json
-import math
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from holdfast._util.text import counted, printable
-from holdfast.cli.console import table
-from holdfast.cli.inspect import as_json, as_text
+from holdfast._util.text import format_bytes, parse_bytes
 
 
-def test_counted() -> None:
-    assert [counted(n, "file") for n in (0, 1, 2, 12345)] == ["0 files", "1 file", "2 files", "12,345 files"]
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("256MB", 256_000_000),
+        ("1.5 GiB", 3 << 29),
+        ("64k", 64_000),
+        (17, 17),
+        ("17", 17),
+        ("2 kib", 2048),
+        ("1TB", 10**12),
+        ("3b", 3),
+    ],
+)
+def test_sizes_people_write(text: Any, size: int) -> None:
+    assert parse_bytes(text) == size
 
 
-def test_what_is_printable_stays_and_the_rest_is_shown_as_what_it_is() -> None:
-    assert printable("größe/データ [x] ✓") == "größe/データ [x] ✓"
-    assert printable("a\x1b[31m\n\udcff\u202e") == r"a\x1b[31m\n\udcff\u202e"
+@pytest.mark.parametrize("text", ["", "MB", "12 parsecs", "-3MB", "1e9", 0, -1, "0", None, True, "9" * 400])
+def test_other_things_are_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_bytes(text)
 
 
-TEXTS = {
-    (7,): "7",
-    (-1,): "-1",
-    (): "[]",
-    (0.1, 1e-9, 123456789.0): "[0.1, 1e-09, 1.235e+08]",
-    tuple(range(8)): "[0, 1, 2, 3, 4, 5, …] (8 values)",
-    (b"cat",): "'cat'",
-    (b"\x89PNG" + bytes(99),): r"b'\x89PNG\x00\x00\x00\x00\x00\x00\x00\x00…' (103 bytes)",
-    ("é".encode() * 40,): "'" + "é" * 20 + "…' (80 bytes)",
-    (b"",): "b''",
-}
-
-
-@pytest.mark.parametrize(("values", "text"), TEXTS.items())
-def test_values_for_people(values: tuple[object, ...], text: str) -> None:
-    assert as_text(values) == text
-
-
-def test_steps_for_people() -> None:
-    assert as_text([[1], [2, 3], []]) == "[1, [2, 3], []]"
-    assert as_text([[1, 2]] * 9).endswith("…] (9 steps)")
-
-
-def test_values_for_machines() -> None:
-    assert as_json([7]) == 7
-    assert as_json([0.1 + 1e-9, 2.0]) == [0.1, 2.0]
-    assert as_json(list(range(99))) == {"length": 99, "values": list(range(16))}
-    assert as_json([b"cat"]) == {"length": 3, "text": "cat"}
-    assert as_json([b"\xff" * 99]) == {"length": 99, "hex": "ff" * 64}
-    assert as_json([[1], [2.5, 3.5]]) == [1, [2.5, 3.5]]
-    strange = as_json([math.nan, math.inf, -math.inf])
-    assert json.loads(json.dumps(strange, allow_nan=False)) == ["nan", "inf", "-inf"]
-
-
-def test_a_table_for_a_pipe_has_no_lines_and_cuts_nothing() -> None:
-    console = Console(width=1 << 14, file=open("/dev/null", "w"), record=True)  # noqa: SIM115 - closed below
-    with console.file:
-        console.print(table(["file", ">size"], [("x" * 300, "1"), ("[red]y", "22")], terminal=False, indent=2))
-    lines = [line.rstrip() for line in console.export_text().splitlines()]
-    assert lines == ["  file" + " " * 298 + "size", "  " + "x" * 300 + "     1", "  [red]y" + " " * 294 + "    22"]
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (1_234_567, "1.23 MB"),
+        (999_999, "1.00 MB"),
+        (34_000_000_000, "34.0 GB"),
+        (5 * 10**15, "5000 TB"),
+    ],
+)
+def test_sizes_people_read(size: int, text: str) -> None:
+    assert format_bytes(size) == text

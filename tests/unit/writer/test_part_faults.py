@@ -142,10 +142,10 @@ def test_a_descriptor_that_was_closed_behind_our_back(tmp_path: Path) -> None:
     """Its number is the next to be given out: to the very file that is to take its place."""
     writer = HDF5Writer(tmp_path / "a.h5", {"x": hold.Int64()})
     os.close(writer._hdf5_fd)
-    writer.abandon()
-    writer.abandon()
+    writer.detach()
+    writer.detach()
     writer.discard()
-    assert os.listdir(tmp_path) == ["a.h5"]  # abandoned, it is somebody else's to remove
+    assert os.listdir(tmp_path) == ["a.h5"]  # detached, it is somebody else's to remove
 
 
 @pytest.mark.parametrize("jump_s", [50 * YEAR_S, -50 * YEAR_S])

@@ -185,7 +185,7 @@ def test_the_launchers_rank_is_the_task(tmp_path: Path, monkeypatch: pytest.Monk
     assert out.part().done
     monkeypatch.setenv("JAX_PROCESS_ID", "1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    with pytest.raises(InputError, match=r"who this process is cannot be told: .* task=…"):
+    with pytest.raises(InputError, match=r"cannot determine the rank: .* task=…"):
         out.part()
     for name in ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
         monkeypatch.delenv(name)

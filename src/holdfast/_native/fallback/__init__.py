@@ -1,4 +1,4 @@
-"""The codec in pure Python and numpy: for where nothing could be compiled. The same face as `_codec`."""
+"""Implements the codec in pure Python and numpy, with the interface of `_codec`, for use without a compiler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""tf.train.Example and SequenceExample records -> columns.
+"""Decodes tf.train.Example and SequenceExample records to columns.
 
-A row goes into the columns once the whole record was seen and every field of it is good: a bad record leaves
-nothing behind.
+A row is added once the whole record was read and all its fields are valid, so a bad record changes nothing.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class _Column:
         self.steps = array("q", [0])
         self.rows = array("q", [0])
 
-    def judge(self, found: Values | Steps | None) -> tuple[int, int]:
-        """OK, or why this field spoils the row, and what there was in place of what was expected."""
+    def check(self, found: Values | Steps | None) -> tuple[int, int]:
+        """Returns OK or the fault of this field, and what was found instead."""
         field = self.field
         if isinstance(found, Steps):
             return (IS_LIST, 0) if field.depth == FIXED else found.fault or (OK, 0)
@@ -72,7 +71,7 @@ class _Column:
         return OK, 0
 
     def add(self, found: Values | Steps | None) -> None:
-        """A row that was judged good."""
+        """Adds the values of a row that was checked."""
         field = self.field
         items = 0
         if isinstance(found, Steps):
@@ -106,7 +105,7 @@ class _Column:
 
 
 class _RowDecoder:
-    """What one record has shown so far of the fields that are asked for."""
+    """The fields of one record that were read so far."""
 
     __slots__ = ("columns", "found", "places")
 
@@ -116,7 +115,7 @@ class _RowDecoder:
         self.found: dict[int, Values | Steps] = {}
 
     def read(self, data: bytes) -> None:
-        """features or context = 1, feature_lists = 2: maps, each a list of entries."""
+        """Reads a message: features or context = 1, feature_lists = 2; maps, each a list of entries."""
         for tag, start, stop in each_part(data, 0, len(data), 0):
             if tag in (FIRST, SECOND):
                 for entry_tag, at, end in each_part(data, start, stop, 1):
@@ -124,7 +123,7 @@ class _RowDecoder:
                         self._read_entry(tag == SECOND, data, at, end)
 
     def _read_entry(self, in_lists: bool, data: bytes, at: int, end: int) -> None:
-        """key = 1, value = 2, in any order and number; several values are one message in pieces."""
+        """Reads an entry: key = 1, value = 2, in any order and number; several values are one message in pieces."""
         key = b""
         pieces = 0
         piece = (at, at)
@@ -143,7 +142,7 @@ class _RowDecoder:
                 into.read(data, start, stop, 3)
 
     def _begin(self, key: bytes, in_lists: bool) -> Values | Steps:
-        """Where an entry's value goes. A key's last entry wins; a feature list hides a context feature."""
+        """Returns where an entry's value goes. A key's last entry wins; a feature list hides a context feature."""
         place = self.places.get(key)
         hidden = place is not None and not in_lists and isinstance(self.found.get(place), Steps)
         if place is None or hidden:
@@ -158,10 +157,10 @@ class _RowDecoder:
         return into
 
     def finish(self) -> tuple[int, int, int]:
-        """Into the columns when all of it is good; else why not: (code, field, got)."""
+        """Adds the row to the columns if all fields are valid. Returns (code, field, got)."""
         found = self.found
         for i, column in enumerate(self.columns):
-            code, got = column.judge(found.get(i))
+            code, got = column.check(found.get(i))
             if code != OK:
                 return code, i, got
         for i, column in enumerate(self.columns):
@@ -170,7 +169,7 @@ class _RowDecoder:
 
 
 class Decoder:
-    """Framed Example and SequenceExample records -> columns."""
+    """Decodes framed Example and SequenceExample records to columns."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._columns = [_Column(field) for field in check_fields(fields)]
@@ -179,16 +178,16 @@ class Decoder:
             self._places.setdefault(column.field.key, i)
         self._rows = 0
         self._faults: list[Fault] = []
-        self._turn = Lock()
+        self._lock = Lock()
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        if not self._turn.acquire(blocking=False):
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
             raise RuntimeError("this Decoder is at work in another thread: give each thread its own")
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def feed(
         self,
@@ -202,7 +201,7 @@ class Decoder:
         /,
     ) -> tuple[int, int, int, int]:
         view = as_range(buf, start, stop)[start:stop]
-        with self._at_work():
+        with self._locked():
             return self._feed(view, verify_data, max_rows, record, offset)
 
     def feed_file(
@@ -218,9 +217,9 @@ class Decoder:
         _most_bytes: int,
         /,
     ) -> tuple[int, int, int, int, int, int]:
-        """Only what is in the buffer: reading on from here would save nothing."""
-        walk = self.feed(buf, start, stop, verify_data, max_rows, record, offset)
-        return *walk, start + walk[1], stop
+        """Decodes only what is in the buffer: refilling it here would save nothing."""
+        result = self.feed(buf, start, stop, verify_data, max_rows, record, offset)
+        return *result, start + result[1], stop
 
     def _feed(
         self, view: memoryview, verify_data: bool, max_rows: int, record: int, offset: int
@@ -253,14 +252,14 @@ class Decoder:
         return self._rows
 
     def faults(self) -> list[Fault]:
-        """Since the last call."""
-        with self._at_work():
+        """Returns the faults since the last call."""
+        with self._locked():
             faults, self._faults = self._faults, []
             return faults
 
     def take(self) -> list[ColumnBuffers]:
-        """The rows so far; starts an empty batch."""
-        with self._at_work():
+        """Returns the rows so far and starts an empty batch."""
+        with self._locked():
             taken = [column.take() for column in self._columns]
             self._rows = 0
             return taken

@@ -1,4 +1,4 @@
-"""Columns -> framed tf.train.Example or SequenceExample records."""
+"""Encodes columns to framed tf.train.Example or SequenceExample records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _within(message: bytes, number: int) -> bytes:
 
 
 class _ColumnView:
-    """A column as the caller holds it."""
+    """A column in the caller's buffers."""
 
     def __init__(self, field: FieldSpec, buffers: ColumnBuffers) -> None:
         if not isinstance(buffers, tuple) or len(buffers) != 4:
@@ -59,7 +59,7 @@ class _ColumnView:
         self.rows = _open_offsets(buffers[3], has_rows)
 
     def check(self, rows: int) -> str:
-        """Empty when every index lies within its array and there are `rows` rows; else what is wrong."""
+        """Returns what is wrong; empty if every index lies within its array and there are `rows` rows."""
         field = self.field
         items = rows
         if field.depth != FIXED:
@@ -80,7 +80,7 @@ class _ColumnView:
         return ""
 
     def entry(self, row: int, as_list: bool) -> bytes:
-        """One entry of the map: key and value."""
+        """Encodes one entry of the map: key and value."""
         count = self.field.count
         a, b = (row, row + 1) if self.field.depth == FIXED else (int(self.rows[row]), int(self.rows[row + 1]))
         if as_list:
@@ -96,7 +96,7 @@ class _ColumnView:
         return self._feature(i * count, (i + 1) * count)
 
     def _feature(self, a: int, b: int) -> bytes:
-        """A Feature with values [a, b)."""
+        """Encodes a Feature with the values [a, b)."""
         values = self._bytes_list(a, b) if self.field.kind == BYTES else self._number_list(a, b)
         return _within(values, self.field.kind)
 
@@ -112,7 +112,7 @@ class _ColumnView:
 
 
 class Encoder:
-    """Columns -> framed Example or SequenceExample records."""
+    """Encodes columns to framed Example or SequenceExample records."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = check_fields(fields)
@@ -146,7 +146,7 @@ class Encoder:
 
 
 def _record(views: list[_ColumnView], row: int, sequence: bool) -> bytes:
-    """With `sequence`, columns that are not fixed become feature lists, else lists of values."""
+    """Encodes a row. With `sequence`, columns that are not fixed become feature lists, else lists of values."""
     lists = [sequence and view.field.depth != FIXED for view in views]
     features = [view.entry(row, False) for view, as_list in zip(views, lists, strict=True) if not as_list]
     record = _within(b"".join(features), 1)

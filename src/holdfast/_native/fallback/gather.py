@@ -1,4 +1,4 @@
-"""Chunks from one file to another, checked on both sides."""
+"""Gathers rows of many batches, splits batches into pieces, and copies chunks with checks on both sides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def copy_checked(
-    from_fd: int, offset: int, to_fd: int, place: int, sizes: Buffer, wanted: Buffer, here: Buffer, again: Buffer, /
+    from_fd: int, offset: int, to_fd: int, place: int, sizes: Buffer, expected: Buffer, here: Buffer, again: Buffer, /
 ) -> bytes | None:
-    lengths, crcs = (memoryview(one).cast("B").cast("q").tolist() for one in (sizes, wanted))
+    lengths, crcs = (memoryview(one).cast("B").cast("q").tolist() for one in (sizes, expected))
     total = sum(lengths)
     if len(lengths) != len(crcs):
         raise ValueError("expected a size and a checksum, as int64, for every chunk")
@@ -48,7 +48,7 @@ def copy_checked(
 def _read(fd: int, view: memoryview, offset: int) -> bool:
     done = 0
     if offset < 0 and len(view):
-        return False  # to preadv -1 is where the file stands
+        return False  # preadv takes -1 as the current position
     while done < len(view):
         n = os.preadv(fd, [view[done:]], offset + done)
         if not n:
@@ -60,9 +60,6 @@ def _read(fd: int, view: memoryview, offset: int) -> bool:
 def _crcs(view: memoryview, lengths: list[int]) -> Iterator[int]:
     for start, stop in pairwise(accumulate(lengths, initial=0)):
         yield crc32c(view[start:stop])
-
-
-# A run of decoded rows, cut into batches.
 
 
 def pieces(names: tuple[str, ...], columns: tuple[Any, ...], n: int, /) -> list[dict[str, Any]]:
@@ -83,7 +80,7 @@ def _piece(column: Any, i: int) -> Any:
     return made
 
 
-# Rows picked out of many batches, with numpy: for every column, the rows of one slot at a time.
+# ---- gathering, for every column one slot at a time
 
 Ints = npt.NDArray[np.int64]
 
@@ -92,7 +89,7 @@ _MOST_BYTES = 1 << 62
 
 
 class _Part(NamedTuple):
-    """One column of one slot: where each item of each level begins and ends in the level below, and the values."""
+    """One column of one slot: where the items of each level begin and end in the level below, and the values."""
 
     levels: list[tuple[Ints, Ints]]
     values: npt.NDArray[np.uint8]
@@ -120,21 +117,21 @@ class Gatherer:
         self._slots.pop(slot, None)
 
     def take(self, which: Any, rows: Any, /) -> list[Any]:
-        slots, wanted = np.frombuffer(which, np.int64), np.frombuffer(rows, np.int64)
-        if len(slots) != len(wanted):
-            raise ValueError(f"expected a slot for every row, got {len(slots)} slots and {len(wanted)} rows")
+        slots, numbers = np.frombuffer(which, np.int64), np.frombuffer(rows, np.int64)
+        if len(slots) != len(numbers):
+            raise ValueError(f"expected a slot for every row, got {len(slots)} slots and {len(numbers)} rows")
         names = np.unique(slots).tolist()
-        self._check_rows(names, slots, wanted)
+        self._check_rows(names, slots, numbers)
         places = [np.flatnonzero(slots == name) for name in names]
         taken: list[Any] = []
         for number, layout in enumerate(self._layouts):
             parts = [self._slots[name][1][number] for name in names]
-            taken += _take_column(number, layout, places, parts, wanted)
+            taken += _take_column(number, layout, places, parts, numbers)
         return taken
 
-    def _check_rows(self, names: list[int], slots: Ints, wanted: Ints) -> None:
+    def _check_rows(self, names: list[int], slots: Ints, numbers: Ints) -> None:
         there = {name: self._slots[name][0] if name in self._slots else -1 for name in names}
-        for slot, row in zip(slots.tolist(), wanted.tolist(), strict=True):
+        for slot, row in zip(slots.tolist(), numbers.tolist(), strict=True):
             if there[slot] < 0:
                 raise IndexError(f"slot {slot} holds nothing")
             if not 0 <= row < there[slot]:
@@ -150,7 +147,7 @@ def _part(number: int, rows: int, layout: GatherLayout, buffers: Iterator[Any]) 
     if not counts:
         fits = len(values) >= rows * width
     elif counts[0] == 1 and len(ends[0]) == 2 * rows:
-        levels[0] = (ends[0][::2], ends[0][1::2])  # a beginning and an end for each row
+        levels[0] = (ends[0][::2], ends[0][1::2])  # a start and a stop for each row
     else:
         fits &= len(ends[0]) == rows * counts[0] + 1
     if not fits:
@@ -159,7 +156,7 @@ def _part(number: int, rows: int, layout: GatherLayout, buffers: Iterator[Any]) 
 
 
 def _take_column(number: int, layout: GatherLayout, places: list[Ints], parts: list[_Part], rows: Ints) -> list[Any]:
-    """`places[k]`: which of the rows are in `parts[k]`."""
+    """Gathers one column. `places[k]` says which of the rows are in `parts[k]`."""
     counts, width = layout
     taken: list[Any] = []
     starts, stops = rows, rows + 1
@@ -172,15 +169,15 @@ def _take_column(number: int, layout: GatherLayout, places: list[Ints], parts: l
             ends[to + 1] = finishes[source] - begins[source]
             some = at[stops[at] > starts[at]]
             inner_starts[some], inner_stops[some] = begins[starts[some]], finishes[stops[some] - 1]
-            _check_runs(number, inner_starts[at], inner_stops[at], _items_below(part, layout, level))
+            _check_ranges(number, inner_starts[at], inner_stops[at], _items_below(part, layout, level))
         np.cumsum(ends, out=ends)
         taken.append(ends)
         starts, stops = inner_starts, inner_stops
     total = _total(starts, stops, width)
     values = np.empty((total if width else 0, width), np.uint8)
     for _, part, source, to in _spread(places, parts, starts, stops) if width else ():
-        whole = len(part.values) // width * width
-        values[to] = part.values[:whole].reshape(-1, width)[source]
+        complete = len(part.values) // width * width
+        values[to] = part.values[:complete].reshape(-1, width)[source]
     return [*taken, values.reshape(-1)]
 
 
@@ -198,7 +195,7 @@ def _items_below(part: _Part, layout: GatherLayout, level: int) -> int:
     return len(part.values) // width if width else _MOST_BYTES
 
 
-def _check_runs(number: int, starts: Ints, stops: Ints, limit: int) -> None:
+def _check_ranges(number: int, starts: Ints, stops: Ints, limit: int) -> None:
     if len(starts) and (starts.min() < 0 or (starts > stops).any() or stops.max() > limit):
         raise ValueError(f"column {number}: an end points outside its values")
 
@@ -206,7 +203,7 @@ def _check_runs(number: int, starts: Ints, stops: Ints, limit: int) -> None:
 def _spread(
     places: list[Ints], parts: list[_Part], starts: Ints, stops: Ints
 ) -> Iterator[tuple[Ints, _Part, Any, Any]]:
-    """For each part: which rows it has, and of all items of their runs, where they are in it and where they go."""
+    """Yields for each part which rows it has, and for all their items the position in it and in the result."""
     sizes = stops - starts
     firsts = np.cumsum(sizes) - sizes
     for at, part in zip(places, parts, strict=True):

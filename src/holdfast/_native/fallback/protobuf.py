@@ -1,4 +1,4 @@
-"""The protobuf wire format: bounded readers and bulk varints. What protobuf refuses is refused here."""
+"""Reads and writes the protobuf wire format with bounds checks and bulk varints. Rejects what protobuf rejects."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FIXED32 = 5
 _MOST = (1 << 64) - 1
 _MOST_TAG = (1 << 32) - 1
 _VARINT_BYTES = 10
-_HEAD_BYTES = 5  # a tag or a length takes no more
-_MAX_DEPTH = 100  # protobuf's own recursion limit, of messages and groups together
-_FEW = 24  # so many bytes or values are done one by one faster than by numpy
+_HEAD_BYTES = 5  # maximum of a tag or a length
+_MAX_DEPTH = 100  # protobuf's recursion limit for messages and groups together
+_FEW = 24  # up to so many bytes or values a loop is faster than numpy
 
 _INT64 = Struct("<Q")
 
 
 class Malformed(Exception):
-    """Not a protobuf message of the right form."""
+    """The bytes are not a valid protobuf message."""
 
 
 def read_varint(data: bytes, at: int, end: int, most_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
-    """A varint and where it ends."""
+    """Decodes a varint; returns it and where it ends."""
     value = shift = 0
     for k in range(at, min(end, at + most_bytes)):
         byte = data[k]
@@ -54,7 +54,7 @@ def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_span(data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
-    """Where a value that is no group starts and stops."""
+    """Returns where a value that is not a group starts and stops."""
     if wire == LEN:
         size, at = read_varint(data, at, end, _HEAD_BYTES)
     elif wire == VARINT:
@@ -71,7 +71,7 @@ def _read_span(data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
 
 
 def _skip_group(data: bytes, at: int, end: int, tag: int, depth: int) -> int:
-    """Behind the group that `tag` opened. Not recursive: no bytes may use up the stack."""
+    """Returns the end of the group that `tag` opened. Not recursive, so that no input can exhaust the stack."""
     groups = [tag >> 3]
     while groups:
         if depth + len(groups) > _MAX_DEPTH:
@@ -88,7 +88,7 @@ def _skip_group(data: bytes, at: int, end: int, tag: int, depth: int) -> int:
 
 
 def each_part(data: bytes, at: int, end: int, depth: int) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, stop) of each field of the message data[at:end], `depth` messages down."""
+    """Yields (tag, start, stop) of each field of the message data[at:end], at nesting level `depth`."""
     while at < end:
         tag = data[at]
         if 8 <= tag < 128:  # nearly always
@@ -103,7 +103,7 @@ def each_part(data: bytes, at: int, end: int, depth: int) -> Iterator[tuple[int,
 
 
 def unpack_varints(data: bytes) -> bytes:
-    """The 64-bit little-endian numbers that `data` holds as varints."""
+    """Decodes varints to 64-bit little-endian numbers."""
     if len(data) < _FEW:
         return _unpack_few(data)
     raw = np.frombuffer(data, np.uint8)
@@ -160,13 +160,13 @@ def pack_varints(values: npt.NDArray[np.uint64]) -> bytes:
 
 
 def pack_head(number: int, size: int) -> bytes:
-    """The tag and length of a field with `size` bytes of content."""
+    """Encodes the tag and length of a field with `size` bytes of content."""
     return bytes((number << 3 | LEN,)) + pack_varint(size)
 
 
-# What one Feature, or one FeatureList, of a record holds: gathered aside until the whole record was seen.
+# ---- values of one Feature or FeatureList, collected until the whole record was read
 
-# Tags of the messages' fields. The first one's is the same in nearly all of them.
+# Tags of the messages' fields.
 FIRST = 1 << 3 | LEN
 SECOND = 2 << 3 | LEN
 _ONE_FLOAT = 1 << 3 | FIXED32
@@ -178,10 +178,10 @@ NO_LIMIT = 1 << 64
 class Values:
     """The values of one Feature. Those beyond `limit` are counted, not stored."""
 
-    __slots__ = ("data", "ends", "kind", "limit", "n", "wanted")
+    __slots__ = ("data", "ends", "expected", "kind", "limit", "n")
 
-    def __init__(self, wanted: int, limit: int) -> None:
-        self.wanted = wanted
+    def __init__(self, expected: int, limit: int) -> None:
+        self.expected = expected
         self.limit = limit
         self.clear(NONE)
 
@@ -204,15 +204,15 @@ class Values:
             self.data += values[: room * size] if len(values) > room * size else values
 
     def read(self, data: bytes, at: int, end: int, depth: int) -> None:
-        """A Feature. Another member of its oneof replaces what came before it, the same one adds to it."""
+        """Reads a Feature. Another member of its oneof replaces the one before, the same one adds to it."""
         for tag, start, stop in each_part(data, at, end, depth):
             kind = tag >> 3
             if tag & 7 != LEN or kind > INT64:
                 continue
             if kind != self.kind:
                 self.clear(kind)
-            # A list nobody wants still has to be well-formed: protobuf itself would refuse it.
-            into = self if kind == self.wanted else Values(kind, 0)
+            # An unused list must be valid, too: protobuf would reject the message otherwise.
+            into = self if kind == self.expected else Values(kind, 0)
             into._read_list(kind, data, start, stop, depth + 1)
 
     def _read_list(self, kind: int, data: bytes, at: int, end: int, depth: int) -> None:
@@ -236,7 +236,7 @@ class Values:
 
 
 class Steps:
-    """A FeatureList: the values of all steps joined, and how many items there are up to the end of each."""
+    """A FeatureList: the joined values of all steps, and how many items there are up to the end of each."""
 
     __slots__ = ("ends", "fault", "field", "values")
 
@@ -249,7 +249,7 @@ class Steps:
     def read(self, data: bytes, at: int, end: int, depth: int) -> None:
         for tag, start, stop in each_part(data, at, end, depth):
             if tag == FIRST:
-                step = Values(self.values.wanted, 0 if self.field is None else NO_LIMIT)
+                step = Values(self.values.expected, 0 if self.field is None else NO_LIMIT)
                 step.read(data, start, stop, depth + 1)
                 if self.field is not None and self.fault is None:
                     self._add(self.field, step)
@@ -268,7 +268,7 @@ class Steps:
             self.ends.append(joined.n // field.count)
 
 
-# What a schema asks for, checked once: shared by decoding and encoding.
+# ---- the fields of a schema, for decoding and encoding
 
 _MOST_VALUES = 1 << 40
 
@@ -282,12 +282,12 @@ class FieldSpec:
     kind: int
     depth: int
     count: int
-    fill: bytes | None  # the default's values, joined
-    fill_ends: list[int]  # bytes only: where each ends
+    fill: bytes | None  # the joined values of the default
+    fill_ends: list[int]  # of bytes: where each ends
 
     @property
     def has_arrays(self) -> tuple[bool, bool, bool, bool]:
-        """Which of values, ends, steps and rows a column of it has."""
+        """Which of values, ends, steps and rows its column has."""
         return True, self.kind == BYTES, self.depth == NESTED, self.depth != FIXED
 
 

@@ -1,4 +1,7 @@
-"""CRC-32C (Castagnoli) with tables: byte by byte for short data, many words at once for long data."""
+"""Computes CRC-32C (Castagnoli) with tables, and scans and writes TFRecord frames.
+
+A frame is u64 length, its masked crc32c, data, masked crc32c of the data; little-endian.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,15 @@ from ..constants import BAD_DATA_CRC, BAD_LENGTH_CRC, FOOTER_BYTES, HEADER_BYTES
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     Words = npt.NDArray[np.uint32]
 
 _POLY = np.uint32(0x82F63B78)
 _ALL = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 
-_SHORT = 384  # below this, numpy's cost a call is more than the loop's
-_CHUNK = 1 << 17  # the arrays in between stay in the cache
-_LAST_WORDS = 16  # so few are joined faster one by one
+_SHORT = 384  # below this, a loop is faster than numpy calls
+_CHUNK = 1 << 17  # so that temporary arrays stay in the cache
+_LAST_WORDS = 16  # so few are joined faster in a loop
 
 
 def _make_tables() -> Words:
@@ -41,13 +40,13 @@ def _make_tables() -> Words:
     return np.array(tables)
 
 
-# TABLES[k][b] is the state that byte b followed by k zero bytes makes of state 0.
+# TABLES[k][b] is the state after byte b and k zero bytes, from state 0.
 TABLES = _make_tables()
 BYTE_TABLE: list[int] = TABLES[0].tolist()
 
 
 def _move(tables: Words, states: Words) -> Words:
-    """Each state moved on by as many zero bytes as the tables stand for. Linear in the state's bytes."""
+    """Advances each state by the number of zero bytes of the tables. Linear in the state's bytes."""
     parts = states.view(np.uint8).reshape(-1, 4)
     moved: Words = tables[0][parts[:, 0]]
     for k in range(1, 4):
@@ -63,7 +62,7 @@ def _make_moves() -> list[Words]:
     return moves
 
 
-# _MOVES[k] moves a state on by 8 << k zero bytes.
+# _MOVES[k] advances a state by 8 << k zero bytes.
 _MOVES = _make_moves()
 _MOVE_LISTS: list[list[list[int]]] = [tables.tolist() for tables in _MOVES]
 
@@ -76,10 +75,10 @@ def _extend_short(state: int, data: bytes) -> int:
 
 
 def _extend_long(state: int, data: npt.NDArray[np.uint8]) -> int:
-    """CRCs of all 8-byte words at once, then of neighbours joined, of neighbours of those …
+    """Computes the CRCs of all 8-byte words at once, then joins neighbours, then neighbours of those …
 
-    Zero bytes in front leave state 0 as it is: they fill up the first word, and words to an even number. The
-    state so far goes in as if the first four bytes held it.
+    Leading zero bytes do not change state 0, so they pad the first word, and words to an even number. The state so far
+    is XORed into the first four bytes.
     """
     pad = -data.size % 8
     padded = np.zeros(pad + data.size, np.uint8)
@@ -107,7 +106,7 @@ def _join(words: Words) -> int:
 
 
 def extend(crc: int, data: memoryview) -> int:
-    """`crc` extended by a view of single bytes."""
+    """Extends `crc` by a view of single bytes."""
     state = ~crc & _ALL
     if len(data) < _SHORT:
         return ~_extend_short(state, data.tobytes()) & _ALL
@@ -119,7 +118,7 @@ def extend(crc: int, data: memoryview) -> int:
 
 
 def as_array(data: Buffer) -> npt.NDArray[np.uint8]:
-    """The bytes of any contiguous buffer, whatever its items are."""
+    """Returns the bytes of any contiguous buffer."""
     return np.frombuffer(cast("bytes", data), np.uint8)
 
 
@@ -132,7 +131,7 @@ def crc_kind() -> str:
 
 
 def mask(crc: int) -> int:
-    """TFRecord stores CRCs masked, so that a CRC over data that holds CRCs stays a good one."""
+    """Masks a CRC as TFRecord does, so that CRCs of data that contain CRCs stay good."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL
 
 
@@ -145,7 +144,7 @@ def unmask_words(masked: Words) -> Words:
     return turned >> np.uint32(17) | turned << np.uint32(15)
 
 
-# TFRecord frames: u64 length, its masked crc32c, data, masked crc32c of the data; little-endian.
+# ---- frames
 
 _HEADER = Struct("<QI")
 _FOOTER = Struct("<I")
@@ -153,7 +152,7 @@ _HEAP_OBJECT = 16
 _MOST_OF_HEAP = (1 << 62) - 1
 _MOST_BYTES = (1 << 64) - 1
 _MOST_FRAMES = (1 << 63) - 1
-_FRAME_CHUNK = 1 << 16  # offsets looked at together: what is searched for is often near
+_FRAME_CHUNK = 1 << 16  # offsets checked at once: the next header is often near
 
 
 def as_range(buf: Buffer, start: int, stop: int) -> memoryview:
@@ -170,12 +169,12 @@ def _length_crc(length: int) -> int:
 
 def _data_crc_is_good(view: memoryview, at: int, length: int) -> bool:
     end = at + HEADER_BYTES + length
-    wanted: int = _FOOTER.unpack_from(view, end)[0]
-    return mask(extend(0, view[at + HEADER_BYTES : end])) == wanted
+    expected: int = _FOOTER.unpack_from(view, end)[0]
+    return mask(extend(0, view[at + HEADER_BYTES : end])) == expected
 
 
 def check_frame(view: memoryview, at: int, stop: int, verify_data: bool) -> tuple[int, int]:
-    """The status of the frame at `at`, and its data's length: 0 where its header is not there or not good."""
+    """Returns the status of the frame at `at`, and its data's length: 0 if its header is missing or invalid."""
     if stop - at < HEADER_BYTES:
         return NEED_MORE, 0
     length, crc = _HEADER.unpack_from(view, at)
@@ -192,8 +191,8 @@ def bytes_needed(length: int) -> int:
     return min(length + OVERHEAD_BYTES, _MOST_BYTES)
 
 
-def _walk(view: memoryview, start: int, stop: int, verify_data: bool, most: int) -> tuple[array[int], int, int]:
-    """(where each frame starts and then where the last ends), status, needed."""
+def _scan(view: memoryview, start: int, stop: int, verify_data: bool, most: int) -> tuple[array[int], int, int]:
+    """Returns (the start of each frame, and the end of the last), status, needed."""
     bounds = array("q", [start])
     at = start
     while len(bounds) <= most and at < stop:
@@ -211,7 +210,7 @@ def scan(
     view = as_range(buf, start, stop)
     out = None if starts is None else _as_offsets(starts)
     most = _MOST_FRAMES if out is None else out.size
-    bounds, status, needed = _walk(view, start, stop, verify_data, most)
+    bounds, status, needed = _scan(view, start, stop, verify_data, most)
     frames = len(bounds) - 1
     if out is not None:
         out[:frames] = np.frombuffer(bounds, np.int64)[:frames] + (base - start)
@@ -237,14 +236,14 @@ def scan_file(
     _most_bytes: int,
     /,
 ) -> tuple[int, int, int, int, int, int]:
-    """Only what is in the buffer: reading on from here would save nothing."""
-    walk = scan(buf, start, stop, verify_data, starts, offset)
-    return *walk, start + walk[1], stop
+    """Scans only what is in the buffer: refilling it here would save nothing."""
+    result = scan(buf, start, stop, verify_data, starts, offset)
+    return *result, start + result[1], stop
 
 
 def records(buf: Buffer, start: int, stop: int, verify_data: bool, max: int, /) -> tuple[list[bytes], int, int, int]:
     view = as_range(buf, start, stop)
-    bounds, status, needed = _walk(view, start, stop, verify_data, max)
+    bounds, status, needed = _scan(view, start, stop, verify_data, max)
     data = [view[a + HEADER_BYTES : b - FOOTER_BYTES].tobytes() for a, b in pairwise(bounds)]
     return data, bounds[-1] - start, status, needed
 
@@ -259,7 +258,7 @@ def find_header(buf: Buffer, start: int, stop: int, /) -> int:
 
 
 def _first_header(data: npt.NDArray[np.uint8]) -> int:
-    """The CRC of the 8 bytes at every offset: each byte's part in it depends on its place alone."""
+    """Computes the CRC of the 8 bytes at every offset: what each byte contributes depends on its position alone."""
     count = data.size - HEADER_BYTES + 1
     crcs = np.full(count, TABLES[7][255] ^ TABLES[6][255] ^ TABLES[5][255] ^ TABLES[4][255] ^ 0xFFFFFFFF)
     for k in range(8):
@@ -281,9 +280,9 @@ def find_end(buf: Buffer, start: int, stop: int, crc: int, /) -> tuple[int, int]
     state = ~crc & 0xFFFFFFFF
     for at in range(start, stop - FOOTER_BYTES + 1, _FRAME_CHUNK):
         data = raw[at : min(at + _FRAME_CHUNK + FOOTER_BYTES - 1, stop)]
-        # The states that would end at each offset: the loop only compares, and computes no masks.
-        wanted = ~unmask_words(_words_at_all_offsets(data, data.size - FOOTER_BYTES + 1))
-        for k, (byte, end_state) in enumerate(zip(data.tobytes(), wanted.tolist(), strict=False)):
+        # The states that would end at each offset, so that the loop only compares.
+        end_states = ~unmask_words(_words_at_all_offsets(data, data.size - FOOTER_BYTES + 1))
+        for k, (byte, end_state) in enumerate(zip(data.tobytes(), end_states.tolist(), strict=False)):
             if state == end_state:
                 return at + k, ~state & 0xFFFFFFFF
             state = table[(state ^ byte) & 255] ^ (state >> 8)

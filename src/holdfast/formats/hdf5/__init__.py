@@ -1,4 +1,4 @@
-"""HDF5: datasets as columns, rows along their first axis as samples. The only place that imports h5py."""
+"""HDF5: datasets as columns, rows along their first axis as samples."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A dataset's chunk index of the older kind (a version 1 B-tree), read without the library and checked as a whole.
+"""Reads a dataset's chunk index of the older kind (a version 1 B-tree) without the library, and checks it.
 
-It has no checksums. The library follows what it finds: a key that was zeroed hides a chunk, which then reads as fill
-values, and a wrong address gives another chunk's rows. But a tree that was written properly repeats itself: its keys
-ascend, a node's last key is the first one of the node behind it, the last key of all is no chunk's place, and all other
-keys lie on the grid of chunks.
+The index has no checksums, and the library trusts it: a key that was zeroed hides a chunk, which then reads as fill
+values, and a wrong address gives another chunk's rows. But an intact tree is redundant: its keys ascend, a node's last
+key is the first one of the next node, the last key belongs to no chunk, and all other keys lie on the chunk grid.
 
     https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1, IV.A.2.i
 """
@@ -19,12 +18,12 @@ _LAYOUT, _CONTINUED = 0x0008, 0x0010
 _CHUNKED = bytes([3, 2])  # version and class of a layout
 _UNDEFINED = (1 << 64) - 1
 _NODE = struct.Struct("<4sBBHQQ")
-_DEEPEST = 32
-_MOST_BLOCKS = 1000
+_MAX_LEVEL = 32
+_MAX_BLOCKS = 1000
 
 
 class BTreeEntry(NamedTuple):
-    """A chunk as its index has it. `sound`: so is the node that lists it, or at least it follows a neighbour."""
+    """A chunk in the index. `sound`: the node that lists it is intact, or the chunk at least follows a neighbour."""
 
     start: tuple[int, ...]
     offset: int
@@ -34,14 +33,15 @@ class BTreeEntry(NamedTuple):
 
 
 class ChunkBTree(NamedTuple):
-    """`flaw`: the first thing that is wrong with it, and its offset; None: all of it fits together."""
+    """`problem`: offset and description of the first inconsistency, or None."""
 
     entries: list[BTreeEntry]
-    flaw: tuple[int, str] | None
+    problem: tuple[int, str] | None
 
 
 def read_tree(fd: int, base: int, header: int, shape: tuple[int, ...], chunks: tuple[int, ...]) -> ChunkBTree | None:
-    """The index of the dataset whose header is at that address. None: it has none of this kind; others have checksums.
+    """Returns the index of the dataset whose header is at that address; None for indexes of other kinds, which have
+    checksums.
 
     Reads no more than the file holds: a node is visited once.
     """
@@ -52,11 +52,11 @@ def read_tree(fd: int, base: int, header: int, shape: tuple[int, ...], chunks: t
     (item_bytes,) = struct.unpack_from("<I", found, 11 + 4 * len(chunks))
     if root == _UNDEFINED:
         return ChunkBTree([], None)
-    return _Reading(fd, base, (*shape, 1), (*chunks, item_bytes)).tree(root)
+    return _TreeReader(fd, base, (*shape, 1), (*chunks, item_bytes)).tree(root)
 
 
-class _Reading:
-    """`ends` and `steps` are the shape and the chunks' shape, with one axis more: that of the bytes of an item."""
+class _TreeReader:
+    """`ends` and `steps` are the shape and the chunk shape, with one more axis: the bytes of an item."""
 
     def __init__(self, fd: int, base: int, ends: tuple[int, ...], steps: tuple[int, ...]) -> None:
         self.fd, self.base, self.ends, self.steps = fd, base, ends, steps
@@ -64,25 +64,25 @@ class _Reading:
         self.key = struct.Struct(f"<II{len(steps)}Q")
         self.seen: set[int] = set()
         self.entries: list[BTreeEntry] = []
-        self.flaw: tuple[int, str] | None = None
+        self.problem: tuple[int, str] | None = None
 
     def tree(self, root: int) -> ChunkBTree:
         self._node(root, None, None, None)
-        return ChunkBTree(self.entries, self.flaw)
+        return ChunkBTree(self.entries, self.problem)
 
-    def _wrong(self, at: int, what: str) -> None:
-        if self.flaw is None:
-            self.flaw = at + self.base, what
+    def _set_problem(self, at: int, what: str) -> None:
+        if self.problem is None:
+            self.problem = at + self.base, what
 
     def _node(self, at: int, level: int | None, low: tuple[int, ...] | None, high: tuple[int, ...] | None) -> bool:
-        """Reads a node and what is below it; whether it is what its parent says: of that level, with those end keys."""
+        """Reads a node and what is below it; returns whether it has the level and end keys that its parent says."""
         if at in self.seen or len(self.seen) > self.size // _NODE.size:
-            self._wrong(at, "a node of its index is there twice")
+            self._set_problem(at, "a node of its index occurs twice")
             return False
         self.seen.add(at)
         head = os.pread(self.fd, _NODE.size, at + self.base) if at + self.base < self.size else b""
-        if len(head) < _NODE.size or head[:5] != b"TREE\x01" or head[5] > _DEEPEST:
-            self._wrong(at, "a node of its index is destroyed")
+        if len(head) < _NODE.size or head[:5] != b"TREE\x01" or head[5] > _MAX_LEVEL:
+            self._set_problem(at, "a node of its index is unreadable")
             return False
         _, _, own_level, used, _, _ = _NODE.unpack(head)
         entry_bytes = self.key.size + 8
@@ -90,50 +90,47 @@ class _Reading:
         if level is None and not used and not own_level and not any(data[: self.key.size]):
             return True  # all its chunks were taken away
         if not used or len(data) < used * entry_bytes + self.key.size or level not in (None, own_level):
-            self._wrong(at, "a node of its index is damaged")
+            self._set_problem(at, "a node of its index is corrupt")
             return False
         keys = [self.key.unpack_from(data, i * entry_bytes) for i in range(used + 1)]
         children = [struct.unpack_from("<Q", data, i * entry_bytes + self.key.size)[0] for i in range(used)]
-        places = [key[2:] for key in keys]
-        sound = places == sorted(set(places)) and low in (None, places[0]) and high in (None, places[-1])
-        if level is None:  # the last key of all is no chunk's place
-            sound = sound and places[-1][-1] == self.steps[-1]
+        starts = [key[2:] for key in keys]
+        sound = starts == sorted(set(starts)) and low in (None, starts[0]) and high in (None, starts[-1])
+        if level is None:  # the last key belongs to no chunk
+            sound = sound and starts[-1][-1] == self.steps[-1]
         sound = sound and all(self._on_grid(key) for key in keys[:-1])
         if not sound:
-            self._wrong(at, "a node of its index is damaged")
+            self._set_problem(at, "a node of its index is corrupt")
         if own_level:
             for i, child in enumerate(children):
-                ends = (places[i], places[i + 1]) if sound else (None, None)
+                ends = (starts[i], starts[i + 1]) if sound else (None, None)
                 self._node(child, own_level - 1, *ends)
             return sound
         numbers = [self._number(key) for key in keys]
         for i, (key, child) in enumerate(zip(keys, children, strict=False)):
             if self._on_grid(key) and key[0] and child + self.base + key[0] <= self.size:
                 follows = numbers[i] - numbers[i - 1] == 1 if i else False
-                sure = sound or follows or numbers[i + 1] - numbers[i] == 1
-                self.entries.append(BTreeEntry(key[2:-1], child + self.base, key[0], key[1], sure))
+                sound_entry = sound or follows or numbers[i + 1] - numbers[i] == 1
+                self.entries.append(BTreeEntry(key[2:-1], child + self.base, key[0], key[1], sound_entry))
             elif sound:
-                self._wrong(at, "its index has a chunk where none can be")
+                self._set_problem(at, "its index has a chunk outside of the grid")
         return sound
 
     def _on_grid(self, key: tuple[int, ...]) -> bool:
-        """Chunks that a dataset shrinks out of are taken away."""
-        places = zip(key[2:], self.ends, self.steps, strict=True)
-        return all(place < end and not place % step for place, end, step in places)
+        """Tells whether a key is the start of a chunk within the shape."""
+        starts = zip(key[2:], self.ends, self.steps, strict=True)
+        return all(start < end and not start % step for start, end, step in starts)
 
     def _number(self, key: tuple[int, ...]) -> int:
-        """Of a chunk, in the order of rows; a key off the grid has one that no neighbour follows."""
+        """Returns the number of a chunk in row order; a key off the grid gets one that no neighbour follows."""
         number = 0
-        for place, end, step in zip(key[2:-1], self.ends, self.steps, strict=False):
-            number = number * -(-end // step) + place // step
+        for start, end, step in zip(key[2:-1], self.ends, self.steps, strict=False):
+            number = number * -(-end // step) + start // step
         return number if self._on_grid(key) else -9
 
 
-# ---- where the tree begins
-
-
 def _layout(fd: int, base: int, header: int) -> bytes | None:
-    """The message in an object's header that says how its values are laid out."""
+    """Returns the message in an object's header that describes how its values are stored."""
     for kind, body in _messages(fd, base, header):
         if kind == _LAYOUT:
             return body
@@ -159,20 +156,20 @@ def _messages_2(fd: int, base: int, header: int, start: bytes) -> Iterator[tuple
 
 
 def _blocks(
-    fd: int, base: int, first: tuple[int, int], head: struct.Struct, mark: bytes
+    fd: int, base: int, first: tuple[int, int], head: struct.Struct, signature: bytes
 ) -> Iterator[tuple[int, bytes]]:
-    """Of one block after the other. A block of the newer kind but the first has a mark before and a checksum behind."""
+    """Yields the messages of all blocks. In newer files, every block but the first has a signature and a checksum."""
     blocks = [first]
     for number, (at, size) in enumerate(blocks):
         data = os.pread(fd, min(size, 1 << 24), at + base)
         stop = len(data)
         at = 0
-        if number and mark:
-            at, stop = len(mark), stop - 4
+        if number and signature:
+            at, stop = len(signature), stop - 4
         while at + head.size <= stop:
             kind, length, _ = head.unpack_from(data, at)
             body = data[at + head.size : at + head.size + length]
-            if kind == _CONTINUED and len(body) >= 16 and len(blocks) < _MOST_BLOCKS:
+            if kind == _CONTINUED and len(body) >= 16 and len(blocks) < _MAX_BLOCKS:
                 blocks.append(struct.unpack_from("<QQ", body))
             yield kind, body
             at += head.size + length

@@ -1,4 +1,4 @@
-"""A dataset as pieces that are read one by one: its chunks, or runs of rows where it has none."""
+"""Splits a dataset into pieces that are read one by one: its chunks, or runs of rows if it is contiguous."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 RUN_BYTES = 4 << 20
-_LEAST_BYTES = 16  # of a chunk: its address and size in the index, and some bytes of its own
+_MIN_CHUNK_BYTES = 16  # its address and size in the index, and some data
 
 
 class ChunkPiece(NamedTuple):
-    """`offset` and `stored` are its place in the file; -1 where it has none of its own."""
+    """`offset` and `stored` are its position and size in the file; -1 and 0 if it has none of its own."""
 
     start: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -33,7 +33,7 @@ class ChunkPiece(NamedTuple):
 
 
 def listed_chunks(dataset: h5py.Dataset) -> list[ChunkPiece]:
-    """The chunks that are in the file. Raises what the library raises when it cannot list them."""
+    """Returns the chunks that are in the file. Raises what the library raises if it cannot list them."""
     shape, chunks = dataset.shape, dataset.chunks
     found: list[ChunkPiece] = []
 
@@ -47,29 +47,29 @@ def listed_chunks(dataset: h5py.Dataset) -> list[ChunkPiece]:
     return found
 
 
-def guessed_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[ChunkPiece]:
-    """The places that the shape has for chunks: the first ones, as many as a file of that size can have chunks."""
+def possible_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[ChunkPiece]:
+    """Returns the first chunk positions of the shape, as many as a file of that size can have chunks."""
     shape, chunks = dataset.shape, dataset.chunks
     counts = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
     found: list[ChunkPiece] = []
-    for number in range(min(math.prod(counts), file_bytes // _LEAST_BYTES)):
+    for number in range(min(math.prod(counts), file_bytes // _MIN_CHUNK_BYTES)):
         start: tuple[int, ...] = ()
         for count, step in zip(reversed(counts), reversed(chunks), strict=True):
-            number, place = divmod(number, count)
-            start = (place * step, *start)
+            number, position = divmod(number, count)
+            start = (position * step, *start)
         found.append(ChunkPiece(start, tuple(min(c, n - at) for at, c, n in zip(start, chunks, shape, strict=True))))
     return found
 
 
 def runs(dataset: h5py.Dataset) -> Iterator[ChunkPiece]:
-    """Runs of rows, about as long as a buffer; a dataset of one value is one piece."""
+    """Yields runs of rows of about RUN_BYTES; a scalar dataset is one piece."""
     shape = dataset.shape
     if not shape:
         yield ChunkPiece((), ())
         return
     if not math.prod(shape):
         return
-    row_bytes = math.prod(shape[1:]) * dataset.id.get_type().get_size()  # numpy may not have the type
+    row_bytes = math.prod(shape[1:]) * dataset.id.get_type().get_size()  # numpy may lack the type
     rows = max(1, RUN_BYTES // max(row_bytes, 1))
     base = dataset.id.get_offset()
     for at in range(0, shape[0], rows):
@@ -79,20 +79,19 @@ def runs(dataset: h5py.Dataset) -> Iterator[ChunkPiece]:
 
 
 def read_piece(dataset: h5py.Dataset, piece: ChunkPiece) -> npt.NDArray[Any] | Any:
-    """Read and decoded, as every other reader would."""
     return dataset[piece.slices] if piece.start else dataset[()]
 
 
 def decode_piece(dataset: h5py.Dataset, piece: ChunkPiece, kind: Any) -> None:
-    """Read and decoded in the type that the file has, which need not be one of numpy's. For types of fixed size."""
+    """Reads and decodes a piece in the file's own type, which numpy may lack. For types of fixed size."""
     space = dataset.id.get_space()
     space.select_hyperslab(piece.start, piece.sizes)
     into = np.empty(piece.sizes, f"V{kind.get_size()}")
     dataset.id.read(h5py.h5s.create_simple(piece.sizes), space, into, mtype=kind)
 
 
-def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted, and those that touch as one."""
+def merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorts ranges, and merges those that touch."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1]:
@@ -102,8 +101,8 @@ def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def without(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is in none of the others. Both are sorted, and of ranges that do not touch."""
+def subtract_ranges(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns what is in none of the others. Both are sorted, and of ranges that do not touch."""
     found: list[tuple[int, int]] = []
     for low, high in ranges:
         for other_low, other_high in others:

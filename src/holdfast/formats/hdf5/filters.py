@@ -1,4 +1,4 @@
-"""HDF5 filters: their names, which of them give back the values they were given, and pipelines made exactly alike.
+"""HDF5 filters: their names, which of them are lossless, and how to create a pipeline with the same parameters.
 
 Filters other than HDF5's own come with the Python package hdf5plugin, or from HDF5_PLUGIN_PATH.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import h5py
 
-Filter = tuple[int, int, tuple[int, ...]]  # its number, its flags, its parameters
+Filter = tuple[int, int, tuple[int, ...]]  # number, flags, parameters
 
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, ZSTD = 1, 2, 3, 4, 5, 6, 32000, 32015
 PACKAGE = "hdf5plugin"
@@ -37,23 +37,28 @@ NAMES = {
     32028: "sperr",
 }
 
-_OWN = (*range(256), LZF)  # HDF5's own numbers; h5py brings lzf with it
+_OWN = (*range(256), LZF)  # HDF5 reserves the first 256; h5py includes lzf
 _LOSSLESS = (GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, 307, LZF, 32001, 32004, 32008, ZSTD)
 _CHECKSUMMED = (GZIP, FLETCHER32, 307)
-_SZIP_OPTIONS = 4 | 32  # those that a caller gives: the others are made from the type
+NEVER_ZEROS = (GZIP, 307, LZF, 32001, 32004, 32008, ZSTD, 32026)  # codecs whose output is never all zeros
+_SZIP_OPTIONS = 4 | 32  # the options that a caller sets; the others follow from the type
 
 
 def filter_name(code: int) -> str:
     return NAMES.get(code, f"filter {code}")
 
 
+def describe_filters(filters: Iterable[Filter]) -> str:
+    return " + ".join(filter_name(code) for code, _, _ in filters) or "none"
+
+
 def is_own(code: int) -> bool:
-    """Whether every HDF5 library that h5py comes with has it."""
+    """Tells whether every HDF5 library that h5py ships includes this filter."""
     return code in _OWN
 
 
 def has_filter(number: int) -> bool:
-    """Whether this process can pack and unpack with it, from now on."""
+    """Tells whether this process can use the filter, and loads hdf5plugin if that has it."""
     if not h5py.h5z.filter_avail(number):
         try:
             __import__(PACKAGE)
@@ -63,27 +68,27 @@ def has_filter(number: int) -> bool:
 
 
 def lacking_filter(dataset: h5py.Dataset) -> str | None:
-    """What must be installed before the dataset can be read; None: nothing."""
+    """Says what must be installed to read the dataset; None if nothing."""
     for number, _, _ in filters_of(dataset.id.get_create_plist()):
         if not has_filter(number):
             name = NAMES.get(number, "unknown here")
-            return f"is packed with filter {number} ({name}), which needs the Python package {PACKAGE}"
+            return f"is compressed with filter {number} ({name}), which needs the Python package {PACKAGE}"
     return None
 
 
 def filter_names_of(plist: Any) -> dict[int, bytes]:
-    """What the filters of a pipeline are called in its file, by number."""
+    """Returns the names of a pipeline's filters in its file, by number."""
     return {int(found[0]): found[3] for found in map(plist.get_filter, range(plist.get_nfilters()))}
 
 
 def filters_of(plist: Any) -> tuple[Filter, ...]:
-    """Reads the pipeline of a creation property list."""
+    """Returns the pipeline of a creation property list."""
     found = (plist.get_filter(number)[:3] for number in range(plist.get_nfilters()))
     return tuple((int(code), int(flags), tuple(int(value) for value in values)) for code, flags, values in found)
 
 
 def is_lossless(filters: Iterable[Filter]) -> bool:
-    """Tells whether values that come out of this pipeline survive going through it once more.
+    """Tells whether values that were decoded by this pipeline survive being encoded again.
 
     Filters that are not known to be exact count as lossy: scaleoffset of floats, zfp, sz, sz3, sperr, and unknown ones.
     """
@@ -94,16 +99,13 @@ def _keeps_integers(values: tuple[int, ...]) -> bool:
     return values[:2] == (h5py.h5z.SO_INT, h5py.h5z.SO_INT_MINBITS_DEFAULT)
 
 
-def is_packed(filters: Iterable[Filter]) -> bool:
+def is_compressed(filters: Iterable[Filter]) -> bool:
     return any(code != SHUFFLE for code, _, _ in filters)
 
 
 def has_checksum(filters: Iterable[Filter]) -> bool:
-    """Tells whether unpacking notices any flipped bit. Other codecs notice some."""
+    """Tells whether decoding detects any flipped bit. Other codecs detect some."""
     return any(code in _CHECKSUMMED for code, _, _ in filters)
-
-
-# ---- pipelines made exactly alike
 
 
 def add_filters(plist: Any, filters: Iterable[Filter]) -> None:
@@ -117,15 +119,15 @@ def add_filters(plist: Any, filters: Iterable[Filter]) -> None:
 
 
 def same_filters(one: Iterable[Filter], other: Iterable[Filter]) -> bool:
-    """Tells whether chunks that one pipeline packed are unpacked rightly by the other."""
+    """Tells whether one pipeline decodes the chunks that the other encoded."""
     sides = [[(code, _for_unpacking(code, values)) for code, _, values in side] for side in (one, other)]
     return sides[0] == sides[1]
 
 
 def _for_unpacking(code: int, values: tuple[int, ...]) -> tuple[int, ...]:
-    if code in (GZIP, ZSTD, LZF):  # a level, or the release that packed it
+    if code in (GZIP, ZSTD, LZF):  # a level, or the version of the codec
         return ()
-    if code == SCALEOFFSET and len(values) > 8:  # the fill value follows if there is one, then memory nobody has set
+    if code == SCALEOFFSET and len(values) > 8:  # then the fill value if any, then uninitialized memory
         item_bytes, has_fill = values[4], values[7]
         return values[: 8 + (-(-item_bytes // 4) if has_fill else 0)]
     return values
@@ -157,13 +159,13 @@ class _FilterClass(ctypes.Structure):
     )
 
 
-_PACKS_NOTHING = _FILTER_FUNCTION(lambda *_: 0)
+_REJECT_ALL = _FILTER_FUNCTION(lambda *_: 0)
 
 
 def register_stand_in(code: int, name: bytes) -> Any:
-    """Puts a filter that refuses to pack and to unpack in the place of another, which may not be installed: datasets
-    are then created with any parameters, and chunks are copied. The library uses what is returned: keep it."""
-    made = _FilterClass(1, code, 1, 1, name, None, None, _PACKS_NOTHING)
+    """Registers a filter that fails to encode and decode in place of another, which may not be installed: datasets can
+    then be created with any parameters, and chunks copied. The library uses the returned object: keep it alive."""
+    made = _FilterClass(1, code, 1, 1, name, None, None, _REJECT_ALL)
     h5py.h5z.register_filter(ctypes.addressof(made))
     return made
 
@@ -173,9 +175,9 @@ def verbatim_parameters(names: Mapping[int, bytes]) -> Iterator[None]:
     """Within the block, datasets are created with the parameters of these filters, by number, exactly as given.
 
     A filter's `set_local` derives parameters from the dataset as it is created. bitshuffle, zfp, sz and others do that
-    by moving those they were given, so parameters that were read from a dataset are not those that create its like.
-    Within the block a stand-in without `set_local` takes the filter's place. It cannot pack: no values may be read or
-    written, and whatever dataset is created must be closed again before the block ends.
+    by moving those they were given, so creating a dataset with the parameters of another gives other parameters. Within
+    the block a stand-in without `set_local` replaces the filter. It cannot encode: no values may be read or written,
+    and every dataset that is created must be closed before the block ends.
     """
     foreign = sorted(code for code in names if code not in _OWN)
     stand_ins = [register_stand_in(code, names[code]) for code in foreign]

@@ -1,4 +1,9 @@
-"""Why an HDF5 file cannot be opened, said so that a person knows what to do."""
+"""Opens each HDF5 file that this process reads once, and never uses a handle that was inherited over a fork.
+
+Within a process the library knows a file by its inode and returns the handle it has already. After a fork that would
+be the parent's, and closing it would free the parent's lock. So a child points every inherited descriptor to /dev/null,
+closes all inherited files before it opens any, and opens its own.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +11,18 @@ import errno
 import os
 import stat
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 import h5py
 
+from ..._util.fds import point_to_null
 from ..._util.process import call_after_fork
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
 from ...procfs.locks import writers_of
 from .object_walk import reason_of
 
-_FLAGS = "already open for write"  # a mark in the file: left by a writer that is at work, or that died
-
-
-def error_for(path: str, error: Exception) -> DataError | InputError:
-    """The error for what h5py raised at opening: of a damaged file that need not be an OSError."""
-    text = str(error)
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
-        return cannot_open(path, OSError(number, os.strerror(number)))
-    if number == errno.EAGAIN or "unable to lock file" in text:
-        return UnfinishedError(path, None, None, f"it is locked{_by(path)}", "Wait for its writer to close it")
-    if "signature not found" in text:
-        if not os.path.getsize(path):
-            return FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
-        return FormatError(path, None, None, "not an HDF5 file", "Look at it with `file`, and at what wrote it")
-    by = _by(path)
-    if by:
-        return UnfinishedError(path, None, None, f"it cannot be read yet: still being written{by}", "Wait for it")
-    if _FLAGS in text:
-        hint = "If nobody writes it any more, `holdfast salvage FILE OUT` gets its rows into a new file"
-        return UnfinishedError(path, None, None, "its writer marked it as open and has not closed it", hint)
-    if "truncated file" in text:
-        return CorruptError(path, None, os.path.getsize(path), f"the file is cut: {reason_of(error)}", "Write it again")
-    return CorruptError(path, None, None, f"it cannot be opened: {reason_of(error)}", "Write it again")
-
-
-def _by(path: str) -> str:
-    writers = writers_of(path)
-    if not writers:
-        return ""
-    who = writers[0]
-    return " by this process itself" if who.pid == os.getpid() else f" by process {who.pid} ({who.command})"
-
-
-# All HDF5 files that this process reads: each is open once, whoever reads it, and never through an inherited handle.
-#
-# Within a process the HDF5 library knows a file by its inode and gives whoever opens it again what it has already.
-# After a fork that would be the parent's open file, and closing it would free the parent's lock. So a child turns
-# each inherited descriptor into one of /dev/null, closes all of them before it opens any, and then opens its own.
+_OPEN_FLAG = "already open for write"  # the library's message
 
 Identity = tuple[int, int]
 
@@ -61,56 +30,56 @@ Identity = tuple[int, int]
 @dataclass
 class _Open:
     path: str
-    file: h5py.File | None  # None: inherited, to be opened again when it is wanted
+    file: h5py.File | None  # None: inherited; opened again on use
     fd: int
     users: int
 
 
 class Handles:
-    """Files by device and inode. Takes and gives are counted; reads run under h5py's own lock."""
+    """Open files by device and inode, with a count of their users. h5py's own lock guards the reads."""
 
     def __init__(self) -> None:
         self._open: dict[Identity, _Open] = {}
         self._inherited: list[h5py.File] = []
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def take(self, path: str) -> Identity:
-        """Opens a file, or counts one user more of it."""
+        """Opens a file, or adds a user to it."""
         identity = _identify(path)
-        with self._turn:
-            held = self._open.get(identity)
-            if held is None:
+        with self._lock:
+            entry = self._open.get(identity)
+            if entry is None:
                 file = self._fresh(path)
                 self._open[identity] = _Open(path, file, file.id.get_vfd_handle(), 1)
             else:
-                held.users += 1
+                entry.users += 1
         return identity
 
     def file(self, identity: Identity) -> h5py.File:
-        """What was taken, as this process's own handle."""
-        with self._turn:
-            held = self._open[identity]
-            if held.file is None:
-                if _identify(held.path) != identity:
-                    raise InputError(f"{held.path}: another file has taken its place since it was opened")
-                held.file = self._fresh(held.path)
-                held.fd = held.file.id.get_vfd_handle()
-            return held.file
+        """Returns the file as this process's own handle."""
+        with self._lock:
+            entry = self._open[identity]
+            if entry.file is None:
+                if _identify(entry.path) != identity:
+                    raise InputError(f"{entry.path}: it was replaced by another file since it was opened")
+                entry.file = self._fresh(entry.path)
+                entry.fd = entry.file.id.get_vfd_handle()
+            return entry.file
 
     def give(self, identity: Identity) -> None:
-        """One user less; the last one closes it."""
-        with self._turn:
-            held = self._open[identity]
-            held.users -= 1
-            if not held.users:
+        """Removes a user; the last one closes the file."""
+        with self._lock:
+            entry = self._open[identity]
+            entry.users -= 1
+            if not entry.users:
                 del self._open[identity]
                 self._drop_inherited()
-                if held.file is not None:
-                    held.file.close()
+                if entry.file is not None:
+                    entry.file.close()
 
     def _fresh(self, path: str) -> h5py.File:
         self._drop_inherited()
-        call_after_fork(self)  # here, because whoever was told is forgotten: a child's own children count, too
+        call_after_fork(self)  # again in every child, whose own children count as well
         try:
             return h5py.File(path, "r")
         except MemoryError:
@@ -123,30 +92,22 @@ class Handles:
             try:
                 self._inherited.pop().close()
             except (OSError, RuntimeError):
-                pass  # it is cut off from its file already: there is nothing left to lose
+                pass  # its descriptor is that of /dev/null
 
     def after_fork_in_child(self) -> None:
-        """System calls only: the library is asked to close them when it is next used."""
-        self._turn = threading.Lock()  # the thread that may have had it is not here
-        for held in self._open.values():
-            if held.file is not None:
-                _cut_off(held.fd)
-                self._inherited.append(held.file)
-                held.file = None
-
-
-def _cut_off(fd: int) -> None:
-    try:
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # no descriptor is free: closing this one will free the parent's lock, which is advice among readers
-    os.dup2(null, fd, inheritable=False)
-    os.close(null)
+        """Makes system calls only; the library closes the files when it is used next."""
+        self._lock = threading.Lock()  # a thread that held it does not exist here
+        for entry in self._open.values():
+            if entry.file is not None:
+                with suppress(OSError):  # else closing it frees the parent's lock, which readers hardly need
+                    point_to_null(entry.fd)
+                self._inherited.append(entry.file)
+                entry.file = None
 
 
 def _identify(path: str) -> Identity:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # the open of a FIFO would block otherwise
     except OSError as error:
         raise cannot_open(path, error) from error
     try:
@@ -154,9 +115,44 @@ def _identify(path: str) -> Identity:
     finally:
         os.close(fd)
     if not stat.S_ISREG(info.st_mode):
-        kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-        raise InputError(f"{path}: expected a file to read, this is {kind}")
+        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "a special file"
+        raise InputError(f"{path}: expected a file to read, got {kind}")
     return info.st_dev, info.st_ino
+
+
+def error_for(path: str, error: Exception) -> DataError | InputError:
+    """Returns the error for what h5py raised on opening a file: for a corrupt one that may be any exception."""
+    text = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOENT):
+        return cannot_open(path, OSError(number, os.strerror(number)))
+    if number == errno.EAGAIN or "unable to lock file" in text:
+        return UnfinishedError(path, None, None, f"it is locked{_written_by(path)}", "Wait for its writer to close it")
+    if "signature not found" in text:
+        if not os.path.getsize(path):
+            return FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
+        return FormatError(
+            path, None, None, "not an HDF5 file", "Check with `file` what it is, and which program wrote it"
+        )
+    writer = _written_by(path)
+    if writer:
+        return UnfinishedError(path, None, None, f"still being written{writer}", "Wait for its writer to close it")
+    if _OPEN_FLAG in text:
+        hint = "If its writer died, `holdfast salvage FILE OUT` copies its rows into a new file"
+        return UnfinishedError(path, None, None, "its writer has not closed it", hint)
+    if "truncated file" in text:
+        return CorruptError(
+            path, None, os.path.getsize(path), f"the file is truncated: {reason_of(error)}", "Write it again"
+        )
+    return CorruptError(path, None, None, f"it cannot be opened: {reason_of(error)}", "Write it again")
+
+
+def _written_by(path: str) -> str:
+    writers = writers_of(path)
+    if not writers:
+        return ""
+    who = writers[0]
+    return " by this process itself" if who.pid == os.getpid() else f" by process {who.pid} ({who.command})"
 
 
 HANDLES = Handles()

@@ -1,4 +1,4 @@
-"""What is in an HDF5 file, told by a process that may crash instead of us."""
+"""Lists what is in an HDF5 file, through a sandboxed process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...errors import InputError
-from .file_state import State, look_at, troubles
+from .file_state import State, read_state, state_problems
 from .sandbox import SandboxedProcess
 
-_MOST_CRASHES = 20
+_MAX_CRASHES = 20
 _READABLE_BY = {
     0: "superblock 0 (any version of HDF5 reads it)",
     1: "superblock 1 (any version of HDF5 reads it)",
@@ -21,12 +21,12 @@ _READABLE_BY = {
 
 class HDF5Survey(NamedTuple):
     path: str
-    state: State | None  # None: it cannot be read
+    state: State | None  # None: the file cannot be read
     objects: list[dict[str, Any]]
     schema: dict[str, str] | None
     code: str  # the schema as Python source
     rows: int
-    no_schema: str  # why there is none
+    no_schema: str  # why the file has none
     problems: list[str]
 
     @property
@@ -55,33 +55,35 @@ class HDF5Survey(NamedTuple):
 
 
 def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> HDF5Survey:
-    """Never raises for what is wrong with the file: that is in the survey."""
+    """Never raises for a corrupt file: its problems are in the result."""
     name = os.fsdecode(path)
     try:
-        state = look_at(name)
+        state = read_state(name)
     except InputError as error:
         return HDF5Survey(name, None, [], None, "", 0, "", [str(error).removeprefix(f"{name}: ")])
-    problems = [reason for _, reason in troubles(state)]
+    problems = [reason for _, reason in state_problems(state)]
     if not state.is_hdf5:
         return HDF5Survey(name, state, [], None, "", 0, "", problems)
-    objects, said, avoid = {}, {}, list[str]()
-    for _ in range(_MOST_CRASHES):
+    objects: dict[str, dict[str, Any]] = {}
+    schema: dict[str, Any] = {}
+    avoid: list[str] = []
+    for _ in range(_MAX_CRASHES):
         at = "/"
-        with SandboxedProcess({"work": "survey", "path": name, "mend": state.mend, "avoid": avoid}) as child:
-            child.no_more()
-            for frame in child.frames(None if progress is None else lambda _: progress(0)):
-                match frame.head:
-                    case {"at": path_there}:
-                        at = path_there
+        with SandboxedProcess({"work": "inspect", "path": name, "repair": state.needs_repair, "avoid": avoid}) as child:
+            child.close_stdin()
+            for message in child.messages(None if progress is None else lambda _: progress(0)):
+                match message.head:
+                    case {"at": object_path}:
+                        at = object_path
                     case {"object": facts}:
                         objects[facts["path"]] = facts
-                    case {"wrong": [where, _, _, reason]}:
+                    case {"problem": [where, _, _, reason]}:
                         problems.append(f"{where}: {reason}" if where else reason)
                     case {"schema": _} | {"no_schema": _}:
-                        said = frame.head
-            if not child.fate:
+                        schema = message.head
+            if not child.exit_reason:
                 break
-            problems.append(f"{at}: {child.fate}")
+            problems.append(f"{at}: {child.exit_reason}")
             avoid.append(at)
             if at == "/":
                 break
@@ -89,9 +91,9 @@ def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] |
         name,
         state,
         [objects[key] for key in sorted(objects)],
-        said.get("schema"),
-        said.get("code", ""),
-        said.get("rows", 0),
-        said.get("no_schema", ""),
+        schema.get("schema"),
+        schema.get("code", ""),
+        schema.get("rows", 0),
+        schema.get("no_schema", ""),
         list(dict.fromkeys(problems)),
     )

@@ -1,4 +1,4 @@
-"""In the child: what is in a file, object by object, without reading its values."""
+"""Runs in the sandbox: describes every object of a file without reading its values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import HoldfastError
 from ...schema import as_code
 from .filters import filter_name
-from .object_walk import ObjectRef, open_file, reason_of, text_of, walk
+from .object_walk import ObjectRef, open_reported, reason_of, text_of, walk
 from .schema_layout import describe
 from .shard import HDF5Shard
 
@@ -28,22 +28,19 @@ _CLASSES = {
     h5py.h5t.VLEN: "list",
     h5py.h5t.ARRAY: "array",
 }
-_VALUES = 16
-_TEXT = 200
+_MAX_VALUES = 16
+_MAX_TEXT = 200
 
 
-def survey_file(job: dict[str, Any], voice: Reporter) -> None:
-    voice.at_object("/")
-    try:
-        file = open_file(job["path"], mend=job["mend"])
-    except Exception as error:
-        voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
+def inspect_file(job: dict[str, Any], reporter: Reporter) -> None:
+    file = open_reported(job, reporter)
+    if file is None:
         return
     with file:
-        for thing in walk(file, voice, set(job["avoid"])):
-            voice.say({"object": _facts(thing, voice)})
-    voice.at_object("/")
-    voice.say(_schema(job["path"]) if not job["mend"] else {"no_schema": "it was not closed properly"})
+        for ref in walk(file, reporter, set(job["avoid"])):
+            reporter.send({"object": _facts(ref, reporter)})
+    reporter.at_object("/")
+    reporter.send(_schema(job["path"]) if not job["repair"] else {"no_schema": "it was not closed properly"})
 
 
 def _schema(path: str) -> dict[str, Any]:
@@ -60,17 +57,17 @@ def _schema(path: str) -> dict[str, Any]:
         return {"no_schema": reason.removeprefix(f"{path}: ")}
 
 
-def _facts(thing: ObjectRef, voice: Reporter) -> dict[str, Any]:
-    facts: dict[str, Any] = {"path": thing.path, "kind": thing.kind}
-    if thing.target:
-        facts["target"] = f"{thing.target_file}:{thing.target}" if thing.target_file else thing.target
+def _facts(ref: ObjectRef, reporter: Reporter) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": ref.path, "kind": ref.kind}
+    if ref.target:
+        facts["target"] = f"{ref.target_file}:{ref.target}" if ref.target_file else ref.target
     try:
-        if thing.kind == "dataset":
-            facts |= _dataset(thing.thing)
-        if thing.kind in ("dataset", "group"):
-            facts["attributes"] = {text_of(name): _attribute(thing.thing, name) for name in thing.thing.attrs}
+        if ref.kind == "dataset":
+            facts |= _dataset(ref.object)
+        if ref.kind in ("dataset", "group"):
+            facts["attributes"] = {text_of(name): _attribute(ref.object, name) for name in ref.object.attrs}
     except Exception as error:
-        voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
+        reporter.problem(ref.path, f"cannot be read: {reason_of(error)}")
     return facts
 
 
@@ -107,7 +104,7 @@ def _filter(found: tuple[Any, ...]) -> str:
 
 
 def _attribute(thing: Any, name: str | bytes) -> Any:
-    """One value, a list, or `{"length": …, "values": […]}`."""
+    """Returns one value, a list, or `{"length": …, "values": […]}`."""
     try:
         value = thing.attrs[name]
     except Exception as error:
@@ -115,10 +112,10 @@ def _attribute(thing: Any, name: str | bytes) -> Any:
     if isinstance(value, h5py.Empty):
         return None
     flat = np.asarray(value).reshape(-1)
-    shown = [_plain(item) for item in flat[:_VALUES].tolist()]
+    shown = [_plain(item) for item in flat[:_MAX_VALUES].tolist()]
     if np.ndim(value) == 0:
         return shown[0]
-    return shown if len(flat) <= _VALUES else {"length": len(flat), "values": shown}
+    return shown if len(flat) <= _MAX_VALUES else {"length": len(flat), "values": shown}
 
 
 def _plain(item: Any) -> Any:
@@ -129,4 +126,4 @@ def _plain(item: Any) -> Any:
     if isinstance(item, float) and math.isfinite(item):
         return item
     text = str(item)
-    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

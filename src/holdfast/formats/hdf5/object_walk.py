@@ -1,7 +1,8 @@
-"""In the child: objects that no readable group leads to any more, found by how their bytes look.
+"""Walks every object of a file, however corrupt: what cannot be listed or opened is reported and skipped.
 
-Newer files begin each object with `OHDR` and end its header with a checksum. Older ones have neither, but their groups
-keep nodes that begin with `SNOD` and list addresses, and heaps that begin with `HEAP` and hold the names.
+Objects that no readable group leads to any more are found by their bytes. Newer files begin each object with `OHDR` and
+end its header with a checksum. In older files groups have nodes that begin with `SNOD` and list addresses, and heaps
+that begin with `HEAP` and hold the names.
 """
 
 from __future__ import annotations
@@ -22,116 +23,55 @@ from .file_state import PatchedView, RootlessView, find_superblock
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
 
-
-FOLDER = "/lost+found"
-_ENTRY_BYTES = 40
-_MOST_ENTRIES = 1024
-_MOST_NAME = 255
-_MOST_TRIES = 1_000_000
-
-
-def find_orphans(path: str, base: int) -> dict[int, str]:
-    """Addresses at which an object may begin, and its name where that can be told."""
-    with open(path, "rb") as file:
-        if not file.seek(0, 2):
-            return {}
-        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            found = {at - base: "" for at in _places(data, b"OHDR\x02")}
-            heaps = [heap for at in _places(data, b"HEAP\0\0\0\0") if (heap := _heap(data, at, base)) is not None]
-            nodes = list(_places(data, b"SNOD\x01\0"))
-            if len(nodes) * len(heaps) > _MOST_TRIES:
-                heaps = []  # each is tried for each node: names are not worth hours
-            for at in nodes:
-                found |= _node(data, at, base, heaps)
-    return dict(sorted(found.items()))
-
-
-def _places(data: mmap.mmap, mark: bytes) -> Iterator[int]:
-    at = data.find(mark)
-    while at >= 0:
-        yield at
-        at = data.find(mark, at + 1)
-
-
-def _heap(data: mmap.mmap, at: int, base: int) -> bytes | None:
-    """The names of one group, each with a zero behind it."""
-    if at + 32 > len(data):
-        return None
-    size, _, address = struct.unpack_from("<QQQ", data, at + 8)
-    start = address + base
-    return data[start : start + size] if start + size <= len(data) else None
-
-
-def _node(data: mmap.mmap, at: int, base: int, heaps: list[bytes]) -> dict[int, str]:
-    (entries,) = struct.unpack_from("<H", data, at + 6) if at + 8 <= len(data) else (0,)
-    if not entries or entries > _MOST_ENTRIES or at + 8 + entries * _ENTRY_BYTES > len(data):
-        return {}
-    rows = [struct.unpack_from("<QQ", data, at + 8 + i * _ENTRY_BYTES) for i in range(entries)]
-    fits = [names for heap in heaps if (names := _names(heap, [offset for offset, _ in rows])) is not None]
-    names = fits[0] if len(fits) == 1 else [""] * entries
-    found = zip((address for _, address in rows), names, strict=True)
-    return {address: name for address, name in found if _is_header(data, address + base)}
-
-
-def _names(heap: bytes, offsets: list[int]) -> list[str] | None:
-    """None: this is another group's heap. Names in a node are sorted, which hardly any other heap gives by chance."""
-    names = []
-    for offset in offsets:
-        end = heap.find(b"\0", offset)
-        if offset >= len(heap) or not 0 < end - offset <= _MOST_NAME:
-            return None
-        names.append(heap[offset:end])
-    return [name.decode("utf-8", "replace") for name in names] if names == sorted(set(names)) else None
-
-
-def _is_header(data: mmap.mmap, at: int) -> bool:
-    """Whether a header of the older kind may begin here: version 1, some messages, few links to it."""
-    if at + 16 > len(data):
-        return False
-    version, zero, messages, links, size = struct.unpack_from("<BBHII", data, at)
-    return bool(version == 1 and zero == 0 and 0 < messages < 1000 and links < 1000 and 0 < size < 1 << 20)
-
-
-def open_at(file: h5py.File, address: int) -> Any:
-    """The object that begins there. h5py opens by reference, and a reference is an address."""
-    with h5py.File("reference", "w", driver="core", backing_store=False) as scratch:
-        made = scratch.create_dataset("r", (1,), dtype=h5py.ref_dtype)
-        one = np.array([address], "u8")
-        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, one, mtype=h5py.h5t.STD_REF_OBJ)
-        return file[made[0]]
-
-
-def path_of(address: int, name: str) -> str:
-    plain = name.replace("/", "_")
-    return f"{FOLDER}/{plain}-at-{address}" if plain else f"{FOLDER}/at-{address}"
-
-
-# Every object of a file, however damaged: what cannot be listed or opened is told of and passed by.
-
 NOT_OPENED = "cannot be opened"
-NOT_LISTED = "what is in this group cannot be listed"
-_MOST_OBJECTS = 10_000_000  # a damaged link may lead round in circles that no address shows
+NOT_LISTED = "the members of this group cannot be listed"
+_MAX_OBJECTS = 10_000_000  # corrupt links may form a cycle that no address shows
+ORPHAN_GROUP = "/lost+found"
+_ENTRY_BYTES = 40
+_MAX_ENTRIES = 1024
+_MAX_NAME = 255
+_MAX_TRIES = 1_000_000
 
 
 class ObjectRef(NamedTuple):
-    """`kind`: group, dataset, datatype; or a link: soft, external, again (an object that has another name, too)."""
+    """`kind`: group, dataset, datatype; or a link: soft, external, again (an object that was listed under another
+    name)."""
 
     path: str
     kind: str
-    thing: Any = None
+    object: Any = None
     target: str = ""
     target_file: str = ""
     address: int = -1
 
 
-def open_file(path: str, *, mend: bool, stretch: bool = False) -> h5py.File:
-    """For reading. `mend`: as if its writer had closed it; `stretch`: as if it were not cut."""
-    if not mend:
+def open_file(path: str, *, repair: bool, full_length: bool = False) -> h5py.File:
+    """`repair`: opens the file as if its writer had closed it; `full_length`: as if it were not truncated."""
+    if not repair:
         return h5py.File(path, "r")
     block = find_superblock(path)
     if block is None:
         return h5py.File(RootlessView(path, _empty_file()), "r")
-    return h5py.File(PatchedView(path, block, stretch=stretch), "r")
+    return h5py.File(PatchedView(path, block, full_length=full_length), "r")
+
+
+def open_reported(job: dict[str, Any], reporter: Reporter) -> h5py.File | None:
+    """Opens the file of a job; returns None, and reports why, if it cannot be opened."""
+    reporter.at_object("/")
+    try:
+        return open_file(job["path"], repair=job["repair"], full_length=job.get("full_length", False))
+    except Exception as error:
+        reporter.problem(None, f"it cannot be opened: {reason_of(error)}")
+        return None
+
+
+def attribute_names(ref: ObjectRef, reporter: Reporter) -> list[str | bytes]:
+    """Returns the names of an object's attributes; none, and reports why, if they cannot be listed."""
+    try:
+        return list(ref.object.attrs)
+    except Exception as error:
+        reporter.problem(ref.path, f"its attributes cannot be listed: {reason_of(error)}")
+        return []
 
 
 def _empty_file() -> bytes:
@@ -142,19 +82,19 @@ def _empty_file() -> bytes:
 
 
 def walk(
-    file: h5py.File, voice: Reporter, avoid: Collection[str] = (), *, by_creation: bool = False
+    file: h5py.File, reporter: Reporter, avoid: Collection[str] = (), *, by_creation: bool = False
 ) -> Iterator[ObjectRef]:
-    """Parents before children, in the order of names. Paths in `avoid` are not opened.
+    """Yields parents before children, sorted by name. Paths in `avoid` are not opened.
 
-    by_creation   in the order in which they were made, where a group knows it
+    by_creation   sorted by creation order where a group tracks it
     """
-    return _walk([(ObjectRef("/", "group"), partial(file.__getitem__, "/"))], voice, avoid, {}, by_creation)
+    return _walk([(ObjectRef("/", "group"), partial(file.__getitem__, "/"))], reporter, avoid, {}, by_creation)
 
 
 def walk_orphans(
-    file: h5py.File, path: str, voice: Reporter, avoid: Collection[str], known: set[int]
+    file: h5py.File, path: str, reporter: Reporter, avoid: Collection[str], known: set[int]
 ) -> Iterator[ObjectRef]:
-    """Objects whose groups cannot be read, and what is below them; those at `known` addresses are not among them."""
+    """Yields objects whose groups cannot be read, and what is below them, without those at `known` addresses."""
     block = find_superblock(path)
     seen: dict[tuple[Any, ...], str] = {}
     groups: list[tuple[str, Any, tuple[Any, ...]]] = []
@@ -163,30 +103,30 @@ def walk_orphans(
         there = path_of(address, name)
         if address in known or there in avoid:
             continue
-        voice.at_object(there)
+        reporter.at_object(there)
         try:
-            thing = open_at(file, address)
-            found = there, thing, _identity(thing)
-        except Exception:  # it only looked like one
+            obj = open_at(file, address)
+            found = there, obj, _identity(obj)
+        except Exception:  # these bytes were not an object's
             continue
-        (groups if isinstance(thing, h5py.Group) else others).append(found)
-    for there, thing, identity in groups + others:
+        (groups if isinstance(obj, h5py.Group) else others).append(found)
+    for there, obj, identity in groups + others:
         if identity not in seen:
-            yield from _walk([(ObjectRef(there, "group"), partial(_itself, thing))], voice, avoid, seen, True)
+            yield from _walk([(ObjectRef(there, "group"), partial(_itself, obj))], reporter, avoid, seen, True)
 
 
-def _itself(thing: Any) -> Any:
-    return thing
+def _itself(obj: Any) -> Any:
+    return obj
 
 
 def _walk(
     waiting: list[tuple[ObjectRef, Callable[[], Any]]],
-    voice: Reporter,
+    reporter: Reporter,
     avoid: Collection[str],
     seen: dict[tuple[Any, ...], str],
     by_creation: bool,
 ) -> Iterator[ObjectRef]:
-    for _ in range(_MOST_OBJECTS):
+    for _ in range(_MAX_OBJECTS):
         if not waiting:
             return
         link, opener = waiting.pop()
@@ -195,45 +135,45 @@ def _walk(
         if link.kind in ("soft", "external"):
             yield link
             continue
-        voice.at_object(link.path)
+        reporter.at_object(link.path)
         try:
-            thing = opener()
-            identity = _identity(thing)
+            obj = opener()
+            identity = _identity(obj)
         except Exception as error:
-            voice.wrong(link.path, f"{NOT_OPENED}: {reason_of(error)}")
+            reporter.problem(link.path, f"{NOT_OPENED}: {reason_of(error)}")
             continue
         if identity in seen:
             yield ObjectRef(link.path, "again", target=seen[identity])
             continue
         seen[identity] = link.path
-        yield ObjectRef(link.path, _kind(thing), thing, address=identity[1])
-        if isinstance(thing, h5py.Group):
-            waiting += reversed(_links(thing, link.path, voice, by_creation))
-    voice.wrong("/", f"more than {_MOST_OBJECTS:,} objects; not gone through to the end")
+        yield ObjectRef(link.path, _kind(obj), obj, address=identity[1])
+        if isinstance(obj, h5py.Group):
+            waiting += reversed(_links(obj, link.path, reporter, by_creation))
+    reporter.problem("/", f"more than {_MAX_OBJECTS:,} objects; the rest was skipped")
 
 
-def _identity(thing: Any) -> tuple[Any, ...]:
-    info = h5py.h5o.get_info(thing.id)
+def _identity(obj: Any) -> tuple[Any, ...]:
+    info = h5py.h5o.get_info(obj.id)
     return info.fileno, info.addr
 
 
-def _kind(thing: Any) -> str:
-    if isinstance(thing, h5py.Dataset):
+def _kind(obj: Any) -> str:
+    if isinstance(obj, h5py.Dataset):
         return "dataset"
-    return "group" if isinstance(thing, h5py.Group) else "datatype"
+    return "group" if isinstance(obj, h5py.Group) else "datatype"
 
 
 def _links(
-    group: h5py.Group, path: str, voice: Reporter, by_creation: bool
+    group: h5py.Group, path: str, reporter: Reporter, by_creation: bool
 ) -> list[tuple[ObjectRef, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
-        # The names up to a damage are kept; HDF5 1.14 crashes when it fails to sort the links of a damaged group.
+        # Keeps the names before a corrupt entry. HDF5 1.14 crashes when it fails to sort the links of a corrupt group.
         group.id.links.iterate(names.append, order=h5py.h5.ITER_NATIVE)
     except Exception as error:
-        voice.wrong(path, f"{NOT_LISTED}: {reason_of(error)}")
+        reporter.problem(path, f"{NOT_LISTED}: {reason_of(error)}")
     links = [
-        (_link(group, path, name, voice), partial(group.__getitem__, name))
+        (_link(group, path, name, reporter), partial(group.__getitem__, name))
         for name in _ordered(group, names, by_creation)
     ]
     return [(link, opener) for link, opener in links if link is not None]
@@ -243,23 +183,23 @@ def _ordered(group: h5py.Group, names: list[bytes], by_creation: bool) -> list[b
     known = sorted(set(names))
     if not by_creation:
         return known
-    with contextlib.suppress(Exception):  # a link that cannot be read is told of when its turn comes
+    with contextlib.suppress(Exception):  # an unreadable link is reported when it is opened
         made = {name: group.id.links.get_info(name) for name in known}
         known.sort(key=lambda name: made[name].corder if made[name].corder_valid else 0)
     return known
 
 
 def text_of(name: str | bytes) -> str:
-    """A name as text: HDF5 has names that are not UTF-8, and h5py gives those as bytes."""
+    """Returns a name as text: names that are not UTF-8 come from h5py as bytes."""
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
 
 
 def raw_of(name: str) -> bytes:
-    """The name that text_of() made the text of, which is what h5py wants to be asked for."""
+    """Returns the bytes that text_of() decoded, which h5py accepts for any name."""
     return name.encode("utf-8", "surrogateescape")
 
 
-def _link(group: h5py.Group, path: str, raw: bytes, voice: Reporter) -> ObjectRef | None:
+def _link(group: h5py.Group, path: str, raw: bytes, reporter: Reporter) -> ObjectRef | None:
     name = text_of(raw)
     full = f"{path.rstrip('/')}/{name}"
     try:
@@ -270,16 +210,92 @@ def _link(group: h5py.Group, path: str, raw: bytes, voice: Reporter) -> ObjectRe
             file, target = group.id.links.get_val(raw)
             return ObjectRef(full, "external", target=os.fsdecode(target), target_file=os.fsdecode(file))
     except Exception as error:
-        voice.wrong(full, f"its link cannot be read: {reason_of(error)}")
+        reporter.problem(full, f"its link cannot be read: {reason_of(error)}")
         return None
     return ObjectRef(full, "group")
 
 
 def reason_of(error: BaseException) -> str:
-    """`Unable to synchronously open object (bad object header)` -> `bad object header`."""
+    """Shortens `Unable to synchronously open object (bad object header)` to `bad object header`."""
     if isinstance(error, UnicodeDecodeError):
         return f"a name or text in it is not UTF-8: {bytes(error.object)[:40]!r}"
     said = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
     text = " ".join(str(said).split())
     inner = text.partition("(")[2].removesuffix(")")
     return (inner if inner[:1].isalpha() else text) or type(error).__name__
+
+
+def find_orphans(path: str, base: int) -> dict[int, str]:
+    """Returns addresses at which an object may begin, with its name where it can be found."""
+    with open(path, "rb") as file:
+        if not file.seek(0, 2):
+            return {}
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            found = {at - base: "" for at in _find_all(data, b"OHDR\x02")}
+            heaps = [heap for at in _find_all(data, b"HEAP\0\0\0\0") if (heap := _heap(data, at, base)) is not None]
+            nodes = list(_find_all(data, b"SNOD\x01\0"))
+            if len(nodes) * len(heaps) > _MAX_TRIES:
+                heaps = []  # each heap is tried with each node, which would take hours
+            for at in nodes:
+                found |= _node(data, at, base, heaps)
+    return dict(sorted(found.items()))
+
+
+def _find_all(data: mmap.mmap, mark: bytes) -> Iterator[int]:
+    at = data.find(mark)
+    while at >= 0:
+        yield at
+        at = data.find(mark, at + 1)
+
+
+def _heap(data: mmap.mmap, at: int, base: int) -> bytes | None:
+    """Returns the names of one group, each followed by a zero."""
+    if at + 32 > len(data):
+        return None
+    size, _, address = struct.unpack_from("<QQQ", data, at + 8)
+    start = address + base
+    return data[start : start + size] if start + size <= len(data) else None
+
+
+def _node(data: mmap.mmap, at: int, base: int, heaps: list[bytes]) -> dict[int, str]:
+    (entries,) = struct.unpack_from("<H", data, at + 6) if at + 8 <= len(data) else (0,)
+    if not entries or entries > _MAX_ENTRIES or at + 8 + entries * _ENTRY_BYTES > len(data):
+        return {}
+    rows = [struct.unpack_from("<QQ", data, at + 8 + i * _ENTRY_BYTES) for i in range(entries)]
+    fits = [names for heap in heaps if (names := _names(heap, [offset for offset, _ in rows])) is not None]
+    names = fits[0] if len(fits) == 1 else [""] * entries
+    found = zip((address for _, address in rows), names, strict=True)
+    return {address: name for address, name in found if _is_header(data, address + base)}
+
+
+def _names(heap: bytes, offsets: list[int]) -> list[str] | None:
+    """Returns None for the heap of another group: names in a node are sorted, which hardly another heap matches."""
+    names = []
+    for offset in offsets:
+        end = heap.find(b"\0", offset)
+        if offset >= len(heap) or not 0 < end - offset <= _MAX_NAME:
+            return None
+        names.append(heap[offset:end])
+    return [name.decode("utf-8", "replace") for name in names] if names == sorted(set(names)) else None
+
+
+def _is_header(data: mmap.mmap, at: int) -> bool:
+    """Tells whether an old object header may begin here: version 1, some messages, few links to it."""
+    if at + 16 > len(data):
+        return False
+    version, zero, messages, links, size = struct.unpack_from("<BBHII", data, at)
+    return bool(version == 1 and zero == 0 and 0 < messages < 1000 and links < 1000 and 0 < size < 1 << 20)
+
+
+def open_at(file: h5py.File, address: int) -> Any:
+    """Opens the object at an address. h5py opens by reference, and a reference is an address."""
+    with h5py.File("reference", "w", driver="core", backing_store=False) as scratch:
+        made = scratch.create_dataset("r", (1,), dtype=h5py.ref_dtype)
+        one = np.array([address], "u8")
+        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, one, mtype=h5py.h5t.STD_REF_OBJ)
+        return file[made[0]]
+
+
+def path_of(address: int, name: str) -> str:
+    plain = name.replace("/", "_")
+    return f"{ORPHAN_GROUP}/{plain}-at-{address}" if plain else f"{ORPHAN_GROUP}/at-{address}"

@@ -1,9 +1,9 @@
-"""In the children of salvage: values of any HDF5 type as bytes that another process can write into another file.
+"""Encodes values of any HDF5 type as bytes that another process can write into another file.
 
-Values are read and written in the type that the file has, so no number is converted. One of fixed size is its bytes.
-Strings and sequences of variable length are pointers, and references are places in the old file: these are sent beside
-the bytes, and put in again by who writes. h5py converts both to Python objects, which not all types survive; so the
-library is called directly.
+Values are read and written in the file's own type, so no number is converted. A value of fixed size is its bytes.
+Strings and sequences of variable length are pointers, and references are addresses in the old file: their targets are
+sent beside the bytes, and inserted again by the writer. h5py converts both to Python objects, which not all types
+survive, so the library is called directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import h5py
 
-_HDF5 = ctypes.CDLL(h5py.h5d.__file__)  # a symbol is looked for in the libraries that this one loads, too
+_HDF5 = ctypes.CDLL(h5py.h5d.__file__)  # dlsym also searches the libraries that this one loads
 _ID, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SEQUENCE = struct.Struct("@NP")  # the library's hvl_t
 _ADDRESS = struct.Struct("@Q")
@@ -25,13 +25,13 @@ _OBJECT, _REGION = 0, 1  # the library's H5R_type_t
 _REGION_BYTES = 12
 
 Kind = Any  # h5py's TypeID
-# What a reference leads to: the address of an object in the old file, and a part of a dataset as an encoded dataspace.
+# The target of a reference: the address of an object in the old file, and a region as an encoded dataspace.
 Target = tuple[int, bytes | None]
 
 
 def _call(name: str, *kinds: Any) -> Callable[..., int]:
     function = getattr(_HDF5, name)
-    function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _LONG else ctypes.c_int
+    function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _RETURN_INT64 else ctypes.c_int
 
     def call(*values: Any) -> int:
         result: int = function(*values)
@@ -57,7 +57,7 @@ _HDF5.H5Ewalk2.argtypes = [_ID, ctypes.c_int, _Seen, _POINTER]
 
 
 def _innermost_error() -> str:
-    """What h5py's exceptions say, too."""
+    """Returns the description that h5py's exceptions have as well."""
     found: list[str] = []
 
     def see(_depth: int, error: Any, _data: Any) -> int:
@@ -68,7 +68,7 @@ def _innermost_error() -> str:
     return found[0] if found else ""
 
 
-_LONG = ("H5Rdereference2", "H5Rget_region", "H5Oget_comment")
+_RETURN_INT64 = ("H5Rdereference2", "H5Rget_region", "H5Oget_comment")
 _read_dataset = _call("H5Dread", _ID, _ID, _ID, _ID, _ID, _POINTER)
 _write_dataset = _call("H5Dwrite", _ID, _ID, _ID, _ID, _ID, _POINTER)
 _read_attribute = _call("H5Aread", _ID, _ID, _POINTER)
@@ -84,75 +84,76 @@ _get_region = _call("H5Rget_region", _ID, ctypes.c_int, _POINTER)
 _create_reference = _call("H5Rcreate", _POINTER, _ID, ctypes.c_char_p, ctypes.c_int, _ID)
 
 
-class _Spot(NamedTuple):
-    """One pointer or reference in a value. `what`: string, sequence, object or region."""
+class _Pointer(NamedTuple):
+    """One pointer or reference in a value. `kind_of`: string, sequence, object or region."""
 
     offset: int
-    what: str
+    kind_of: str
     inner: Kind = None
 
 
 class UnknownTypeError(Exception):
-    """A type whose values cannot be taken from one file to another."""
+    """A type whose values cannot be copied to another file."""
 
 
 def is_plain(kind: Kind) -> bool:
-    """Whether a value is nothing but its bytes."""
-    return not _spots(kind)
+    """Tells whether a value has no pointers or references."""
+    return not _pointers(kind)
 
 
 def has_references(kind: Kind) -> bool:
     return bool(kind.detect_class(h5py.h5t.REFERENCE))
 
 
-def _spots(kind: Kind, at: int = 0) -> list[_Spot]:
+def _pointers(kind: Kind, at: int = 0) -> list[_Pointer]:
     match kind.get_class():
         case h5py.h5t.STRING if kind.is_variable_str():
-            return [_Spot(at, "string")]
+            return [_Pointer(at, "string")]
         case h5py.h5t.VLEN:
-            return [_Spot(at, "sequence", kind.get_super())]
+            return [_Pointer(at, "sequence", kind.get_super())]
         case h5py.h5t.REFERENCE:
-            what = {_ADDRESS.size: "object", _REGION_BYTES: "region"}.get(kind.get_size())
-            if what is None:
-                raise UnknownTypeError("references of the kind that HDF5 1.12 brought")
-            return [_Spot(at, what)]
+            kind_of = {_ADDRESS.size: "object", _REGION_BYTES: "region"}.get(kind.get_size())
+            if kind_of is None:
+                raise UnknownTypeError("references of the kind that HDF5 1.12 introduced")
+            return [_Pointer(at, kind_of)]
         case h5py.h5t.ARRAY:
             inner = kind.get_super()
-            each, size = _spots(inner), inner.get_size()
+            each, size = _pointers(inner), inner.get_size()
             count = math.prod(kind.get_array_dims()) if each else 0
-            return [spot._replace(offset=at + i * size + spot.offset) for i in range(count) for spot in each]
+            return [pointer._replace(offset=at + i * size + pointer.offset) for i in range(count) for pointer in each]
         case h5py.h5t.COMPOUND:
             members = range(kind.get_nmembers())
-            return [spot for i in members for spot in _spots(kind.get_member_type(i), at + kind.get_member_offset(i))]
+            return [
+                pointer
+                for i in members
+                for pointer in _pointers(kind.get_member_type(i), at + kind.get_member_offset(i))
+            ]
     return []
 
 
-# ---- reading
-
-
 def read_values(dataset: h5py.Dataset, kind: Kind, space: Any, count: int) -> bytes:
-    """Those that are selected in `space`."""
+    """Returns the values that are selected in `space`."""
     memory = h5py.h5s.create_simple((count,))
     data = ctypes.create_string_buffer(count * kind.get_size())
     _read_dataset(dataset.id.id, kind.id, memory.id, space.id, 0, data)
-    return _packed(dataset.id.id, kind, memory, data, count)
+    return _encoded(dataset.id.id, kind, memory, data, count)
 
 
 def read_attribute(attribute: Any, kind: Kind) -> bytes:
     count = int(attribute.get_space().get_simple_extent_npoints())
     data = ctypes.create_string_buffer(max(1, count * kind.get_size()))
     _read_attribute(attribute.id, kind.id, data)
-    return _packed(attribute.id, kind, h5py.h5s.create_simple((max(1, count),)), data, count)
+    return _encoded(attribute.id, kind, h5py.h5s.create_simple((max(1, count),)), data, count)
 
 
 def read_fill(plist: Any, kind: Kind) -> bytes:
     data = ctypes.create_string_buffer(kind.get_size())
     _get_fill(plist.id, kind.id, data)
-    return _packed(plist.id, kind, h5py.h5s.create_simple((1,)), data, 1)
+    return _encoded(plist.id, kind, h5py.h5s.create_simple((1,)), data, 1)
 
 
 def comment_of(thing: Any) -> bytes:
-    """What somebody wrote beside an object. h5py's call for it gives bytes that are not the comment's."""
+    """Returns an object's comment. h5py's call for it returns wrong bytes."""
     size = _get_comment(thing.id, None, 0)
     data = ctypes.create_string_buffer(size + 1)
     _get_comment(thing.id, data, size + 1)
@@ -160,7 +161,7 @@ def comment_of(thing: Any) -> bytes:
 
 
 def chunk_options(plist: Any) -> int:
-    """1: chunks that are not full, at the edges, are stored without filters. h5py does not say."""
+    """Returns 1 if partial chunks at the edges are stored without filters. h5py has no call for it."""
     found = ctypes.c_uint()
     _get_chunk_options(plist.id, found)
     return found.value >> 1
@@ -170,41 +171,41 @@ def set_chunk_options(plist: Any, options: int) -> None:
     _set_chunk_options(plist.id, options << 1)
 
 
-def _packed(owner: int, kind: Kind, memory: Any, data: Any, count: int) -> bytes:
-    spots = _spots(kind)
-    if not spots:
+def _encoded(owner: int, kind: Kind, memory: Any, data: Any, count: int) -> bytes:
+    pointers = _pointers(kind)
+    if not pointers:
         return pickle.dumps((data.raw[: count * kind.get_size()], []))
-    beside = _beside(owner, kind, ctypes.addressof(data), count)
-    packed = pickle.dumps((data.raw[: count * kind.get_size()], beside))
+    targets = _targets(owner, kind, ctypes.addressof(data), count)
+    encoded = pickle.dumps((data.raw[: count * kind.get_size()], targets))
     if kind.detect_class(h5py.h5t.VLEN) or kind.detect_class(h5py.h5t.STRING):
         _reclaim(kind.id, memory.id, 0, data)
-    return packed
+    return encoded
 
 
-def _beside(owner: int, kind: Kind, start: int, count: int) -> list[Any]:
-    """What the pointers and references lead to, in their order."""
+def _targets(owner: int, kind: Kind, start: int, count: int) -> list[Any]:
+    """Returns the targets of the pointers and references, in their order."""
     size = kind.get_size()
     found: list[Any] = []
-    for spot in _spots(kind):
-        offset, what, inner = spot
+    for pointer in _pointers(kind):
+        offset, kind_of, inner = pointer
         for at in range(start + offset, start + offset + count * size, size):
-            if what == "string":
+            if kind_of == "string":
                 found.append(ctypes.c_char_p.from_address(at).value)
-            elif what == "sequence":
+            elif kind_of == "sequence":
                 n, where = _SEQUENCE.unpack(ctypes.string_at(at, _SEQUENCE.size))
                 raw = ctypes.string_at(where, n * inner.get_size()) if n else b""
-                found.append((raw, _beside(owner, inner, where, n) if n else []))
+                found.append((raw, _targets(owner, inner, where, n) if n else []))
             else:
-                found.append(_target(owner, what, at))
+                found.append(_target(owner, kind_of, at))
     return found
 
 
-def _target(owner: int, what: str, at: int) -> Target | None:
-    """None: it leads nowhere, or to what cannot be read."""
-    size = _ADDRESS.size if what == "object" else _REGION_BYTES
+def _target(owner: int, kind_of: str, at: int) -> Target | None:
+    """Returns None for a null reference; address -1 if the target cannot be read."""
+    size = _ADDRESS.size if kind_of == "object" else _REGION_BYTES
     if ctypes.string_at(at, size) in (bytes(size), b"\xff" * size):
         return None
-    if what == "object":
+    if kind_of == "object":
         return _ADDRESS.unpack(ctypes.string_at(at, _ADDRESS.size))[0], None
     try:
         thing = h5py.h5i.wrap_identifier(_dereference(owner, 0, _REGION, at))
@@ -214,68 +215,67 @@ def _target(owner: int, what: str, at: int) -> Target | None:
         return -1, None
 
 
-# ---- writing
-
-
 class ValueDecoder:
-    """Puts values together again. `find` gives the path in `file` of what was at an address, or None.
+    """Writes encoded values. `find` returns the path in `file` of what was at an address, or None.
 
-    `unmet` counts references to what is not in the new file: they lead nowhere there.
+    `dangling` counts references to what is not in the new file: they become null.
     """
 
     def __init__(self, file: h5py.File, find: Callable[[int], str | None]) -> None:
         self._file, self._find = file, find
-        self.unmet = 0
-        self._alive: list[Any] = []  # what pointers point to
+        self.dangling = 0
+        self._heartbeat: list[Any] = []  # kind_of pointers point to
 
-    def write_values(self, dataset: Any, kind: Kind, space: Any, packed: bytes) -> None:
-        data, count = self._buffer(kind, packed)
+    def write_values(self, dataset: Any, kind: Kind, space: Any, encoded: bytes) -> None:
+        data, count = self._buffer(kind, encoded)
         memory = h5py.h5s.create_simple((count,))
         _write_dataset(dataset.id, kind.id, memory.id, space.id, 0, data)
 
-    def write_attribute(self, attribute: Any, kind: Kind, packed: bytes) -> None:
-        _write_attribute(attribute.id, kind.id, self._buffer(kind, packed)[0])
+    def write_attribute(self, attribute: Any, kind: Kind, encoded: bytes) -> None:
+        _write_attribute(attribute.id, kind.id, self._buffer(kind, encoded)[0])
 
-    def set_fill(self, plist: Any, kind: Kind, packed: bytes) -> None:
-        _set_fill(plist.id, kind.id, self._buffer(kind, packed)[0])
+    def set_fill(self, plist: Any, kind: Kind, encoded: bytes) -> None:
+        _set_fill(plist.id, kind.id, self._buffer(kind, encoded)[0])
 
-    def _buffer(self, kind: Kind, packed: bytes) -> tuple[Any, int]:
-        raw, beside = pickle.loads(packed)
-        self._alive = []
-        return self._filled(kind, raw, beside), len(raw) // kind.get_size()
+    def _buffer(self, kind: Kind, encoded: bytes) -> tuple[Any, int]:
+        raw, targets = pickle.loads(encoded)
+        self._heartbeat = []
+        return self._filled(kind, raw, targets), len(raw) // kind.get_size()
 
-    def _filled(self, kind: Kind, raw: bytes, beside: list[Any]) -> Any:
+    def _filled(self, kind: Kind, raw: bytes, targets: list[Any]) -> Any:
         data = ctypes.create_string_buffer(raw, max(1, len(raw)))
-        self._alive.append(data)
-        start, size, spots = ctypes.addressof(data), kind.get_size(), _spots(kind)
+        self._heartbeat.append(data)
+        start, size, pointers = ctypes.addressof(data), kind.get_size(), _pointers(kind)
         places = [
-            (spot, at) for spot in spots for at in range(start + spot.offset, start + spot.offset + len(raw), size)
+            (pointer, at)
+            for pointer in pointers
+            for at in range(start + pointer.offset, start + pointer.offset + len(raw), size)
         ]
-        for (spot, at), one in zip(places, beside, strict=True):
-            self._put(spot, at, one)
+        for (pointer, at), one in zip(places, targets, strict=True):
+            self._put(pointer, at, one)
         return data
 
-    def _put(self, spot: _Spot, at: int, one: Any) -> None:
-        if spot.what == "string":
-            held = None if one is None else ctypes.create_string_buffer(one)
-            self._alive.append(held)
-            ctypes.c_void_p.from_address(at).value = None if held is None else ctypes.addressof(held)
-        elif spot.what == "sequence":
-            inner, beside = one
-            held = self._filled(spot.inner, inner, beside)
-            n = len(inner) // spot.inner.get_size()
-            ctypes.memmove(at, _SEQUENCE.pack(n, ctypes.addressof(held) if n else 0), _SEQUENCE.size)
+    def _put(self, pointer: _Pointer, at: int, one: Any) -> None:
+        if pointer.kind_of == "string":
+            target_buffer = None if one is None else ctypes.create_string_buffer(one)
+            self._heartbeat.append(target_buffer)
+            ctypes.c_void_p.from_address(at).value = None if target_buffer is None else ctypes.addressof(target_buffer)
+        elif pointer.kind_of == "sequence":
+            inner, targets = one
+            target_buffer = self._filled(pointer.inner, inner, targets)
+            n = len(inner) // pointer.inner.get_size()
+            ctypes.memmove(at, _SEQUENCE.pack(n, ctypes.addressof(target_buffer) if n else 0), _SEQUENCE.size)
         else:
-            self._refer(spot.what, at, one)
+            self._put_reference(pointer.kind_of, at, one)
 
-    def _refer(self, what: str, at: int, target: Target | None) -> None:
-        ctypes.memset(at, 0, _ADDRESS.size if what == "object" else _REGION_BYTES)
+    def _put_reference(self, kind_of: str, at: int, target: Target | None) -> None:
+        ctypes.memset(at, 0, _ADDRESS.size if kind_of == "object" else _REGION_BYTES)
         if target is None:
             return
         address, region = target
         path = self._find(address)
         if path is None:
-            self.unmet += 1
+            self.dangling += 1
             return
         name = path.encode("utf-8", "surrogateescape")
         if region is None:

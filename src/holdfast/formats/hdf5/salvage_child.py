@@ -1,7 +1,7 @@
-"""In the child: reads all that can be read of a damaged file, and sends it on, object by object and piece by piece.
+"""Runs in the sandbox: reads what can be read of a corrupt file, and sends it object by object and piece by piece.
 
-A chunk is decoded to see that it is whole, and sent as it lies in the file: nothing is packed again, so no codec can
-change a value. What is left to doubt is sent with the reason for it.
+A chunk is decoded to check it, and sent as it is stored: nothing is compressed again, so no codec can change a value.
+What is doubtful is sent with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import h5py
 import numpy as np
 
 from .chunk_btree import ChunkBTree, read_tree
-from .chunks import ChunkPiece, decode_piece, guessed_chunks, joined, listed_chunks, runs
+from .chunks import ChunkPiece, decode_piece, listed_chunks, merge_ranges, possible_chunks, runs
 from .file_state import find_superblock
-from .filters import PACKAGE, lacking_filter
-from .object_walk import ObjectRef, open_file, reason_of, text_of, walk, walk_orphans
+from .filters import FLETCHER32, GZIP, NEVER_ZEROS, PACKAGE, SHUFFLE, filters_of, lacking_filter
+from .object_walk import ObjectRef, attribute_names, open_reported, reason_of, text_of, walk, walk_orphans
 from .raw_values import (
     UnknownTypeError,
     chunk_options,
@@ -35,25 +35,19 @@ from .verify_child import check_external_storage
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
 
-_DEFLATE, _SHUFFLE, _FLETCHER32 = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
 _CHECKSUM_BYTES = 4
-_SAME_SIZE = (_SHUFFLE, _FLETCHER32)
-# Codecs that never make zeros alone: gzip, bzip2, lzf, blosc, lz4, bitshuffle, zstd, blosc2.
-_NEVER_ZEROS = (_DEFLATE, 307, 32000, 32001, 32004, 32008, 32015, 32026)
-_PLACES_A_SIGN = 1000
+_SAME_SIZE = (SHUFFLE, FLETCHER32)
+_POSITIONS_PER_HEARTBEAT = 1000
 _CHUNK_BYTES = 1 << 20
-_MOST_PLACES = 1 << 24
-_SMALLEST_READ = 4096  # a disk gives no less: rows that cannot be read are not looked for in smaller pieces
+_MAX_POSITIONS = 1 << 24
+_MIN_READ_BYTES = 4096  # a disk block: unreadable rows are not searched in smaller pieces
 _VIRTUAL = h5py.h5d.VIRTUAL
 
 
-def read_file(job: dict[str, Any], voice: Reporter) -> None:
-    """`avoid`, `done` and `resume` as in check.py."""
-    voice.at_object("/")
-    try:
-        file = open_file(job["path"], mend=job["mend"], stretch=job["stretch"])
-    except Exception as error:
-        voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
+def salvage_file(job: dict[str, Any], reporter: Reporter) -> None:
+    """`avoid`, `done` and `resume` as in verify_child.py."""
+    file = open_reported(job, reporter)
+    if file is None:
         return
     done, resume = set(job["done"]), job["resume"]
     fd = os.open(job["path"], os.O_RDONLY | os.O_CLOEXEC)
@@ -61,75 +55,70 @@ def read_file(job: dict[str, Any], voice: Reporter) -> None:
     with file:
         avoid = set(job["avoid"])
         if job["orphans"]:
-            things = walk_orphans(file, job["path"], voice, avoid, set(job["known"]))
+            refs = walk_orphans(file, job["path"], reporter, avoid, set(job["known"]))
         else:
-            things = walk(file, voice, avoid, by_creation=True)
-        sender = _Sender(voice, job["path"], fd, block.at if block else 0)
-        for thing in things:
-            if thing.path not in done:
-                sender.send(thing, resume.get(thing.path, 0))
-                voice.say({"done": thing.path, "address": thing.address})
+            refs = walk(file, reporter, avoid, by_creation=True)
+        sender = _Sender(reporter, job["path"], fd, block.at if block else 0)
+        for ref in refs:
+            if ref.path not in done:
+                sender.send(ref, resume.get(ref.path, 0))
+                reporter.send({"done": ref.path, "address": ref.address})
     os.close(fd)
-    voice.say({"end": True})
+    reporter.send({"end": True})
 
 
 class _Sender:
-    """`fd` is the file as it is on disk; `base` is where its addresses begin."""
+    """`fd` is the file as it is on disk; `base` is the offset that its addresses count from."""
 
-    def __init__(self, voice: Reporter, path: str, fd: int, base: int) -> None:
-        self.voice, self.path, self.fd, self.base = voice, path, fd, base
+    def __init__(self, reporter: Reporter, path: str, fd: int, base: int) -> None:
+        self.reporter, self.path, self.fd, self.base = reporter, path, fd, base
         self.file_bytes = os.fstat(fd).st_size
 
-    def send(self, thing: ObjectRef, first: int) -> None:
-        """`first`: the piece to begin with; those before it were sent."""
-        if thing.kind in ("soft", "external", "again"):
-            self.voice.say({"link": thing.kind, "path": thing.path, "target": thing.target, "file": thing.target_file})
+    def send(self, ref: ObjectRef, first: int) -> None:
+        """`first`: the first piece to send."""
+        if ref.kind in ("soft", "external", "again"):
+            self.reporter.send({"link": ref.kind, "path": ref.path, "target": ref.target, "file": ref.target_file})
             return
         try:
-            if thing.kind == "dataset":
-                dataset = _Dataset(thing, self)
+            if ref.kind == "dataset":
+                dataset = _Dataset(ref, self)
                 dataset.send_head()
-            elif thing.kind == "datatype":
-                kind = thing.thing.id
-                self._make("datatype", thing, {"type": _hex(kind.copy().encode())})
+            elif ref.kind == "datatype":
+                kind = ref.object.id
+                self._make("datatype", ref, {"type": kind.copy().encode().hex()})
             else:
-                self._make("group", thing, _group_facts(thing.thing))
+                self._make("group", ref, _group_facts(ref.object))
         except UnknownTypeError as error:
-            self.voice.wrong(thing.path, f"not kept: it holds {error}")
+            self.reporter.problem(ref.path, f"not kept: it holds {error}")
             return
         except Exception as error:
-            self.voice.wrong(thing.path, f"cannot be read: {reason_of(error)}")
+            self.reporter.problem(ref.path, f"cannot be read: {reason_of(error)}")
             return
         if not first:
-            self._send_attributes(thing)
-        if thing.kind == "dataset":
+            self._send_attributes(ref)
+        if ref.kind == "dataset":
             dataset.send_pieces(first)
 
-    def _make(self, what: str, thing: ObjectRef, facts: dict[str, Any], body: bytes = b"") -> None:
-        comment = comment_of(thing.thing.id)
-        head = {"make": what, "path": thing.path, "address": thing.address, "comment": _hex(comment), **facts}
-        self.voice.say(head, body)
+    def _make(self, what: str, ref: ObjectRef, facts: dict[str, Any], body: bytes = b"") -> None:
+        comment = comment_of(ref.object.id)
+        head = {"make": what, "path": ref.path, "address": ref.address, "comment": comment.hex(), **facts}
+        self.reporter.send(head, body)
 
-    def _send_attributes(self, thing: ObjectRef) -> None:
-        try:
-            names = list(thing.thing.attrs)
-        except Exception as error:
-            self.voice.wrong(thing.path, f"its attributes cannot be listed: {reason_of(error)}")
-            return
-        for name in names:
+    def _send_attributes(self, ref: ObjectRef) -> None:
+        for name in attribute_names(ref, self.reporter):
             try:
-                self._send_attribute(thing, name)
+                self._send_attribute(ref, name)
             except UnknownTypeError as error:
-                self.voice.wrong(thing.path, f"its attribute {name!r} is not kept: it holds {error}")
+                self.reporter.problem(ref.path, f"its attribute {name!r} is not kept: it holds {error}")
             except Exception as error:
-                self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
+                self.reporter.problem(ref.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
 
-    def _send_attribute(self, thing: ObjectRef, name: str | bytes) -> None:
-        attribute = thing.thing.attrs.get_id(name)
+    def _send_attribute(self, ref: ObjectRef, name: str | bytes) -> None:
+        attribute = ref.object.attrs.get_id(name)
         kind, space = attribute.get_type(), attribute.get_space()
-        head = {"attribute": text_of(name), "path": thing.path, **_type_facts(kind), "space": _hex(space.encode())}
+        head = {"attribute": text_of(name), "path": ref.path, **_type_facts(kind), "space": space.encode().hex()}
         empty = space.get_simple_extent_type() == h5py.h5s.NULL
-        self.voice.say(head, b"" if empty else read_attribute(attribute, kind))
+        self.reporter.send(head, b"" if empty else read_attribute(attribute, kind))
 
 
 def _group_facts(group: h5py.Group) -> dict[str, Any]:
@@ -138,13 +127,13 @@ def _group_facts(group: h5py.Group) -> dict[str, Any]:
 
 
 def _type_facts(kind: Any) -> dict[str, Any]:
-    """`type_at`: where the file has it as an object of its own."""
+    """`type_at`: the address of a committed datatype."""
     at = int(h5py.h5o.get_info(kind).addr) if kind.committed() else None
-    return {"type": _hex(kind.copy().encode()), "type_at": at, "references": has_references(kind)}
+    return {"type": kind.copy().encode().hex(), "type_at": at, "references": has_references(kind)}
 
 
 def _chunks_for(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    """Of about a megabyte, from the last axis on."""
+    """Returns chunks of about a megabyte, filled from the last axis on."""
     room = max(1, _CHUNK_BYTES // item_bytes)
     found: list[int] = []
     for n in reversed(shape):
@@ -153,16 +142,7 @@ def _chunks_for(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _hex(data: bytes) -> str:
-    return data.hex()
-
-
 # ---- datasets
-
-
-def _filter(found: tuple[Any, ...]) -> list[Any]:
-    code, flags, values = found[:3]
-    return [int(code), int(flags), [int(value) for value in values]]
 
 
 def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
@@ -172,9 +152,9 @@ def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
 
 
 class _Dataset:
-    def __init__(self, thing: ObjectRef, sender: _Sender) -> None:
-        self.path, self.address, self.dataset = thing.path, thing.address, thing.thing
-        self.thing, self.sender, self.voice = thing, sender, sender.voice
+    def __init__(self, ref: ObjectRef, sender: _Sender) -> None:
+        self.path, self.address, self.dataset = ref.path, ref.address, ref.object
+        self.ref, self.sender, self.reporter = ref, sender, sender.reporter
         self.kind = self.dataset.id.get_type()
         self.plain = is_plain(self.kind)
         self.item_bytes = self.kind.get_size()
@@ -183,21 +163,21 @@ class _Dataset:
         self.lacking: str | None = None
         self.virtual = self.plist.get_layout() == _VIRTUAL
         self.options = chunk_options(self.plist) if self.dataset.chunks else 0
-        self.flawed = False  # whether its index does not fit together
+        self.index_corrupt = False
         self.doubts: Counter[str] = Counter()
-        self.blind = False  # whether there are values that no checksum speaks for
+        self.unprotected = False  # whether some values have no checksum
 
     def send_head(self) -> None:
-        dataset, plist = self.dataset, self.plist
-        space, layout, chunks, alloc_time = self._modest()
+        dataset, plist, names = self.dataset, self.plist, [found[3] for found in self.filters]
+        space, layout, chunks, alloc_time = self._bounded_layout()
         head = {
             **_type_facts(self.kind),
-            "space": _hex(space.encode()),
+            "space": space.encode().hex(),
             "shape": dataset.shape,
             "chunks": chunks,
             "options": self.options,
             "layout": layout,
-            "filters": [[*_filter(one), _hex(one[3])] for one in self.filters],
+            "filters": [[*found, name.hex()] for found, name in zip(filters_of(plist), names, strict=True)],
             "plain": self.plain,
             "alloc_time": alloc_time,
             "fill_time": plist.get_fill_time(),
@@ -208,11 +188,11 @@ class _Dataset:
         fill = b""
         if plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
             fill = read_fill(plist, self.kind)
-        self.sender._make("dataset", self.thing, head, fill)
+        self.sender._make("dataset", self.ref, head, fill)
 
-    def _modest(self) -> tuple[Any, int, tuple[int, ...] | None, int]:
-        """Dataspace, layout, chunks and time of allocation: as they are, unless the shape speaks of more than the file
-        has, as a damaged one does. Then they are such that no room is taken for what is not there."""
+    def _bounded_layout(self) -> tuple[Any, int, tuple[int, ...] | None, int]:
+        """Returns dataspace, layout, chunks and allocation time; changed if the shape, as a corrupt one may, claims
+        more than the file holds, so that the new file allocates nothing for it."""
         dataset = self.dataset
         space, layout, chunks = dataset.id.get_space(), self.plist.get_layout(), dataset.chunks
         alloc_time, shape, file_bytes = self.plist.get_alloc_time(), dataset.shape, self.sender.file_bytes
@@ -223,12 +203,14 @@ class _Dataset:
             if too_large and dataset.id.get_storage_size():
                 chunks, layout = _chunks_for(shape, self.item_bytes), h5py.h5d.CHUNKED
             return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT if too_large else alloc_time
-        # The index of a dataset with an end to every axis takes room for all chunks that it may ever have.
+        # The index of a dataset without an unlimited axis allocates all chunks that it may ever have.
         most = [n if end is None else end for n, end in zip(shape, dataset.maxshape, strict=True)]
-        places = math.prod(-(-n // c) for n, c in zip(most, chunks, strict=True))
-        if places > max(file_bytes, _MOST_PLACES) and None not in dataset.maxshape:
+        positions = math.prod(-(-n // c) for n, c in zip(most, chunks, strict=True))
+        if positions > max(file_bytes, _MAX_POSITIONS) and None not in dataset.maxshape:
             space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *dataset.maxshape[1:]))
-            self.voice.wrong(self.path, f"its largest shape {dataset.maxshape} is not kept: it may grow without end")
+            self.reporter.problem(
+                self.path, f"its maximum shape {dataset.maxshape} is not kept: the new dataset is unlimited"
+            )
         if too_large and alloc_time == h5py.h5d.ALLOC_TIME_EARLY:
             alloc_time = h5py.h5d.ALLOC_TIME_INCR
         return space, layout, chunks, alloc_time
@@ -238,10 +220,10 @@ class _Dataset:
         found: list[list[str]] = []
         for i in range(plist.get_virtual_count()):
             there, source = plist.get_virtual_vspace(i), plist.get_virtual_srcspace(i)
-            if source.get_select_type() == h5py.h5s.SEL_ALL:  # the shape it had is not kept
+            if source.get_select_type() == h5py.h5s.SEL_ALL:  # the file does not keep its shape
                 source = h5py.h5s.create_simple((there.get_select_npoints(),))
             names = plist.get_virtual_filename(i), plist.get_virtual_dsetname(i)
-            found.append([_hex(there.encode()), *names, _hex(source.encode())])
+            found.append([there.encode().hex(), *names, source.encode().hex()])
         return found
 
     def send_pieces(self, first: int) -> None:
@@ -249,39 +231,39 @@ class _Dataset:
             pieces = self._pieces()
         except Exception as error:
             self._lost(0, self.dataset.shape[0] if self.dataset.shape else 1)
-            self.voice.wrong(self.path, f"cannot be read: {reason_of(error)}")
+            self.reporter.problem(self.path, f"cannot be read: {reason_of(error)}")
             return
         for number, piece in enumerate(pieces[first:], start=first):
-            self.voice.at_piece(number, piece.start, piece.offset)
+            self.reporter.at_piece(number, piece.start, piece.offset)
             if self.dataset.chunks is not None:
                 self._send_chunk(piece)
             else:
-                self.blind = True
+                self.unprotected = True
                 self._send_run(piece)
-            self.voice.done_piece(piece.stored)
-        self._say_doubts()
-        if self.blind:
-            self.voice.say({"blind": self.path})
+            self.reporter.done_piece(piece.stored)
+        self._report_doubts()
+        if self.unprotected:
+            self.reporter.send({"unprotected": self.path})
 
     def _lost(self, low: int, high: int) -> None:
-        self.voice.say({"lost": self.path, "rows": [low, high]})
+        self.reporter.send({"lost": self.path, "rows": [low, high]})
 
     def _lose_all(self, pieces: list[ChunkPiece]) -> None:
-        for low, high in joined([piece.rows for piece in pieces]):
+        for low, high in merge_ranges([piece.rows for piece in pieces]):
             self._lost(low, high)
 
-    def _wrong(self, piece: ChunkPiece, reason: str) -> None:
-        self.voice.wrong(self.path, reason, start=piece.start, offset=piece.offset)
+    def _report(self, piece: ChunkPiece, reason: str) -> None:
+        self.reporter.problem(self.path, reason, start=piece.start, offset=piece.offset)
 
     def _doubt(self, pieces: list[ChunkPiece], reason: str) -> None:
-        for low, high in joined([piece.rows for piece in pieces]):
-            self.voice.say({"doubt": self.path, "rows": [low, high]})
+        for low, high in merge_ranges([piece.rows for piece in pieces]):
+            self.reporter.send({"doubt": self.path, "rows": [low, high]})
         self.doubts[reason] += len(pieces)
 
-    def _say_doubts(self) -> None:
-        """Once for each reason: a dataset may be full of zeros."""
+    def _report_doubts(self) -> None:
+        """Reports each reason once: a dataset may be full of zeros."""
         for reason, chunks in self.doubts.items():
-            self.voice.wrong(self.path, f"kept, but in doubt: {chunks:,} chunk{'s' * (chunks != 1)}: {reason}")
+            self.reporter.problem(self.path, f"kept, but doubtful: {chunks:,} chunk{'s' * (chunks != 1)}: {reason}")
 
     def _pieces(self) -> list[ChunkPiece]:
         dataset = self.dataset
@@ -290,8 +272,8 @@ class _Dataset:
         if dataset.chunks is not None:
             return self._chunks()
         if self._offset() < 0 and not dataset.external and dataset.id.get_storage_size() == 0:
-            return []  # nothing was ever written
-        return list(self._before_cut())
+            return []  # never written
+        return list(self._readable_runs())
 
     # ---- chunks
 
@@ -302,34 +284,34 @@ class _Dataset:
         try:
             pieces = [piece for piece in listed_chunks(dataset) if all(piece.sizes)]
         except Exception as error:
-            self.voice.wrong(self.path, f"its chunks cannot be listed, each is looked for: {reason_of(error)}")
-            pieces = self._looked_for()
+            self.reporter.problem(self.path, f"its chunks cannot be listed, each is searched for: {reason_of(error)}")
+            pieces = self._probed_chunks()
         if self.lacking is not None:
-            self._say_lacking()
-        shuffles = [values[0] for code, _, values, _ in self.filters if code == _SHUFFLE and values]
+            self._report_lacking()
+        shuffles = [values[0] for code, _, values, _ in self.filters if code == SHUFFLE and values]
         if self.plain and any(size != self.item_bytes for size in shuffles):
             reason = f"its shuffle filter is for items of {shuffles[0]} bytes, its type has {self.item_bytes}"
-            self.voice.wrong(self.path, f"kept, but in doubt: {reason}")
-            self.voice.say({"doubt": self.path, "rows": [0, dataset.shape[0]]})
+            self.reporter.problem(self.path, f"kept, but doubtful: {reason}")
+            self.reporter.send({"doubt": self.path, "rows": [0, dataset.shape[0]]})
         if tree is None:
             return pieces
-        return self._agreed(pieces, tree)
+        return self._checked_against(pieces, tree)
 
-    def _say_lacking(self) -> None:
+    def _report_lacking(self) -> None:
         if self.plain:
-            text = f"not checked: it {self.lacking}: its chunks are copied as they are"
+            text = f"not checked: it {self.lacking}: its chunks are copied unchanged"
         else:
             text = f"cannot be read here: it {self.lacking}: pip install {PACKAGE}"
-        self.voice.wrong(self.path, text)
+        self.reporter.problem(self.path, text)
 
-    def _looked_for(self) -> list[ChunkPiece]:
-        """Each place of a chunk by itself. Those that nothing is known of are lost."""
+    def _probed_chunks(self) -> list[ChunkPiece]:
+        """Asks for the chunk at each position. Where the library fails, the rows are lost."""
         pieces: list[ChunkPiece] = []
         unknown: list[ChunkPiece] = []
-        places = guessed_chunks(self.dataset, self.sender.file_bytes)
-        for number, piece in enumerate(places):
-            if not number % _PLACES_A_SIGN:
-                self.voice.at_object(self.path)  # a sign of life
+        positions = possible_chunks(self.dataset, self.sender.file_bytes)
+        for number, piece in enumerate(positions):
+            if not number % _POSITIONS_PER_HEARTBEAT:
+                self.reporter.at_object(self.path)  # a heartbeat
             try:
                 info = self.dataset.id.get_chunk_info_by_coord(piece.start)
             except Exception:
@@ -339,104 +321,101 @@ class _Dataset:
                 facts = int(info.byte_offset), int(info.size), int(info.filter_mask)
                 pieces.append(ChunkPiece(piece.start, piece.sizes, *facts))
         self._lose_all(unknown)
-        self._lose_behind(places)
+        self._lose_unprobed(positions)
         return pieces
 
-    def _lose_behind(self, places: list[ChunkPiece]) -> None:
-        """Places that were not looked at: more than the file can have chunks."""
+    def _lose_unprobed(self, positions: list[ChunkPiece]) -> None:
+        """Reports positions that were not tried, since the file cannot have that many chunks."""
         shape, chunks = self.dataset.shape, self.dataset.chunks
-        all_of_them = math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-        if len(places) < all_of_them:
-            low = places[-1].start[0] if places else 0
+        total = math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
+        if len(positions) < total:
+            low = positions[-1].start[0] if positions else 0
             self._lost(low, shape[0])
-            self.voice.wrong(
-                self.path, f"its shape {shape} has more chunks than the file can hold: not read behind row {low:,}"
+            self.reporter.problem(
+                self.path,
+                f"its shape {shape} has more chunks than the file can hold: rows from {low:,} on were not read",
             )
 
-    def _agreed(self, pieces: list[ChunkPiece], tree: ChunkBTree) -> list[ChunkPiece]:
-        """Without those that the library sees in a damaged index, and the index does not have."""
-        if tree.flaw is not None:
-            self.flawed = True
-            offset, reason = tree.flaw
-            self.voice.wrong(
-                self.path, f"its index has no checksums and does not fit together: {reason}", offset=offset
-            )
+    def _checked_against(self, pieces: list[ChunkPiece], tree: ChunkBTree) -> list[ChunkPiece]:
+        """Drops chunks that the library lists from a corrupt index, and that are not in it."""
+        if tree.problem is not None:
+            self.index_corrupt = True
+            offset, reason = tree.problem
+            self.reporter.problem(self.path, f"its index is inconsistent: {reason}", offset=offset)
         known = {entry.start for entry in tree.entries if entry.sound}
         entries = [entry for entry in tree.entries if entry.sound or entry.start not in known]
         sure = {(e.start, e.offset, e.stored, e.filter_mask): e.sound for e in entries}
         found = [piece for piece in pieces if (piece.start, piece.offset, piece.stored, piece.filter_mask) in sure]
-        if tree.flaw is None and len(found) == len(pieces):
+        if tree.problem is None and len(found) == len(pieces):
             return pieces
         there = {piece.start for piece in found}
-        places = guessed_chunks(self.dataset, self.sender.file_bytes)
-        # Never written, or not in the index any more: nobody knows.
-        self._lose_all([piece for piece in places if piece.start not in there])
-        self._lose_behind(places)
+        positions = possible_chunks(self.dataset, self.sender.file_bytes)
+        # They may never have been written, or be gone from the index.
+        self._lose_all([piece for piece in positions if piece.start not in there])
+        self._lose_unprobed(positions)
         unsure = [piece for piece in found if not sure[piece.start, piece.offset, piece.stored, piece.filter_mask]]
         if unsure:
-            self._doubt(unsure, "the part of the index that lists it is damaged")
+            self._doubt(unsure, "the part of the index that lists it is corrupt")
         return found
 
     def _send_chunk(self, piece: ChunkPiece) -> None:
         try:
             mask, data = self.dataset.id.read_direct_chunk(piece.start)
-            if self.flawed and bytes(data) != os.pread(self.sender.fd, piece.stored, piece.offset):
-                raise ValueError("its index leads to another place than where it lists it")
+            if self.index_corrupt and bytes(data) != os.pread(self.sender.fd, piece.stored, piece.offset):
+                raise ValueError("the library reads it from another offset than its index lists")
             applied = self._applied(piece, mask)
-            wrong = self._misfit(applied, data)
-            if wrong:
-                raise ValueError(wrong)
+            problem = self._impossible(applied, data)
+            if problem:
+                raise ValueError(problem)
             if not self.plain:
                 self._send_values(piece)
             elif self.lacking is None:
                 decode_piece(self.dataset, piece, self.kind)
         except Exception as error:
             self._lost(*piece.rows)
-            self._wrong(piece, f"cannot be read: {reason_of(error)}")
+            self._report(piece, f"cannot be read: {reason_of(error)}")
             return
-        self.blind |= not {_DEFLATE, _FLETCHER32} & set(applied)
+        self.unprotected |= not {GZIP, FLETCHER32} & set(applied)
         doubt = self._doubtful(piece, mask, data)
         if doubt:
             self._doubt([piece], doubt)
-        place = {"offset": piece.offset, "stored": len(data), "rows": list(piece.rows)}
-        head = {"chunk": self.path, "start": piece.start, "mask": mask, **place}
-        self.voice.say(head, bytes(data) if self.plain else b"")
+        extent = {"offset": piece.offset, "stored": len(data), "rows": list(piece.rows)}
+        head = {"chunk": self.path, "start": piece.start, "mask": mask, **extent}
+        self.reporter.send(head, bytes(data) if self.plain else b"")
 
     def _applied(self, piece: ChunkPiece, mask: int) -> list[int]:
-        """The filters that this chunk went through."""
+        """Returns the filters that were applied to this chunk."""
         if self.options and piece.sizes != tuple(self.dataset.chunks):
             return []
         return [found[0] for i, found in enumerate(self.filters) if not mask >> i & 1]
 
-    def _misfit(self, applied: list[int], data: bytes) -> str:
-        """Why these bytes cannot be those of the chunk; "": they can. The library does not look."""
+    def _impossible(self, applied: list[int], data: bytes) -> str:
+        """Says why these bytes cannot be this chunk's, which the library does not check; "" if they can."""
         if all(code in _SAME_SIZE for code in applied) and self.plain:
-            want = math.prod(self.dataset.chunks) * self.item_bytes + _CHECKSUM_BYTES * applied.count(_FLETCHER32)
-            return (
-                "" if len(data) == want else f"expected {want:,} bytes of a chunk that is not packed, got {len(data):,}"
-            )
-        if any(code in _NEVER_ZEROS for code in applied) and not any(data):
+            want = math.prod(self.dataset.chunks) * self.item_bytes + _CHECKSUM_BYTES * applied.count(FLETCHER32)
+            return "" if len(data) == want else f"expected {want:,} bytes in an uncompressed chunk, got {len(data):,}"
+        if any(code in NEVER_ZEROS for code in applied) and not any(data):
             return "all its bytes are zero, which its codec never writes"
         return ""
 
     def _doubtful(self, piece: ChunkPiece, mask: int, data: bytes) -> str:
         codes = [found[0] for found in self.filters]
         applied = self._applied(piece, mask)
-        if any(code == _FLETCHER32 and mask >> i & 1 for i, code in enumerate(codes)):
-            return "its index says that it was written without the checksum that this dataset has"
+        if any(code == FLETCHER32 and mask >> i & 1 for i, code in enumerate(codes)):
+            return "its index says that it was written without this dataset's checksum filter"
         if mask >> len(codes):
-            return "its index says that filters were left out which this dataset does not have"
+            return "its index says that filters were skipped which this dataset does not have"
         if applied and not any(data):
-            return "all its bytes are zero: a checksum of zeros is zero, so a page that was zeroed looks the same"
+            return "all its bytes are zero, and so is their checksum: a page that was zeroed looks the same"
         return ""
 
     # ---- values
 
-    def _before_cut(self) -> Iterator[ChunkPiece]:
-        """Runs of rows, as far as there are bytes of them: a damaged shape may speak of any number."""
+    def _readable_runs(self) -> Iterator[ChunkPiece]:
+        """Yields runs of rows as far as the file has bytes for them: a corrupt shape may claim any number."""
         dataset, shape = self.dataset, self.dataset.shape
         if dataset.external:
-            there = 0 if check_external_storage(dataset, self.path, self.sender.path, self.voice) else None
+            there = 0 if check_external_storage(dataset, self.path, self.sender.path, self.reporter) else None
         else:
             there = dataset.id.get_storage_size()
             offset = self._offset()
@@ -446,7 +425,7 @@ class _Dataset:
             yield from runs(dataset)
             return
         row_bytes = max(1, math.prod(shape[1:]) * self.item_bytes)
-        if not self.plain:  # which are of another size in memory
+        if not self.plain:  # whose values have another size in memory
             row_bytes = max(1, dataset.id.get_storage_size() // max(1, shape[0]))
         rows = min(shape[0], there // row_bytes)
         for piece in runs(dataset):
@@ -458,31 +437,34 @@ class _Dataset:
             yield piece
         if rows < shape[0]:
             self._lost(rows, shape[0])
-            reason = "cut here: the file has no bytes of the rows from here on"
+            reason = "truncated here: the file does not contain the following rows"
             start, offset = (rows, *[0] * (len(shape) - 1)), self._offset()
-            self.voice.wrong(self.path, reason, start=start, offset=-1 if offset < 0 else offset + rows * row_bytes)
+            self.reporter.problem(
+                self.path, reason, start=start, offset=-1 if offset < 0 else offset + rows * row_bytes
+            )
 
     def _offset(self) -> int:
-        """-1: nowhere. Behind a user block the library says the last address of all, plus its length."""
+        """Returns -1 if nothing is stored. With a user block the library then returns the highest address plus its
+        size."""
         offset = self.dataset.id.get_offset()
         return -1 if offset is None or offset == self.sender.base - 1 else offset
 
     def _send_run(self, piece: ChunkPiece) -> None:
-        told = False
+        reported = False
         for part, reason in self._read(piece):
             self._lost(*part.rows)
-            if not told:
-                self._wrong(part, f"cannot be read: {reason}")
-            told = True
+            if not reported:
+                self._report(part, f"cannot be read: {reason}")
+            reported = True
 
     def _read(self, piece: ChunkPiece) -> Iterator[tuple[ChunkPiece, str]]:
-        """Sends the piece, or those halves of it that can be read; gives the others, and why."""
+        """Sends the piece, or those halves of it that can be read; yields the others with the reason."""
         try:
             self._send_values(piece)
             return
         except Exception as error:
             reason = reason_of(error)
-        if not piece.start or piece.sizes[0] < 2 or piece.stored <= _SMALLEST_READ:
+        if not piece.start or piece.sizes[0] < 2 or piece.stored <= _MIN_READ_BYTES:
             yield piece, reason
             return
         half = piece.sizes[0] // 2
@@ -501,4 +483,4 @@ class _Dataset:
         if piece.start:
             space.select_hyperslab(piece.start, piece.sizes)
         body = read_values(self.dataset, self.kind, space, math.prod(piece.sizes))
-        self.voice.say({"values": self.path, "start": piece.start, "sizes": piece.sizes}, body)
+        self.reporter.send({"values": self.path, "start": piece.start, "sizes": piece.sizes}, body)

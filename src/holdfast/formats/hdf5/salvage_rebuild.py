@@ -1,7 +1,8 @@
-"""In a child of its own: writes a new file from what a reader of the damaged one sent. A full disk ends only it.
+"""Runs in a sandbox of its own: writes a new file from what the reader of the corrupt one sent. A full disk ends only
+it.
 
-Datasets get the filters they had, with the same parameters, and their chunks as they were. What refers to other objects
-waits until all of them are there.
+Datasets get their original filters with the same parameters, and their chunks unchanged. Values that refer to other
+objects are deferred until all objects exist.
 """
 
 from __future__ import annotations
@@ -14,108 +15,110 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from .chunks import joined
+from .chunks import merge_ranges
 from .filters import filters_of, has_filter, is_own, register_stand_in, same_filters
 from .object_walk import raw_of, reason_of
 from .raw_values import ValueDecoder, set_chunk_options
-from .sandbox import SandboxMessage, pack_frame, read_frame
+from .sandbox import SandboxMessage, pack_message, read_message
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
 
 LOST_ROWS = "holdfast_lost_rows"
 DOUBTFUL_ROWS = "holdfast_doubtful_rows"
-_LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless the file has a type that is newer
-_TYPES = "/.holdfast-type-"  # of types whose own place in the file is not known yet
-# Codecs that give back what they were given: values that cannot be copied as chunks are packed with them again.
+_LIBVER = ("v110", "latest")  # readable by HDF5 1.10, unless the file has a newer type
+_TYPES = "/.holdfast-type-"  # of committed datatypes whose path is not known yet
+# Values that cannot be copied as chunks are compressed again with these codecs only.
 _LOSSLESS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, 307, 32000, 32004, 32015}
 
 
-def build_file(job: dict[str, Any], voice: Reporter) -> None:
-    """Frames until `finish`. What the disk refuses ends this process at once: the library cannot be left then."""
+def rebuild_file(job: dict[str, Any], reporter: Reporter) -> None:
+    """Handles messages until `finish`. A write error ends the process at once: the library cannot be closed then."""
     try:
-        with tempfile.TemporaryFile(dir=os.path.dirname(job["out"])) as later:
-            build = _Build(job, later)
-            while (frame := read_frame(voice.stdin)) is not None:
-                if "finish" in frame.head:
+        with tempfile.TemporaryFile(dir=os.path.dirname(job["out"])) as deferred:
+            build = _Build(job, deferred)
+            while (message := read_message(reporter.stdin)) is not None:
+                if "finish" in message.head:
                     build.finish()
-                    for path, reason in build.wrong:  # only now: nobody reads while frames are sent
-                        voice.wrong(path, reason)
+                    for path, reason in build.problems:  # only now: the parent does not read while it sends
+                        reporter.problem(path, reason)
                     for path, ranges in build.lost.items():
-                        for low, high in joined(ranges):
-                            voice.say({"lost": path, "rows": [low, high]})
-                    voice.say({"end": True})
+                        for low, high in merge_ranges(ranges):
+                            reporter.send({"lost": path, "rows": [low, high]})
+                    reporter.send({"end": True})
                     return
-                build.take(frame)
+                build.handle(message)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else reason_of(error)
-        voice.say({"failed": why})
+        reporter.send({"failed": why})
     os._exit(1)
 
 
 def _open(path: str, identity: tuple[int, int], **options: Any) -> h5py.File:
-    """The empty file that the parent made and holds, and no other that may have its name by now: `w` truncates."""
+    """Opens the empty file that the parent created, and not one that replaced it since: `w` truncates."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)
         if (info.st_dev, info.st_ino) != identity or info.st_size:
-            raise OSError(errno.ESTALE, "another file has its name by now")
+            raise OSError(errno.ESTALE, "the output was replaced by another file")
         return h5py.File(f"/proc/self/fd/{fd}", "w", libver=_LIBVER, **options)
     finally:
         os.close(fd)
 
 
 class _Build:
-    """`made`: what is in the new file, by its address in the old one. `later`: a file for frames that wait."""
+    """`made`: paths in the new file by address in the old one. `deferred`: a file for messages that wait."""
 
-    def __init__(self, job: dict[str, Any], later: Any) -> None:
-        self._job, self._later = job, later
+    def __init__(self, job: dict[str, Any], deferred: Any) -> None:
+        self._job, self._deferred = job, deferred
         self.file: h5py.File = None
-        self.wrong: dict[tuple[str, str], None] = {}
+        self.problems: dict[tuple[str, str], None] = {}
         self.lost: dict[str, list[tuple[int, int]]] = {}  # rows that could not be written
         self.made: dict[int, str] = {}
         self._kinds: dict[str, Any] = {}
         self._stand_ins: dict[int, Any] = {}
-        self._refer: set[str] = set()  # datasets whose values wait
+        self._with_references: set[str] = set()  # datasets whose values are deferred
 
     def _start(self, head: dict[str, Any]) -> None:
-        """The first thing that is said is of the root group: whether it keeps an order decides how the file is made."""
+        """The first message is about the root group: whether it tracks order decides how the file is created."""
         options: dict[str, Any] = {"track_order": bool(head.get("link_order"))}
         if self._job.get("user_block"):
             options["userblock_size"] = self._job["user_block"]
         self.file = _open(self._job["out"], tuple(self._job["identity"]), **options)
-        self._unpacker = ValueDecoder(self.file, self._where)
+        self._decoder = ValueDecoder(self.file, self._where)
 
-    def take(self, frame: SandboxMessage) -> None:
-        head, body = frame
+    def handle(self, message: SandboxMessage) -> None:
+        head, body = message
         if self.file is None:
             self._start(head)
-        waits = head.get("references") if "attribute" in head else head.get("values") in self._refer
+        waits = head.get("references") if "attribute" in head else head.get("values") in self._with_references
         if waits:
-            self._later.write(pack_frame(head, body))
+            self._deferred.write(pack_message(head, body))
         else:
-            self._take(head, body)
+            self._handle(head, body)
 
     def finish(self) -> None:
-        self._later.seek(0)
-        while (frame := read_frame(self._later)) is not None:
-            before = self._unpacker.unmet
-            self._take(*frame)
-            if (unmet := self._unpacker.unmet - before) > 0:
-                path = str(frame.head.get("path") or frame.head.get("values"))
-                name = f"attribute {frame.head['attribute']!r}: " if "attribute" in frame.head else ""
-                self.wrong[path, f"{name}{unmet:,} references lead to what is not kept: they are empty"] = None
+        self._deferred.seek(0)
+        while (message := read_message(self._deferred)) is not None:
+            before = self._decoder.dangling
+            self._handle(*message)
+            if (dangling := self._decoder.dangling - before) > 0:
+                path = str(message.head.get("path") or message.head.get("values"))
+                name = f"attribute {message.head['attribute']!r}: " if "attribute" in message.head else ""
+                self.problems[
+                    path, f"{name}{dangling:,} references point to objects that were not kept: they are empty"
+                ] = None
         for path, ranges in self.lost.items():
             if self._has(path) and self.file[raw_of(path)].shape:
                 known = self.file[raw_of(path)].attrs.get(LOST_ROWS, np.zeros((0, 2), np.int64)).tolist()
                 self.file[raw_of(path)].attrs[LOST_ROWS] = np.array(
-                    joined(ranges + [tuple(one) for one in known]), np.int64
+                    merge_ranges(ranges + [tuple(one) for one in known]), np.int64
                 )
         for name in [name for name in self.file if f"/{name}".startswith(_TYPES)]:
-            del self.file[name]  # datasets keep their types without a name
+            del self.file[name]  # datasets keep their types without a link
         self.file.close()
 
-    def _take(self, head: dict[str, Any], body: bytes) -> None:
+    def _handle(self, head: dict[str, Any], body: bytes) -> None:
         try:
             match head:
                 case {"make": "group"}:
@@ -135,19 +138,21 @@ class _Build:
                     self._link(kind, head)
                 case {"mark": path, "name": name}:
                     self.file[raw_of(path)].attrs[name] = np.array(head["rows"], np.int64)
-        except Exception as error:  # one object that cannot be made again must not lose the others
-            if isinstance(error, OSError) and error.errno:  # the disk's; h5py raises OSError for other things as well
+        except Exception as error:  # one object that cannot be written must not lose the others
+            if (
+                isinstance(error, OSError) and error.errno
+            ):  # the disk's error; h5py raises OSError without errno for others
                 raise
             path = next(str(head[key]) for key in ("path", "chunk", "values", "mark") if key in head)
-            self.wrong[path, f"cannot be written again: {reason_of(error)}"] = None
+            self.problems[path, f"cannot be written: {reason_of(error)}"] = None
             if "chunk" in head or "values" in head or head.get("make") == "dataset":
                 self.lost.setdefault(path, []).append(_rows_of(head))
 
     def _has(self, path: str) -> bool:
-        """h5py's own `in` takes no names that are not UTF-8."""
+        """Works for names that are not UTF-8, unlike h5py's own `in`."""
         try:
             return path == "/" or bool(h5py.h5o.exists_by_name(self.file.id, raw_of(path)))
-        except (KeyError, ValueError, RuntimeError):  # a group on the way there is missing
+        except (KeyError, ValueError, RuntimeError):  # a parent group is missing
             return False
 
     def _has_link(self, path: str) -> bool:
@@ -159,8 +164,7 @@ class _Build:
     def _where(self, address: int) -> str | None:
         return self.made.get(address)
 
-    def _note(self, head: dict[str, Any]) -> None:
-        """What was just made."""
+    def _register(self, head: dict[str, Any]) -> None:
         self.made[head.get("address", -1)] = head["path"]
         if head.get("comment"):
             h5py.h5o.set_comment(self.file[raw_of(head["path"])].id, bytes.fromhex(head["comment"]))
@@ -173,7 +177,7 @@ class _Build:
             plist.set_link_creation_order(head.get("link_order", 0))
             plist.set_attr_creation_order(head.get("attribute_order", 0))
             h5py.h5g.create(self.file.id, raw_of(path), gcpl=plist)
-        self._note(head)
+        self._register(head)
 
     def _parent(self, path: str) -> None:
         parent = path.rpartition("/")[0] or "/"
@@ -189,10 +193,10 @@ class _Build:
                 self.file.move(waiting, raw_of(path))
             else:
                 h5py.h5t.decode(bytes.fromhex(head["type"])).commit(self.file.id, raw_of(path))
-        self._note(head)
+        self._register(head)
 
     def _kind(self, head: dict[str, Any]) -> Any:
-        """A type, as an object of the new file if it was one in the old file."""
+        """Returns a type, as a committed one of the new file if it was one in the old file."""
         kind, at = h5py.h5t.decode(bytes.fromhex(head["type"])), head["type_at"]
         if at is None:
             return kind
@@ -212,21 +216,21 @@ class _Build:
             known = [has_filter(f[0]) and f[0] in _LOSSLESS and f[0] not in self._stand_ins for f in filters]
             if not head["plain"] and not all(known):
                 filters = [[h5py.h5z.FILTER_DEFLATE, h5py.h5z.FLAG_OPTIONAL, [4], ""]]
-                self.wrong[path, "its strings, lists or references are packed with gzip: not with its own filters"] = (
-                    None
-                )
+                self.problems[
+                    path, "its strings, lists or references are compressed with gzip instead of its own filters"
+                ] = None
             self._create(path, kind, space, head, filters, fill)
             if head["references"]:
-                self._refer.add(path)
+                self._with_references.add(path)
         self._kinds[path] = self.file[raw_of(path)].id.get_type()
-        self._note(head)
+        self._register(head)
 
     def _create(self, path: str, kind: Any, space: Any, head: dict[str, Any], filters: list[Any], fill: bytes) -> None:
-        """With exactly these filters. Some work out their parameters anew from the parameters they are given, and some
-        are not installed: in their place stands one that does nothing, under whose number chunks can be copied."""
+        """Creates a dataset with exactly these filters. Some filters change the parameters they are given, and some are
+        not installed: stand-ins take their place, under whose numbers chunks can be copied."""
         for stubs in (False, True):
             if stubs:
-                self._stand_in(filters)
+                self._register_stand_ins(filters)
             try:
                 made = h5py.h5d.create(self.file.id, raw_of(path), kind, space, self._plist(head, filters, fill, kind))
             except (ValueError, RuntimeError):
@@ -236,9 +240,9 @@ class _Build:
                 return
             del made, self.file[raw_of(path)]
         h5py.h5d.create(self.file.id, raw_of(path), kind, space, self._plist(head, filters, fill, kind))
-        raise ValueError(f"its filters {filters} cannot be given again")
+        raise ValueError(f"its filters {filters} cannot be recreated")
 
-    def _stand_in(self, filters: list[Any]) -> None:
+    def _register_stand_ins(self, filters: list[Any]) -> None:
         for code, _, _, name in filters:
             if not is_own(code) and code not in self._stand_ins:
                 self._stand_ins[code] = register_stand_in(code, bytes.fromhex(name))
@@ -247,7 +251,7 @@ class _Build:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plist.set_attr_creation_order(head["attribute_order"])
         if fill:
-            self._unpacker.set_fill(plist, kind, fill)
+            self._decoder.set_fill(plist, kind, fill)
         plist.set_fill_time(head["fill_time"])
         plist.set_obj_track_times(head["times"])
         if head["virtual"]:
@@ -267,20 +271,20 @@ class _Build:
         return plist
 
     def _attribute(self, path: str, name: str, head: dict[str, Any], body: bytes) -> None:
-        thing, raw = self.file[raw_of(path)], raw_of(name)
-        if h5py.h5a.exists(thing.id, raw):
+        obj, raw = self.file[raw_of(path)], raw_of(name)
+        if h5py.h5a.exists(obj.id, raw):
             return
         kind = self._kind(head)
-        made = h5py.h5a.create(thing.id, raw, kind, h5py.h5s.decode(bytes.fromhex(head["space"])))
+        made = h5py.h5a.create(obj.id, raw, kind, h5py.h5s.decode(bytes.fromhex(head["space"])))
         if body:
-            self._unpacker.write_attribute(made, made.get_type(), body)
+            self._decoder.write_attribute(made, made.get_type(), body)
 
     def _values(self, path: str, head: dict[str, Any], body: bytes) -> None:
         dataset = self.file[raw_of(path)]
         inside = dataset.id.get_space()
         if head["start"]:
             inside.select_hyperslab(tuple(head["start"]), tuple(head["sizes"]))
-        self._unpacker.write_values(dataset.id, self._kinds[path], inside, body)
+        self._decoder.write_values(dataset.id, self._kinds[path], inside, body)
 
     def _link(self, kind: str, head: dict[str, Any]) -> None:
         path = head["path"]
@@ -296,7 +300,7 @@ class _Build:
 
 
 def _rows_of(head: dict[str, Any]) -> tuple[int, int]:
-    """Those of a frame that could not be written."""
+    """Returns the rows of a message that could not be written."""
     if "make" in head:
         return 0, head["shape"][0] if head["shape"] else 1
     start, sizes = head["start"], head.get("sizes")

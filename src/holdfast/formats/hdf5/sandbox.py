@@ -1,4 +1,10 @@
-"""What processes send each other over a pipe: a small JSON head, and bytes. A torn frame at the end is no frame."""
+"""Runs libhdf5 in a child process, so that a segfault or an infinite loop becomes a report instead of killing the
+caller.
+
+The child gets its job as a message on stdin and answers with messages on stdout. It writes into shared memory which
+object and chunk it is working on, so that the parent knows where the library crashed. The child dies with its parent;
+Ctrl-C does not reach it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +15,26 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from ..._util.process import child_environment, module_command
 from ...procfs.processes import read_cpu_s
 from ...procfs.procfs import REAL
 
+PROGRAM = module_command("formats.hdf5.sandbox_main")
+HANG_S = 120.0  # without any progress; a remote disk may be slow
+SPIN_S = 20.0  # of CPU time without progress: no chunk takes that long
+CRASHED = "the HDF5 library crashed here"
+HANGS = "the HDF5 library hangs here"
+_TICK_S = 0.1
+_READ_BYTES = 1 << 20
+
 _SIZES = struct.Struct("<IQ")
+_PAGE_BYTES = 512
+_FIXED = struct.Struct("<QqqqI")  # done_bytes, piece, offset, pieces, number of axes
+_MAX_AXES = 32
 
 
 class SandboxMessage(NamedTuple):
@@ -26,19 +42,19 @@ class SandboxMessage(NamedTuple):
     body: bytes
 
 
-def pack_frame(head: dict[str, Any], body: bytes = b"") -> bytes:
+def pack_message(head: dict[str, Any], body: bytes = b"") -> bytes:
     text = json.dumps(head).encode()
     return b"".join((_SIZES.pack(len(text), len(body)), text, body))
 
 
-def send_frame(fd: int, head: dict[str, Any], body: bytes = b"") -> None:
-    view = memoryview(pack_frame(head, body))
+def send_message(fd: int, head: dict[str, Any], body: bytes = b"") -> None:
+    view = memoryview(pack_message(head, body))
     while view:
         view = view[os.write(fd, view) :]
 
 
-def read_frame(stream: BinaryIO) -> SandboxMessage | None:
-    """None: the other side ended, or was torn away."""
+def read_message(stream: BinaryIO) -> SandboxMessage | None:
+    """Returns None at the end of the stream, also where it ends within a message."""
     sizes = stream.read(_SIZES.size)
     if len(sizes) < _SIZES.size:
         return None
@@ -50,36 +66,29 @@ def read_frame(stream: BinaryIO) -> SandboxMessage | None:
 
 
 class SandboxMessageDecoder:
-    """Frames out of bytes that come in any pieces."""
+    """Decodes messages from bytes that arrive in pieces of any size."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        self._held += data
+        self._buffer += data
 
     def next(self) -> SandboxMessage | None:
-        if len(self._held) < _SIZES.size:
+        if len(self._buffer) < _SIZES.size:
             return None
-        head_bytes, body_bytes = _SIZES.unpack_from(self._held)
+        head_bytes, body_bytes = _SIZES.unpack_from(self._buffer)
         middle = _SIZES.size + head_bytes
         end = middle + body_bytes
-        if len(self._held) < end:
+        if len(self._buffer) < end:
             return None
-        frame = SandboxMessage(json.loads(self._held[_SIZES.size : middle]), bytes(self._held[middle:end]))
-        del self._held[:end]
-        return frame
-
-
-# Where a process is in its work, in memory that outlives it: what it was at when it died is known to the byte.
-
-_BYTES = 512
-_FIXED = struct.Struct("<QqqqI")  # bytes done, number of the piece, its offset, pieces done in all, how many axes
-_MOST_AXES = 32
+        message = SandboxMessage(json.loads(self._buffer[_SIZES.size : middle]), bytes(self._buffer[middle:end]))
+        del self._buffer[:end]
+        return message
 
 
 class WorkPosition(NamedTuple):
-    """`piece` -1: not in a piece of a dataset, but at its head."""
+    """Where the child is in its work. `piece` is -1 between the pieces of a dataset."""
 
     done_bytes: int = 0
     piece: int = -1
@@ -89,28 +98,29 @@ class WorkPosition(NamedTuple):
 
 
 class SharedPosition:
-    """One page of shared memory, behind a descriptor that a child is given."""
+    """A WorkPosition in a memfd that parent and child map."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("holdfast-place") if fd is None else fd
         try:
             if fd is None:
-                os.ftruncate(self.fd, _BYTES)
-            self._memory = mmap.mmap(self.fd, _BYTES)
+                os.ftruncate(self.fd, _PAGE_BYTES)
+            self._memory = mmap.mmap(self.fd, _PAGE_BYTES)
         except BaseException:
             os.close(self.fd)
             raise
         if fd is None:
             self.set(WorkPosition())
 
-    def set(self, place: WorkPosition) -> None:
-        start = place.start[:_MOST_AXES]
-        _FIXED.pack_into(self._memory, 0, place.done_bytes, place.piece, place.offset, place.pieces, len(start))
+    def set(self, position: WorkPosition) -> None:
+        done_bytes, piece, offset, pieces, start = position
+        start = start[:_MAX_AXES]
+        _FIXED.pack_into(self._memory, 0, done_bytes, piece, offset, pieces, len(start))
         struct.pack_into(f"<{len(start)}q", self._memory, _FIXED.size, *start)
 
     def get(self) -> WorkPosition:
         done_bytes, piece, offset, pieces, axes = _FIXED.unpack_from(self._memory, 0)
-        start = struct.unpack_from(f"<{min(axes, _MOST_AXES)}q", self._memory, _FIXED.size)
+        start = struct.unpack_from(f"<{min(axes, _MAX_AXES)}q", self._memory, _FIXED.size)
         return WorkPosition(done_bytes, piece, offset, pieces, start)
 
     def close(self) -> None:
@@ -118,27 +128,14 @@ class SharedPosition:
         os.close(self.fd)
 
 
-# Work with the HDF5 library in a process of its own: its crash, or its endless loop, is a finding and not our end.
-#
-# The child gets its job as a frame on stdin and answers with frames on stdout. It dies with this process, however that
-# ends; Ctrl-C is not for it.
-
-PROGRAM = [sys.executable, "-P", "-m", "holdfast.formats.hdf5.sandbox_main"]
-HANG_S = 120.0  # without a sign of life: a disk far away may be slow
-SPIN_S = 20.0  # of work of the processor: no chunk takes that long
-CRASHED = "the HDF5 library crashed here"
-HANGS = "the HDF5 library hangs here"
-_TICK_S = 0.1
-_READ_BYTES = 1 << 20
-
 Tick = Callable[[WorkPosition], None]
 
 
 class SandboxedProcess:
-    """One child with one job. `fate` says how it ended: "" when its work was done."""
+    """One child with one job. `exit_reason` says how it ended: "" if its work was done."""
 
     def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
-        self.fate = ""
+        self.exit_reason = ""
         self.hung = False
         self._spin_s = SPIN_S if spin_s is None else spin_s
         self._shared = SharedPosition()
@@ -147,9 +144,11 @@ class SandboxedProcess:
                 [*PROGRAM, str(self._shared.fd)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # a library that dies talks
+                stderr=subprocess.DEVNULL,  # a library that crashes prints
                 pass_fds=[self._shared.fd],
-                env=_environment(),
+                # Without locks, so that reading a file never stops its next writer; without OpenBLAS's threads, which
+                # take time to start.
+                env=child_environment(HDF5_USE_FILE_LOCKING="FALSE", OPENBLAS_NUM_THREADS="1"),
                 process_group=0,
             )
         except BaseException:
@@ -162,65 +161,60 @@ class SandboxedProcess:
             raise
 
     @property
-    def place(self) -> WorkPosition:
+    def position(self) -> WorkPosition:
         return self._shared.get()
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> bool:
-        """False: it ended before it had read this."""
+        """Returns False if the child ended before it had read the message."""
         assert self._child.stdin is not None
         try:
-            send_frame(self._child.stdin.fileno(), head, body)
+            send_message(self._child.stdin.fileno(), head, body)
         except BrokenPipeError:
             return False
         return True
 
-    def no_more(self) -> None:
-        """Nothing more will be sent."""
+    def close_stdin(self) -> None:
         assert self._child.stdin is not None
         self._child.stdin.close()
 
-    def frames(self, tick: Tick | None = None) -> Iterator[SandboxMessage]:
-        """All that it says until it ends; `tick` is called many times a second meanwhile, and may raise."""
+    def messages(self, tick: Tick | None = None) -> Iterator[SandboxMessage]:
+        """Yields the child's messages until it ends; `tick` is called several times a second meanwhile, and may raise.
+
+        A child that makes no progress for HANG_S, or spends `spin_s` of CPU time on none, is killed.
+        """
         assert self._child.stdout is not None
-        fd, unpacker = self._child.stdout.fileno(), SandboxMessageDecoder()
+        fd, decoder = self._child.stdout.fileno(), SandboxMessageDecoder()
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        last, since, spent_s = self.place, time.monotonic(), self._spent_s()
-        ended = heard = False  # until it is heard of, it loads the library
+        last, since, cpu_s = self.position, time.monotonic(), self._cpu_s()
+        ended = loaded = False  # until its first message the child loads the library
         while not ended:
             if poll.poll(_TICK_S * 1000):
                 data = os.read(fd, _READ_BYTES)
-                ended, heard = not data, True
-                unpacker.feed(data)
-                since, spent_s = time.monotonic(), self._spent_s()
-                while (frame := unpacker.next()) is not None:
-                    if "bug" in frame.head:
-                        raise RuntimeError(f"in the process for {self._what()}: {frame.head['bug']}")
-                    yield frame
-                since, spent_s = time.monotonic(), self._spent_s()  # whoever took it may have been slow
-            place = self.place
-            if place != last:
-                last, since, spent_s = place, time.monotonic(), self._spent_s()
-            elif time.monotonic() - since > HANG_S or (heard and self._spent_s() - spent_s > self._spin_s):
+                ended, loaded = not data, True
+                decoder.feed(data)
+                while (message := decoder.next()) is not None:
+                    if "bug" in message.head:
+                        raise RuntimeError(f"in the HDF5 process {self._child.pid}: {message.head['bug']}")
+                    yield message
+                since, cpu_s = time.monotonic(), self._cpu_s()  # after the yields: the consumer may have been slow
+            position = self.position
+            if position != last:
+                last, since, cpu_s = position, time.monotonic(), self._cpu_s()
+            elif time.monotonic() - since > HANG_S or (loaded and self._cpu_s() - cpu_s > self._spin_s):
                 self._child.kill()
                 self.hung = True
-                self.fate = HANGS
+                self.exit_reason = HANGS
             if tick is not None:
-                tick(place)
-        self._settle()
-
-    def _what(self) -> str:
-        return f"HDF5 ({self._child.pid})"
-
-    def _spent_s(self) -> float:
-        """The CPU time that the child has used."""
-        return read_cpu_s(REAL, self._child.pid)
-
-    def _settle(self) -> None:
+                tick(position)
         code = self._child.wait()
-        if code and not self.fate:
+        if code and not self.exit_reason:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.fate = f"{CRASHED} ({how})"
+            self.exit_reason = f"{CRASHED} ({how})"
+
+    def _cpu_s(self) -> float:
+        """Returns the child's CPU time."""
+        return read_cpu_s(REAL, self._child.pid)
 
     def close(self) -> None:
         if self._child.poll() is None:
@@ -238,15 +232,3 @@ class SandboxedProcess:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _environment() -> dict[str, str]:
-    """The same holdfast as this one; no locks: a look at a file must not stop its next writer; and none of the threads
-    that numpy starts for products of matrices: they take time to start."""
-    here = str(Path(__file__).parents[3])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "HDF5_USE_FILE_LOCKING": "FALSE",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }

@@ -1,4 +1,4 @@
-"""In the child: files that an HDF5 file needs beside itself. The library reads fill values where one is missing."""
+"""Runs in the sandbox: opens every object of a file, and reads and decodes every chunk of it."""
 
 from __future__ import annotations
 
@@ -9,164 +9,83 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from .chunks import ChunkPiece, guessed_chunks, listed_chunks, read_piece, runs
+from .chunks import ChunkPiece, listed_chunks, possible_chunks, read_piece, runs
 from .filters import PACKAGE, lacking_filter
-from .object_walk import ObjectRef, open_file, raw_of, reason_of, walk
+from .object_walk import ObjectRef, attribute_names, open_reported, raw_of, reason_of, walk
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
 
-
-def beside(path: str, name: str) -> str:
-    """Where the library would look for a file that this one names."""
-    return name if os.path.isabs(name) else os.path.join(os.path.dirname(os.path.abspath(path)), name)
-
-
-def folder_of_values(dataset: h5py.Dataset, file: str) -> str:
-    """The folder from which the library finds them: unlike links, it takes names of external storage as the working
-    folder has them. Where they are not there, they may be beside the file."""
-    names = [name for name, _, _ in dataset.external]
-    return "." if all(map(os.path.exists, names)) else os.path.dirname(file)
-
-
-def check_external_storage(dataset: h5py.Dataset, path: str, file: str, voice: Reporter) -> bool:
-    """Whether something was wrong."""
-    missing, folder = False, folder_of_values(dataset, file)
-    for name, start, size in dataset.external:
-        there = os.path.join(folder, name)
-        if not os.path.exists(there):
-            voice.wrong(path, f"its values are in {name!r}, which is not there")
-            missing = True
-        elif size != h5py.h5f.UNLIMITED and os.path.getsize(there) < start + size:
-            got = os.path.getsize(there)
-            voice.wrong(path, f"its values are in {name!r}, which has {got:,} bytes, expected {start + size:,}")
-            missing = True
-    return missing
-
-
-def check_virtual(dataset: h5py.Dataset, path: str, file: str, own: h5py.File, voice: Reporter) -> None:
-    """Each source is there, can be opened and has the shape the view was made for. Sources are not read."""
-    try:
-        sources = dataset.virtual_sources()
-    except UnicodeDecodeError as error:
-        voice.note(path, f"its sources were not looked for, as h5py cannot list them: {reason_of(error)}")
-        return
-    for source in sources:
-        if "%" in source.file_name.replace("%%", "") or "%" in source.dset_name.replace("%%", ""):
-            continue  # a pattern: any number of files
-        wrong = _source_problem(source, dataset, file, own)
-        if wrong:
-            voice.wrong(path, wrong)
-
-
-def _source_problem(source: Any, dataset: h5py.Dataset, file: str, own: h5py.File) -> str:
-    if source.file_name == ".":
-        return _compare(own, source, dataset)
-    there = beside(file, source.file_name.replace("%%", "%"))
-    if not os.path.exists(there):
-        return f"its source {source.file_name!r} is not there: it reads as fill values"
-    try:
-        with h5py.File(there, "r") as other:
-            return _compare(other, source, dataset)
-    except Exception as error:
-        return f"its source {source.file_name!r} cannot be opened: {reason_of(error)}"
-
-
-def _compare(other: h5py.File, source: Any, dataset: h5py.Dataset) -> str:
-    name = f"{source.dset_name!r} in its source {source.file_name!r}"
-    found = other.get(source.dset_name)
-    if not isinstance(found, h5py.Dataset):
-        return f"{name} is not there: it reads as fill values"
-    if found.dtype.kind != dataset.dtype.kind and {found.dtype.kind, dataset.dtype.kind} - set("iufb"):
-        return f"{name} holds {found.dtype}, expected {dataset.dtype}"
-    if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
-        wanted = int(source.vspace.get_select_npoints())  # the shape it had is not kept
-        fits = found.size == wanted
-        return "" if fits else f"{name} has the shape {found.shape}: {found.size:,} values, expected {wanted:,}"
-    _, last = source.src_space.get_select_bounds()
-    if len(last) != found.ndim or any(at >= n for at, n in zip(last, found.shape, strict=True)):
-        least = tuple(at + 1 for at in last)
-        return f"{name} has the shape {found.shape}, expected at least {least}"
-    return ""
-
-
-# In the child: whether every object of a file can be opened, and every chunk of it read and decoded.
-
 _SELF_CHECKING = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_FLETCHER32}
 
 
-def check_file(job: dict[str, Any], voice: Reporter) -> None:
-    """`avoid`: objects that crashed the library; `done`: those checked before it; `resume`: from which piece on."""
-    voice.at_object("/")
-    try:
-        file = open_file(job["path"], mend=job["mend"])
-    except Exception as error:
-        voice.wrong(None, f"it cannot be opened: {reason_of(error)}")
+def verify_file(job: dict[str, Any], reporter: Reporter) -> None:
+    """`avoid`: objects that crashed the library; `done`: those verified before; `resume`: by object, the first piece to
+    read."""
+    file = open_reported(job, reporter)
+    if file is None:
         return
     with file:
-        check = _Check(job, voice, file)
-        for thing in walk(file, voice, set(job["avoid"])):
-            if thing.path not in check.done:
-                check.thing(thing)
-                voice.say({"done": thing.path})
-    voice.say({"end": True})
+        check = _Check(job, reporter, file)
+        for ref in walk(file, reporter, set(job["avoid"])):
+            if ref.path not in check.done:
+                check.object(ref)
+                reporter.send({"done": ref.path})
+    reporter.send({"end": True})
 
 
 class _Check:
-    def __init__(self, job: dict[str, Any], voice: Reporter, file: h5py.File) -> None:
-        self.path, self.voice, self.file = os.path.abspath(job["path"]), voice, file
+    def __init__(self, job: dict[str, Any], reporter: Reporter, file: h5py.File) -> None:
+        self.path, self.reporter, self.file = os.path.abspath(job["path"]), reporter, file
         self.size = os.path.getsize(self.path)
         self.done = set(job["done"])
         self.resume: dict[str, int] = job["resume"]
-        self._not_numpys: set[str] = set()
+        self._unconvertible: set[str] = set()
 
-    def thing(self, thing: ObjectRef) -> None:
-        if thing.kind in ("soft", "external"):
-            self._link(thing)
-        elif thing.kind in ("group", "dataset"):
-            if thing.path not in self.resume:
-                self._attributes(thing)
-            if thing.kind == "dataset":
-                self._dataset(thing)
+    def object(self, ref: ObjectRef) -> None:
+        if ref.kind in ("soft", "external"):
+            self._link(ref)
+        elif ref.kind in ("group", "dataset"):
+            if ref.path not in self.resume:
+                self._attributes(ref)
+            if ref.kind == "dataset":
+                self._dataset(ref)
 
-    def _link(self, thing: ObjectRef) -> None:
-        """HDF5 lets a link lead nowhere: the target may be made later, or elsewhere. That is no damage."""
+    def _link(self, ref: ObjectRef) -> None:
+        """Notes a dangling link, which HDF5 allows: its target may be created later, or elsewhere."""
         try:
-            h5py.h5o.open(self.file.id, raw_of(thing.path))
+            h5py.h5o.open(self.file.id, raw_of(ref.path))
         except Exception as error:
-            target = f"{thing.target!r} in {thing.target_file!r}" if thing.target_file else repr(thing.target)
-            self.voice.note(thing.path, f"links to {target}, which HDF5 allows not to be there: {reason_of(error)}")
+            target = f"{ref.target!r} in {ref.target_file!r}" if ref.target_file else repr(ref.target)
+            self.reporter.note(
+                ref.path, f"links to {target}, which does not exist (HDF5 allows that): {reason_of(error)}"
+            )
 
-    def _attributes(self, thing: ObjectRef) -> None:
-        try:
-            names = list(thing.thing.attrs)
-        except Exception as error:
-            self.voice.wrong(thing.path, f"its attributes cannot be listed: {reason_of(error)}")
-            return
-        for name in names:
+    def _attributes(self, ref: ObjectRef) -> None:
+        for name in attribute_names(ref, self.reporter):
             try:
-                thing.thing.attrs[name]
+                ref.object.attrs[name]
             except Exception as error:
                 try:
-                    _read_attribute_unconverted(thing.thing, name)
+                    _read_attribute_unconverted(ref.object, name)
                 except Exception:
-                    self.voice.wrong(thing.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
+                    self.reporter.problem(ref.path, f"its attribute {name!r} cannot be read: {reason_of(error)}")
                 else:
-                    self._told_type(thing.path, error)
+                    self._note_unconvertible(ref.path, error)
 
-    def _dataset(self, thing: ObjectRef) -> None:
-        dataset, path = thing.thing, thing.path
+    def _dataset(self, ref: ObjectRef) -> None:
+        dataset, path = ref.object, ref.path
         try:
             pieces = self._pieces(dataset, path)
         except Exception as error:
-            self.voice.wrong(path, f"cannot be read: {reason_of(error)}")
+            self.reporter.problem(path, f"cannot be read: {reason_of(error)}")
             return
         first = self.resume.get(path, 0)
         with ExitStack() as stack:
             if dataset.external:
-                stack.enter_context(chdir(folder_of_values(dataset, self.path)))
+                stack.enter_context(chdir(external_dir(dataset, self.path)))
             if not first:
-                self._count(path, dataset, pieces)
+                self._report_counts(path, dataset, pieces)
             for number, piece in enumerate(pieces[first:], start=first):
                 self._piece(path, dataset, number, piece)
 
@@ -174,92 +93,94 @@ class _Check:
         if dataset.shape is None:
             return []
         if dataset.is_virtual:
-            check_virtual(dataset, path, self.path, self.file, self.voice)
+            check_virtual(dataset, path, self.path, self.file, self.reporter)
             return []
         lacking = lacking_filter(dataset)
         if lacking is not None:
-            self.voice.wrong(path, f"cannot be read here: it {lacking}: pip install {PACKAGE}")
+            self.reporter.problem(path, f"cannot be read here: it {lacking}: pip install {PACKAGE}")
             return []
         if dataset.chunks is None:
             stored = int(dataset.id.get_storage_size())
             if dataset.external:
-                if check_external_storage(dataset, path, self.path, self.voice):
+                if check_external_storage(dataset, path, self.path, self.reporter):
                     return []
             elif not stored:
-                return []  # nothing was ever written: all values are the fill value
+                return []  # never written: all values are the fill value
             elif stored > self.size:
-                self.voice.wrong(path, f"cannot be read: it should have {stored:,} bytes, the file has {self.size:,}")
+                self.reporter.problem(
+                    path, f"cannot be read: expected {stored:,} bytes of values, the file has {self.size:,}"
+                )
                 return []
             return list(runs(dataset))
         try:
             pieces = listed_chunks(dataset)
         except Exception as error:
-            self.voice.wrong(path, f"its chunks cannot be listed: {reason_of(error)}")
-            return guessed_chunks(dataset, self.size)
-        self._places(path, dataset, pieces)
+            self.reporter.problem(path, f"its chunks cannot be listed: {reason_of(error)}")
+            return possible_chunks(dataset, self.size)
+        self._check_index(path, dataset, pieces)
         return [piece for piece in pieces if all(piece.sizes)]
 
-    def _places(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
-        """An index without checksums can be damaged and still be read: its chunks lie where none can."""
+    def _check_index(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
+        """An index without checksums can be corrupt and still be read: it then has impossible chunks."""
         last: ChunkPiece | None = None
         for piece in pieces:
             if any(at % n for at, n in zip(piece.start, dataset.chunks, strict=True)) or not all(piece.sizes):
-                self._wrong(path, piece, "its index has a chunk where none can be")
+                self._report(path, piece, "its index has a chunk outside of the grid")
             elif last is not None and last.start == piece.start:
-                self._wrong(path, piece, "its index has this chunk twice")
+                self._report(path, piece, "its index has this chunk twice")
             last = piece
         end = 0
         for piece in sorted(pieces, key=lambda piece: piece.offset):
             if piece.offset < end:
-                self._wrong(path, piece, "it shares bytes with another chunk")
+                self._report(path, piece, "it shares bytes with another chunk")
             end = max(end, piece.offset + piece.stored)
         for piece in pieces:
             if piece.offset + piece.stored > self.size:
-                cut = f"cut: it ends at byte {piece.offset + piece.stored:,}, the file at {self.size:,}"
-                self._wrong(path, piece, cut)
+                cut = f"truncated: it ends at byte {piece.offset + piece.stored:,}, the file at {self.size:,}"
+                self._report(path, piece, cut)
 
-    def _wrong(self, path: str, piece: ChunkPiece, reason: str) -> None:
-        self.voice.wrong(path, reason, start=piece.start, offset=piece.offset)
+    def _report(self, path: str, piece: ChunkPiece, reason: str) -> None:
+        self.reporter.problem(path, reason, start=piece.start, offset=piece.offset)
 
-    def _told_type(self, path: str, error: Exception) -> None:
-        if path not in self._not_numpys:
-            self._not_numpys.add(path)
-            self.voice.note(path, f"read but not converted, as h5py cannot: {reason_of(error)}")
+    def _note_unconvertible(self, path: str, error: Exception) -> None:
+        if path not in self._unconvertible:
+            self._unconvertible.add(path)
+            self.reporter.note(path, f"read without conversion, because h5py cannot convert it: {reason_of(error)}")
 
-    def _count(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
+    def _report_counts(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
         plist = dataset.id.get_create_plist()
         filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
         checks = {i for i, code in enumerate(filters) if code in _SELF_CHECKING}
         if _is_in_heap(dataset):
             checks = set()
-        blind = sum(p.stored for p in pieces if not any(not p.filter_mask >> i & 1 for i in checks))
-        self.voice.say({"dataset": path, "pieces": len(pieces), "blind_bytes": blind})
+        unprotected = sum(p.stored for p in pieces if not any(not p.filter_mask >> i & 1 for i in checks))
+        self.reporter.send({"dataset": path, "pieces": len(pieces), "unprotected_bytes": unprotected})
 
     def _piece(self, path: str, dataset: h5py.Dataset, number: int, piece: ChunkPiece) -> None:
         if piece.offset + piece.stored > self.size and dataset.chunks is not None:
-            return  # told of already
-        self.voice.at_piece(number, piece.start, piece.offset)
+            return  # reported already
+        self.reporter.at_piece(number, piece.start, piece.offset)
         try:
-            if path in self._not_numpys:
+            if path in self._unconvertible:
                 _read_unconverted(dataset, piece)
             else:
                 read_piece(dataset, piece)
         except Exception as error:
-            self._second_try(path, dataset, piece, error)
-        self.voice.done_piece(piece.stored)
+            self._retry_unconverted(path, dataset, piece, error)
+        self.reporter.done_piece(piece.stored)
 
-    def _second_try(self, path: str, dataset: h5py.Dataset, piece: ChunkPiece, error: Exception) -> None:
-        """What h5py cannot convert may be whole all the same: types that numpy has not, opaque ones with a tag."""
+    def _retry_unconverted(self, path: str, dataset: h5py.Dataset, piece: ChunkPiece, error: Exception) -> None:
+        """Values that h5py cannot convert may be intact: types that numpy lacks, opaque types with a tag."""
         try:
             _read_unconverted(dataset, piece)
         except Exception:
-            self._wrong(path, piece, f"cannot be read: {reason_of(error)}")
+            self._report(path, piece, f"cannot be read: {reason_of(error)}")
         else:
-            self._told_type(path, error)
+            self._note_unconvertible(path, error)
 
 
 def _is_in_heap(dataset: h5py.Dataset) -> bool:
-    """Whether chunks hold no values but where in a heap they are: lists, strings of any length, regions."""
+    """Tells whether chunks hold references into a heap instead of values: lists, strings of any length, regions."""
     kind = dataset.id.get_type()
     return bool(kind.detect_class(h5py.h5t.VLEN) or _has_any_string(kind) or kind.equal(h5py.h5t.STD_REF_DSETREG))
 
@@ -273,7 +194,7 @@ def _has_any_string(kind: h5py.h5t.TypeID) -> bool:
 
 
 def _read_unconverted(dataset: h5py.Dataset, piece: ChunkPiece) -> None:
-    """Read and unpacked, as the type that the file has."""
+    """Reads and decodes a piece in the file's own type."""
     kind, there = dataset.id.get_type(), dataset.id.get_space()
     here = h5py.h5s.create(h5py.h5s.SCALAR)
     if piece.start:
@@ -282,8 +203,82 @@ def _read_unconverted(dataset: h5py.Dataset, piece: ChunkPiece) -> None:
     dataset.id.read(here, there, np.empty(piece.sizes, f"V{kind.get_size()}"), mtype=kind)
 
 
-def _read_attribute_unconverted(thing: Any, name: str | bytes) -> None:
-    attribute = h5py.h5a.open(thing.id, name if isinstance(name, bytes) else raw_of(name))
+def _read_attribute_unconverted(obj: Any, name: str | bytes) -> None:
+    attribute = h5py.h5a.open(obj.id, name if isinstance(name, bytes) else raw_of(name))
     kind, space = attribute.get_type(), attribute.get_space()
     if space.get_simple_extent_type() != h5py.h5s.NULL:
         attribute.read(np.empty(space.get_simple_extent_dims(), f"V{kind.get_size()}"), mtype=kind)
+
+
+def _source_path(path: str, name: str) -> str:
+    """Returns where the library looks for a file that this one names."""
+    return name if os.path.isabs(name) else os.path.join(os.path.dirname(os.path.abspath(path)), name)
+
+
+def external_dir(dataset: h5py.Dataset, file: str) -> str:
+    """Returns the directory in which the library finds external storage. It resolves those names against the working
+    directory, unlike those of links; if they do not exist there, they may be beside the file."""
+    names = [name for name, _, _ in dataset.external]
+    return "." if all(map(os.path.exists, names)) else os.path.dirname(file)
+
+
+def check_external_storage(dataset: h5py.Dataset, path: str, file: str, reporter: Reporter) -> bool:
+    """Reports files that are missing or too short; the library reads fill values there. Returns whether it reported
+    any."""
+    missing, directory = False, external_dir(dataset, file)
+    for name, start, size in dataset.external:
+        there = os.path.join(directory, name)
+        if not os.path.exists(there):
+            reporter.problem(path, f"its values are in {name!r}, which does not exist")
+            missing = True
+        elif size != h5py.h5f.UNLIMITED and os.path.getsize(there) < start + size:
+            got = os.path.getsize(there)
+            reporter.problem(path, f"its values are in {name!r}, which has {got:,} bytes, expected {start + size:,}")
+            missing = True
+    return missing
+
+
+def check_virtual(dataset: h5py.Dataset, path: str, file: str, own: h5py.File, reporter: Reporter) -> None:
+    """Reports sources that cannot be opened or have another shape than the view needs. Sources are not read."""
+    try:
+        sources = dataset.virtual_sources()
+    except UnicodeDecodeError as error:
+        reporter.note(path, f"its sources were not checked, because h5py cannot list them: {reason_of(error)}")
+        return
+    for source in sources:
+        if "%" in source.file_name.replace("%%", "") or "%" in source.dset_name.replace("%%", ""):
+            continue  # a pattern for any number of files
+        problem = _source_problem(source, dataset, file, own)
+        if problem:
+            reporter.problem(path, problem)
+
+
+def _source_problem(source: Any, dataset: h5py.Dataset, file: str, own: h5py.File) -> str:
+    if source.file_name == ".":
+        return _compare(own, source, dataset)
+    there = _source_path(file, source.file_name.replace("%%", "%"))
+    if not os.path.exists(there):
+        return f"its source {source.file_name!r} does not exist: it reads as fill values"
+    try:
+        with h5py.File(there, "r") as other:
+            return _compare(other, source, dataset)
+    except Exception as error:
+        return f"its source {source.file_name!r} cannot be opened: {reason_of(error)}"
+
+
+def _compare(other: h5py.File, source: Any, dataset: h5py.Dataset) -> str:
+    name = f"{source.dset_name!r} in its source {source.file_name!r}"
+    found = other.get(source.dset_name)
+    if not isinstance(found, h5py.Dataset):
+        return f"{name} does not exist: it reads as fill values"
+    if found.dtype.kind != dataset.dtype.kind and {found.dtype.kind, dataset.dtype.kind} - set("iufb"):
+        return f"{name} holds {found.dtype}, expected {dataset.dtype}"
+    if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
+        expected = int(source.vspace.get_select_npoints())  # the file does not keep its shape
+        fits = found.size == expected
+        return "" if fits else f"{name} has the shape {found.shape}: {found.size:,} values, expected {expected:,}"
+    _, last = source.src_space.get_select_bounds()
+    if len(last) != found.ndim or any(at >= n for at, n in zip(last, found.shape, strict=True)):
+        least = tuple(at + 1 for at in last)
+        return f"{name} has the shape {found.shape}, expected at least {least}"
+    return ""

@@ -1,4 +1,4 @@
-"""Writing one HDF5 file: by whole chunks, with a list of them, and so that a full disk is an error and no crash."""
+"""Writes one HDF5 file in full chunks, records their checksums, and survives a full disk."""
 
 from __future__ import annotations
 
@@ -12,43 +12,40 @@ import h5py
 import numpy as np
 
 from ..._native import codec as native
-from ..._native.checksum import join
+from ..._native.checksum import combine, crc32c_of_file
 from ..._util.atomic import close_synced
 from ..._util.compression import Codec, check_codec
 from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
-from ..columns import dtype_of
+from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
 from .chunk_writer import ChunkWriter
 from .filters import PACKAGE, ZSTD, has_filter
-from .schema_layout import MARK, check_keys, column_mark, is_packed, key_of, schema_mark
+from .schema_layout import SCHEMA_ATTRIBUTE, check_keys, column_attribute, is_packed, key_of, schema_attribute
 
-_CHUNK_BYTES = 1 << 19  # of the widest column; and of what has no rows of a fixed size
-_MOST_ROWS = 1 << 14
-_TOO_LARGE_BYTES = 1 << 32  # HDF5 has no such chunk, which it says when it is to write one: after all the work
-_READ_BYTES = 1 << 20  # it stays in the processor's cache for the second checksum
+_MAX_CHUNK_BYTES = 1 << 32  # HDF5's own limit, which it reports only when the chunk is written
 
-_HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py has one for each of HDF5's own codes
+_HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py's, by HDF5 error code
 
-Place = tuple[int, int]  # where in the file, and how many bytes
-Chunk = tuple[int, int, int]  # where it is in the file, its bytes there, their crc32c
+Extent = tuple[int, int]  # offset and size in the file
+Chunk = tuple[int, int, int]  # offset, size, crc32c
 
 
 class FinishedFile(NamedTuple):
-    """A finished file, before it has its name."""
+    """A finished file that has no name yet."""
 
     rows: int
     bytes: int
     crc32c: int
-    chunks: dict[str, list[Chunk]]  # by the dataset's path, in the order of its rows
+    chunks: dict[str, list[Chunk]]  # by dataset, in row order
 
 
 class HDF5Writer:
-    """Creates `path`, which must not exist, for an owner that gives it its real name later: settle() closes the file
-    and tells what is in it, discard() takes it away. One thread at a time.
+    """Creates `path`, which must not exist; the owner gives the file its real name later. finalize() closes it and
+    returns what is in it, discard() removes it. One thread at a time.
 
-    A write that fails (a full disk) leaves libhdf5 with data it can get rid of neither at close nor at exit, where it
-    then crashes the process. So before such a file is closed its descriptor is made one of a file in memory, which
-    takes everything. The same keeps a forked child from writing into its parent's file.
+    A write that fails (a full disk) leaves libhdf5 with data that it cannot write at close or at exit, where it then
+    crashes the process. So before such a file is closed its descriptor is replaced by one of a file in memory. The same
+    keeps a forked child from writing into its parent's file.
 
     chunk_rows, codec: for all columns; None: as the schema says, column by column
     """
@@ -61,13 +58,13 @@ class HDF5Writer:
         self.rows = 0
         check_keys(self.schema)
         packing = packings(self.schema, codec)
-        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or _rows_for(self.schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(self.schema) or default_chunk_rows(self.schema)
         _check_chunks(self.schema, self.chunk_rows)
         self.fd = self._hdf5_fd = -1
         self._file: h5py.File | None = None
         try:
-            # Superblock 3, which HDF5 1.10 and newer read. Nobody else knows of this file: a lock would be in the way
-            # where locks do not work.
+            # Superblock 3, which HDF5 1.10 and newer read. No other process knows this file, and locks do not work on
+            # every file system.
             self._file = h5py.File(self.path, "x", libver=("v110", "v110"), locking=False)
             self._hdf5_fd = self._file.id.get_vfd_handle()
             os.set_inheritable(self._hdf5_fd, False)
@@ -76,7 +73,7 @@ class HDF5Writer:
                 _ColumnWriters(self._file, name, column, self.chunk_rows, packing[name])
                 for name, column in self.schema.items()
             ]
-            self._file.attrs[MARK] = schema_mark(self.schema)
+            self._file.attrs[SCHEMA_ATTRIBUTE] = schema_attribute(self.schema)
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
         except BaseException:
@@ -84,7 +81,7 @@ class HDF5Writer:
             raise
 
     def extend(self, buffers: list[native.ColumnBuffers], rows: int) -> None:
-        """What tfrecord.encoding.buffers_of gives: columns that were checked."""
+        """Adds rows from the buffers that column_encoding.buffers_of returns."""
         try:
             for column, parts in zip(self._columns, buffers, strict=True):
                 column.add(parts)
@@ -93,54 +90,54 @@ class HDF5Writer:
         self.rows += rows
 
     def extend_by_chunk(self, buffers: list[native.ColumnBuffers], chunks: list[Any]) -> None:
-        """As many rows as a chunk has. `chunks` are columns of a fixed shape as they are to be in the file, with their
-        crc32c; for the others there is None, and their buffers. Only before any rows that did not fill a chunk."""
+        """Adds one chunk of rows. `chunks` has the encoded chunk and its crc32c for columns of a fixed shape, and None
+        for others, whose buffers are used. Only while all rows so far fill chunks."""
         try:
             for column, parts, chunk in zip(self._columns, buffers, chunks, strict=True):
                 if chunk is None:
                     column.add(parts)
                 else:
-                    column.sinks[0].add_chunk(*chunk)
+                    column.writers[0].add_chunk(*chunk)
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
         self.rows += self.chunk_rows
 
-    def settle(self) -> FinishedFile:
-        """Everything is in the file, and it is closed. Not yet on disk for good: that is fsync of `fd`."""
+    def finalize(self) -> FinishedFile:
+        """Writes everything and closes the file. It is not durable before an fsync of `fd`."""
         assert self._file is not None
         try:
             for column in self._columns:
                 column.finish()
-            self._file.flush()  # what fails must fail here: a close that fails cannot be undone
-            sinks = [sink for column in self._columns for sink in column.sinks]
-            places = {sink.path: sink.chunks() for sink in sinks}
-            known = dict(pair for sink in sinks for pair in zip(places[sink.path], sink.crcs, strict=False))
+            self._file.flush()  # write errors must occur here: a failed close cannot be undone
+            writers = [writer for column in self._columns for writer in column.writers]
+            extents = {writer.path: writer.chunks() for writer in writers}
+            known = dict(pair for writer in writers for pair in zip(extents[writer.path], writer.crcs, strict=False))
             self._columns = []
             self._file.close()
             self._file = None
-            in_order = sorted(place for found in places.values() for place in found)
+            in_order = sorted(extent for found in extents.values() for extent in found)
             size_bytes, crc, crcs = checksums(self.fd, in_order, known)
-            chunks = {name: [(*place, crcs[place]) for place in found] for name, found in places.items()}
+            chunks = {name: [(*extent, crcs[extent]) for extent in found] for name, found in extents.items()}
             return FinishedFile(self.rows, size_bytes, crc, chunks)
         except _HDF5_ERRORS as error:
             raise self._failed(error) from error
 
     def discard(self) -> None:
-        """Takes the name away that the file was made under, and lets go of it. Safe to call twice."""
+        """Removes the file. Safe to call twice."""
         if self.fd >= 0:
             try:
                 os.unlink(self.path)
             except OSError:
-                pass  # the folder is gone or read-only by now; what is left is swept by who comes next
-        self.abandon()
+                pass  # the directory is gone or read-only; a later writer removes stale files
+        self.detach()
         self._close()
 
-    def abandon(self) -> None:
-        """Cuts libhdf5 off from the file. System calls only, so that a forked child can be rid of it at once."""
+    def detach(self) -> None:
+        """Detaches libhdf5 from the file, by system calls only, so that a forked child can do it at once."""
         fd, self.fd = self.fd, -1
-        close_synced(fd)  # first: one descriptor must be free
-        if self._file is not None and self._hdf5_fd >= 0 and _cut_off(self._hdf5_fd):
-            self._hdf5_fd = -1  # once: closed behind our back, the number may be anybody's next time
+        close_synced(fd)  # first, so that one descriptor is free
+        if self._file is not None and self._hdf5_fd >= 0 and _point_to_memory(self._hdf5_fd):
+            self._hdf5_fd = -1  # only once: the number may be reused
 
     def _close(self) -> None:
         self._columns = []
@@ -149,17 +146,17 @@ class HDF5Writer:
             try:
                 file.close()
             except _HDF5_ERRORS:
-                pass  # it is cut off from its file already: there is nothing left to lose
+                pass  # the file is detached already
 
     def _failed(self, error: Exception) -> WriteError:
         self.discard()
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error)
-        return WriteError(f"cannot write {self.path}: {reason}; nothing of it was left behind")
+        return WriteError(f"cannot write {self.path}: {reason}; nothing was kept")
 
 
 def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None, int]]:
-    """How each column is packed: all as `codec` says, or each as the schema does. WriteError: not possible here."""
+    """Returns the codec of each column: `codec` for all, or the schema's. Raises WriteError if one is not installed."""
     found = {name: check_codec(column.codec if codec is None else codec) for name, column in schema.items()}
     if any(kind == "zstd" for kind, _ in found.values()) and not has_filter(ZSTD):
         raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
@@ -167,13 +164,13 @@ def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None,
 
 
 class _ColumnWriters:
-    """The datasets of one column."""
+    """Writes the datasets of one column."""
 
     def __init__(
         self, file: h5py.File, name: str, column: Column, chunk_rows: int, packing: tuple[str | None, int]
     ) -> None:
-        self.sinks: list[ChunkWriter] = []
-        self._adds: list[tuple[int, Callable[[Any], None]]] = []  # which buffer, and what takes it
+        self.writers: list[ChunkWriter] = []
+        self._adds: list[tuple[int, Callable[[Any], None]]] = []  # number of the buffer, and its consumer
         self._packing, self._chunk_rows = packing, chunk_rows
         self._make(file, key_of(name, column), column, outer=True)
 
@@ -183,7 +180,7 @@ class _ColumnWriters:
             self._values(group, name, column, self._chunk_rows if outer else None)
             return
         inside = group.create_group(name)
-        inside.attrs[MARK] = column_mark(column)
+        inside.attrs[SCHEMA_ATTRIBUTE] = column_attribute(column)
         if isinstance(column, Ragged):
             level = 3 if outer else 2
             self._ends(inside, "row_splits", level)
@@ -195,23 +192,23 @@ class _ColumnWriters:
 
     def _values(self, group: h5py.Group, name: str, value: Value, chunk: int | None) -> None:
         dtype = dtype_of(value)
-        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
-        sink = ChunkWriter(group, name, dtype, value.shape, chunk, self._packing)
-        self.sinks.append(sink)
-        self._adds.append((0, lambda values: sink.add(np.asarray(values).reshape(-1, *value.shape))))
+        chunk = max(1, CHUNK_BYTES // (dtype.itemsize * value.count)) if chunk is None else chunk
+        writer = ChunkWriter(group, name, dtype, value.shape, chunk, self._packing)
+        self.writers.append(writer)
+        self._adds.append((0, lambda values: writer.add(np.asarray(values).reshape(-1, *value.shape))))
 
     def _ends(self, group: h5py.Group, name: str, level: int) -> None:
-        sink = ChunkWriter(group, name, "<i8", (), self._chunk_rows, self._packing)
-        sink.add(np.zeros(1, np.int64))
+        writer = ChunkWriter(group, name, "<i8", (), self._chunk_rows, self._packing)
+        writer.add(np.zeros(1, np.int64))
         total = 0
 
         def add(ends: Any) -> None:
             nonlocal total
             ends = np.asarray(ends)
-            sink.add(ends[1:] + (total - int(ends[0])))
+            writer.add(ends[1:] + (total - int(ends[0])))
             total += int(ends[-1]) - int(ends[0])
 
-        self.sinks.append(sink)
+        self.writers.append(writer)
         self._adds.append((level, add))
 
     def add(self, parts: native.ColumnBuffers) -> None:
@@ -219,68 +216,51 @@ class _ColumnWriters:
             add(parts[number])
 
     def finish(self) -> None:
-        for sink in self.sinks:
-            sink.finish()
-
-
-def _rows_for(schema: Schema) -> int:
-    """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [_row_bytes(column) for column in schema.values() if not is_packed(column)]
-    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
+        for writer in self.writers:
+            writer.finish()
 
 
 def _check_chunks(schema: Schema, rows: int) -> None:
     for name, column in schema.items():
-        if rows * _row_bytes(column) >= _TOO_LARGE_BYTES:
+        if rows * _row_bytes(column) >= _MAX_CHUNK_BYTES:
             text = f"got {rows:,} rows of {_row_bytes(column):,} bytes"
-            raise SchemaError(f"column {name!r}: expected chunks of less than 4 GiB, as HDF5 has them, {text}")
+            raise SchemaError(f"column {name!r}: expected chunks of less than 4 GiB, HDF5's limit, {text}")
 
 
 def _row_bytes(column: Column) -> int:
-    """Of what has a row each; of a packed column that is an end."""
-    if isinstance(column, Ragged) or is_packed(column):
-        return 8
-    return dtype_of(column).itemsize * column.count
+    """Returns the bytes per row; of a ragged column those of an offset."""
+    return row_bytes_of(column) or 8
 
 
 def checksums(
-    fd: int, places: list[Place], known: Mapping[Place, int] | None = None
-) -> tuple[int, int, dict[Place, int]]:
-    """A file's size and crc32c, and those of these places in it, which do not overlap, in one go through it. Places
-    whose own is known are not read: if they were written wrong, it shows when the file is verified."""
+    fd: int, extents: list[Extent], known: Mapping[Extent, int] | None = None
+) -> tuple[int, int, dict[Extent, int]]:
+    """Returns a file's size and crc32c, and those of these extents, which do not overlap, in one pass. Extents whose
+    crc32c is known are not read: if they were written wrongly, verifying the file detects it."""
     size_bytes, at, crc = os.fstat(fd).st_size, 0, 0
-    buffer = memoryview(bytearray(_READ_BYTES))
-    crcs: dict[Place, int] = {}
-    for place in [*places, (size_bytes, 0)]:
-        crc, _ = _crc_over(fd, at, place[0] - at, crc, buffer)
-        if known and place in known:
-            crcs[place] = known[place]
-            crc = join(crc, known[place], place[1])
-        else:
-            crc, crcs[place] = _crc_over(fd, *place, crc, buffer)
-        at = sum(place)
+    crcs: dict[Extent, int] = {}
+    for extent in [*extents, (size_bytes, 0)]:
+        crc = combine(crc, _crc_of(fd, at, extent[0] - at), extent[0] - at)
+        crcs[extent] = known[extent] if known and extent in known else _crc_of(fd, *extent)
+        crc = combine(crc, crcs[extent], extent[1])
+        at = sum(extent)
     return size_bytes, crc, crcs
 
 
-def _crc_over(fd: int, offset: int, size: int, crc: int, buffer: memoryview) -> tuple[int, int]:
-    """`crc` gone on with, and the crc32c of these bytes alone."""
-    alone = 0
-    while size > 0:
-        n = os.preadv(fd, [buffer[: min(size, len(buffer))]], offset)
-        if not n:
-            raise OSError(errno.EIO, f"expected {size:,} bytes more at byte {offset:,}, got none")
-        crc, alone = native.crc32c(buffer[:n], crc), native.crc32c(buffer[:n], alone)
-        offset, size = offset + n, size - n
-    return crc, alone
+def _crc_of(fd: int, offset: int, size: int) -> int:
+    crc, n = crc32c_of_file(fd, offset, size)
+    if n < size:
+        raise OSError(errno.EIO, f"expected {size - n:,} bytes more at byte {offset + n:,}, got none")
+    return crc
 
 
-def _cut_off(fd: int) -> bool:
-    """Whether it is done: what is written to this descriptor goes nowhere."""
+def _point_to_memory(fd: int) -> bool:
+    """Replaces a descriptor by one of a memfd, which libhdf5 can write to and read. Returns whether that worked."""
     try:
         memory = os.memfd_create("holdfast-cut-off", os.MFD_CLOEXEC)
     except OSError:
-        return False  # not one descriptor is free, though one was closed for it: another thread took it
-    if memory != fd:  # else it was closed already, and the number given out again
+        return False  # no descriptor is free: another thread took the one that was closed
+    if memory != fd:  # else it was closed already, and its number reused
         os.dup2(memory, fd, inheritable=False)
         os.close(memory)
     return True

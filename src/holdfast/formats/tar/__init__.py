@@ -1,4 +1,6 @@
-"""tar in WebDataset's layout: members whose names differ only in their extensions are one sample. See README.md."""
+"""Reads and writes tar files in WebDataset's layout: members with one name and different extensions are one sample.
+
+See README.md in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tar's members grouped to samples, built once and kept in the user's cache.
+"""Indexes a tar: groups its members to samples. Built once and stored in the user's cache.
 
 An index file is a JSON line (what it was made from), then arrays of little-endian int64 and the samples' keys, joined.
 It is stale when the tar's size or mtime differ, or when some of its headers are not where they should be.
@@ -24,15 +24,15 @@ from .source import PlainBytes, TarBytes
 from .values import MARK
 
 _MAGIC = "holdfast tar index 2"
-_LOOKED_AT = 16
+_CHECKED_HEADERS = 16
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarIndex:
-    """Sample i has the members first[i] to first[i + 1]; a member is of kind `extensions[kinds[m]]`.
+    """Sample i has the members first[i] to first[i + 1]; member m has the extension `extensions[kinds[m]]`.
 
-    `strays` counts members that are no sample's, whose names have no extension; `first_strays` are some of them.
+    `strays` counts members of no sample, whose names have no extension; `first_strays` are some of them.
     """
 
     extensions: list[str]
@@ -48,7 +48,7 @@ class TarIndex:
         return len(self.first) - 1
 
     def members_of(self, rows: Ints) -> tuple[Ints, Ints]:
-        """All members of these samples, and for each the place of its sample in `rows`."""
+        """Returns all members of these samples, and for each the position of its sample in `rows`."""
         counts = self.first[rows + 1] - self.first[rows]
         places = np.repeat(np.arange(len(rows)), counts)
         return np.arange(len(places)) + np.repeat(self.first[rows] - np.cumsum(counts) + counts, counts), places
@@ -59,10 +59,10 @@ class TarIndex:
 
 def build_index(source: TarBytes) -> TarIndex:
     keys, ends, hashes = bytearray(), array("q", [0]), array("q")
-    # Arrays: the same as Python's objects takes ten times the memory.
+    # Arrays: Python objects would take ten times the memory.
     first, member_kinds, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     extensions: dict[str, int] = {}
-    known: dict[bytes, int] = {}  # extensions as they are written
+    known: dict[bytes, int] = {}  # by the spelling in the tar
     current, kinds = None, set[int]()
     strays, first_strays = 0, list[str]()
     for name, offset, size in TarScan(source):
@@ -85,7 +85,7 @@ def build_index(source: TarBytes) -> TarIndex:
             first.append(len(offsets))
         if kind in kinds:
             shown = key.decode("utf-8", "replace")
-            reason = f"sample {shown!r} has two members of the kind {list(extensions)[kind]!r}"
+            reason = f"sample {shown!r} has two members with the extension {list(extensions)[kind]!r}"
             raise FormatError(source.path, len(first) - 1, offset, reason)
         kinds.add(kind)
         member_kinds.append(kind)
@@ -102,29 +102,29 @@ def build_index(source: TarBytes) -> TarIndex:
         strays,
         first_strays,
     )
-    if len(np.unique(np.frombuffer(hashes, np.int64))) < len(index):  # a key may be there twice
+    if len(np.unique(np.frombuffer(hashes, np.int64))) < len(index):  # some key may occur twice
         _check_torn(source.path, index)
     return index
 
 
 def _check_torn(path: str, index: TarIndex) -> None:
-    """Two samples may have one key. But one that was torn apart would be two with holes."""
+    """Raises an error if the members of a sample are in two places; two complete samples may have one key."""
     seen: dict[bytes, tuple[int, set[int]]] = {}
     for row in range(len(index)):
         kinds = set(index.kinds[index.first[row] : index.first[row + 1]].tolist())
         before, others = seen.setdefault(bytes(index.keys[row]), (row, kinds))
         if before != row and not kinds & others:
             names = [index.extensions[min(some)] for some in (others, kinds)]
-            reason = f"sample {index.key(row)!r} is torn apart: its {names[0]!r} is in sample {before:,}'s place"
+            reason = f"sample {index.key(row)!r} is split: its {names[0]!r} is at sample {before:,}"
             hint = "Pack it again in the order of names: `tar --sort=name`"
             raise FormatError(path, row, int(index.offsets[index.first[row]]), f"{reason}, its {names[1]!r} here", hint)
 
 
-# ---- kept
+# ---- the cache
 
 
 def find_index(source: PlainBytes, cache: bool) -> TarIndex:
-    """From the user's cache, or built and put there."""
+    """Returns the index from the user's cache, or builds and stores it."""
     found = _load(source) if cache else None
     if found is None:
         stamp = source.stamp()
@@ -133,7 +133,7 @@ def find_index(source: PlainBytes, cache: bool) -> TarIndex:
             try:
                 _save(source, found, stamp)
             except (OSError, WriteError):
-                pass  # no home, a full disk, another process doing the same: it was only to save time
+                pass  # no home, a full disk, another process doing the same: the cache only saves time
     return found
 
 
@@ -161,7 +161,7 @@ def _load(source: PlainBytes) -> TarIndex | None:
         content = index_path(source.path, "cache").read_bytes()
         return _parse(content, source)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None  # absent, unreadable or not ours: it can be built again
+        return None  # absent, unreadable or of another program: it can be built again
 
 
 def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
@@ -184,7 +184,7 @@ def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
 
 
 def headers_of(source: PlainBytes, index: TarIndex) -> list[int]:
-    """CRCs of what stands before some members, spread over the file: one rewritten in place shows here."""
+    """Returns CRCs of some headers, spread over the file: reveals a file that was rewritten in place."""
     count = len(index.offsets)
-    some = sorted({round(k * (count - 1) / (_LOOKED_AT - 1)) for k in range(_LOOKED_AT)}) if count else []
+    some = sorted({round(k * (count - 1) / (_CHECKED_HEADERS - 1)) for k in range(_CHECKED_HEADERS)}) if count else []
     return [codec.crc32c(source.read_at(int(index.offsets[m]) - BLOCK_BYTES, BLOCK_BYTES)) for m in some]

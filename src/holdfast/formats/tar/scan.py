@@ -1,5 +1,8 @@
-"""tar headers as they are written: ustar, and pax where a name or a size does not fit. The same input gives the same
-bytes: no time, no user, no machine. No I/O."""
+"""Parses, writes and scans tar headers.
+
+Headers are written as ustar, with pax records where a name or a size does not fit. They contain no time and no user, so
+the same input gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,20 @@ from ...errors import CorruptError, DataError, FormatError, UnfinishedError
 from ...procfs.locks import writers_of
 from .source import TarBytes
 
-# tar headers: the block of 512 bytes in front of every member, and the records that extend it. No I/O.
+# ---- parsing: the block of 512 bytes before every member, and the records that extend it
 
 BLOCK_BYTES = 512
 ZEROS = bytes(BLOCK_BYTES)
 _CHECKSUM = slice(148, 156)
-_MOST_BYTES = 1 << 60  # what a size may be; far above any file, far below what overflows
+_MOST_BYTES = 1 << 60  # limit of sizes: far above any file, and cannot overflow
 
 
 class BadHeader(ValueError):
-    """A block is no tar header, or what extends it makes no sense."""
+    """A block is not a valid tar header, or its extension is not valid."""
 
 
 def number_in(field: bytes) -> int:
-    """A number in octal digits, or, when its first bit is set, in base 256.
+    """Parses a number in octal digits, or in base 256 if its first bit is set.
 
     >>> number_in(b"00000000644\\0")
     420
@@ -36,7 +39,7 @@ def number_in(field: bytes) -> int:
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         if field[0] & 0x40 or value > _MOST_BYTES:
-            raise BadHeader("its size makes no sense")
+            raise BadHeader("its size is not valid")
         return value
     digits = field.strip(b" \0")
     if digits.strip(b"01234567"):
@@ -53,13 +56,13 @@ def _octal(digits: bytes) -> int:
 
 def name_in(block: bytes) -> bytes:
     name = block[:100].partition(b"\0")[0]
-    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format keeps times here
+    if block[345] and block[257:263] == b"ustar\0":  # GNU's format has times here
         return block[345:500].partition(b"\0")[0] + b"/" + name
     return name
 
 
 def pax_records(payload: bytes) -> dict[bytes, bytes]:
-    """The records of a pax header.
+    """Parses the records of a pax header.
 
     >>> pax_records(b"12 path=a/b\\n")
     {b'path': b'a/b'}
@@ -80,25 +83,25 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
 
 def pax_size(value: bytes) -> int:
     if not value.isdigit() or len(value) > 18 or int(value) > _MOST_BYTES:
-        raise BadHeader("its pax header has a size that makes no sense")
+        raise BadHeader("the size in its pax header is not valid")
     return int(value)
 
 
 def bad_checksums(blocks: list[bytes]) -> npt.NDArray[np.intp]:
-    """Which of these blocks are not what their checksums say. Many at once: in Python one takes 5 µs."""
+    """Returns which of these blocks have a wrong checksum. Many at once: a single one takes 5 µs in Python."""
     table: npt.NDArray[Any] = np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, BLOCK_BYTES)
-    wanted = _checksums_in(table[:, _CHECKSUM])
+    expected = _checksums_in(table[:, _CHECKSUM])
     rest = table[:, _CHECKSUM].sum(axis=1, dtype=np.int64) - 8 * 32  # the checksum itself counts as eight spaces
     sums = table.sum(axis=1, dtype=np.int64) - rest
-    wrong = sums != wanted
-    if wrong.any():  # some old programs added the bytes as signed ones
+    wrong = sums != expected
+    if wrong.any():  # some old programs added signed bytes
         signed = sums - 256 * ((table >= 128).sum(axis=1) - (table[:, _CHECKSUM] >= 128).sum(axis=1))
-        wrong &= signed != wanted
+        wrong &= signed != expected
     return np.flatnonzero(wrong)
 
 
 def _checksums_in(fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Most are six octal digits, a NUL and a space."""
+    """Parses checksums: most are six octal digits, a NUL and a space."""
     digits = fields[:, :6].astype(np.int64) - ord("0")
     values: npt.NDArray[np.int64] = digits @ (8 ** np.arange(5, -1, -1))
     for i in np.flatnonzero((digits < 0).any(axis=1) | (digits > 7).any(axis=1) | (fields[:, 6] != 0)):
@@ -108,17 +111,19 @@ def _checksums_in(fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def is_header(block: bytes) -> bool:
-    """Whether a file that begins like this is a tar: POSIX or GNU, with a good checksum."""
+    """Tells whether a file that begins with this block is a tar: POSIX or GNU, with a valid checksum."""
     return len(block) >= BLOCK_BYTES and block[257:262] == b"ustar" and not len(bad_checksums([block[:BLOCK_BYTES]]))
 
 
-END = bytes(2 * BLOCK_BYTES)  # what ends a tar
+# ---- writing
+
+END = bytes(2 * BLOCK_BYTES)  # the end mark of a tar
 
 _NAME_BYTES = 100
 _MOST_OCTAL = 8**11 - 1
 _PAX_NAME = b"././@PaxHeader"
 
-# Mode, user and group, before the size; and the time, behind it.
+# Mode, user and group, which precede the size; and the time, which follows it.
 _BEFORE_SIZE = b"0000644\0" + b"0000000\0" * 2
 _TIME = b"00000000000\0"
 _REST = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2 + bytes(167)
@@ -126,9 +131,9 @@ _FIXED_SUM = sum(_BEFORE_SIZE) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 
 
 def header_of(name: bytes, size: int) -> bytes:
-    """What stands before a regular member's data: one block, or three and more where it needs a pax header."""
+    """Returns the header of a regular member: one block, or three and more if it needs a pax header."""
     records = {}
-    if len(name) > _NAME_BYTES or (not name.isascii() and _is_utf8(name)):  # other bytes fit as they are, if they do
+    if len(name) > _NAME_BYTES or (not name.isascii() and _is_utf8(name)):
         if not _is_utf8(name):
             records[b"hdrcharset"] = b"BINARY"
         records[b"path"] = name
@@ -143,7 +148,7 @@ def header_of(name: bytes, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What a member's data are filled up with."""
+    """Returns the padding after a member's data."""
     return bytes(-size % BLOCK_BYTES)
 
 
@@ -154,7 +159,7 @@ def _block(name: bytes, size: int, flag: bytes) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """`12 path=a/b`: its length counts the digits of its length.
+    """Encodes a pax record, `12 path=a/b`, whose length includes its own digits.
 
     >>> _record(b"path", b"a/b")
     b'12 path=a/b\\n'
@@ -174,28 +179,27 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
-# From header to header: every regular member's name, where its data are, and how many.
+# ---- scanning
 #
-# Own code rather than the standard library's `tarfile`, which takes a damaged header for the end, without a word, and
-# eight to ten times as long a member.
+# The standard library's `tarfile` silently takes a corrupt header for the end, and is eight to ten times slower.
 
-Member = tuple[bytes, int, int]  # its name, where its data begin, and their size
+Member = tuple[bytes, int, int]  # its name, and the offset and size of its data
 
 _WINDOW_BYTES = 1 << 18
-_PEEK_BYTES = 1 << 12  # a header, its extensions, and a small neighbour's: enough where members are large
+_PEEK_BYTES = 1 << 12  # enough for a header and its extensions, where members are large
 _FAR_BYTES = 1 << 16
-_RUN = 4096  # headers whose checksums are looked at together
-_EXTENSION_BYTES = 1 << 20  # the most that a long name or a pax header may have
-_PADDING_BYTES = 1 << 24  # how far behind the end mark something else is looked for
+_CHECKED_AT_ONCE = 4096  # headers
+_EXTENSION_BYTES = 1 << 20  # limit of a long name or a pax header
+_PADDING_BYTES = 1 << 24  # how far data after the end mark are searched for
 
 _REGULAR = b"0\x007"
-_NO_DATA = b"123456V"  # links, devices, folders, FIFOs, labels: whatever their headers say
+_NO_DATA = b"123456V"  # links, devices, folders, FIFOs, labels: their size does not count
 _LINKS = b"12"
 _KEPT_PAX = (b"path", b"size")
 
 
 class _Window:
-    """The part of the file that is looked at. Moves forward only."""
+    """Buffered part of the file, which only moves forward."""
 
     def __init__(self, source: TarBytes) -> None:
         self._source = source
@@ -203,7 +207,7 @@ class _Window:
         self._data = b""
 
     def get(self, at: int, size: int) -> bytes:
-        """Fewer bytes only at the end of the file."""
+        """Returns `size` bytes from `at` on; fewer only at the end of the file."""
         start = at - self._base
         data = self._data[start : start + size]
         return data if len(data) == size else self._move(at, size)
@@ -218,14 +222,14 @@ class _Window:
 
 
 class TarScan:
-    """The members of a tar, in their order. All checksums have been looked at when it has ended, not before."""
+    """Iterates over the regular members of a tar. All checksums have been checked only when the iteration has ended."""
 
     def __init__(self, source: TarBytes) -> None:
         self._path = source.path
         self._window = _Window(source)
-        self._blocks: list[tuple[int, bytes]] = []  # headers whose checksums have not been looked at
-        self._shared: dict[bytes, bytes] = {}  # of a global pax header
-        self._own: dict[bytes, bytes] = {}  # of what stands before the next header
+        self._blocks: list[tuple[int, bytes]] = []  # headers whose checksums are not checked yet
+        self._shared: dict[bytes, bytes] = {}  # from a global pax header
+        self._own: dict[bytes, bytes] = {}  # from the extensions of the next header
         self._last = b""
 
     def __iter__(self) -> Iterator[Member]:
@@ -233,11 +237,11 @@ class TarScan:
         while True:
             block = get(at, BLOCK_BYTES)
             if len(block) < BLOCK_BYTES:
-                raise self._cut(at)
+                raise self._truncated(at)
             if not block[0] and block == ZEROS:
                 break
             blocks.append((at, block))
-            if len(blocks) == _RUN:
+            if len(blocks) == _CHECKED_AT_ONCE:
                 self._check()
             try:
                 name, size = name_in(block), number_in(block[124:136])
@@ -248,34 +252,32 @@ class TarScan:
                 if self._own or self._shared:
                     name, size = self._extended(name, size)
             except BadHeader as error:
-                self._check()  # the first damage is the one to tell of
+                self._check()  # report the first corrupt header
                 raise CorruptError(self._path, None, at, f"the tar header is damaged: {error}") from None
             data = at + BLOCK_BYTES
             if flag in _REGULAR and not name.endswith(b"/"):
                 self._last = name
                 yield name, data, size
             else:
-                self._refuse(flag, name, block, at)
+                self._check_skippable(flag, name, block, at)
             at = data if flag in _NO_DATA else data + (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         self._check()
         self._end(at)
 
-    # ---- what stands before a header
-
     def _extend(self, flag: int, at: int, size: int) -> int:
-        """Takes in a long name or a pax header; how many bytes it has, padded."""
+        """Reads a long name or a pax header; returns its size with padding."""
         if size > _EXTENSION_BYTES:
             raise BadHeader(f"a long name or pax header of {size:,} bytes")
         payload = self._window.get(at + BLOCK_BYTES, size)
         if len(payload) < size:
             self._check()
-            raise self._cut(at + BLOCK_BYTES + len(payload))
+            raise self._truncated(at + BLOCK_BYTES + len(payload))
         if flag == ord("L"):
             self._own[b"path"] = payload.partition(b"\0")[0]
         elif flag == ord("g"):
-            self._shared |= _of_use(pax_records(payload))
+            self._shared |= _known_records(pax_records(payload))
         elif flag != ord("K"):
-            self._own |= _of_use(pax_records(payload))
+            self._own |= _known_records(pax_records(payload))
         return (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
     def _extended(self, name: bytes, size: int) -> tuple[bytes, int]:
@@ -286,14 +288,12 @@ class TarScan:
             raise self._sparse(name)
         return name, pax_size(known[b"size"]) if b"size" in known else size
 
-    # ---- what is no sample's
-
-    def _refuse(self, flag: int, name: bytes, block: bytes, at: int) -> None:
-        """An error for what would leave a hole where it was skipped."""
+    def _check_skippable(self, flag: int, name: bytes, block: bytes, at: int) -> None:
+        """Raises an error for a member that cannot be skipped without losing data."""
         if flag == ord("S"):
             raise self._sparse(name)
         if flag == ord("M"):
-            reason = f"{_shown(name)} goes on from another tar, and tars of many volumes cannot be read"
+            reason = f"{_shown(name)} continues from another tar, and multi-volume tars cannot be read"
             raise FormatError(self._path, None, at, reason)
         if flag in _LINKS and parts_of(name):
             to = block[157:257].partition(b"\0")[0]
@@ -309,8 +309,6 @@ class TarScan:
         reason = f"{_shown(name)} is a sparse member, which cannot be read"
         return FormatError(self._path, None, None, reason, "Pack it without --sparse")
 
-    # ---- what is damaged
-
     def _check(self) -> None:
         if not self._blocks:
             return
@@ -318,25 +316,25 @@ class TarScan:
         if len(bad):
             at = self._blocks[int(bad[0])][0]
             if not at:
-                raise FormatError(self._path, None, 0, "not a tar file", "Look at it with `file`")
+                raise FormatError(self._path, None, 0, "not a tar file", "Check it with `file`")
             raise CorruptError(self._path, None, at, "the tar header is damaged: its checksum is wrong")
         self._blocks.clear()
 
-    def _cut(self, at: int) -> DataError:
+    def _truncated(self, at: int) -> DataError:
         self._check()
-        behind = f" in or behind {_shown(self._last)}" if self._last else ""
-        reason = f"the file ends{behind}, without a tar's end mark"
+        after = f" in or after {_shown(self._last)}" if self._last else ""
+        reason = f"the file ends{after}, without a tar's end mark"
         writers = writers_of(self._path)
         if writers:
             who = f"process {writers[0].pid} ({writers[0].command})"
             return UnfinishedError(self._path, None, at, f"{reason}: it is being written by {who}", "Wait for it")
         return CorruptError(
-            self._path, None, at, f"{reason}: it was cut", "If it is whole, `truncate -s +1024 FILE` gives it one"
+            self._path, None, at, f"{reason}: it was cut", "If it is complete, `truncate -s +1024 FILE` adds one"
         )
 
     def _end(self, at: int) -> None:
         if self._own:
-            raise CorruptError(self._path, None, at, "a long name or pax header has no member behind it")
+            raise CorruptError(self._path, None, at, "a long name or pax header has no member after it")
         stop = at + _PADDING_BYTES
         while at < stop:
             padding = self._window.get(at, _WINDOW_BYTES)
@@ -344,13 +342,13 @@ class TarScan:
                 return
             if padding.strip(b"\0"):
                 at += len(padding) - len(padding.lstrip(b"\0"))
-                reason = "there is something behind the tar's end mark"
+                reason = "there are data after the tar's end mark"
                 hint = "Two tars joined with `cat`? `tar -A` joins them so that both are read"
                 raise FormatError(self._path, None, at, reason, hint)
             at += len(padding)
 
 
-def _of_use(records: dict[bytes, bytes]) -> dict[bytes, bytes]:
+def _known_records(records: dict[bytes, bytes]) -> dict[bytes, bytes]:
     kept = {key: value for key, value in records.items() if key in _KEPT_PAX}
     if any(key.startswith(b"GNU.sparse.") for key in records):
         kept[b"sparse"] = b""
@@ -359,7 +357,7 @@ def _of_use(records: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def parts_of(name: bytes) -> tuple[bytes, bytes] | None:
-    """A sample's key and the member's extension; None for what is no sample's.
+    """Splits a name into the sample's key and the member's extension; None for a member of no sample.
 
     >>> parts_of(b"a.b/000.seg.PNG")
     (b'a.b/000', b'seg.PNG')

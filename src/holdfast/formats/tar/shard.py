@@ -1,4 +1,4 @@
-"""The bytes of many members in few reads: those that are near each other come together, with what is between them."""
+"""Reads a tar as a shard. Members that are near each other are read together, with what is between them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import numpy.typing as npt
 from ..._util.text import names_there
 from ...errors import CorruptError, DecodeError, SchemaError
 from ...schema import Bytes, Column, Ragged, check_schema, found_in_file
-from ..base import GivenSchema, Rows, check_rows, check_run
+from ..base import GivenSchema, Rows, check_range, check_rows
 from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
 from .index import build_index, find_index, headers_of
 from .scan import BLOCK_BYTES
-from .source import PlainBytes, packing_of, unpack
+from .source import PlainBytes, decompress, detect_compression
 from .values import HEAD_BYTES, KEY, Unfit, is_nested, marked_schema, nested_column, npy_column, numbers_column
 
-_NEAR_BYTES = 1 << 14  # reading so much in vain costs less than one more call
-_LEND_BYTES = 1 << 14  # from this size on, on average, a copy costs more than what it keeps alive
+_NEAR_BYTES = 1 << 14  # reading this much for nothing costs less than another system call
+_BORROW_MIN_BYTES = 1 << 14  # larger members stay in the buffer: a copy costs more than the memory it frees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """Members' bytes in one buffer. `members` are sorted; the i-th begins at `starts[i]` and has `sizes[i]`."""
+    """Bytes of some members in one buffer. `members` are sorted; the i-th has `sizes[i]` bytes from `starts[i]` on."""
 
     buffer: npt.NDArray[np.uint8]
     members: Ints
@@ -36,7 +36,7 @@ class Fetched:
     sizes: Ints
 
     def spans(self, members: Ints) -> tuple[Ints, Ints]:
-        """Where these begin and end in the buffer; [0, 0) for a member of -1."""
+        """Returns where these members begin and end in the buffer; [0, 0) for a member of -1."""
         if not len(self.members):
             return np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
         at = np.searchsorted(self.members, members)
@@ -50,15 +50,15 @@ class Fetched:
         return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def column(self, members: Ints, default: bytes = b"") -> BytesColumn:
-        """These members as strings, `default` for a member of -1. Large ones stay where they are."""
+        """Returns these members as strings, `default` for a member of -1. Large ones are not copied."""
         starts, ends = self.spans(members)
         sizes = ends - starts
         total = int(sizes.sum())
-        whole = not len(members) or int(members.min()) >= 0
-        if whole and total >= _LEND_BYTES * len(members) and 2 * total >= len(self.buffer) and len(members):
+        complete = not len(members) or int(members.min()) >= 0
+        if complete and total >= _BORROW_MIN_BYTES * len(members) and 2 * total >= len(self.buffer) and len(members):
             return ZeroCopyBytesColumn(self.buffer, np.stack([starts, ends], axis=1))
         items: list[memoryview | bytes] = list(self.items(members))
-        if not whole and default:
+        if not complete and default:
             for i in np.flatnonzero(members < 0):
                 items[i] = default
                 sizes[i] = len(default)
@@ -68,7 +68,7 @@ class Fetched:
 
 
 def fetch(members: Ints, offsets: Ints, sizes: Ints, fill: Callable[[int, memoryview], None]) -> Fetched:
-    """Reads these members (sorted, without -1), of all that `offsets` and `sizes` know, by as few calls of `fill`."""
+    """Reads these members (sorted, without -1) with few calls of `fill`. `offsets` and `sizes` are of all members."""
     begins, lengths = offsets[members], sizes[members]
     ends = begins + lengths
     if not len(members):
@@ -84,30 +84,29 @@ def fetch(members: Ints, offsets: Ints, sizes: Ints, fill: Callable[[int, memory
     return Fetched(buffer, members, begins + shift, lengths)
 
 
-# One tar as a shard.
-
-_FIRST = 100  # samples that are looked at for the schema
+_SCHEMA_SAMPLES = 100  # the schema is inferred from so many samples
 _Parse = Callable[[list[bytes], Column], ColumnData]
 
 
 class TarShard:
-    """Members by extension: `Bytes(key="jpg")` is what `<key>.jpg` holds, `key="jpg;png"` the first that is there.
+    """Columns are members by extension: `Bytes(key="jpg")` is the content of `<key>.jpg`, `key="jpg;png"` of the first
+    of both that exists.
 
     Without a schema every extension of the first samples is a column: .npy members are Array of their dtype and shape,
-    or Ragged where their first size differs, all others Bytes; and `__key__` is the sample's key. Array columns, also
-    Ragged, read members that hold numbers as text, JSON lists or .npy; lists of strings and lists of lists are in .npz
-    members. A tar that says which schema it was written with (layout.py) has that one.
+    or Ragged if only their first size differs, all others are Bytes; `__key__` is the sample's key. Array columns, also
+    Ragged, are read from text, JSON lists or .npy; lists of strings and lists of lists from .npz. A tar that stores the
+    schema it was written with (see values.py) has that one.
 
-    A plain tar holds one descriptor. A packed one (gzip, bzip2, xz) holds none and is unpacked from its start for every
-    read: read it whole.
+    A plain tar holds one descriptor. A compressed one (gzip, bzip2, xz) holds none, and every read decompresses it from
+    its start, so it is best read in one go.
     """
 
     rows_per_chunk = 1
 
     def __init__(self, path: str | os.PathLike[str], *, cache: bool = True) -> None:
         self.path = os.fsdecode(path)
-        self._packing = packing_of(self.path)
-        self.seekable = self._packing == "none"
+        self._compression = detect_compression(self.path)
+        self.seekable = self._compression == "none"
         self._closed = False
         self._file: PlainBytes | None = None
         if self.seekable:
@@ -121,9 +120,9 @@ class TarShard:
                 self._file.close()
                 raise
         else:
-            with unpack(self.path, self._packing) as source:
+            with decompress(self.path, self._compression) as source:
                 self._index = build_index(source)
-            with unpack(self.path, self._packing) as source:
+            with decompress(self.path, self._compression) as source:
                 self._marked = marked_schema(source.read_at)
         self._schema: dict[str, Column] | None = None
         self._kinds = {name: kind for kind, name in enumerate(self._index.extensions)}
@@ -136,11 +135,11 @@ class TarShard:
     @property
     def schema(self) -> dict[str, Column]:
         if self._schema is None:
-            self._schema = found_in_file(self.look(_FIRST) if self._marked is None else self._marked)
+            self._schema = found_in_file(self.infer_schema(_SCHEMA_SAMPLES) if self._marked is None else self._marked)
         return dict(self._schema)
 
-    def look(self, samples: int) -> dict[str, Column]:
-        """Returns the columns that the first samples show: .npy members in their dtype, all others as Bytes."""
+    def infer_schema(self, samples: int) -> dict[str, Column]:
+        """Infers columns from the first samples: .npy members in their dtype, all others as Bytes."""
         first = self._index.kinds[: self._index.first[min(len(self), samples)]]
         names = {KEY: Bytes()} | {self._index.extensions[kind]: Bytes() for kind in np.unique(first)}
         return {name: self._npy_column(name, first) if _is_npy(name) else column for name, column in names.items()}
@@ -148,79 +147,77 @@ class TarShard:
     def _npy_column(self, name: str, kinds: Ints) -> Column:
         members = np.flatnonzero(kinds == self._kinds[name])
         samples = int(np.searchsorted(self._index.first, len(kinds)))
-        with unpack(self.path, self._packing) if self._file is None else nullcontext(self._file) as source:
+        with decompress(self.path, self._compression) if self._file is None else nullcontext(self._file) as source:
             places = zip(self._index.offsets[members].tolist(), self._index.sizes[members].tolist(), strict=True)
             column = npy_column([source.read_at(offset, min(size, HEAD_BYTES)) for offset, size in places])
-        # A sample without the member would be an empty list, which nobody said.
+        # Bytes if a sample lacks the member: an empty list would be a guess.
         return Bytes() if isinstance(column, Ragged) and len(members) < samples else column
 
     @property
     def marked(self) -> bool:
-        """Whether the tar says which schema it was written with."""
+        """Whether the tar stores the schema it was written with."""
         return self._marked is not None
 
     @property
     def extensions(self) -> list[str]:
-        """Of all members of all samples, in lower case."""
+        """The extensions of all members of all samples, in lower case."""
         return list(self._index.extensions)
 
-    def left_behind(self) -> list[str]:
-        """What of the tar is in no sample, in words."""
+    def dropped_members(self) -> list[str]:
+        """Describes the members that belong to no sample."""
         count, names = self._index.strays, ", ".join(self._index.first_strays)
         if not count:
             return []
         more = ", …" if count > len(self._index.first_strays) else ""
-        return [f"{count:,} member{'s' * (count != 1)} of no sample left behind: {names}{more}"]
+        return [f"{count:,} member{'s' * (count != 1)} of no sample dropped: {names}{more}"]
 
-    def first_odd(self) -> int | None:
-        """The first sample that lacks a member which others have; None: all have the same kinds of members."""
+    def first_incomplete(self) -> int | None:
+        """Returns the first sample that lacks a member which others have; None if all have the same extensions."""
         counts = np.diff(self._index.first)
-        odd = np.flatnonzero(counts != len(self._index.extensions))
-        return int(odd[0]) if len(odd) else None
+        incomplete = np.flatnonzero(counts != len(self._index.extensions))
+        return int(incomplete[0]) if len(incomplete) else None
 
     def bytes_of(self, start: int, stop: int) -> int:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return int(self._ends[self._index.first[stop]] - self._ends[self._index.first[start]])
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return self._read(np.arange(start, stop), schema)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
         return self._read(np.array(check_rows(self.path, len(self), rows), np.int64), schema)
 
-    # ---- how
-
     def _read(self, rows: Ints, schema: GivenSchema | None) -> Batch:
         if self._closed:
-            raise ValueError(f"{self.path}: it was closed")
+            raise ValueError(f"{self.path}: the shard is closed")
         columns = self.schema if schema is None else check_schema(schema)
-        members, places = self._index.members_of(rows)
-        found = {name: self._find(name, column, rows, members, places) for name, column in columns.items()}
-        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *found.values()]))
-        fetched = self._fetch(wanted[wanted >= 0])
+        members, positions = self._index.members_of(rows)
+        found = {name: self._find(name, column, rows, members, positions) for name, column in columns.items()}
+        needed = np.unique(np.concatenate([np.zeros(0, np.int64), *found.values()]))
+        fetched = self._fetch(needed[needed >= 0])
         return {name: self._column(name, column, rows, found[name], fetched) for name, column in columns.items()}
 
-    def _find(self, name: str, column: Column, rows: Ints, members: Ints, places: Ints) -> Ints:
-        """Each sample's member for this column, -1 where it has none but may do without."""
+    def _find(self, name: str, column: Column, rows: Ints, members: Ints, positions: Ints) -> Ints:
+        """Returns each sample's member for this column, -1 if it is missing and the column has a default."""
         _check_column(name, column)
         found = np.full(len(rows), -1, np.int64)
         key = _key(name, column)
         if key == KEY:
             return found
-        for extension in reversed(self._wanted(key)):  # the first goes over the others
+        for extension in reversed(self._extensions_of(key)):  # the first replaces the others
             if extension in self._kinds:
                 these = self._index.kinds[members] == self._kinds[extension]
-                found[places[these]] = members[these]
+                found[positions[these]] = members[these]
         missing = np.flatnonzero(found < 0)
         if len(missing) and not isinstance(column, Ragged) and column.default is None:
             raise self._missing(name, key, int(rows[missing[0]]))
         return found
 
-    def _wanted(self, key: str) -> list[str]:
-        """The extensions that a key means. One that has a semicolon or a space in itself is meant as it is."""
-        whole = key.lower()
-        return [whole] if whole in self._kinds else [part.strip() for part in whole.split(";")]
+    def _extensions_of(self, key: str) -> list[str]:
+        """Returns the extensions that a key lists, unless it is itself an extension with a semicolon or space."""
+        lower = key.lower()
+        return [lower] if lower in self._kinds else [part.strip() for part in lower.split(";")]
 
     def _missing(self, name: str, key: str, row: int) -> DecodeError:
         first, last = self._index.first[row], self._index.first[row + 1]
@@ -246,7 +243,7 @@ class TarShard:
         return filled  # type: ignore[no-any-return]
 
     def _lists(self, name: str, column: Column, rows: Ints, items: list[bytes]) -> ColumnData:
-        """Lists of lists of numbers may be JSON, too. What is missing is an empty list."""
+        """Parses lists from .npz or .npy, or numbers from JSON. A missing member is an empty list."""
         if is_nested(column) and (_is_npz(_key(name, column)) or any(item.startswith(b"PK") for item in items)):
             return self._numbers(name, column, rows, items, nested_column)
         return self._numbers(name, column, rows, [item or b"[]" for item in items])
@@ -271,13 +268,11 @@ class TarShard:
         np.cumsum([len(item) for item in items], out=offsets[1:])
         return BytesColumn(np.frombuffer(b"".join(items), np.uint8), offsets)
 
-    # ---- the file
-
     def _fetch(self, members: Ints) -> Fetched:
         if self._file is not None:
-            self._must_be_the_same(self._file)
+            self._check_unchanged(self._file)
             return fetch(members, self._index.offsets, self._index.sizes, self._filler(self._file))
-        with unpack(self.path, self._packing) as source:
+        with decompress(self.path, self._compression) as source:
             return fetch(members, self._index.offsets, self._index.sizes, self._filler(source))
 
     def _filler(self, source: Any) -> Any:
@@ -287,8 +282,8 @@ class TarShard:
 
         return fill_all
 
-    def _must_be_the_same(self, file: PlainBytes) -> None:
-        """Data in a tar have no checksums: what was written over them would be read without a word."""
+    def _check_unchanged(self, file: PlainBytes) -> None:
+        """Raises an error if the file has changed: its data have no checksums, so reading would not notice it."""
         stamp = file.stamp()
         if stamp != self._stamp:
             if stamp["size"] < self._stamp["size"] or headers_of(file, self._index) != self._headers:

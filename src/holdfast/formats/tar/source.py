@@ -1,4 +1,5 @@
-"""The bytes of one tar: plain by pread, so that no offset is shared over fork; packed, unpacked from the start."""
+"""Reads the bytes of one tar: plain ones by pread, so that processes can share the descriptor after a fork; compressed
+ones from the start."""
 
 from __future__ import annotations
 
@@ -14,31 +15,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
+from ..._util.atomic import FileStamp
 from ...errors import CorruptError, FormatError, InputError, cannot_open
 from ..base import fill_from
 
-Packing = Literal["none", "gzip", "bzip2", "xz"]
+TarCompression = Literal["none", "gzip", "bzip2", "xz"]
 _SKIP_BYTES = 1 << 20
 
-_MAGIC: dict[bytes, Packing] = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
+_MAGIC: dict[bytes, TarCompression] = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class TarBytes(Protocol):
-    """What a walk reads from: ever further on, never back."""
+    """Input of a scan, which only reads forward."""
 
     path: str
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
+        """Returns `size` bytes; fewer only at the end."""
 
     def fill(self, offset: int, view: memoryview) -> int: ...
 
 
 def open_file(path: str) -> int:
-    """A descriptor of a regular file, or an InputError that says why not."""
+    """Opens a regular file, or raises an InputError that says why it cannot."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
         raise cannot_open(path, error) from error
     mode = os.fstat(fd).st_mode
@@ -49,8 +51,8 @@ def open_file(path: str) -> int:
     return fd
 
 
-def packing_of(path: str) -> Packing:
-    """How a file is packed, by its first bytes: names lie (`tar -czf x.tar`)."""
+def detect_compression(path: str) -> TarCompression:
+    """Detects the compression by the first bytes, because names can be wrong (`tar -czf x.tar`)."""
     fd = open_file(path)
     try:
         head = os.pread(fd, 8, 0)
@@ -61,19 +63,19 @@ def packing_of(path: str) -> Packing:
     if not head:
         raise FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
     if head.startswith(_ZSTD):
-        raise FormatError(path, None, None, "this is a zstd file, which cannot be read", "Unpack it with `zstd -d`")
+        raise FormatError(path, None, None, "this is a zstd file, which cannot be read", "Decompress it with `zstd -d`")
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "none")
 
 
 class PlainBytes:
-    """Holds one descriptor until close()."""
+    """A plain tar. Holds one descriptor until close()."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = open_file(path)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        self._must_be_open()
+        self._check_open()
         parts: list[bytes] = []
         try:
             while size and (data := os.pread(self.fd, min(size, _SKIP_BYTES), offset)):
@@ -85,21 +87,19 @@ class PlainBytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def fill(self, offset: int, view: memoryview) -> int:
-        self._must_be_open()
+        self._check_open()
         return fill_from(self.fd, self.path, offset, view)
 
     def size(self) -> int:
         return self.stamp()["size"]
 
     def stamp(self) -> dict[str, int]:
-        """Changes when the file does."""
-        self._must_be_open()
-        info = os.fstat(self.fd)
-        return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
+        self._check_open()
+        return FileStamp.of(self.fd).as_dict()
 
-    def _must_be_open(self) -> None:
+    def _check_open(self) -> None:
         if self.fd < 0:
-            raise ValueError(f"{self.path}: it was closed")
+            raise ValueError(f"{self.path}: the file is closed")
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -108,23 +108,24 @@ class PlainBytes:
 
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
-            warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
+            warnings.warn(f"{self.path}: the file was read and never closed", ResourceWarning, 2)
             self.close()
 
 
-class UnpackedBytes:
-    """What comes out of a packed file, forward only."""
+class DecompressedBytes:
+    """The data of a compressed file, which can only be read forward."""
 
-    def __init__(self, path: str, file: IO[bytes], packing: Packing) -> None:
+    def __init__(self, path: str, file: IO[bytes], compression: TarCompression) -> None:
         self.path = path
         self._file = file
-        self._packing = packing
+        self._compression = compression
         self._at = 0
 
     def read_at(self, offset: int, size: int) -> bytes:
         parts: list[bytes] = []
         if self._skip_to(offset):
-            while size and (data := self._some(min(size, _SKIP_BYTES))):  # never a buffer for what a header claims
+            # no buffer for a size that a header only claims
+            while size and (data := self._read_some(min(size, _SKIP_BYTES))):
                 parts.append(data)
                 size -= len(data)
         return b"".join(parts)
@@ -135,38 +136,39 @@ class UnpackedBytes:
         return len(data)
 
     def _skip_to(self, offset: int) -> bool:
-        assert offset >= self._at, "it goes forward only"
+        assert offset >= self._at, "it can only be read forward"
         while self._at < offset:
-            if not self._some(min(offset - self._at, _SKIP_BYTES)):
+            if not self._read_some(min(offset - self._at, _SKIP_BYTES)):
                 return False
         return True
 
-    def _some(self, most: int) -> bytes:
+    def _read_some(self, most: int) -> bytes:
         try:
             data = self._file.read(most)
         except EOFError:
-            reason = f"the {self._packing} data are cut short"
+            reason = f"the {self._compression} data are cut short"
             raise CorruptError(self.path, None, None, reason, "Write it again") from None
         except (zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
             raise self._damaged(error) from None
         except OSError as error:
-            if error.errno is None:  # how bz2 says that data are damaged
+            if error.errno is None:  # how bz2 reports corrupt data
                 raise self._damaged(error) from None
             raise InputError(f"{self.path}: cannot read: {error.strerror}") from error
         self._at += len(data)
         return data
 
     def _damaged(self, error: Exception) -> CorruptError:
-        return CorruptError(self.path, None, None, f"the {self._packing} data are damaged: {error}", "Write it again")
+        reason = f"the {self._compression} data are damaged: {error}"
+        return CorruptError(self.path, None, None, reason, "Write it again")
 
 
 @contextmanager
-def unpack(path: str, packing: Packing) -> Iterator[UnpackedBytes]:
-    with io.FileIO(open_file(path), "r") as raw, _unpacker(raw, packing) as file:
-        yield UnpackedBytes(path, file, packing)
+def decompress(path: str, compression: TarCompression) -> Iterator[DecompressedBytes]:
+    with io.FileIO(open_file(path), "r") as raw, _decompressor(raw, compression) as file:
+        yield DecompressedBytes(path, file, compression)
 
 
-def _unpacker(raw: io.FileIO, packing: Packing) -> IO[bytes]:
-    if packing == "gzip":
+def _decompressor(raw: io.FileIO, compression: TarCompression) -> IO[bytes]:
+    if compression == "gzip":
         return gzip.GzipFile(fileobj=raw, mode="rb")  # type: ignore[return-value]
-    return bz2.BZ2File(raw) if packing == "bzip2" else lzma.LZMAFile(raw)
+    return bz2.BZ2File(raw) if compression == "bzip2" else lzma.LZMAFile(raw)

@@ -1,4 +1,4 @@
-"""How a schema's columns lie in a tar: a member for each column of each sample.
+"""Maps a schema's columns to the members of a tar: one member for each column of each sample.
 
 Bytes            NAME       the bytes as they are
 Int64()          NAME.cls   the number as text, as WebDataset has labels
@@ -6,12 +6,11 @@ Array, Ragged
 of it            NAME.npy   numpy's own format
 Bytes(n), Ragged
 of strings, lists
-of lists         NAME.npz   `values`, all joined; `offsets`, where each string begins and the last ends; `row_splits`,
-                            alike for each inner list
-__key__          no member  if it is Bytes(), the samples' keys; else they are numbered
+of lists         NAME.npz   `values`, joined; `offsets` of the strings; `row_splits` of the inner lists
+__key__          no member  if it is Bytes(): the samples' keys; without it they are numbered
 
-NAME is the column's, in lower case and without what a member's name cannot have. The first member, `__holdfast__`, is
-JSON that says which columns there are: WebDataset skips members with such names.
+NAME is the column's, in lower case and without characters that a member's name cannot have. The first member,
+`__holdfast__`, is JSON with the schema: WebDataset skips members with such names.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from .scan import BLOCK_BYTES, BadHeader, name_in, number_in
 KEY = "__key__"
 MARK = b"__holdfast__"
 _VERSION = 1
-_MARK_BYTES = 1 << 24  # the most that a mark may have
+_MARK_BYTES = 1 << 24  # limit of the schema member
 
 
 def is_key(name: str, column: Column) -> bool:
-    """Whether a column is the samples' keys."""
+    """Tells whether a column holds the samples' keys."""
     return name == KEY and isinstance(column, Bytes) and not column.shape
 
 
 def is_nested(column: Column) -> bool:
-    """Whether a sample's value is more than one array."""
+    """Tells whether a sample's value needs more than one array."""
     if isinstance(column, Ragged):
         return column.depth > 1 or isinstance(column.value, Bytes)
     return isinstance(column, Bytes) and bool(column.shape)
 
 
 def is_label(column: Column) -> bool:
-    """Whether a sample's value is one number that is written as text."""
+    """Tells whether a sample's value is one number that is written as text."""
     return isinstance(column, Value) and column.alike() == Int64()
 
 
@@ -67,16 +66,17 @@ def suffix_of(column: Column) -> str:
 
 
 def extensions_of(schema: Schema) -> dict[str, str]:
-    """What the members of each column end with; the keys' column has none. SchemaError: no member is left."""
+    """Returns the extension of each column's members; the key column has none. Raises a SchemaError if there are
+    none."""
     found: dict[str, str] = {}
     for name, column in schema.items():
         if is_key(name, column):
             continue
         base = re.sub(r"[^a-z0-9_.-]", "_", name.lower()).strip(".") or "column"
         suffix, tries = suffix_of(column), 1
-        if not suffix and base.endswith("__"):  # behind a key that begins so, it would be no sample's member
+        if not suffix and base.endswith("__"):  # after a key that begins so, the name would be a special one
             base = base.rstrip("_.") or "column"
-        # A column that came from `x.npy` goes there again.
+        # A column that was read from `x.npy` keeps that name.
         extension = base if suffix and f".{base}".endswith(suffix) else base + suffix
         while extension in found.values():
             tries += 1
@@ -87,11 +87,11 @@ def extensions_of(schema: Schema) -> dict[str, str]:
     return found
 
 
-# ---- the mark
+# ---- the schema member
 
 
 def mark_of(schema: Schema) -> bytes:
-    """The first member's data, for a reader: each column's key is its members' extension."""
+    """Returns the content of the schema member, in which each column's key is its members' extension."""
     extensions = extensions_of(schema)
     content = schema_to_json(schema)
     for name, extension in extensions.items():
@@ -102,7 +102,7 @@ def mark_of(schema: Schema) -> bytes:
 
 
 def marked_schema(read_at: Callable[[int, int], bytes]) -> dict[str, Column] | None:
-    """The schema that a tar was written with, if its first member says so."""
+    """Returns the schema that a tar was written with, or None if its first member does not have it."""
     block = read_at(0, BLOCK_BYTES)
     if len(block) < BLOCK_BYTES or name_in(block) != MARK:
         return None
@@ -116,16 +116,16 @@ def marked_schema(read_at: Callable[[int, int], bytes]) -> dict[str, Column] | N
         return None
 
 
-# Members as numbers: ASCII text (`3` · `0.5 1e3` · `1,2,3`), JSON lists (`[[1, 2], [3, 4]]`), or numpy's .npy.
+# ---- numbers: ASCII text (`3` · `0.5 1e3` · `1,2,3`), JSON lists (`[[1, 2], [3, 4]]`), or numpy's .npy
 
-HEAD_BYTES = 1024  # a .npy's header is 128 for nearly all; a longer one is a record of many fields
+HEAD_BYTES = 1024  # of a .npy: nearly all headers have 128, those of structured dtypes more
 _NPY_MAGIC = b"\x93NUMPY"
-_KEPT_BYTES = 512
+_CACHED_BYTES = 512
 Array = npt.NDArray[Any]
 
 
 class Unfit(ValueError):
-    """A member is not the numbers that were expected. `place` says which of those given."""
+    """A member does not have the expected numbers. `place` is its position in the list of members."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(place, reason)
@@ -134,14 +134,14 @@ class Unfit(ValueError):
 
 
 def numbers_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData:
-    """One item a row."""
+    """Parses members, one per row."""
     value = column.value if isinstance(column, Ragged) else column
     if not isinstance(column, Ragged):
-        quick = _same_npy(items, column)
-        if quick is None and not column.shape:
-            quick = _quick(items, column)
-        if quick is not None:
-            return quick
+        found = _same_npy(items, column)
+        if found is None and not column.shape:
+            found = _plain_numbers(items, column)
+        if found is not None:
+            return found
         rows = [_each(i, item, column) for i, item in enumerate(items)]
         return np.stack(rows) if rows else np.zeros((0, *value.shape), dtype_of(value))
     lists = [_each(i, item, column) for i, item in enumerate(items)]
@@ -151,7 +151,7 @@ def numbers_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData
 
 
 def _same_npy(items: Sequence[bytes], value: Value) -> Array | None:
-    """Arrays of one type and shape, as a writer makes them, all at once; None where one is otherwise."""
+    """Parses .npy members of the column's type and shape all at once; returns None if one differs."""
     if not items or not items[0].startswith(_NPY_MAGIC):
         return None
     size, start = len(items[0]), len(items[0]) - value.count * dtype_of(value).itemsize
@@ -168,9 +168,9 @@ def _same_npy(items: Sequence[bytes], value: Value) -> Array | None:
     return np.ascontiguousarray(table[:, start:]).view(dtype).reshape(len(items), *shape)
 
 
-def _quick(items: Sequence[bytes], value: Value) -> Array | None:
-    """A plain number in each, as nearly always; None where one needs a closer look."""
-    if any(b"_" in item for item in items):  # Python takes 1_000 for a number
+def _plain_numbers(items: Sequence[bytes], value: Value) -> Array | None:
+    """Parses members that are one plain number each, as nearly always; returns None if one is not."""
+    if any(b"_" in item for item in items):  # Python would accept 1_000
         return None
     try:
         if _is_float(value):
@@ -184,14 +184,14 @@ def _each(place: int, item: bytes, column: Value | Ragged) -> Any:
     value = column.value if isinstance(column, Ragged) else column
     try:
         found = _parse(item, value)
-        exact = is_exact(value) and item.startswith(_NPY_MAGIC)  # text has no dtype that could be rounded
+        exact = is_exact(value) and item.startswith(_NPY_MAGIC)  # text has no dtype to compare with
         if not isinstance(column, Ragged):
             return _shaped(_cast(found, value, exact), value)
         if column.depth == 1:
             return _listed(_cast(found, value, exact), value)
         return [_listed(_cast(one, value, exact), value) for one in _lists_in(found)]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        text = str(error) if not isinstance(error, RecursionError) else "lists too deep in each other"
+        text = str(error) if not isinstance(error, RecursionError) else "lists are nested too deeply"
         raise Unfit(place, f"{text}; it begins with {item[:40]!r}") from None
 
 
@@ -202,7 +202,7 @@ def _lists_in(found: Any) -> Any:
 
 
 def _parse(item: bytes, value: Value) -> Any:
-    """An array, or lists as JSON has them."""
+    """Returns an array, or lists from JSON."""
     if item.startswith(_NPY_MAGIC):
         return read_npy(item)
     text = item.strip()
@@ -218,7 +218,7 @@ def _parse(item: bytes, value: Value) -> Any:
 
 
 def read_npy(item: bytes) -> Array:
-    """Not by np.load: it makes room for whatever the header claims."""
+    """Parses a .npy. np.load would allocate whatever the header claims."""
     length = int.from_bytes(item[8:10], "little") + 10 if item[6:7] == b"\1" else len(item)
     shape, fortran, dtype, at = _npy_header(bytes(item[:length]))
     data = item[at:]
@@ -230,9 +230,9 @@ def read_npy(item: bytes) -> Array:
 
 
 def npy_column(heads: Sequence[bytes]) -> Column:
-    """Returns the column for .npy members that begin like this: Bytes() where their types differ, or are none of ours.
+    """Returns the column for .npy members with these headers: Bytes() if their dtypes differ or are not supported.
 
-    Arrays whose first size alone differs are lists.
+    Arrays that differ only in their first size are lists.
     """
     dtypes, shapes = set[str](), set[tuple[int, ...]]()
     try:
@@ -247,13 +247,13 @@ def npy_column(heads: Sequence[bytes]) -> Column:
         if len(dtypes) == 1 and dtypes < {*DTYPES} and len(inner) == 1 and () not in shapes:
             return Ragged(ArrayColumn(min(dtypes), min(inner)))
     except (ValueError, SchemaError):
-        pass  # a damaged header, or a size of 0 inside
+        pass  # a corrupt header, or an inner size of 0
     return Bytes()
 
 
 def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Those of one column are mostly the same, and numpy parses Python code: they are kept."""
-    return _kept_header(head) if len(head) <= _KEPT_BYTES else _parse_header(head)
+    """Parses a header. Those of one column are mostly equal, and numpy's parser is slow, so they are cached."""
+    return _cached_header(head) if len(head) <= _CACHED_BYTES else _parse_header(head)
 
 
 def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -267,15 +267,15 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
     return shape, fortran, dtype, file.tell()
 
 
-_kept_header = lru_cache(1024)(_parse_header)
+_cached_header = lru_cache(1024)(_parse_header)
 
 
 def _cast(found: Any, value: Value, exact: bool) -> Any:
-    array = found if isinstance(found, np.ndarray) else np.array(found)  # lists of unequal lengths are a ValueError
+    array = found if isinstance(found, np.ndarray) else np.array(found)  # a ValueError if lists differ in length
     if not array.size:
         return array.astype(dtype_of(value))
     is_truth = array.dtype.kind == "b" and not isinstance(found, np.ndarray) and dtype_of(value).kind != "b"
-    if array.dtype.kind not in ("iuf" if _is_float(value) else "biu") or is_truth:  # JSON's true is no number
+    if array.dtype.kind not in ("iuf" if _is_float(value) else "biu") or is_truth:  # JSON's true is not a number
         raise ValueError("expected numbers" if _is_float(value) else "expected whole numbers")
     return cast_column(array, dtype_of(value), exact=exact)
 
@@ -293,7 +293,7 @@ def _shaped(array: Array, value: Value) -> Array:
 
 
 def _listed(array: Array, value: Value) -> Array:
-    """A list of items: nested as they are, or all numbers in a row."""
+    """Returns a list of items, from nested or flat numbers."""
     if array.ndim > 1 and array.shape[1:] == value.shape:
         return array
     if array.ndim > 1 or array.size % value.count:
@@ -312,9 +312,7 @@ def _splits(sizes: list[int]) -> npt.NDArray[np.int64]:
     return splits
 
 
-# Members that are more than one array: .npz files of `values`, `offsets` and `row_splits`, as layout.py says.
-
-# ---- writing
+# ---- several arrays per sample: .npz files of `values`, `offsets` and `row_splits`
 
 
 def pack(arrays: dict[str, Array]) -> bytes:
@@ -323,7 +321,7 @@ def pack(arrays: dict[str, Array]) -> bytes:
         for name, array in arrays.items():
             data = io.BytesIO()
             np.lib.format.write_array(data, np.ascontiguousarray(array), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())  # without a time of its own
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())  # without a time
     return file.getvalue()
 
 
@@ -331,7 +329,7 @@ def pack(arrays: dict[str, Array]) -> bytes:
 
 
 def nested_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData:
-    """One item a row. An item of no bytes is an empty list: a sample may lack the member."""
+    """Parses members, one per row. An empty item is a missing member, and an empty list."""
     rows = [_read(i, item, column) for i, item in enumerate(items)]
     value = column.value if isinstance(column, Ragged) else column
     per_item = value.count if value.shape else 0
@@ -350,7 +348,7 @@ def nested_column(items: Sequence[bytes], column: Value | Ragged) -> ColumnData:
 
 
 def _read(place: int, item: bytes, column: Value | Ragged) -> tuple[Array, Ints, Ints]:
-    """A row's values, where its strings end, and where its inner lists do."""
+    """Returns a row's values, where its strings end, and where its inner lists end."""
     value = column.value if isinstance(column, Ragged) else column
     try:
         arrays = _arrays(item) if item or not isinstance(column, Ragged) else _nothing(value)
@@ -373,8 +371,8 @@ def _arrays(item: bytes) -> dict[str, Array]:
     found = {}
     with zipfile.ZipFile(io.BytesIO(item)) as archive:
         for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED:  # a few bytes could be unpacked to more than the memory
-                raise ValueError(f"expected an .npz that is not packed, got {info.filename!r} packed")
+            if info.compress_type != zipfile.ZIP_STORED:  # few bytes could decompress to more than the memory
+                raise ValueError(f"expected an .npz without compression, got {info.filename!r} compressed")
             found[info.filename.removesuffix(".npy")] = read_npy(archive.read(info))
     return found
 

@@ -1,4 +1,4 @@
-"""Is a tar whole? Every header is checked and every member reached; what members hold has no checksums."""
+"""Verifies a tar: checks every header and that every member is there. The members' data have no checksums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLIND = "tar has no checksums of what its members hold: flips in there cannot be
 
 
 class Wrong(NamedTuple):
-    """One thing that is wrong. `sample` is its number from 0; None: the file as a whole."""
+    """One problem. `sample` is the number of the sample from 0; None: it concerns the file."""
 
     offset: int | None
     sample: int | None
@@ -31,7 +31,7 @@ class TarReport(NamedTuple):
     problems: list[Wrong]
     notes: list[str]
     hint: str = ""
-    readable: bool = True  # False: it could not be looked at, so nothing is known of it
+    readable: bool = True  # False: it could not be read, so nothing is known of it
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -46,13 +46,13 @@ class TarReport(NamedTuple):
 
 
 def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> TarReport:
-    """Never raises for what is wrong with the file: that is in the report."""
+    """Verifies a tar. Problems with the file are not raised, but part of the report."""
     name = os.fsdecode(path)
     try:
         with TarShard(name, cache=False) as shard:
             size = os.path.getsize(name)
-            samples, odd = len(shard), shard.first_odd() if shard.marked else None
-            notes = [BLIND] if shard.seekable else []  # what packs a tar has checksums
+            samples, incomplete = len(shard), shard.first_incomplete() if shard.marked else None
+            notes = [BLIND] if shard.seekable else []  # compressed files have checksums
     except DataError as error:
         return TarReport(name, False, 0, 0, [Wrong(error.offset, error.record, error.reason)], [], error.hint)
     except (InputError, OSError) as error:
@@ -60,5 +60,7 @@ def verify_tar(path: str | os.PathLike[str], progress: Callable[[int], None] | N
         return TarReport(name, False, 0, 0, [Wrong(None, None, reason.removeprefix(f"{name}: "))], [], readable=False)
     if progress is not None:
         progress(size)
-    problems = [] if odd is None else [Wrong(None, odd, "the sample lacks a member that the tar's own schema names")]
+    problems = []
+    if incomplete is not None:
+        problems.append(Wrong(None, incomplete, "the sample lacks a member of the tar's own schema"))
     return TarReport(name, not problems, samples, size, problems, notes)

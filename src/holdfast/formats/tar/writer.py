@@ -1,4 +1,4 @@
-"""Writing one tar of samples, in WebDataset's layout: it appears whole or not at all."""
+"""Writes one tar of samples in WebDataset's layout, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Payload = bytes | memoryview
 
 
 class TarWriter:
-    """Writes beside the target, and gives it its name on close(). One thread at a time.
+    """Writes to a temporary file and renames it on close(). For one thread at a time.
 
         with TarWriter("train.tar", {"jpg": Bytes(), "label": Int64()}) as w:
             w.extend({"jpg": images, "label": labels})
 
-    The same samples make the same file, byte for byte. How columns become members is in layout.py. Samples are numbered
-    from `first` on, unless a column `__key__` of Bytes() has their keys. After close(), `entry` has count, size and
-    crc32c.
+    The same samples give the same file, byte for byte. values.py describes how columns become members. Samples are
+    numbered from `first` on, unless a column `__key__` of Bytes() has their keys. After close(), `entry` has count,
+    size and crc32c.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TarWriter:
         first: int = 0,
         overwrite: bool = False,
     ) -> None:
-        self._file: PartialFile | None = None  # first, for __del__ when what follows raises
+        self._file: PartialFile | None = None  # first: __del__ needs it if what follows raises
         self.path = Path(path)
         self.schema = check_schema(schema)
         self.samples = 0
@@ -62,7 +62,8 @@ class TarWriter:
         self._member(MARK, mark_of(self.schema))
 
     def extend(self, columns: Mapping[str, Any]) -> int:
-        """Columns of equal length; how many samples they were. SchemaError: they do not fit, and none was written."""
+        """Writes columns of equal length and returns how many samples they are. A SchemaError means that none was
+        written."""
         file = self._open()
         buffers, rows = buffers_of(self.schema, columns)
         by_name = dict(zip(self.schema, buffers, strict=True))
@@ -75,7 +76,7 @@ class TarWriter:
             if self._pending_bytes >= _FLUSH_BYTES:
                 self._flush(file)
         self.samples += rows
-        self._flush(file)  # before the caller changes its columns
+        self._flush(file)  # before the caller can change its columns
         return rows
 
     def _keys(self, by_name: Mapping[str, Any], rows: int) -> list[bytes]:
@@ -112,10 +113,8 @@ class TarWriter:
         self._crc = codec.crc32c(data, self._crc)
         self._bytes += len(data)
 
-    # ---- ending
-
     def close(self) -> FileEntry:
-        """Commits. Afterwards the file is there under its name, also after a power cut."""
+        """Commits the file: fsync, rename, fsync of the folder."""
         if self.entry is not None:
             return self.entry
         file = self._open()
@@ -131,7 +130,7 @@ class TarWriter:
         return self.entry
 
     def discard(self) -> None:
-        """Gives the file up, if it has no name yet. Safe to call twice."""
+        """Removes the temporary file, if there is one. Safe to call twice."""
         file, self._file = self._file, None
         if file is not None:
             file.discard()
@@ -144,9 +143,9 @@ class TarWriter:
         return self._file
 
     def after_fork_in_child(self) -> None:
-        """The child must neither write nor keep the parent's lock alive."""
+        """Detaches the child, which must neither write nor keep the parent's lock alive."""
         if self._file is not None:
-            self._file.abandon()
+            self._file.detach()
 
     def __enter__(self) -> TarWriter:
         return self
@@ -160,7 +159,7 @@ class TarWriter:
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
         if file is not None and file.fd >= 0:
-            warnings.warn(f"{self.path}: a writer was lost without close(); its file was dropped", ResourceWarning, 2)
+            warnings.warn(f"{self.path}: the writer was not closed; its file was removed", ResourceWarning, 2)
             file.discard()
 
 
@@ -168,8 +167,7 @@ def _shown(key: bytes) -> str:
     return repr(key[:80].decode("utf-8", "replace"))
 
 
-# ---- a column's values, one sample at a time. They get what buffers_of gives: values, ends, inner splits, splits
-
+# ---- a column's values, one sample at a time, from the result of buffers_of: values, ends, inner splits, splits
 
 _Encoder = Callable[[Any, int], Iterator[Payload]]
 
@@ -229,7 +227,7 @@ def _nested(parts: Any, rows: int, column: Column) -> Iterator[Payload]:
 
 @lru_cache(4096)
 def npy_head(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What stands before an array's values in a .npy."""
+    """Returns the .npy header of an array."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""TFRecord: files of framed, checksummed records, mostly tf.train.Example messages. See README.md in this folder."""
+"""Reads and writes TFRecord: framed records with checksums, mostly tf.train.Example messages. See README.md here."""
 
 from __future__ import annotations
 

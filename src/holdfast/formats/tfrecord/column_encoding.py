@@ -1,7 +1,7 @@
-"""Between a schema's columns and the codec's buffers.
+"""Converts between the columns of a schema and the buffers of the codec.
 
-A TFRecord has integers of 64 bits, floats of 32 and byte strings. Numbers of other dtypes are stored as one of the
-first two, and are cast back when they are read with the same schema; a value that does not survive that is refused.
+A TFRecord has 64-bit integers, 32-bit floats and byte strings. Numbers of other dtypes are stored as one of the first
+two, and are cast back when they are read with the same schema; a value that would change on the way is an error.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ def stored_as(column: Column) -> np.dtype[Any]:
 
 
 def is_cast(column: Column) -> bool:
-    """Whether a TFRecord has another dtype for the column's values."""
+    """Tells whether a TFRecord stores the column's values in another dtype."""
     return stored_as(column) != dtype_of(value_of(column))
 
 
-def lendable(column: Column) -> bool:
-    """Whether a column's values can stay in the buffer they were read into."""
+def can_borrow(column: Column) -> bool:
+    """Tells whether a column's values can stay in the buffer that they were read into."""
     return isinstance(column, Bytes) and not column.shape and column.default is None
 
 
-def fields_of(schema: Schema, lend: bool = False) -> list[codec.Field]:
-    """The schema in the codec's terms. With `lend`, byte strings stay where they are, as far as they can."""
+def fields_of(schema: Schema, borrow: bool = False) -> list[codec.Field]:
+    """Returns the schema in the codec's terms. With `borrow`, byte strings stay in the input buffer where possible."""
     fields: list[codec.Field] = []
     for name, column in schema.items():
         key = (name if column.key is None else column.key).encode()
         value = value_of(column)
         depth = column.depth if isinstance(column, Ragged) else codec.FIXED
         default = None if isinstance(column, Ragged) else _default_of(name, column)
-        kind = codec.LENT_BYTES if lend and lendable(column) else kind_of(column)
+        kind = codec.BORROWED_BYTES if borrow and can_borrow(column) else kind_of(column)
         fields.append((key, kind, depth, value.count, default))
     return fields
 
@@ -90,31 +90,30 @@ def _default_of(name: str, value: Value) -> bytes | list[bytes] | None:
         raise SchemaError(f"column {name!r}: the default {value.default!r} does not fit a TFRecord: {error}") from None
 
 
-# ---- reading: buffers -> columns
-
+# ---- reading: buffers to columns
 
 Maker = Callable[[codec.ColumnBuffers, Any], ColumnData]
 
 
-def batch_maker(schema: Schema, lend: bool = False) -> Callable[[Sequence[codec.ColumnBuffers], Any], Batch]:
-    """Makes the columns the schema names of what Decoder.take gave, and of the buffer that lent bytes are in.
+def batch_maker(schema: Schema, borrow: bool = False) -> Callable[[Sequence[codec.ColumnBuffers], Any], Batch]:
+    """Returns a function that makes columns from the result of Decoder.take and the buffer with the borrowed bytes.
 
-    Everything that follows from the schema is settled once: this runs for every few hundred rows.
+    It runs for every few hundred rows, so everything that follows from the schema is computed here, once.
     """
-    makers = [(name, _reader_of(name, c, lend)) for name, c in schema.items()]
-    return lambda taken, lent: {name: make(parts, lent) for (name, make), parts in zip(makers, taken, strict=True)}
+    makers = [(name, _reader_of(name, c, borrow)) for name, c in schema.items()]
+    return lambda taken, buffer: {name: make(parts, buffer) for (name, make), parts in zip(makers, taken, strict=True)}
 
 
-def _reader_of(name: str, column: Column, lend: bool) -> Maker:
-    if lend and lendable(column):
-        return _lent_maker
+def _reader_of(name: str, column: Column, borrow: bool) -> Maker:
+    if borrow and can_borrow(column):
+        return _borrowed_maker
     make, dtype = _column_maker(column, stored_as(column)), dtype_of(value_of(column))
     if not is_cast(column):
         return make
 
-    def make_and_cast(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
+    def make_and_cast(parts: codec.ColumnBuffers, buffer: Any) -> ColumnData:
         try:
-            return cast_column(make(parts, lent), dtype, exact=True)
+            return cast_column(make(parts, buffer), dtype, exact=True)
         except Misfit as error:
             raise Misfit(error.row, f"{error.what}, in column {name!r}") from None
 
@@ -122,12 +121,12 @@ def _reader_of(name: str, column: Column, lend: bool) -> Maker:
 
 
 def column_from(column: Column, parts: codec.ColumnBuffers) -> ColumnData:
-    """Makes a column of buffers that hold the column's own dtype, as buffers_of gives them."""
+    """Makes a column from buffers in the column's own dtype, as buffers_of returns them."""
     return _column_maker(column, dtype_of(value_of(column)))(parts, None)
 
 
-def _lent_maker(parts: codec.ColumnBuffers, lent: Any) -> ColumnData:
-    return ZeroCopyBytesColumn(np.frombuffer(lent, np.uint8), np.frombuffer(parts[0], np.int64).reshape(-1, 2))
+def _borrowed_maker(parts: codec.ColumnBuffers, buffer: Any) -> ColumnData:
+    return ZeroCopyBytesColumn(np.frombuffer(buffer, np.uint8), np.frombuffer(parts[0], np.int64).reshape(-1, 2))
 
 
 def _column_maker(column: Column, dtype: np.dtype[Any]) -> Maker:
@@ -137,9 +136,9 @@ def _column_maker(column: Column, dtype: np.dtype[Any]) -> Maker:
         return make
     frombuffer, int64 = np.frombuffer, np.dtype(np.int64)
     if column.depth == codec.RAGGED:
-        return lambda parts, lent: RaggedColumn(make(parts, lent), frombuffer(parts[3], int64))
-    return lambda parts, lent: RaggedColumn(
-        RaggedColumn(make(parts, lent), frombuffer(parts[2], int64)), frombuffer(parts[3], int64)
+        return lambda parts, buffer: RaggedColumn(make(parts, buffer), frombuffer(parts[3], int64))
+    return lambda parts, buffer: RaggedColumn(
+        RaggedColumn(make(parts, buffer), frombuffer(parts[2], int64)), frombuffer(parts[3], int64)
     )
 
 
@@ -156,13 +155,13 @@ def _bytes_maker(value: Bytes) -> Maker:
     return lambda parts, _: BytesColumn(frombuffer(parts[0], uint8), frombuffer(parts[1], int64), per_item)
 
 
-# ---- writing: what people have -> buffers
+# ---- writing: the user's columns to buffers
 
 
 def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.ColumnBuffers], int]:
-    """A batch's columns in the codec's layout, each in its own dtype, and how many rows it has.
+    """Returns a batch's columns in the codec's layout, each in its own dtype, and the number of rows.
 
-    Arrays that fit are not copied. Integers are checked, floats rounded to the column's dtype.
+    Arrays of the right dtype are not copied. Integers are checked, floats are rounded to the column's dtype.
     """
     missing, unknown = sorted(set(schema) - set(columns)), sorted(set(columns) - set(schema))
     if missing or unknown:
@@ -175,7 +174,8 @@ def buffers_of(schema: Schema, columns: Mapping[str, Any]) -> tuple[list[codec.C
             parts, counts[name] = _buffers_of_column(column, columns[name])
         except Misfit as error:
             raise SchemaError(f"column {name!r}: expected {column!r}, {error} (row {error.row:,} of these)") from None
-        except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # the last: a tensor with a gradient
+        # RuntimeError: a torch tensor that requires grad
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise SchemaError(f"column {name!r}: expected {column!r}, {error}") from None
         buffers.append(parts)
     if len(set(counts.values())) > 1:
@@ -199,16 +199,16 @@ def _buffers_of_column(column: Column, data: Any) -> tuple[codec.ColumnBuffers, 
 
 
 def _split(data: Any) -> tuple[Any, Any]:
-    """A list of lists -> everything joined, and where each list ends."""
+    """Joins a list of lists; returns the items and where each list ends."""
     if isinstance(data, RaggedColumn):
         return data.values, np.ascontiguousarray(data.row_splits)
     rows = list(data)
     for row in rows:
         if isinstance(row, (str, bytes)) or not hasattr(row, "__len__"):
-            raise TypeError(f"got {row!r} where a list was due")
+            raise TypeError(f"expected a list, got {row!r}")
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=splits[1:])
-    full = [row for row in rows if len(row)]  # an empty one has a type and a shape that say nothing
+    full = [row for row in rows if len(row)]  # the type and shape of an empty one mean nothing
     if full and all(isinstance(row, np.ndarray) for row in full):
         return np.concatenate(full), splits
     return [item for row in rows for item in row], splits
@@ -229,7 +229,7 @@ def _values_of(value: Value, data: Any) -> tuple[tuple[Any, Any], int]:
 
 
 def as_array(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Returns the data as an array of the type they have. Of Python's integers beyond int64 numpy may make floats."""
+    """Returns the data as an array of their own dtype. numpy may turn Python integers beyond int64 into floats."""
     array = np.asarray(data)
     if dtype == np.uint64 and array.dtype.kind in "fO" and not hasattr(data, "dtype"):
         objects = np.array(data, object)
@@ -262,16 +262,16 @@ def _as_bytes(item: Any) -> bytes | bytearray:
         return item
     if isinstance(item, memoryview):
         return item.tobytes()
-    raise TypeError(f"got {type(item).__name__} where bytes were due")
+    raise TypeError(f"got {type(item).__name__}, not bytes")
 
 
-# ---- writing: buffers -> what a TFRecord can have
+# ---- writing: buffers to the dtypes of a TFRecord
 
 
 def stored_buffers(schema: Schema, buffers: list[codec.ColumnBuffers], first: int) -> list[codec.ColumnBuffers]:
-    """Returns the buffers with the values that a TFRecord has. `first` is the number of their first sample.
+    """Casts the buffers to the dtypes of a TFRecord. `first` is the number of their first sample.
 
-    Raises SchemaError for a value that would not be the same when it is read again.
+    Raises a SchemaError for a value that would change when it is read again.
     """
     found = list(buffers)
     for number, (name, column) in enumerate(schema.items()):

@@ -1,4 +1,4 @@
-"""What can be wrong with a TFRecord file, and how it is said."""
+"""Describes what is wrong with a TFRecord file: corrupt, unfinished, or not a TFRecord at all."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ..._util.atomic import target_of_partial
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError
 from ...procfs.locks import writers_of
 from .manifest import find_manifest
-from .source import RecordSource, what_else
+from .source import RecordSource, describe_magic
 
 BAD_LENGTH = "bad length CRC"
 BAD_DATA = "bad data CRC"
 TRUNCATED = "truncated"
 
-_LOOK_BYTES = 1 << 20
+_SEARCH_BYTES = 1 << 20
 
 
 class Problem(NamedTuple):
-    """One damage. `offset` counts bytes of the file, or of what it unpacks to."""
+    """One corrupt place. `offset` counts bytes of the file, or of the decompressed data."""
 
     offset: int
     record: int | None
     reason: str
     records_lost: int = 0  # at least
     bytes_lost: int = 0
-    records_doubtful: int = 0  # good frames that might be data of the damaged record
+    records_doubtful: int = 0  # valid frames that might be data of the corrupt record
 
 
 def describe(status: int, needed: int, left: int) -> str:
-    """Why a walk over frames stopped, with `left` bytes from there to the end of the file."""
+    """Describes why a scan of frames stopped, with `left` bytes from there to the end of the file."""
     if status == codec.BAD_LENGTH_CRC:
         return BAD_LENGTH
     if status == codec.BAD_DATA_CRC:
@@ -43,22 +43,22 @@ def describe(status: int, needed: int, left: int) -> str:
 
 
 def error_for(source: RecordSource, record: int, offset: int, reason: str) -> DataError:
-    """The error that tells damaged from unfinished from not a TFRecord at all, with the step that helps."""
+    """Returns the error for a corrupt place: corrupt, unfinished or not a TFRecord, with the next step."""
     path = source.path
     if reason.startswith(TRUNCATED):
-        unfinished = _unfinished(path)
+        unfinished = _why_unfinished(path)
         if unfinished:
             return UnfinishedError(path, record, offset, f"{reason}; {unfinished[0]}", unfinished[1])
     if reason == BAD_LENGTH and offset == 0:
-        foreign = _foreign(source)
+        foreign = _describe_foreign(source)
         if foreign is not None:
-            return FormatError(path, record, offset, foreign, "Look at it with `file`, and at what wrote it")
+            return FormatError(path, record, offset, foreign, "Check it with `file`, and check what wrote it")
     hint = f"The file is damaged: `holdfast salvage {shlex.quote(path)} OUT` gets the intact records back"
     return CorruptError(path, record, offset, reason, hint)
 
 
-def _unfinished(path: str) -> tuple[str, str] | None:
-    """Why a cut file may simply not be finished, and what to do then."""
+def _why_unfinished(path: str) -> tuple[str, str] | None:
+    """Returns why a truncated file may only be unfinished, and what to do; None if nothing says so."""
     writers = writers_of(path)
     if writers:
         who = writers[0]
@@ -68,7 +68,7 @@ def _unfinished(path: str) -> tuple[str, str] | None:
     try:
         manifest = find_manifest(path)
     except InputError:
-        manifest = None  # verify tells of that
+        manifest = None  # verify reports that
     if manifest is not None and os.path.basename(path) not in manifest.entries:
         return (
             f"it is not in {manifest.path.name}: its writer has not finished, or died",
@@ -77,12 +77,12 @@ def _unfinished(path: str) -> tuple[str, str] | None:
     return None
 
 
-def _foreign(source: RecordSource) -> str | None:
-    """What the file is, when nothing in its first megabyte looks like a record."""
-    buf = bytearray(_LOOK_BYTES)
+def _describe_foreign(source: RecordSource) -> str | None:
+    """Returns what the file seems to be if there is no record in its first megabyte, else None."""
+    buf = bytearray(_SEARCH_BYTES)
     n = source.read_at(0, memoryview(buf))
     if codec.find_header(buf, 0, n) >= 0:
         return None
-    kind = what_else(bytes(buf[:512]))
-    where = "in its first megabyte" if n == _LOOK_BYTES else "anywhere in it"
+    kind = describe_magic(bytes(buf[:512]))
+    where = "in its first megabyte" if n == _SEARCH_BYTES else "anywhere in it"
     return "not a TFRecord" + (f": this looks like {kind}" if kind else f": no record begins {where}")

@@ -1,4 +1,4 @@
-"""The part of a file that is in memory: one buffer, refilled from the source as its frames are used up."""
+"""Streams the frames of a file through one reused buffer (`Window`), and handles corrupt frames (`FrameStream`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..._native import codec
 from ...errors import CorruptError, InputError
 from ..columns import Ints
 from .diagnostics import Problem, describe, error_for
-from .recovery import Recovery, Walker, recover
+from .recovery import FrameSearch, Recovery, recover
 from .source import InflateSource, RecordSource, open_source, spool
 
 # Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
@@ -24,21 +24,22 @@ _PAGE = 4096
 
 
 def _buffer(size: int) -> Any:
-    """At least `size` bytes, wherever in its first page they begin."""
+    """Returns an array with room for `size` bytes, wherever in its first page they begin."""
     return np.empty(size + _PAGE, np.uint8)
 
 
 def _front(buf: Any, offset: int) -> int:
-    """Where in a buffer the file's bytes from `offset` on are to begin: half a page away from their place in the file.
+    """Returns where in a buffer the file's bytes from `offset` on should begin: half a page off their offset in the
+    page.
 
-    The kernel's copy is ten times slower on some CPUs (AMD's Zen 3) where the target's place in its page is a few bytes
-    behind the source's.
+    The kernel's copy is ten times slower on some CPUs (AMD's Zen 3) where the target's offset in its page is a few
+    bytes behind the source's.
     """
     return int((offset + _PAGE // 2 - buf.ctypes.data) % _PAGE)
 
 
 class Window:
-    """buf[start:stop] is the source's bytes from `offset` on. The buffer is used again and again."""
+    """buf[start:stop] holds the source's bytes from `offset` on. The buffer is reused."""
 
     def __init__(self, source: RecordSource, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.source = source
@@ -53,7 +54,8 @@ class Window:
         return self.start == self.stop
 
     def next_frame_bytes(self) -> int:
-        """How long the frame here says it is, as far as the source has bytes; little, if there is none or a bad one."""
+        """Returns the size that the next header claims, at most what the source has; a minimum if there is no valid
+        one."""
         if self.stop - self.start < codec.HEADER_BYTES and not self.refill(codec.HEADER_BYTES):
             return codec.OVERHEAD_BYTES
         if codec.find_header(self.buf, self.start, self.start + codec.HEADER_BYTES) != self.start:
@@ -62,30 +64,30 @@ class Window:
         return min(claimed, self.left()) + codec.OVERHEAD_BYTES
 
     def use(self, n: int) -> None:
-        """The first n bytes are done with."""
+        """Advances by n bytes."""
         self.start += n
         self.offset += n
 
-    def went(self, n: int, start: int, stop: int) -> None:
-        """n bytes are done with; what follows them has been read on, and is at buf[start:stop] now."""
+    def advance_to(self, n: int, start: int, stop: int) -> None:
+        """Advances by n bytes; the caller has refilled the buffer, and what follows is at buf[start:stop]."""
         self.offset += n
         self.start, self.stop = start, stop
 
     def jump(self, offset: int) -> None:
-        """On with the byte at `offset`, which may be buffered already."""
+        """Continues at `offset`, which may be buffered already."""
         ahead = offset - self.offset
         self.start = min(self.start + ahead, self.stop) if ahead >= 0 else self.stop
         self.offset = offset
 
     def left(self) -> int:
-        """How many bytes there are from here to the end, as far as one can know."""
+        """Returns how many bytes there are from here to the end; of compressed data only those in the buffer."""
         size = self.source.size()
         return self.stop - self.start if size is None else max(size - self.offset, 0)
 
     def refill(self, needed: int) -> bool:
-        """More bytes behind those at hand, so that `needed` are there. False when the source has not that many.
+        """Reads until `needed` bytes are buffered. Returns False if the source has fewer.
 
-        Memory grows with bytes that are there, never with what a header claims.
+        Memory grows with bytes that exist, never with what a header claims.
         """
         size = self._known_size
         if size is not None and needed > size - self.offset:
@@ -103,11 +105,11 @@ class Window:
                 return False
 
     def _end(self, needed: int) -> int:
-        """Up to where the buffer is to be filled."""
+        """Returns up to where to fill the buffer."""
         return len(self.buf)
 
     def _make_room(self, needed: int, sure: int) -> None:
-        """Room behind `stop`. `needed` bytes are expected in all; that many as `sure` may be allocated for it."""
+        """Makes room behind `stop` for `needed` bytes in total, but allocates at most `sure` bytes for them."""
         have = self.stop - self.start
         front = _front(self.buf, self.offset)
         if self.start > front or not have:
@@ -117,35 +119,35 @@ class Window:
             self._move(_buffer(max(sure, have + BUFFER_BYTES)))
 
     def _move(self, fresh: Any) -> None:
-        """Goes on in another buffer."""
+        """Continues in another buffer."""
         view, front, have = memoryview(fresh), _front(fresh, self.offset), self.stop - self.start
         view[front : front + have] = self._view[self.start : self.stop]
         self.buf, self._view = fresh, view
         self.start, self.stop = front, front + have
 
 
-# What is read and decoded at a time into a buffer that holds a whole batch: for the cache's sake.
+# Bytes read and decoded at a time into a buffer that holds a whole batch, so that they stay in the CPU's cache.
 PIECE_BYTES = 1 << 20
 
 
 class BorrowedWindow(Window):
-    """Goes on from a window with buffers that are given away: large values need not be copied out of them.
+    """Continues a window with buffers that the batches keep, so that large values are not copied.
 
-    Bytes stay where they are until `renew`, so positions in the buffer hold. A buffer that nobody refers to any
-    more is used again: fresh memory costs as much as reading into it.
+    Bytes do not move until `renew`, so positions in the buffer stay valid. A buffer that no batch refers to any more is
+    reused: fresh memory costs as much as reading into it.
     """
 
-    def __init__(self, window: Window, want: int) -> None:
+    def __init__(self, window: Window, size: int) -> None:
         self.source = window.source
         self.offset = window.offset
         self.buf, self._view = window.buf, window._view
         self.start, self.stop = window.start, window.stop
         self._known_size = window._known_size
         self._buffers: list[Any] = []
-        self.renew(want)
+        self.renew(size)
 
     def plain(self) -> Window:
-        """A window of the ordinary kind that goes on from here."""
+        """Returns an ordinary window that continues from here."""
         window = Window(self.source, 0)
         window.offset, window.start, window.stop = self.offset, self.start, self.stop
         window.buf, window._view = self.buf, self._view
@@ -153,16 +155,16 @@ class BorrowedWindow(Window):
         return window
 
     def expect(self, more: int) -> None:
-        """The batch will take so many bytes from here on, as a guess."""
+        """Sets how many bytes the batch will probably take from here on."""
         self._until = self.start + more
 
-    def renew(self, want: int) -> None:
-        """Leaves the buffer to whoever has positions in it by now. Unused bytes go on in one for `want` bytes."""
-        self._move(self._fresh(max(self.stop - self.start, self._bounded(want))))
-        self.expect(want)  # up to where in the buffer this batch will reach, as a guess
+    def renew(self, size: int) -> None:
+        """Leaves the buffer to the batch that refers to it, and moves unused bytes to one for `size` bytes."""
+        self._move(self._fresh(max(self.stop - self.start, self._bounded(size))))
+        self.expect(size)
 
     def _end(self, needed: int) -> int:
-        # In pieces, for the cache's sake; and little more than what is wanted, since the rest must be copied.
+        # In pieces that fit the cache; and little more than the batch takes, because the rest must be copied.
         must = self.start + needed
         return min(max(must, min(self._until, self.stop + PIECE_BYTES)), len(self.buf))
 
@@ -171,33 +173,31 @@ class BorrowedWindow(Window):
         if goal > len(self.buf):
             bigger = self._fresh(goal)
             view = memoryview(bigger)
-            view[: self.stop] = self._view[: self.stop]  # to the same places
+            view[: self.stop] = self._view[: self.stop]  # to the same positions
             self.buf, self._view = bigger, view
 
-    def _bounded(self, want: int) -> int:
-        """A guess is believed as far as the source has bytes; of one of unknown size, for a piece."""
-        size = self._known_size
-        return min(want, self.stop - self.start + PIECE_BYTES if size is None else max(size - self.offset, 0))
+    def _bounded(self, size: int) -> int:
+        """Limits a guess to the bytes that the source has; to one piece if its size is unknown."""
+        known = self._known_size
+        return min(size, self.stop - self.start + PIECE_BYTES if known is None else max(known - self.offset, 0))
 
     def _fresh(self, size: int) -> Any:
-        """A buffer of at least this size: one that was given back, or a new one. Three are remembered at the most."""
+        """Returns a buffer of at least this size: an unused one, or a new one. At most three are remembered."""
         for i in range(len(self._buffers)):
-            # Two references, the list's and this call's: no batch, no item of one, and not the window itself.
+            # Two references, the list's and this call's: neither a batch nor the window uses it.
             if len(self._buffers[i]) >= size + _PAGE and sys.getrefcount(self._buffers[i]) == 2:
                 return self._buffers[i]
-        buffer = _buffer(size + size // 8)  # batches differ a little: the next one shall fit, too
+        buffer = _buffer(size + size // 8)  # the next batch may be a little larger
         self._buffers = [*self._buffers[-2:], buffer]
         return buffer
 
-
-# The walk over a file's frames: one reused buffer, refilled by pread, and what to do about damage on the way.
 
 Verify = Literal["all", "header"]
 OnCorrupt = Literal["raise", "skip", "salvage"]
 VERIFY = ("all", "header")
 ON_CORRUPT = ("raise", "skip", "salvage")
 
-# How far to go through a file before coming back to Python: to show progress, and for Ctrl-C.
+# How many bytes a call into C scans before it returns to Python, for progress and Ctrl-C.
 STRETCH_BYTES = 1 << 23
 
 # feed(buf, start, stop) -> (frames, bytes, status, needed), as codec.scan
@@ -208,11 +208,11 @@ FeedFile = Callable[[int, Any, int, int, int], tuple[int, int, int, int, int, in
 
 
 class FrameStream:
-    """Frames of one source, from `offset` on. `pump(feed)` hands what is buffered to `feed` until nothing is left.
+    """Frames of one source, from `offset` on. Each `pump(feed)` passes the buffered bytes to `feed`.
 
-    on_corrupt: "raise" stops at the first damage. "skip" leaves out a record whose data are bad; where a length is bad
-    it gives the rest of the file up. "salvage" looks for the next record behind any damage; with `keep_doubtful`, it
-    also takes what might be data of a damaged record. What was left out is in `problems`.
+    on_corrupt: "raise" stops at the first corrupt frame. "skip" leaves out a record with corrupt data, and the rest of
+    the file after a corrupt length. "salvage" searches for the next record after any corrupt one; with `keep_doubtful`,
+    it also takes what might be data of a corrupt record. `problems` lists what was left out.
     """
 
     def __init__(
@@ -233,23 +233,23 @@ class FrameStream:
         self.on_corrupt = on_corrupt
         self.keep_doubtful = keep_doubtful
         self.problems: list[Problem] = []
-        self.record = 0  # the number of the frame that comes next
-        self._over = False  # the rest was given up
+        self.record = 0  # the number of the next frame
+        self._over = False  # the rest is left out
         self._busy = False
         self._closing = False
-        self._walker: Walker | None = None  # of damage; made when there is some
+        self._search: FrameSearch | None = None  # created at the first corrupt frame
         if on_corrupt == "salvage" and isinstance(source, InflateSource):
-            # Salvage goes back and forth, which packed data cannot.
+            # Salvage needs random access, which compressed data do not have.
             self.source, problem = spool(source)
             source.close()
-            self._packed_problem = problem
+            self._decompression_error = problem
         else:
-            self._packed_problem = None
+            self._decompression_error = None
         self.window = Window(self.source, buffer_bytes)
 
     @property
     def offset(self) -> int:
-        """Of the frame that comes next, in the file."""
+        """The offset of the next frame in the file."""
         return self.window.offset
 
     @offset.setter
@@ -257,15 +257,15 @@ class FrameStream:
         self.window.jump(offset)
 
     def close(self) -> None:
-        if self._busy:  # another thread is reading: it closes when it is done, lest it reads another file's bytes
+        if self._busy:  # the reading thread closes it, or it could read another file's bytes
             self._closing = True
         else:
             self.source.close()
 
     def pump(self, feed: Feed, feed_file: FeedFile | None = None) -> bool:
-        """One call of `feed` with what is buffered, after a refill if there is nothing. False: at the end.
+        """Calls `feed` once with the buffered bytes, after a refill if there are none. Returns False at the end.
 
-        Where the buffer holds the file's own bytes, `feed_file` is called instead, if there is one: it may read on.
+        If the file is not compressed, `feed_file` is called instead where given: it may refill the buffer itself.
         """
         if self._busy:
             raise RuntimeError(f"{self.source.path}: two threads use one reader; open one for each")
@@ -275,7 +275,7 @@ class FrameStream:
         except CorruptError as error:
             if self.on_corrupt != "skip":
                 raise
-            self._give_up(error.reason)  # packed data that cannot be unpacked any further
+            self._give_up(error.reason)  # the data cannot be decompressed any further
             return True
         finally:
             self._busy = False
@@ -296,7 +296,7 @@ class FrameStream:
                 frames, used, status, needed, start, stop = feed_file(
                     self.source.fd, window.buf, window.start, window.stop, window.offset
                 )
-                window.went(used, start, stop)
+                window.advance_to(used, start, stop)
             self.record += frames
             if status == codec.NEED_MORE:
                 if not window.refill(needed):
@@ -308,9 +308,9 @@ class FrameStream:
             return True
 
     def _finish(self) -> bool:
-        if self._packed_problem:
-            lost = Problem(self.offset, self.record, self._packed_problem.reason, 1)
-            self._packed_problem = None
+        if self._decompression_error:
+            lost = Problem(self.offset, self.record, self._decompression_error.reason, 1)
+            self._decompression_error = None
             self.problems.append(lost)
         return False
 
@@ -318,8 +318,8 @@ class FrameStream:
         reason = describe(status, needed, self.window.left())
         if self.on_corrupt == "raise":
             raise error_for(self.source, self.record, self.offset, reason)
-        if self._packed_problem:
-            # Bytes behind a damage can unpack to copies of records that came before, CRCs and all.
+        if self._decompression_error:
+            # Corrupt compressed data can decompress to copies of earlier records with valid CRCs.
             end = self.window.offset + self.window.left()
             self._finish()
             self.window.jump(end)
@@ -333,17 +333,17 @@ class FrameStream:
             self._give_up(reason)
 
     def _ends_after(self, frame_bytes: int) -> bool:
-        """Whether the record here, whose data are bad, ends where its header says: bytes may be missing from it.
+        """Tells whether the record here, whose data are corrupt, ends where its header says: bytes may be missing.
 
-        Packed data cannot be looked at further on, and have a checksum of their own.
+        Compressed data have a checksum of their own, and cannot be searched.
         """
         if isinstance(self.source, InflateSource):
             return True
-        if self._walker is None:
-            self._walker = Walker(self.source)
-        if self._walker.one_byte_wrong(self.offset, frame_bytes - codec.OVERHEAD_BYTES):
-            return True  # told without a look at the rest of the file
-        return recover(self._walker, self.offset).resume == self.offset + frame_bytes
+        if self._search is None:
+            self._search = FrameSearch(self.source)
+        if self._search.one_byte_wrong(self.offset, frame_bytes - codec.OVERHEAD_BYTES):
+            return True  # without a search of the rest of the file
+        return recover(self._search, self.offset).resume == self.offset + frame_bytes
 
     def _give_up(self, reason: str) -> None:
         reason = f"{reason}; the rest of the file was given up"
@@ -358,51 +358,50 @@ class FrameStream:
             self.source.read_at(start, memoryview(data))
             frame = bytearray(codec.frame(data))
             feed(frame, 0, len(frame))
-            self.problems.append(Problem(self.offset, self.record, f"{reason}; its data are whole and were kept"))
+            self.problems.append(Problem(self.offset, self.record, f"{reason}; its data are intact and were kept"))
             self.record += 1
         else:
             self._leave_out(found, reason)
         self.window.jump(found.resume)
 
     def _recover(self) -> Recovery:
-        if self._walker is None:
-            self._walker = Walker(self.source)
-        return recover(self._walker, self.offset, self.keep_doubtful)
+        if self._search is None:
+            self._search = FrameSearch(self.source)
+        return recover(self._search, self.offset, self.keep_doubtful)
 
     def _leave_out(self, found: Recovery, reason: str) -> None:
         if found.gave_up:
-            reason += "; too much of what follows looks like records without being any: given up"
+            reason += "; the search for the next record took too long: given up"
         if found.repeated:
             reason += f"; up to byte {found.resume:,}, the records before it were written a second time: left out"
         doubtful = 0
-        if found.doubt is not None:
-            doubtful = found.doubt.records
-            reason += f"; {found.doubt.words()}: {'kept' if self.keep_doubtful else 'left out'}"
+        if found.doubtful is not None:
+            doubtful = found.doubtful.records
+            reason += f"; {found.doubtful.describe()}: {'kept' if self.keep_doubtful else 'left out'}"
         self.problems.append(
             Problem(self.offset, self.record, reason, found.records_lost, found.resume - self.offset, doubtful)
         )
         self.record += found.records_lost
 
 
-# A file's records as runs of whole frames: for those who copy, count or measure without looking into them.
-#
-# A frame is made of its record alone, so frames that were good in one file are good in the next, as they are.
+# Copying, counting and measuring records by whole frames, without decoding them. A frame depends on its record alone,
+# so it can be copied to another file unchanged.
 
-Progress = Callable[[int], None]  # gets how many bytes of the file were gone through since the last call
+Progress = Callable[[int], None]  # called with the bytes of the file that were read since the last call
 
-# Gets the frames' bytes and where in them each frame starts. Both are used again for the next run.
+# Called with the frames' bytes and where in them each frame starts. Both are reused for the next batch.
 Put = Callable[[memoryview, Ints], None]
 
-MOST_RECORDS = 1 << 16  # of one run
+MOST_RECORDS = 1 << 16  # of one batch
 
 
-class Runs:
-    """One file from a record on, a buffer's worth at a time. Holds one descriptor and a buffer until close().
+class FrameBatches:
+    """Frames of one file in batches of a buffer's size. Holds one descriptor and a buffer until close().
 
-    spool            False: a packed file ends at its first damage with an error, because looking behind it
-                     takes room to unpack it all
-    offset, record   where to begin, in bytes of what the file unpacks to, and the number of the record there
-    on_bytes         sees the file's own bytes, once and in order; not where damage is searched through
+    spool            False: a corrupt compressed file raises an error, because searching behind the corrupt record
+                     needs space to decompress the whole file
+    offset, record   where to begin, in bytes of the decompressed file, and the number of the record there
+    on_bytes         called with the file's own bytes, once and in order, up to the first corrupt record
     """
 
     def __init__(
@@ -422,17 +421,17 @@ class Runs:
         try:
             self.compression = source.compression
             self.file_bytes = source.file_bytes()
-            packed = source.compression != "none"
-            # Only a plain file's place tells how much of it is done.
-            self._progress = None if packed else progress
-            source.on_bytes = _both(on_bytes, progress if packed else None)
+            compressed = source.compression != "none"
+            # The offset shows the progress of a plain file only.
+            self._progress = None if compressed else progress
+            source.on_bytes = _both(on_bytes, progress if compressed else None)
             self._source = source
-            mode: OnCorrupt = "raise" if packed and not spool else on_corrupt
+            mode: OnCorrupt = "raise" if compressed and not spool else on_corrupt
             self._stream = FrameStream(source, verify=verify, on_corrupt=mode, keep_doubtful=keep_doubtful)
         except OSError as error:
             source.close()
-            where = f"into {tempfile.gettempdir()} (TMPDIR names another place)"
-            raise InputError(f"{source.path}: cannot be unpacked {where}: {error.strerror}") from error
+            where = f"into {tempfile.gettempdir()} (set TMPDIR to use another folder)"
+            raise InputError(f"{source.path}: cannot be decompressed {where}: {error.strerror}") from error
         except BaseException:
             source.close()
             raise
@@ -446,12 +445,12 @@ class Runs:
 
     @property
     def offset(self) -> int:
-        """Where the next run begins, in bytes of what the file unpacks to."""
+        """Where the next batch begins, in bytes of the decompressed file."""
         return self._stream.offset
 
     @property
     def record(self) -> int:
-        """The number of the next run's first record."""
+        """The number of the next batch's first record."""
         return self._stream.record
 
     @property
@@ -460,35 +459,35 @@ class Runs:
         return self._stream.problems
 
     def next(self, put: Put, most: int = MOST_RECORDS) -> int | None:
-        """Hands at most `most` records to `put`. How many they were, or None when the file is at its end."""
+        """Passes at most `most` records to `put`. Returns how many, or None at the end of the file."""
         handed = 0
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             nonlocal handed
             starts = self._starts[: min(most - handed, MOST_RECORDS)]
-            walk = codec.scan(buf, start, stop, self._stream.verify_data, starts)
-            if walk[0]:
-                put(memoryview(buf)[start : start + walk[1]], starts[: walk[0]])
-                handed += walk[0]
-            return walk
+            result = codec.scan(buf, start, stop, self._stream.verify_data, starts)
+            if result[0]:
+                put(memoryview(buf)[start : start + result[1]], starts[: result[0]])
+                handed += result[0]
+            return result
 
         return handed if self._pump(feed) else None
 
     def count(self) -> int | None:
-        """How many records a next stretch of the file has, without showing them; None at its end."""
+        """Scans the next part of the file. Returns how many records it has, or None at the end of the file."""
         counted = 0
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             nonlocal counted
-            walk = codec.scan(buf, start, stop, self._stream.verify_data)
-            counted += walk[0]
-            return walk
+            result = codec.scan(buf, start, stop, self._stream.verify_data)
+            counted += result[0]
+            return result
 
         def feed_file(fd: int, buf: Any, start: int, stop: int, at: int) -> tuple[int, int, int, int, int, int]:
             nonlocal counted
-            walk = codec.scan_file(fd, buf, start, stop, at, self._stream.verify_data, None, STRETCH_BYTES)
-            counted += walk[0]
-            return walk
+            result = codec.scan_file(fd, buf, start, stop, at, self._stream.verify_data, None, STRETCH_BYTES)
+            counted += result[0]
+            return result
 
         return counted if self._pump(feed, feed_file) else None
 
@@ -504,7 +503,7 @@ class Runs:
     def close(self) -> None:
         self._stream.close()
 
-    def __enter__(self) -> Runs:
+    def __enter__(self) -> FrameBatches:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,4 +1,4 @@
-"""Where every record of a file begins: built once at the codec's speed, kept in a small file, thrown away when stale.
+"""Indexes where every record of a file begins: built once, stored in a small file, discarded when stale.
 
 An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
 records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import write_atomically
+from ..._util.atomic import FileStamp, write_atomically
 from ...errors import FormatError, InputError, WriteError
 from ..columns import Ints
 from .frame_stream import STRETCH_BYTES, FrameStream
@@ -26,11 +26,11 @@ from .source import RecordSource, open_source
 
 Place = Literal["beside", "cache"]
 
-RECENT_BYTES = 32 << 20  # of indexes that stay in memory when their files are closed: four million records
-RECENT_MOST = 2048  # of them: each takes two kilobytes beside its offsets, and time to be counted
+RECENT_BYTES = 32 << 20  # of indexes that stay in memory after their files are closed: four million records
+RECENT_MOST = 2048  # indexes: each takes two kilobytes besides its offsets
 _MAGIC = "holdfast index 1"
 _SAMPLES = 16
-_RUN = 1 << 16  # frames a call
+_FRAMES_PER_CALL = 1 << 16
 
 
 def index_path(path: str | os.PathLike[str], place: Place) -> Path:
@@ -42,20 +42,20 @@ def index_path(path: str | os.PathLike[str], place: Place) -> Path:
 
 
 def build_index(source: RecordSource, progress: Callable[[int], None] | None = None) -> Ints:
-    """The offsets of all records, and of the end. Every length is checked against its CRC, data are not."""
+    """Returns the offsets of all records and of the end. Checks the CRC of every length, but not of the data."""
     stream = FrameStream(source, verify="header")
-    runs: list[Ints] = []
+    found: list[Ints] = []
 
     def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
-        starts = np.empty(_RUN, np.int64)
+        starts = np.empty(_FRAMES_PER_CALL, np.int64)
         walk = codec.scan(buf, start, stop, False, starts, stream.offset)
-        runs.append(starts[: walk[0]].copy())
+        found.append(starts[: walk[0]].copy())
         return walk
 
     def feed_file(fd: int, buf: Any, start: int, stop: int, offset: int) -> tuple[int, int, int, int, int, int]:
-        starts = np.empty(_RUN, np.int64)
+        starts = np.empty(_FRAMES_PER_CALL, np.int64)
         walk = codec.scan_file(fd, buf, start, stop, offset, False, starts, STRETCH_BYTES)
-        runs.append(starts[: walk[0]].copy())
+        found.append(starts[: walk[0]].copy())
         return walk
 
     done = 0
@@ -63,14 +63,14 @@ def build_index(source: RecordSource, progress: Callable[[int], None] | None = N
         if progress:
             progress(stream.offset - done)
             done = stream.offset
-    return np.concatenate([*runs, np.array([stream.offset], np.int64)])
+    return np.concatenate([*found, np.array([stream.offset], np.int64)])
 
 
 def save_index(
     path: str | os.PathLike[str], source: RecordSource, offsets: Ints, place: Place, stamp: dict[str, int]
 ) -> Path:
-    """Keeps an index. `stamp` was taken before it was built: what changed meanwhile makes it worthless."""
-    if stamp != stamp_of(source) or offsets[-1] != stamp["size"]:
+    """Stores an index. `stamp` was taken before it was built: a file that has changed since is an error."""
+    if stamp != FileStamp.of(source.fd).as_dict() or offsets[-1] != stamp["size"]:
         raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
     target = index_path(path, place)
     if place == "cache":
@@ -83,7 +83,7 @@ def save_index(
 
 
 def load_index(path: str | os.PathLike[str], source: RecordSource) -> Ints | None:
-    """A fresh index from beside the file or from the user's cache; None when there is none."""
+    """Returns a fresh index from memory, from beside the file or from the user's cache, or None."""
     kept = _recent.find(source)
     if kept is not None and _sample(source, kept.offsets) == kept.sample:
         return kept.offsets
@@ -92,38 +92,39 @@ def load_index(path: str | os.PathLike[str], source: RecordSource) -> Ints | Non
             content = index_path(path, place).read_bytes()
             found = _parse(content, source)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # absent, unreadable or not ours: it can be built again
+            continue  # absent, unreadable or of another program: it can be built again
         if found is not None:
-            _recent.keep(source, found)
+            _recent.add(source, found)
             return found.offsets
     return None
 
 
 class _Index(NamedTuple):
     offsets: Ints
-    sample: list[str]  # of the file it is of
+    sample: list[str]  # CRCs of some frames, see _sample
 
 
 class _Recent:
-    """Indexes that were used last: a file is closed and opened again whenever another needs its descriptor."""
+    """Recently used indexes, in memory: files are closed and reopened whenever another needs the descriptor."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, ...], _Index] = {}  # used longest ago first. Each change is one step: no lock
+        # least recently used first; each change is atomic, so there is no lock
+        self._indexes: dict[tuple[int, ...], _Index] = {}
 
     def find(self, source: RecordSource) -> _Index | None:
         key = self._key(source)
-        index = self._kept.pop(key, None)
+        index = self._indexes.pop(key, None)
         if index is not None:
-            self._kept[key] = index
+            self._indexes[key] = index
         return index
 
-    def keep(self, source: RecordSource, index: _Index) -> None:
-        self._kept[self._key(source)] = index
-        left = sum(one.offsets.nbytes for one in list(self._kept.values()))
-        for key in list(self._kept):
-            if left <= RECENT_BYTES and len(self._kept) <= RECENT_MOST:
+    def add(self, source: RecordSource, index: _Index) -> None:
+        self._indexes[self._key(source)] = index
+        left = sum(one.offsets.nbytes for one in list(self._indexes.values()))
+        for key in list(self._indexes):
+            if left <= RECENT_BYTES and len(self._indexes) <= RECENT_MOST:
                 break
-            gone = self._kept.pop(key, None)
+            gone = self._indexes.pop(key, None)
             left -= 0 if gone is None else gone.offsets.nbytes
 
     def _key(self, source: RecordSource) -> tuple[int, ...]:
@@ -138,7 +139,7 @@ def _parse(content: bytes, source: RecordSource) -> _Index | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
-    stamp = stamp_of(source)
+    stamp = FileStamp.of(source.fd).as_dict()
     if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
         return None
     if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
@@ -148,13 +149,9 @@ def _parse(content: bytes, source: RecordSource) -> _Index | None:
     return _Index(offsets, head["sample"]) if _sample(source, offsets) == head["sample"] else None
 
 
-def stamp_of(source: RecordSource) -> dict[str, int]:
-    info = os.fstat(source.fd)
-    return {"size": info.st_size, "mtime_ns": info.st_mtime_ns}
-
-
 def _sample(source: RecordSource, offsets: Ints) -> list[str]:
-    """Both CRCs of some frames, spread over the file: a file rewritten in place within one mtime tick shows here."""
+    """Returns both CRCs of some frames, spread over the file: reveals a file rewritten in place within one mtime
+    tick."""
     count = len(offsets) - 1
     crcs = []
     for i in sorted({round(k * (count - 1) / max(_SAMPLES - 1, 1)) for k in range(_SAMPLES)} if count else set()):
@@ -175,8 +172,8 @@ def _number(i: Any) -> int:
 class Records:
     """A file's records by number: `records[5]`, `records[-1]`, `records[2:9]`, `records[[5, 9]]`, `len(records)`.
 
-    The index is taken from beside the file or from the user's cache, or built and put into the cache. Holds one
-    descriptor until close().
+    The index is read from beside the file or from the user's cache, else built and cached. Holds one descriptor until
+    close().
     """
 
     def __init__(
@@ -194,7 +191,7 @@ class Records:
                     None,
                     None,
                     f"records of a {self._source.compression} file cannot be read by number",
-                    f"`holdfast merge {self.path} -o PLAIN.tfrecord` unpacks it",
+                    f"`holdfast merge {self.path} -o PLAIN.tfrecord` decompresses it",
                 )
             self._offsets = self._index(cache)
         except BaseException:
@@ -204,14 +201,14 @@ class Records:
     def _index(self, cache: bool) -> Ints:
         found = load_index(self.path, self._source) if cache else None
         if found is None:
-            stamp = stamp_of(self._source)
+            stamp = FileStamp.of(self._source.fd).as_dict()
             found = build_index(self._source)
             if cache:
                 try:
                     save_index(self.path, self._source, found, "cache", stamp)
-                    _recent.keep(self._source, _Index(found, _sample(self._source, found)))
+                    _recent.add(self._source, _Index(found, _sample(self._source, found)))
                 except (OSError, WriteError):
-                    pass  # no home, a full disk, another process doing the same: it was only to save time
+                    pass  # no home, a full disk, another process doing the same: the cache only saves time
         return found
 
     def __len__(self) -> int:
@@ -255,12 +252,12 @@ class Records:
 def make_index(
     path: str | os.PathLike[str], place: Place = "beside", progress: Callable[[int], None] | None = None
 ) -> tuple[Path, int]:
-    """Builds and keeps a file's index, for `holdfast index`. Returns where it is and how many records there are."""
+    """Builds and stores a file's index, for `holdfast index`. Returns its path and the number of records."""
     with open_source(path) as source:
         if source.compression != "none":
             raise InputError(
-                f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so not indexed"
+                f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so it is not indexed"
             )
-        stamp = stamp_of(source)
+        stamp = FileStamp.of(source.fd).as_dict()
         offsets = build_index(source, progress)
         return save_index(path, source, offsets, place, stamp), len(offsets) - 1

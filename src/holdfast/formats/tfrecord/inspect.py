@@ -1,4 +1,4 @@
-"""What is in a file: how many records of which sizes, what they are made of, what the first one says."""
+"""Summarizes a file for `holdfast inspect`: number and sizes of records, their schema, the first record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..._native import codec
 from ...errors import DataError, FormatError, HoldfastError, InputError
 from ..columns import Ints
-from .frame_stream import Progress, Runs
+from .frame_stream import FrameBatches, Progress
 from .index import load_index
 from .manifest import MANIFEST_NAME, find_manifest
 from .reader import TFRecordReader
@@ -20,12 +20,12 @@ from .schema_inference import Inferred, NotAnExample, infer_schema
 from .source import open_source
 from .verify import explain
 
-_SAMPLE_BYTES = 64 << 20  # of the records a schema is taken from; one is looked at in any case
+_SAMPLE_BYTES = 64 << 20  # of records that the schema is inferred from; always at least one
 _HEAD_BYTES = 64
 
 
 class Sizes(NamedTuple):
-    """Of records' data, without their frames."""
+    """Sizes of the records' data, without their frames."""
 
     min: int
     median: int
@@ -35,30 +35,30 @@ class Sizes(NamedTuple):
 @dataclass
 class Survey:
     path: str
-    format: Literal["tfrecord"] | None = None  # None: it is not one, or could not be read
+    format: Literal["tfrecord"] | None = None  # None: not a TFRecord, or unreadable
     compression: str = "none"
     file_bytes: int = 0
-    records: int = 0  # intact ones
+    records: int = 0  # intact
     sizes: Sizes | None = None
-    inferred: Inferred | None = None  # None: there are no records, or they are not Examples
-    head: bytes = b""  # the beginning of the first record, where they are not Examples
-    head_of: int = 0  # how long that record is
+    inferred: Inferred | None = None  # None: no records, or no Examples
+    head: bytes = b""  # the beginning of the first record, if it is not an Example
+    head_of: int = 0  # the size of that record
     manifest: str = "none beside it"
     problem: str | None = None
     hint: str = ""
     readable: bool = True
-    counts: Counter[int] = field(default_factory=Counter)  # of frames, by their size
+    counts: Counter[int] = field(default_factory=Counter)  # number of frames by size
 
     def note(self, problem: str, hint: str = "") -> None:
-        """The first problem is kept: those behind it mostly follow from it."""
+        """Keeps the first problem only: later ones mostly follow from it."""
         if self.problem is None:
             self.problem, self.hint = problem, hint
 
 
 def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progress | None = None) -> Survey:
-    """Never raises for what is wrong with the file: whatever could be found out is in the survey.
+    """Inspects a file. Problems with the file are not raised, but part of the result.
 
-    With a fresh index only the first records are read; else the whole file is, and all its CRCs are checked.
+    With a fresh index only the first records are read, else the whole file, with all its CRCs.
     """
     survey = Survey(os.fspath(path))
     try:
@@ -67,15 +67,12 @@ def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progr
             _sample(survey, sample)
             _compare(survey)
     except DataError as error:
-        survey.note(said_of(error), error.hint)
+        survey.note(without_path(error), error.hint)
     except (HoldfastError, OSError) as error:
         survey.readable = False
-        said = str(error) if isinstance(error, HoldfastError) else error.strerror or str(error)
-        survey.note(said.removeprefix(f"{path}: "))
+        text = str(error) if isinstance(error, HoldfastError) else error.strerror or str(error)
+        survey.note(text.removeprefix(f"{path}: "))
     return survey
-
-
-# ---- how many, how large
 
 
 def _measure(survey: Survey, progress: Progress | None) -> None:
@@ -96,28 +93,28 @@ def _measure(survey: Survey, progress: Progress | None) -> None:
 def _walk(survey: Survey, progress: Progress | None) -> None:
     try:
         error, more = _count_all(survey, progress, spool=False)
-    except DataError:  # never of a plain file
+    except DataError:  # only raised for compressed files
         survey.counts.clear()
         error, more = _count_all(survey, None, spool=True)
     if error is not None:
-        survey.note(said_of(error) + (f", and {more:,} more" if more else ""), error.hint)
+        survey.note(without_path(error) + (f", and {more:,} more" if more else ""), error.hint)
         survey.format = None if isinstance(error, FormatError) else "tfrecord"
 
 
 def _count_all(survey: Survey, progress: Progress | None, spool: bool) -> tuple[DataError | None, int]:
-    """The first problem, and how many more there are."""
+    """Counts all frames; returns the first problem and the number of further ones."""
 
     def put(frames: memoryview, starts: Ints) -> None:
         _count(survey, np.diff(starts, append=len(frames)))
 
-    with Runs(survey.path, on_corrupt="salvage", spool=spool, progress=progress) as runs:
-        while runs.next(put) is not None:
+    with FrameBatches(survey.path, on_corrupt="salvage", spool=spool, progress=progress) as batches:
+        while batches.next(put) is not None:
             pass
-        return explain(runs.stream), len(runs.problems) - 1
+        return explain(batches.stream), len(batches.problems) - 1
 
 
-def said_of(error: DataError) -> str:
-    """Without the path, which stands beside it anyway, and without the hint."""
+def without_path(error: DataError) -> str:
+    """Returns the message without the path, which is shown beside it, and without the hint."""
     return str(DataError("", error.record, error.offset, error.reason)).lstrip(",: ")
 
 
@@ -133,9 +130,6 @@ def _sizes(counts: Counter[int]) -> Sizes | None:
     ends = np.cumsum([counts[size] for size in sizes])
     middle = sizes[int(np.searchsorted(ends, (counts.total() + 1) // 2))]
     return Sizes(*(size - codec.OVERHEAD_BYTES for size in (sizes[0], middle, sizes[-1])))
-
-
-# ---- what they are
 
 
 def _sample(survey: Survey, sample: int) -> None:
@@ -161,7 +155,7 @@ def _first_records(survey: Survey, sample: int) -> list[bytes]:
 
 
 def _compare(survey: Survey) -> None:
-    """With what its writer said of it."""
+    """Compares the file with its entry in the manifest."""
     try:
         manifest = find_manifest(survey.path)
     except InputError:
@@ -175,5 +169,5 @@ def _compare(survey: Survey) -> None:
         return
     survey.manifest = f"listed in {manifest.path.name}, {entry.records:,} records"
     if (entry.records, entry.bytes) != (survey.records, survey.file_bytes):
-        said = f"the manifest says {entry.records:,} records in {entry.bytes:,} bytes"
-        survey.note(f"{said}, the file has {survey.records:,} in {survey.file_bytes:,}")
+        expected = f"the manifest says {entry.records:,} records in {entry.bytes:,} bytes"
+        survey.note(f"{expected}, the file has {survey.records:,} in {survey.file_bytes:,}")

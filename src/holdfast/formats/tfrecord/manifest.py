@@ -1,7 +1,7 @@
-"""What a folder of files should hold: counts and checksums kept apart from the files.
+"""Reads and writes `holdfast.manifest.json`: record counts and checksums of the files in a folder.
 
-A TFRecord file cut on a record boundary, emptied or replaced by another shard looks whole to every reader. Only a count
-kept elsewhere shows it. `holdfast.manifest.json` is that count: written last, so a file it does not list is unfinished.
+A TFRecord file that is cut between two records, emptied or replaced by another shard looks intact to every reader. Only
+a count stored elsewhere reveals it. The manifest is written last, so a file that it does not list is unfinished.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...errors import InputError, WriterBusyError, cannot_open
 
 MANIFEST_NAME = "holdfast.manifest.json"
 _VERSION = 1
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 class FileEntry(NamedTuple):
-    """One finished file: what its writer counted."""
+    """One finished file, as its writer counted it."""
 
     path: str
     records: int
@@ -41,7 +41,7 @@ class Manifest(NamedTuple):
 def write_manifest(folder: str | os.PathLike[str], entries: Iterable[FileEntry]) -> Path:
     """Writes, or adds to, the folder's manifest. The files must be finished."""
     path = Path(folder) / MANIFEST_NAME
-    partial = _wait_for(path)  # from here on nobody else adds to it
+    partial = _wait_for(path)  # holds the lock from here on
     try:
         known = read_manifest(path).entries if path.exists() else {}
         known.update({os.path.basename(entry.path): entry for entry in entries})
@@ -54,8 +54,8 @@ def write_manifest(folder: str | os.PathLike[str], entries: Iterable[FileEntry])
 
 
 def _wait_for(path: Path) -> PartialFile:
-    """Others write their lines in milliseconds: wait for them."""
-    give_up = time.monotonic() + _PATIENCE_S
+    """Waits for other writers, which need milliseconds."""
+    give_up = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             return PartialFile(path, overwrite=True)
@@ -85,16 +85,16 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def find_manifest(path: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest beside a file, if there is one. One that cannot be read is an InputError, not none."""
+    """Returns the manifest beside a file, or None. Raises an InputError if there is one that cannot be read."""
     beside = Path(path).parent / MANIFEST_NAME
     return read_manifest(beside) if os.path.lexists(beside) else None
 
 
 def renew_in_manifest(entry: FileEntry) -> None:
-    """The new count and checksum of a file that was replaced, where the manifest beside it lists it."""
+    """Updates a replaced file's count and checksum if the manifest beside it lists the file."""
     try:
         manifest = find_manifest(entry.path)
     except InputError:
-        return  # verify tells of it; the file itself is written well
+        return  # verify reports it; the file itself is fine
     if manifest is not None and os.path.basename(entry.path) in manifest.entries:
         write_manifest(manifest.path.parent, [entry])

@@ -1,4 +1,4 @@
-"""Reading one TFRecord file from its first record to its last."""
+"""Reads one TFRecord file from its first record to its last, as records or as columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._util.text import names_there
 from ...errors import DecodeError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, Misfit, split_batch
-from .column_encoding import KIND_NAMES, batch_maker, fields_of, kind_of, lendable, value_of
+from .column_encoding import KIND_NAMES, batch_maker, can_borrow, fields_of, kind_of, value_of
 from .diagnostics import Problem
 from .frame_stream import BUFFER_BYTES, BorrowedWindow, FrameStream, OnCorrupt, Verify
 from .schema_inference import feature_names
@@ -21,15 +21,15 @@ from .source import Compression, open_source
 
 OnMismatch = Literal["raise", "skip"]
 
-# Rows are decoded in runs of about this many bytes, and batches are slices of a run: a call into the codec costs about
-# as much as decoding twenty small records. A batch that is kept keeps its run alive, so this bounds what it can pin.
-RUN_BYTES = 1 << 20
+# Rows are decoded in blocks of about this many bytes, and batches are slices of a block: a call into the codec costs as
+# much as decoding twenty small records. A batch keeps its block alive, so this bounds the memory that it can pin.
+BLOCK_BYTES = 1 << 20
 
-# From this size of records on, byte strings stay in the buffer they were read into: a copy would cost as much again.
-LEND_BYTES = 1 << 14
+# From this record size on, byte strings stay in the buffer that they were read into: copying would double the cost.
+BORROW_MIN_BYTES = 1 << 14
 
 _MANY = 1 << 62
-_NEAR_BYTES = 1 << 24  # what is read again at most, to say what a record has
+_NEAR_BYTES = 1 << 24  # how much is read again at most to name the features of a record
 
 
 class TFRecordReader:
@@ -38,11 +38,11 @@ class TFRecordReader:
         with TFRecordReader("train.tfrecord") as reader:
             for batch in reader.batches({"label": Int64(), "image": Bytes()}, 256): ...
 
-    verify       "all": the CRC of every length and of all data; "header": only of the lengths
-    on_corrupt   what to do at a damage: "raise", "skip" the record, or "salvage" (see `losses`)
+    verify       "all": check the CRCs of lengths and data; "header": only those of lengths
+    on_corrupt   what to do at a corrupt record: "raise", "skip" it, or "salvage" (see `losses`)
     on_mismatch  what to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
-                 column's dtype cannot hold is an error in any case
-    compression  "auto" looks at the content; or "none", "gzip", "zlib"
+                 column's dtype cannot hold is always an error
+    compression  "auto": by the content; or "none", "gzip", "zlib"
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TFRecordReader:
             raise ValueError(f"expected on_mismatch to be 'raise' or 'skip', got {on_mismatch!r}")
         self.path = os.fspath(path)
         self.on_mismatch = on_mismatch
-        self._turn = 0
+        self._iteration = 0
         source = open_source(path, compression)
         try:
             self._stream = FrameStream(source, verify=verify, on_corrupt=on_corrupt, buffer_bytes=buffer_bytes)
@@ -85,7 +85,7 @@ class TFRecordReader:
         return self.records()
 
     def records(self) -> Iterator[bytes]:
-        """Every record's data, one bytes object each."""
+        """Yields every record's data as a bytes object."""
         stream = self._stream
         ready: deque[list[bytes]] = deque()
 
@@ -94,13 +94,13 @@ class TFRecordReader:
             ready.append(records)
             return len(records), used, status, needed
 
-        turn = self._begin()
+        iteration = self._begin()
         more, failed = True, None
         while more:
-            self._still(turn)
+            self._check_current(iteration)
             try:
                 more = stream.pump(feed)
-            except Exception as error:  # noqa: BLE001 - raised once what was read before it is handed out
+            except Exception as error:  # noqa: BLE001 - raised after the records before it
                 more, failed = False, error
             while ready:
                 yield from ready.popleft()
@@ -110,52 +110,53 @@ class TFRecordReader:
     def batches(
         self, schema: Mapping[str, Column | type[Value]], size: int, *, drop_last: bool = False
     ) -> Iterator[Batch]:
-        """Examples as columns, `size` rows at a time; the last batch may be shorter unless dropped."""
+        """Yields Examples as columns, `size` rows at a time; the last batch may be shorter unless `drop_last`."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"expected a batch size from 1 up, got {size!r}")
         return self._batches(check_schema(schema), size, drop_last)
 
     def _begin(self) -> int:
-        """An iteration begins where the last one stopped, and that one is over: they would take each other's rows."""
-        self._turn += 1
-        return self._turn
+        """Ends the iteration before: two at a time would take each other's rows. The new one continues where it
+        stopped."""
+        self._iteration += 1
+        return self._iteration
 
-    def _still(self, turn: int) -> None:
-        if turn != self._turn:
+    def _check_current(self, iteration: int) -> None:
+        if iteration != self._iteration:
             raise RuntimeError(f"{self.path}: another iteration over this reader has begun; open a reader for each")
 
     def _batches(self, schema: dict[str, Column], size: int, drop_last: bool) -> Iterator[Batch]:
-        turn = self._begin()
-        if self._can_lend(schema) and self._large():
-            yield from self._lent_batches(schema, size, drop_last, turn)
+        iteration = self._begin()
+        if self._can_borrow(schema) and self._large():
+            yield from self._borrowed_batches(schema, size, drop_last, iteration)
             return
         decoder = codec.Decoder(fields_of(schema))
         make_batch = batch_maker(schema)
-        run, began = size, self._stream.offset  # rows, a multiple of `size`; and where in the file
+        block, began = size, self._stream.offset  # rows of a block, a multiple of `size`; its offset
         while True:
-            self._still(turn)
-            rows, more, failed = self._decode(schema, decoder, run, read_on=True)
-            if more and self._stream.offset - began >= 2 * RUN_BYTES:  # the records have become larger
-                run = min(run, max(size, -(-rows // size) * size))
-            if more and rows < run:
+            self._check_current(iteration)
+            rows, more, failed = self._decode(schema, decoder, block, read_on=True)
+            if more and self._stream.offset - began >= 2 * BLOCK_BYTES:  # the records have become larger
+                block = min(block, max(size, -(-rows // size) * size))
+            if more and rows < block:
                 continue
-            whole = rows - rows % size if failed is not None or drop_last else rows
-            if whole:
+            complete = rows - rows % size if failed is not None or drop_last else rows
+            if complete:
                 with self._naming(decoder.rows()):
                     batch = make_batch(decoder.take(), None)
-                yield from split_batch(batch, size, whole)
+                yield from split_batch(batch, size, complete)
             if failed is not None:
                 raise failed
             if not more:
                 return
-            run, began = size * max(1, RUN_BYTES // self._bytes_of(size)), self._stream.offset
-            if self._can_lend(schema) and self._large():
-                yield from self._lent_batches(schema, size, drop_last, turn)
+            block, began = size * max(1, BLOCK_BYTES // self._bytes_of(size)), self._stream.offset
+            if self._can_borrow(schema) and self._large():
+                yield from self._borrowed_batches(schema, size, drop_last, iteration)
                 return
 
     @contextmanager
     def _naming(self, rows: int) -> Iterator[None]:
-        """Makes a DecodeError of a number that does not fit. Which record has it is known if none was left out."""
+        """Turns a Misfit into a DecodeError. The record's number is known if none was left out."""
         try:
             yield
         except Misfit as error:
@@ -163,24 +164,26 @@ class TFRecordReader:
             raise DecodeError(self.path, record, None, str(error)) from None
 
     def _bytes_of(self, rows: int) -> int:
-        """What so many rows take in the file, going by those so far, or by the next one's header."""
+        """Estimates the size of so many rows in the file by the rows so far, or by the next header."""
         if self._stream.record:
             return rows * (self._stream.offset // self._stream.record + 1)
         return rows * self._stream.window.next_frame_bytes()
 
     def _large(self) -> bool:
-        return self._bytes_of(1) >= LEND_BYTES
+        return self._bytes_of(1) >= BORROW_MIN_BYTES
 
-    def _can_lend(self, schema: dict[str, Column]) -> bool:
-        # Repaired records are not in the window's buffer, so what can salvage does not lend.
-        return codec.NATIVE and self._stream.on_corrupt == "raise" and any(map(lendable, schema.values()))
+    def _can_borrow(self, schema: dict[str, Column]) -> bool:
+        # Repaired records are not in the window's buffer, so what can salvage does not borrow.
+        return codec.NATIVE and self._stream.on_corrupt == "raise" and any(map(can_borrow, schema.values()))
 
-    def _lent_batches(self, schema: dict[str, Column], size: int, drop_last: bool, turn: int) -> Iterator[Batch]:
-        """Large records: a batch gets the buffer it was read into instead of a copy."""
+    def _borrowed_batches(
+        self, schema: dict[str, Column], size: int, drop_last: bool, iteration: int
+    ) -> Iterator[Batch]:
+        """Yields batches of large records that refer to the buffer they were read into."""
         stream = self._stream
         stream.window = window = BorrowedWindow(stream.window, self._bytes_of(size))
-        decoder = codec.Decoder(fields_of(schema, lend=True))
-        make_batch = batch_maker(schema, lend=True)
+        decoder = codec.Decoder(fields_of(schema, borrow=True))
+        make_batch = batch_maker(schema, borrow=True)
         try:
             while True:
                 window.expect(self._bytes_of(size - decoder.rows()))
@@ -191,22 +194,22 @@ class TFRecordReader:
                     with self._naming(rows):
                         batch = make_batch(decoder.take(), window.buf)
                     yield batch
-                    self._still(turn)
-                    window.renew(self._bytes_of(size))  # only now: the batch before this one may have been let go of
+                    self._check_current(iteration)
+                    window.renew(self._bytes_of(size))  # only now: the caller may have released the batch before
                 if failed is not None:
                     raise failed
                 if not more:
                     return
         finally:
-            if stream.window is window and stream.source.fd >= 0:  # a loop may be left after close()
+            if stream.window is window and stream.source.fd >= 0:  # the loop may end after close()
                 stream.window = window.plain()
 
     def _decode(
         self, schema: dict[str, Column], decoder: codec.Decoder, most: int, *, read_on: bool
     ) -> tuple[int, bool, Exception | None]:
-        """One step: how many rows there are, whether there is more, and what went wrong behind those rows.
+        """Decodes once. Returns how many rows there are, whether there is more, and the error after those rows.
 
-        read_on: the buffer may be filled again on the way, since nothing points into it.
+        read_on: the codec may refill the buffer, because nothing points into it.
         """
         stream = self._stream
         rows_before, record_before = decoder.rows(), stream.record
@@ -215,17 +218,17 @@ class TFRecordReader:
             return decoder.feed(buf, start, stop, stream.verify_data, most, stream.record, stream.offset)
 
         def feed_file(fd: int, buf: Any, start: int, stop: int, offset: int) -> tuple[int, int, int, int, int, int]:
-            expect = min(self._bytes_of(most - rows_before), RUN_BYTES)  # records may have become larger
-            expect += expect // 64  # a little more, so that one call will do
+            expect = min(self._bytes_of(most - rows_before), BLOCK_BYTES)  # records may have become larger
+            expect += expect // 64  # a little more, so that one call is enough
             return decoder.feed_file(fd, buf, start, stop, offset, stream.verify_data, most, stream.record, expect)
 
         failed: Exception | None = None
         try:
             more = stream.pump(feed, feed_file if read_on else None)
-        except Exception as error:  # noqa: BLE001 - the caller raises it, once the rows before it are handed out
+        except Exception as error:  # noqa: BLE001 - the caller raises it after the rows before it
             more, failed = False, error
         for skipped, fault in enumerate(map(codec.Fault._make, decoder.faults())):
-            problem, fatal = self._judge(schema, fault)
+            problem, fatal = self._classify(schema, fault)
             if fatal:
                 rows = rows_before + fault.record - record_before - skipped
                 hint = features_there(self.path, problem.offset, fault, schema)
@@ -233,8 +236,8 @@ class TFRecordReader:
             self.losses.append(problem)
         return decoder.rows(), more, failed
 
-    def _judge(self, schema: dict[str, Column], fault: codec.Fault) -> tuple[Problem, bool]:
-        """What is wrong with a record that gave no row, and whether that is the end."""
+    def _classify(self, schema: dict[str, Column], fault: codec.Fault) -> tuple[Problem, bool]:
+        """Returns what is wrong with a record that gave no row, and whether to raise it."""
         if fault.code == codec.MALFORMED:
             reason = "its CRC is right, but it is not a tf.train.Example"
             fatal = self._stream.on_corrupt == "raise"
@@ -245,9 +248,9 @@ class TFRecordReader:
 
 
 def features_there(path: str, offset: int, fault: codec.Fault, schema: dict[str, Column]) -> str:
-    """Returns the features that a record has which lacks one, with the nearest; nothing for other faults.
+    """Returns a hint with the features of a record that lacks one; empty for other faults.
 
-    The record is read again, on the way to an error only; of a packed file not from far within.
+    Reads the record again, except one far inside a compressed file.
     """
     if fault.code != codec.MISSING:
         return ""
@@ -263,21 +266,21 @@ def features_there(path: str, offset: int, fault: codec.Fault, schema: dict[str,
         source.read_at(offset + len(head), memoryview(record))
         name, column = list(schema.items())[fault.field]
         key, there = column.key or name, feature_names(bytes(record))
-        return "" if key in there else names_there(key, there, "The record has")  # in it, but empty
+        return "" if key in there else names_there(key, there, "The record has")  # "": it is there, but empty
     return ""
 
 
 def _mismatch(item: tuple[str, Column], code: int, got: int) -> str:
-    """What was expected of a feature, and what was there."""
+    """Describes what was expected of a feature, and what the record has."""
     name, column = item
     key = name if column.key is None else column.key
     value = value_of(column)
-    wanted = KIND_NAMES[kind_of(column)]
+    expected = KIND_NAMES[kind_of(column)]
     feature = f"feature {key!r}"
     if code == codec.MISSING:
         return f"{feature} is missing: expected {column!r}, which has no default"
     if code == codec.WRONG_KIND:
-        return f"{feature}: expected {wanted}, got {KIND_NAMES[got]}"
+        return f"{feature}: expected {expected}, got {KIND_NAMES[got]}"
     if code == codec.IS_LIST:
         return f"{feature}: expected one feature ({column!r}), got a feature list; make it a Ragged column"
     if code == codec.NOT_LIST:

@@ -1,26 +1,26 @@
-"""Where a file goes on behind a damage, and which of the frames there are records.
+"""Finds the next record after a corrupt frame, and decides which of the frames there are records.
 
-Frames are chained by their lengths, so after a damage the place of the next record must be found. A place where both
-CRCs match is not enough: a record may hold another TFRecord, whose frames are just as good. A frame is taken for a
-record only where it cannot be data of a damaged one. What can be told:
+Frames are chained by their lengths, so after a corrupt one the start of the next record must be searched. A place where
+both CRCs match is not enough: a record may contain another TFRecord, whose frames are just as valid. A frame counts as
+a record only where it cannot be data of a corrupt record. Two things can be known:
 
-- *The length of the damaged record.* Its header is good, or one byte of it is wrong and the rest show which; or its
-  data are whole, and their CRC and what is left of the header agree on where they end. What lies before that end is
-  data, whatever it looks like. The end itself is believed if one byte is all that is wrong with the data (a CRC tells
-  that, too), or if the records from there on stand in step up to the end of the file: bytes may have been put into the
-  record or taken out of it, and then its end is not there.
-- *What reaches the end of the file.* Behind the data of a record come four bytes of CRC, so a chain of good frames in
-  there stops short of the next record, or of the end of the file. A chain that reaches it is one of records, and so is
-  one that reaches a record of that chain over a header with one wrong byte. But behind a good header whose record would
-  end after the end of the file, a chain may be data of that record, and the file be cut right behind one of its frames.
+- *The length of the corrupt record.* Its header is valid, or one byte of it is wrong and the others show which; or its
+  data are intact, and their CRC and the rest of the header agree on where they end. What lies before that end is data,
+  whatever it looks like. The end itself is trusted if a single byte of the data is wrong (the CRC shows that, too), or
+  if the records from there on are aligned up to the end of the file: if bytes were inserted into the record or removed
+  from it, its end is elsewhere.
+- *What reaches the end of the file.* A record ends with four bytes of CRC, so a chain of valid frames in its data stops
+  short of the next record or of the end of the file. A chain that reaches the end consists of records, and so does one
+  that reaches a record of that chain over a header with one wrong byte. But after a valid header whose record would end
+  after the end of the file, a chain may be data of that record, and the file may be cut right after one of its frames.
 
-All else that looks like records might be data. It is left out, and its count and its bytes are told (`Doubt`): that is
-every good frame between a damage after which no length can be told and the last chain. With one damage in a file,
-nothing is left out but what it touched.
+Everything else that looks like records might be data. It is left out and reported (`DoubtfulFrames`): every valid frame
+between a corrupt record of unknown length and the last chain. If a file has one corrupt place, only the records that it
+touches are left out.
 
-Bytes that were taken out can put the frames of a damaged record in step with what follows it, as when the file is cut
-right behind one of them and the header before them is damaged. Such bytes are those of another file with another
-damage, and are taken for that.
+Removed bytes can align the frames inside a corrupt record with what follows it, for instance when the file is cut right
+after one of them and the header before them is corrupt. Those bytes could equally come from another file with another
+corruption, and are treated as such.
 """
 
 from __future__ import annotations
@@ -40,33 +40,35 @@ _FOOTER = codec.FOOTER_BYTES
 _OVERHEAD = codec.OVERHEAD_BYTES
 _FIRST_BYTES = 1 << 14
 
-# How far, and over how many runs of good frames, the record before a known boundary is looked for.
 _LENGTH = 8
+
+# How far, and over how many chains of valid frames, the record before a known boundary is searched.
 _NEAR_BYTES = 64 << 20
 _CHAINS = 16
 
-# How much of a write that was done twice is looked for.
+# How many bytes of a repeated write are searched.
 _REPEATED_BYTES = 1 << 18
 
-# No record is longer. Eight bytes of data and their CRC look like a header too, and text or floats like a length above.
+# Longer records do not count: eight bytes of data and their CRC look like a header too, of a length above this if they
+# are text or floats.
 _MOST_BYTES = 1 << 40
 
-# A wrong byte is looked for in records up to this length.
+# A single wrong byte is searched in records up to this length.
 _CORRECTED_BYTES = 1 << 20
 
-# A damaged header that shares this many of its 12 bytes with the right one was that header. The seven high bytes of a
-# length below 256 are zero in any case, so they count for nothing.
+# A corrupt header that shares this many of its 12 bytes with the right one was that header. Zero bytes of a short
+# length do not count.
 _ALIKE_BYTES = 3
 
 
-class Doubt(NamedTuple):
-    """Good frames that might be data of the damaged record before them."""
+class DoubtfulFrames(NamedTuple):
+    """Valid frames that might be data of the corrupt record before them."""
 
     records: int
     start: int
     stop: int
 
-    def words(self) -> str:
+    def describe(self) -> str:
         records = "1 record" if self.records == 1 else f"{self.records:,} records"
         return f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a damaged record"
 
@@ -74,60 +76,60 @@ class Doubt(NamedTuple):
 class Recovery(NamedTuple):
     resume: int  # where the next frame begins, or the end of the file
     records_lost: int  # at least
-    repaired: tuple[int, int] | None = None  # the damaged record's data, when only its header was damaged
-    doubt: Doubt | None = None  # what lies between here and `resume`, or from there on when it is kept
-    repeated: bool = False  # what lies between here and `resume` are the records before it once more
-    gave_up: bool = False  # the search cost too much: made to look like records all over
+    repaired: tuple[int, int] | None = None  # the record's data, if only its header is corrupt
+    doubtful: DoubtfulFrames | None = None  # between here and `resume`, or from there on if they are kept
+    repeated: bool = False  # the bytes up to `resume` repeat the records before
+    gave_up: bool = False  # the search exceeded its budget, as for a file made to look like records all over
 
 
-def recover(walker: Walker, at: int, keep_doubtful: bool = False) -> Recovery:
-    """Finds how to go on behind the bad frame that begins at byte `at`, which is where a record began."""
-    walker.begin()
+def recover(search: FrameSearch, at: int, keep_doubtful: bool = False) -> Recovery:
+    """Finds where to continue after the corrupt frame at byte `at`, where a record began."""
+    search.begin()
     try:
-        found = _recover(walker, at, keep_doubtful)
-        again = 0 if found.repaired else walker.repeated(at, found.resume)
+        found = _recover(search, at, keep_doubtful)
+        again = 0 if found.repaired else search.repeated(at, found.resume)
         return Recovery(found.resume + again, 0, repeated=True) if again else found
-    except _TooMuchWorkError:
-        return Recovery(walker.size, 1, gave_up=True)
+    except _BudgetError:
+        return Recovery(search.size, 1, gave_up=True)
 
 
-def _recover(walker: Walker, at: int, keep_doubtful: bool) -> Recovery:
-    boundary = walker.boundary_after(at)
-    good = walker.length_at(at)
-    length = walker.corrected_length(at) if good is None else good
+def _recover(search: FrameSearch, at: int, keep_doubtful: bool) -> Recovery:
+    boundary = search.boundary_after(at)
+    good = search.length_at(at)
+    length = search.corrected_length(at) if good is None else good
     end = None if length is None else at + _OVERHEAD + length
     if end is not None and boundary < end:
-        boundary = walker.whole_from  # in the extent of this record, nothing less is believed
-    data = walker.data_behind_bad_header(at, length, boundary) if good is None else None
+        boundary = search.intact_from  # inside this record only a chain up to the end of the file counts
+    data = search.data_behind_bad_header(at, length, boundary) if good is None else None
     if data is not None:
         return Recovery(data[1] + _FOOTER, 0, data)
-    if length is not None and end is not None and walker.may_end(end, boundary):
+    if length is not None and end is not None and search.may_end(end, boundary):
         if good is not None:
-            sure = walker.in_step(end) == walker.size or walker.one_byte_wrong(at, length)
+            sure = search.in_step(end) == search.size or search.one_byte_wrong(at, length)
         else:
-            sure = walker.past_written_length(at, end, walker.one_byte_wrong(at, length))
-        if sure and not walker.is_crossed(at, end):
+            sure = search.past_written_length(at, end, search.one_byte_wrong(at, length))
+        if sure and not search.is_crossed(at, end):
             return Recovery(end, 1)
-    if end is not None and end > walker.size:
-        # The rest of the file is this record's, or bytes are missing from it. Whatever looks like records in there may
-        # be its data.
-        boundary = walker.size
+    if end is not None and end > search.size:
+        # The rest of the file belongs to this record, or bytes are missing. Frames in there may be its data.
+        boundary = search.size
     lost = 1 if boundary - at >= _OVERHEAD else 0
-    runs = walker.runs(at + 1, boundary)
+    runs = search.runs(at + 1, boundary)
     if not runs:
         return Recovery(boundary, lost)
     if keep_doubtful:
         first = next((run for run in runs if run.start == end), runs[0])
-        return Recovery(first.start, lost, doubt=first)
-    return Recovery(boundary, lost, doubt=Doubt(sum(run.records for run in runs), runs[0].start, runs[-1].stop))
+        return Recovery(first.start, lost, doubtful=first)
+    records = sum(run.records for run in runs)
+    return Recovery(boundary, lost, doubtful=DoubtfulFrames(records, runs[0].start, runs[-1].stop))
 
 
-class _TooMuchWorkError(Exception):
+class _BudgetError(Exception):
     pass
 
 
-class Walker:
-    """Questions about the frames of one source, answered with two reused windows and a bounded number of bytes read."""
+class FrameSearch:
+    """Answers questions about the frames of one source, with two reused windows and a bounded number of bytes read."""
 
     def __init__(self, source: RecordSource) -> None:
         size = source.size()
@@ -135,25 +137,25 @@ class Walker:
             raise ValueError("a source of unknown size cannot be searched")
         self.source = source
         self.size = size
-        self.whole_from = size  # from here on, all frames are good
-        self._boundaries: list[int] = []  # behind the first damage: where records are known to begin
-        self._runs: list[Doubt] = []  # all runs of good frames there
+        self.intact_from = size  # from here on, all frames are valid
+        self._boundaries: list[int] = []  # after the first corrupt frame: where records are known to begin
+        self._runs: list[DoubtfulFrames] = []  # all chains of valid frames there
         self._in_step: dict[int, int] = {}
-        self._has_cut_record = False  # whether a good header was passed whose record ends behind the end of the file
+        self._has_cut_record = False  # whether there was a valid header whose record ends after the end of the file
         window = min(_WINDOW_BYTES, max(size, 1))
         self._walk = bytearray(window)
         self._check = memoryview(bytearray(window))
         self.begin()
 
     def begin(self) -> None:
-        # A file can be made to hold a good header at every twelfth byte, each asking for a CRC over all the rest.
+        # A crafted file can have a valid header at every twelfth byte, each asking for a CRC over the rest of the file.
         self._budget = 16 * self.size + (64 << 20)
 
     def _read_into(self, at: int, view: memoryview) -> int:
         n = self.source.read_at(at, view)
         self._budget -= n
         if self._budget < 0:
-            raise _TooMuchWorkError
+            raise _BudgetError
         return n
 
     def _read(self, at: int, n: int) -> bytes:
@@ -161,14 +163,14 @@ class Walker:
         return bytes(data[: self.source.read_at(at, memoryview(data))])
 
     def length_at(self, at: int) -> int | None:
-        """The length of the record at `at`, when its header is good."""
+        """Returns the length of the record at `at` if its header is valid, else None."""
         header = self._read(at, _HEADER)
         if len(header) < _HEADER or codec.find_header(header, 0, _HEADER) != 0:
             return None
         return int.from_bytes(header[:8], "little")
 
     def frame_end(self, at: int) -> int | None:
-        """The end of the frame at `at`, when it is good."""
+        """Returns the end of the frame at `at` if it is valid, else None."""
         length = self.length_at(at)
         if length is None or length > self.size - at - _OVERHEAD:
             return None
@@ -176,7 +178,7 @@ class Walker:
         return stop + _FOOTER if self.crc_matches(at + _HEADER, stop) else None
 
     def crc_matches(self, start: int, stop: int) -> bool:
-        """Whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
+        """Tells whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
         if stop < start:
             return False
         crc, at = 0, start
@@ -189,9 +191,9 @@ class Walker:
         return self._read(stop, _FOOTER) == _masked(crc)
 
     def chain(self, at: int) -> tuple[int, int]:
-        """The end of the run of good frames that begins at `at`, and how many they are."""
+        """Returns the end of the chain of valid frames that begins at `at`, and how many they are."""
         frames = 0
-        piece = _FIRST_BYTES  # a chain may end at once: begin with little
+        piece = _FIRST_BYTES  # chains may be short
         while at < self.size:
             n = self._read_into(at, memoryview(self._walk)[:piece])
             count, used, status, _ = codec.scan(self._walk, 0, n, True)
@@ -200,7 +202,7 @@ class Walker:
             piece = min(4 * piece, len(self._walk))
             if status == codec.OK or used:
                 continue
-            end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than what was read
+            end = self.frame_end(at) if status == codec.NEED_MORE else None  # longer than the window
             if end is None:
                 break
             at = end
@@ -208,7 +210,7 @@ class Walker:
         return at, frames
 
     def next_frame(self, at: int) -> int:
-        """The first good frame at or behind `at`; the file's size when there is none."""
+        """Returns the first valid frame from `at` on; the file's size if there is none."""
         piece = _FIRST_BYTES
         while at + _OVERHEAD <= self.size:
             n = self._read_into(at, memoryview(self._walk)[:piece])
@@ -224,29 +226,29 @@ class Walker:
         return self.size
 
     def boundary_after(self, at: int) -> int:
-        """The first place behind `at` that is known to be the beginning of a record, or the end of the file."""
+        """Returns the first offset after `at` where a record is known to begin, or the end of the file."""
         if not self._boundaries:
             self._find_boundaries(at + 1)
         return self._boundaries[bisect_right(self._boundaries, at)]
 
     def _find_boundaries(self, at: int) -> None:
-        """Goes through the file once: behind the last damage, all that is left is known by its reaching the end."""
+        """Scans the file once and collects all offsets where records are known to begin."""
         known = [self.size]
-        bad = [at - 1]  # where bad frames begin
-        before_cut: list[int] = []  # those before a record that was passed and that the end of the file cuts
+        bad = [at - 1]  # where corrupt frames begin
+        before_cut: list[int] = []  # those before a record that the end of the file cuts
         while (start := self.next_frame(at)) < self.size:
             at, frames = self.chain(start)
             if self._has_cut_record and (at == self.size or not before_cut):
                 before_cut = before_cut or bad[:_CHAINS]
-                # Unless it lies in the data of one record with a bad header.
+                # Unless that record lies in the data of one with a corrupt header.
                 if any(self.crc_matches(one + _HEADER, start - _FOOTER) for one in before_cut):
                     self._has_cut_record, before_cut = False, []
             bad.append(at)
-            self._runs.append(Doubt(frames, start, at))
+            self._runs.append(DoubtfulFrames(frames, start, at))
             if at == self.size and not self._has_cut_record:
-                self.whole_from = start
+                self.intact_from = start
                 known.append(start)
-        # A record whose data's CRC stands right before a boundary is one; then so are the good frames it follows.
+        # If the CRC right before a boundary fits a corrupt record, that is a record, and so are the frames before it.
         tried = 0
         for _, start, end in reversed(self._runs):
             tried += 1
@@ -259,9 +261,9 @@ class Walker:
         self._boundaries = known[::-1]
 
     def in_step(self, at: int) -> int:
-        """How far the records from `at` on stand in step: up to the end of the file, or to a damage.
+        """Returns how far the records from `at` on are aligned: up to the end of the file, or to a corrupt frame.
 
-        A record with bad data is stepped over by its header, one with a bad header where its data end.
+        A record with corrupt data is skipped by its header, one with a corrupt header by the end of its data.
         """
         passed: list[int] = []
         end = self.size
@@ -279,7 +281,7 @@ class Walker:
         return end
 
     def may_end(self, end: int, boundary: int) -> bool:
-        """Whether a record can end at `end`: not in the midst of one of the records from `boundary` on."""
+        """Tells whether a record can end at `end`: not inside one of the records from `boundary` on."""
         if end <= boundary:
             return True
         while boundary < end <= self.size:
@@ -287,10 +289,11 @@ class Walker:
         return end == boundary
 
     def is_crossed(self, at: int, end: int) -> bool:
-        """Whether a good header in the record at `at` leads past its `end`, to records in step up to the file's end.
+        """Tells whether a valid header in the record at `at` leads past its `end`, to records aligned up to the file's
+        end.
 
         Frames in the data of a record end before it does. Such a header is that of the next record, drawn into this one
-        by bytes that were taken out of it: then what begins at `end` is data of the next record.
+        by removed bytes: then what begins at `end` is data of the next record.
         """
         place = at
         while place + 1 < end:
@@ -308,10 +311,10 @@ class Walker:
         return False
 
     def past_written_length(self, at: int, end: int, sure: bool) -> bool:
-        """Whether records stand in step from `end` on, where the record at `at` ends as its corrected header says.
+        """Tells whether records are aligned from `end` on, where the record at `at` ends by its corrected header.
 
-        Where bytes were taken out, the rest of a header and that of the first frame in its data can make one such
-        header. Then the length that is written there is the outer record's, and the frames do not reach past it.
+        Where bytes were removed, the rest of a header and that of the first frame in its data can form such a header.
+        Then the length that is written there is the outer record's, and the frames do not reach past it.
         """
         written = int.from_bytes(self._read(at, 8), "little")
         reached = self.in_step(end)
@@ -319,7 +322,8 @@ class Walker:
         return reached == self.size or (sure and past)
 
     def data_behind_bad_header(self, at: int, length: int | None, boundary: int) -> tuple[int, int] | None:
-        """The data of the record at `at`, whose header is bad, if they are whole. `length`: the corrected header's."""
+        """Returns the data of the record at `at`, whose header is corrupt, if they are intact. `length`: as
+        corrected."""
         start = at + _HEADER
         if length is not None:
             stop = start + length
@@ -332,7 +336,7 @@ class Walker:
         return (start, end) if end is not None and self.past_written_length(at, end + _FOOTER, False) else None
 
     def _step(self, at: int) -> int | None:
-        """The end of the bad frame at `at`, as far as header or data still show it."""
+        """Returns the end of the corrupt frame at `at` if header or data still show it."""
         length = self.length_at(at)
         if length is None:
             length = self.corrected_length(at)
@@ -345,10 +349,10 @@ class Walker:
         return None if end is None else end + _FOOTER
 
     def repeated(self, at: int, resume: int) -> int:
-        """How many bytes from `resume` on are records that were written a second time: those right before `at`.
+        """Returns how many bytes from `resume` on repeat the records right before `at`.
 
-        A write that was broken off and then done again leaves the beginning of a record, the end of an earlier one, and
-        the records from there on. All of it must be so: equal records alone are nothing strange, nor are equal damages.
+        A write that was interrupted and then repeated leaves the beginning of a record, the end of an earlier one, and
+        the records from there on. All of that must be found: equal records alone are normal.
         """
         gap = self._read(at, resume - at) if resume - at <= _REPEATED_BYTES else b""
         first = self._read(resume, _OVERHEAD)
@@ -368,13 +372,14 @@ class Walker:
             place = before.rfind(first, 0, place)
         return 0
 
-    def runs(self, at: int, stop: int) -> list[Doubt]:
-        """The runs of good frames that begin in [at, stop)."""
+    def runs(self, at: int, stop: int) -> list[DoubtfulFrames]:
+        """Returns the chains of valid frames that begin in [at, stop)."""
         first = bisect_left(self._runs, at, key=_start)
         return self._runs[first : bisect_left(self._runs, stop, key=_start)]
 
     def corrected_length(self, at: int) -> int | None:
-        """The length in the bad header at `at`, if one byte of the header is wrong and the others show which it was."""
+        """Returns the length in the corrupt header at `at` if one byte of it is wrong and the others show which, else
+        None."""
         header = self._read(at, _HEADER)
         if len(header) < _HEADER:
             return None
@@ -385,9 +390,9 @@ class Walker:
         return None if wrong is None else int.from_bytes(header[:8], "little") ^ wrong
 
     def one_byte_wrong(self, at: int, length: int) -> bool:
-        """Whether one byte is all that is wrong with the record at `at` of this length: then it ends where that says.
+        """Tells whether exactly one byte of the record at `at` of this length is wrong: then the length is right.
 
-        What a wrong byte does to a CRC tells where it is, if it is one. A chance match is one in 2**24 / length.
+        The change of the CRC shows which byte it is. A match by chance has a probability of length / 2**24.
         """
         if length > _CORRECTED_BYTES or at + _OVERHEAD + length > self.size:
             return False
@@ -396,7 +401,7 @@ class Walker:
         crc = codec.crc32c(data)
         same = [a == b for a, b in zip(footer, _masked(crc), strict=True)]
         if sum(same) == 3:
-            return same[3]  # what comes behind a wrong byte must be right, or bytes may be missing from there on
+            return same[3]  # bytes after the wrong one must be right, else some may be missing
         difference = crc ^ _unmasked(footer)
         after_byte, by_high_byte = _crc_tables()
         for _ in range(length):
@@ -407,7 +412,8 @@ class Walker:
         return False
 
     def end_of_data(self, at: int, before: int) -> int | None:
-        """Where the data of the record at `at` end: a place before `before` on which its header and their CRC agree."""
+        """Returns where the data of the record at `at` end: an offset up to `before` that fits its header and their
+        CRC."""
         crc, place = 0, at + _HEADER
         while before - place >= _FOOTER:
             n = self._read_into(place, self._check[: before - place])
@@ -424,7 +430,7 @@ class Walker:
         return None
 
     def alike(self, at: int, end: int) -> bool:
-        """Whether the bad header at `at` still shows that its record ended at `end`."""
+        """Tells whether the corrupt header at `at` still shows that its record ended at `end`."""
         length = end - at - _OVERHEAD
         if length < 0:
             return False
@@ -440,7 +446,7 @@ def _masked(crc: int) -> bytes:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with."""
+    """Returns how many leading bytes are equal."""
     n = min(len(one), len(other))
     differ = np.flatnonzero(np.frombuffer(one, np.uint8, n) != np.frombuffer(other, np.uint8, n))
     return int(differ[0]) if differ.size else n
@@ -451,13 +457,13 @@ def _unmasked(footer: bytes) -> int:
     return (crc >> 17 | crc << 15) & 0xFFFFFFFF
 
 
-def _start(run: Doubt) -> int:
+def _start(run: DoubtfulFrames) -> int:
     return run.start
 
 
 @cache
 def _changes() -> dict[int, int]:
-    """What a change of one byte of a length does to its CRC: the change by its effect."""
+    """Maps the effect on the CRC to the change of one byte of a length."""
     none = codec.crc32c(bytes(8))
     changes = (byte << 8 * place for place in range(8) for byte in range(1, 256))
     return {codec.crc32c(change.to_bytes(8, "little")) ^ none: change for change in changes}
@@ -465,6 +471,6 @@ def _changes() -> dict[int, int]:
 
 @cache
 def _crc_tables() -> tuple[list[int], list[int]]:
-    """What a wrong byte makes of a CRC that was right; and that byte, by the high byte of what it makes."""
+    """Returns the effect of every byte on the CRC, and the bytes sorted by the high byte of their effect."""
     after = [codec.crc32c(bytes([byte])) ^ codec.crc32c(b"\0") for byte in range(256)]
     return after, sorted(range(256), key=lambda byte: after[byte] >> 24)

@@ -1,7 +1,7 @@
-"""A damaged file as a shard of its good records: what is damaged is left out, and nothing is written.
+"""Recovers the intact records of a corrupt file: into a new file (`salvage_file`), or as a shard without writing.
 
-The good frames, one behind the other, are a file of their own that exists only here: `MendedSource` reads it. Offsets
-in it are those of a whole file, so a shard of it is read as any other.
+A shard of a corrupt file reads the repaired view: its intact frames, one after the other. Offsets in the view are those
+of an intact file, so the shard is read like any other. `RepairMap` maps them to the corrupt file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...errors import CorruptError, DataError, UnfinishedError, WriteError, cann
 from ...procfs.locks import writers_of
 from ..columns import Ints
 from .diagnostics import Problem, error_for
-from .frame_stream import Feed, FrameStream, Progress, Runs, Verify
+from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
 from .recovery import _masked
 from .shard import _Framed
@@ -28,19 +28,20 @@ from .source import InflateSource, RecordSource, open_source, spool
 from .verify import explain
 from .writer import PackWith, TFRecordWriter
 
-_RUN = 1 << 16  # frames a call
+_FRAMES_PER_CALL = 1 << 16
 _HEADER = codec.HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairMap:
-    """Where the good frames of a file are. Small, and holds no file: it can be kept, and pickled.
+    """Where the intact frames of a corrupt file are. Small, without an open file, and picklable.
 
-    offsets:   of all records, and of the end, in the mended file
-    pieces:    runs of good frames: where each begins in the mended file
-    places:    the same, in the damaged one (in what it unpacks to, if it is packed)
-    headers:   right ones, by where they belong in the mended file
+    offsets:   of all records and of the end, in the repaired view
+    pieces:    where each sequence of intact frames begins in the repaired view
+    places:    where each of them begins in the corrupt file, or in its decompressed data
+    headers:   corrected headers, with their offsets in the repaired view
     problems:  what was left out, and why
+    packed:    whether the file is compressed
     """
 
     offsets: Ints
@@ -51,38 +52,38 @@ class RepairMap:
     packed: bool
 
     def place(self, offset: int) -> int:
-        """Where a byte of the mended file is in the damaged one."""
+        """Returns where a byte of the repaired view is in the corrupt file."""
         piece = max(int(np.searchsorted(self.pieces, offset, "right")) - 1, 0)
         return int(self.places[piece] + offset - self.pieces[piece])
 
 
-def mend(
+def build_repair_map(
     path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000, keep_doubtful: bool = False
 ) -> RepairMap:
-    """Goes through all of a file, its data's CRCs too, and behind every damage on to the next record.
+    """Scans a whole file with all CRCs, and after every corrupt record searches for the next one.
 
-    salvage:  a record whose header alone is damaged comes back
-    most:     damages that are looked behind; the rest of the file is left out then
-    keep_doubtful: what might be data of a damaged record is kept
+    salvage:       keep a record if only its header is corrupt
+    most:          how many corrupt places to search behind; after them the rest of the file is left out
+    keep_doubtful: keep what might be data of a corrupt record
 
-    A file without any good record is the error that reading it is. So is one that a live process is writing: it is not
-    damaged, and will be another one when the next rank looks at it.
+    A file without any intact record raises the error of reading it. So does one that a live process is writing: it is
+    not corrupt, and the next rank would read another version of it.
     """
     with open_source(path) as source:
         packed = isinstance(source, InflateSource)
         unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
         with unpacked:
-            # Damaged packed data unpack to copies of what came before, good frames among them: nothing behind counts.
-            mender = _Repairer(unpacked, salvage, 0 if broken else most, keep_doubtful)
-            starts = mender.starts()
-            problems = _with_packing(mender.problems, broken, mender.offset, len(starts))
+            # Corrupt compressed data decompress to copies of earlier data, with valid frames: ignore all that follows.
+            repairer = _Repairer(unpacked, salvage, 0 if broken else most, keep_doubtful)
+            starts = repairer.starts()
+            problems = _with_packing(repairer.problems, broken, repairer.offset, len(starts))
             if problems:
-                _refuse(unpacked, problems, len(starts))
-            return _layout(starts, mender, tuple(problems), packed)
+                _check_repairable(unpacked, problems, len(starts))
+            return _layout(starts, repairer, tuple(problems), packed)
 
 
 class _Repairer(FrameStream):
-    """A walk over all frames that notes what it goes around."""
+    """Scans all frames and records the gaps between the intact ones."""
 
     def __init__(self, source: RecordSource, salvage: bool, most: int, keep_doubtful: bool) -> None:
         super().__init__(source, on_corrupt="salvage", keep_doubtful=keep_doubtful)
@@ -91,18 +92,18 @@ class _Repairer(FrameStream):
         self._keep_repaired, self._most = salvage, most
 
     def starts(self) -> Ints:
-        """The offsets of all good frames."""
-        runs: list[Ints] = []
+        """Returns the offsets of all intact frames."""
+        parts: list[Ints] = []
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
-            starts = np.empty(_RUN, np.int64)
-            walk = codec.scan(buf, start, stop, True, starts, self.offset)
-            runs.append(starts[: walk[0]].copy())
-            return walk
+            starts = np.empty(_FRAMES_PER_CALL, np.int64)
+            result = codec.scan(buf, start, stop, True, starts, self.offset)
+            parts.append(starts[: result[0]].copy())
+            return result
 
         while self.pump(feed):
             pass
-        found = np.concatenate([np.zeros(0, np.int64), *runs, np.array([at for at, _ in self.repaired], np.int64)])
+        found = np.concatenate([np.zeros(0, np.int64), *parts, np.array([at for at, _ in self.repaired], np.int64)])
         found.sort()
         return found
 
@@ -119,7 +120,7 @@ class _Repairer(FrameStream):
         else:
             self.gaps.append(at)
             if found.repaired is not None:
-                reason += "; its data are whole, and on_corrupt='salvage' gets them back"
+                reason += "; its data are intact, and on_corrupt='salvage' gets them back"
                 found = found._replace(records_lost=1)
             self._leave_out(found, reason)
         self.window.jump(found.resume)
@@ -131,13 +132,13 @@ def _header(length: int) -> bytes:
 
 
 def _with_packing(problems: Sequence[Problem], broken: CorruptError | None, end: int, records: int) -> list[Problem]:
-    """Where packed data break off, what that does to a record is no damage of its own."""
+    """Reports the error of the compressed data instead of what it did to a record."""
     if broken is None:
         return list(problems)
     return [problem._replace(reason=broken.reason) for problem in problems] or [Problem(end, records, broken.reason, 1)]
 
 
-def _refuse(source: RecordSource, problems: Sequence[Problem], records: int) -> None:
+def _check_repairable(source: RecordSource, problems: Sequence[Problem], records: int) -> None:
     writers = writers_of(source.path)
     if writers:
         who = f"still being written by process {writers[0].pid} ({writers[0].command})"
@@ -145,23 +146,23 @@ def _refuse(source: RecordSource, problems: Sequence[Problem], records: int) -> 
         raise UnfinishedError(source.path, first.record, first.offset, f"{first.reason}; {who}", "Wait for it to end")
     if not records:
         error = error_for(source, 0, problems[0].offset, problems[0].reason)
-        if isinstance(error, UnfinishedError):  # by a writer that is gone
+        if isinstance(error, UnfinishedError):  # its writer is gone
             error = CorruptError(*error.args)
         raise error
 
 
-def _layout(starts: Ints, mender: _Repairer, problems: tuple[Problem, ...], packed: bool) -> RepairMap:
-    size = mender.source.size()
-    bounds = np.sort(np.concatenate([starts, np.array([*mender.gaps, size], np.int64)]))
+def _layout(starts: Ints, repairer: _Repairer, problems: tuple[Problem, ...], packed: bool) -> RepairMap:
+    size = repairer.source.size()
+    bounds = np.sort(np.concatenate([starts, np.array([*repairer.gaps, size], np.int64)]))
     stops = bounds[np.searchsorted(bounds, starts, "right")]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
     begins = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), starts[1:] != stops[:-1]])[: len(starts)])
-    headers = tuple((int(offsets[np.searchsorted(starts, at)]), header) for at, header in mender.repaired)
+    headers = tuple((int(offsets[np.searchsorted(starts, at)]), header) for at, header in repairer.repaired)
     return RepairMap(offsets, offsets[begins], starts[begins], headers, problems, packed)
 
 
 class RepairedSource(RecordSource):
-    """The mended file's bytes, through a descriptor of its own."""
+    """The bytes of the repaired view, through a descriptor of its own."""
 
     def __init__(self, source: RecordSource, layout: RepairMap) -> None:
         super().__init__(source.path, os.dup(source.fd))
@@ -174,21 +175,21 @@ class RepairedSource(RecordSource):
         return self._size
 
     def read_at(self, offset: int, view: memoryview) -> int:
-        got, wanted = 0, min(len(view), max(self._size - offset, 0))
-        while got < wanted:
+        got, expected = 0, min(len(view), max(self._size - offset, 0))
+        while got < expected:
             at = offset + got
             piece = bisect_right(self._pieces, at) - 1
             end = self._pieces[piece + 1] if piece + 1 < len(self._pieces) else self._size
-            n = min(wanted - got, end - at)
+            n = min(expected - got, end - at)
             read = super().read_at(self._places[piece] + at - self._pieces[piece], view[got : got + n])
             got += read
             if read < n:
                 break
-        self._put_right(offset, view[:got])
+        self._correct_headers(offset, view[:got])
         return got
 
-    def _put_right(self, offset: int, view: memoryview) -> None:
-        """Lays the right headers over the damaged ones."""
+    def _correct_headers(self, offset: int, view: memoryview) -> None:
+        """Replaces corrupt headers by the corrected ones."""
         first = bisect_right(self._header_places, offset - _HEADER)
         for at, header in self._headers[first:]:
             if at >= offset + len(view):
@@ -198,7 +199,8 @@ class RepairedSource(RecordSource):
 
 
 class RepairedShard(_Framed):
-    """The good records of a damaged file. A packed one is unpacked into a nameless temporary file for every read."""
+    """The intact records of a corrupt file. Every read of a compressed one decompresses it to an unnamed temporary
+    file."""
 
     def __init__(self, path: str | os.PathLike[str], layout: RepairMap, *, verify: Verify = "all") -> None:
         super().__init__(path, verify)
@@ -206,7 +208,7 @@ class RepairedShard(_Framed):
         self.seekable = not layout.packed
         self._offsets = layout.offsets
         self._closed = False
-        self._kept = None if layout.packed else self._open()
+        self._source = None if layout.packed else self._open()
 
     def _open(self) -> RecordSource:
         with open_source(self.path) as source:
@@ -219,38 +221,35 @@ class RepairedShard(_Framed):
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:
         if self._closed:
-            raise ValueError(f"{self.path}: it was closed")
-        if self._kept is not None:
-            yield self._kept
+            raise ValueError(f"{self.path}: the shard is closed")
+        if self._source is not None:
+            yield self._source
             return
         with self._open() as source:
             yield source
 
-    def _unfit(self, *about: Any) -> DataError:
-        return self._placed(super()._unfit(*about))
+    def _mismatch_error(self, *about: Any) -> DataError:
+        return self._with_real_offset(super()._mismatch_error(*about))
 
-    def _broken(self, *about: Any) -> DataError:
-        return self._placed(super()._broken(*about))
+    def _corrupt_error(self, *about: Any) -> DataError:
+        return self._with_real_offset(super()._corrupt_error(*about))
 
-    def _placed(self, error: DataError) -> DataError:
-        """Errors name the place in the file that is there."""
+    def _with_real_offset(self, error: DataError) -> DataError:
+        """Returns the error with its offset in the corrupt file instead of the repaired view."""
         place = None if error.offset is None else self.layout.place(error.offset)
         return type(error)(error.path, error.record, place, error.reason, error.hint)
 
     def close(self) -> None:
         self._closed = True
-        if self._kept is not None:
-            self._kept.close()
-
-
-# Everything that can be got out of a damaged file, into a new one. The damaged file is never touched.
+        if self._source is not None:
+            self._source.close()
 
 
 class Salvaged(NamedTuple):
     records_kept: int
     records_lost_at_least: int
     bytes_lost: int
-    records_doubtful: int  # that might be data of a damaged record: left out, unless they were to be kept
+    records_doubtful: int  # might be data of a corrupt record; left out unless keep_doubtful
     problems: list[Problem]
 
     def as_dict(self) -> dict[str, object]:
@@ -274,23 +273,23 @@ def salvage_file(
     keep_doubtful: bool = False,
     progress: Progress | None = None,
 ) -> Salvaged:
-    """Writes every intact record of `damaged` to `out`, in order. Nothing is invented.
+    """Writes every intact record of `damaged` to `out`, in order. The corrupt file is never changed.
 
-    keep_empty      False: where nothing at all could be kept of a damaged file, `out` is not written
-    keep_doubtful   True: also what might be data of a damaged record; right for files whose records hold no TFRecords
+    keep_empty      False: if no record could be recovered, `out` is not written
+    keep_doubtful   True: also keep what might be data of a corrupt record; right if the records contain no TFRecords
     """
-    _refuse_same(damaged, out)
+    _check_other_file(damaged, out)
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
     try:
 
         def put(frames: memoryview, starts: Ints) -> None:
             writer.write_frames(frames, len(starts))
 
-        with Runs(damaged, on_corrupt="salvage", keep_doubtful=keep_doubtful, progress=progress) as runs:
-            while runs.next(put) is not None:
+        with FrameBatches(damaged, on_corrupt="salvage", keep_doubtful=keep_doubtful, progress=progress) as batches:
+            while batches.next(put) is not None:
                 pass
-            explain(runs.stream)  # says "not a TFRecord" of what is none
-            problems = runs.problems
+            explain(batches.stream)  # raises if the file is not a TFRecord
+            problems = batches.problems
         if writer.records or keep_empty or not problems:
             renew_in_manifest(writer.close())
     finally:
@@ -300,7 +299,7 @@ def salvage_file(
     return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)
 
 
-def _refuse_same(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+def _check_other_file(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
     try:
         same = os.path.exists(out) and os.path.samefile(damaged, out)
     except OSError as error:

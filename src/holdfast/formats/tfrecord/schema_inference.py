@@ -1,7 +1,7 @@
-"""What types a record's features have and how many values, without looking at the values: of every record of a file.
+"""Infers a schema from the records of a file, for those who have the file but not the code that wrote it.
 
-Only of records as writers nearly always make them. For what is otherwise in any way the answer is None, and somebody
-has to look closer.
+`counted` reads only the types and numbers of values, for records as nearly all writers encode them, and returns None
+for others; `_features` decodes any record.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ...schema import Bytes, Column, Float32, Int64, Ragged, Value
 _MESSAGE = 1 << 3 | 2  # field 1, of a length
 _VALUE = 2 << 3 | 2
 _LISTS = {kind << 3 | 2: kind for kind in (codec.BYTES, codec.FLOAT32, codec.INT64)}
-_GO_ON = bytes(range(128, 256))  # bytes of a varint that are not its last
+_CONTINUATION = bytes(range(128, 256))  # all bytes of a varint but its last
 
 
-Counted = tuple[int, int]  # the type, and how many values
+Counted = tuple[int, int]  # the type and the number of values
 
 _names: dict[bytes, str] = {}
 
 
 def counted(data: bytes) -> dict[str, Counted] | None:
-    """The features of a tf.train.Example by name."""
+    """Returns the type and count of every feature of a tf.train.Example, by name."""
     try:
         return _counted_features(data)
     except (IndexError, UnicodeDecodeError):
@@ -83,11 +83,11 @@ def _counted_feature(data: bytes, at: int, end: int) -> Counted | None:
     tag = data[at]
     size, at = _length(data, at + 1)
     if tag != _MESSAGE or at + size != end:
-        return None  # not packed, or in pieces
+        return None  # not packed, or in several fields
     if kind == codec.FLOAT32:
         return (kind, size // 4) if size % 4 == 0 else None
     values = data[at:end]
-    return (kind, len(values.translate(None, _GO_ON))) if values and values[-1] < 128 else None
+    return (kind, len(values.translate(None, _CONTINUATION))) if values and values[-1] < 128 else None
 
 
 def _strings(data: bytes, at: int, end: int) -> Counted | None:
@@ -103,7 +103,7 @@ def _strings(data: bytes, at: int, end: int) -> Counted | None:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Decodes a varint; returns it and where it ends."""
     byte = data[at]
     if byte < 128:
         return byte, at + 1
@@ -116,18 +116,16 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-# A schema from the first records of a file, for people who have the file but not the code that wrote it.
-
 _TYPES: dict[int, type[Value]] = {codec.BYTES: Bytes, codec.FLOAT32: Float32, codec.INT64: Int64}
 
-# Tags of fields 1 and 2 where they hold a message or bytes, as nearly everywhere in an Example.
+# Tags of fields 1 and 2 with a message or bytes, as nearly everywhere in an Example.
 _FIRST = 1 << 3 | LEN
 _SECOND = 2 << 3 | LEN
 
 
 @dataclass
 class _Found:
-    """One feature of one record; a feature list has one for each step."""
+    """One feature of one record, or one step of a feature list."""
 
     kind: int = codec.NONE
     runs: list[Any] = field(default_factory=list)  # arrays of numbers, or lists of bytes
@@ -142,10 +140,10 @@ class _Found:
 
 @dataclass
 class _Seen:
-    """What the records showed of one feature."""
+    """What the records so far have in one feature."""
 
     kinds: set[int] = field(default_factory=set)
-    counts: set[int] = field(default_factory=set)  # values in a feature, or in a step of a list
+    counts: set[int] = field(default_factory=set)  # of values in a feature, or in a step of a feature list
     records: int = 0
     is_list: bool = False
     is_plain: bool = False
@@ -154,9 +152,9 @@ class _Seen:
 @dataclass(frozen=True)
 class Inferred:
     schema: dict[str, Column]
-    examples: dict[str, Any]  # the first record's values: lists, for a feature list a list for each step
-    notes: dict[str, str]  # what could not be settled, by column
-    records: int  # how many were looked at
+    examples: dict[str, Any]  # the first record's values: a list, or for a feature list a list per step
+    notes: dict[str, str]  # what could not be decided, by column
+    records: int  # how many were read
     sequence: bool  # SequenceExample
 
 
@@ -165,9 +163,10 @@ class NotAnExample(ValueError):
 
 
 def infer_schema(records: Iterable[bytes], *, with_examples: bool = True) -> Inferred:
-    """The schema all these records fit. Sizes that differ become Ragged, what some lack gets a default.
+    """Returns a schema that all these records fit. Varying sizes become Ragged; a feature that some lack gets a
+    default.
 
-    `with_examples` False: the first record's values, which take many times its size as Python objects, are left out.
+    `with_examples` False: without the first record's values, which take many times its size as Python objects.
     """
     seen: dict[str, _Seen] = {}
     examples: dict[str, Any] = {}
@@ -199,7 +198,7 @@ def infer_schema(records: Iterable[bytes], *, with_examples: bool = True) -> Inf
 
 
 def feature_names(record: bytes) -> list[str]:
-    """Returns the names of a record's features in order. ValueError: it is not a tf.train.Example."""
+    """Returns the sorted names of a record's features. Raises a ValueError if it is not a tf.train.Example."""
     try:
         return sorted(_features(record))
     except Malformed as error:
@@ -213,7 +212,7 @@ def _example(found: _Found | list[_Found]) -> list[Any]:
 def _note(entry: _Seen, found: _Found | Counted | list[_Found]) -> None:
     if not isinstance(found, list):
         kind, count = found if isinstance(found, tuple) else (found.kind, found.count)
-        if one_is_there := kind != codec.NONE:  # an empty Feature is the same as none
+        if one_is_there := kind != codec.NONE:  # an empty Feature counts as missing
             entry.kinds.add(kind)
             entry.counts.add(count)
         entry.records += one_is_there
@@ -246,11 +245,12 @@ def _column(entry: _Seen, total: int) -> tuple[Column | None, str]:
     return kind(*shape), note
 
 
-# ---- the messages: a handful of records, so clear beats fast
+# ---- decoding any message: rare, so simple rather than fast
 
 
 def _features(data: bytes) -> dict[str, _Found | list[_Found]]:
-    """One record's features by name. Of a name that is there twice the last counts; lists go first."""
+    """Returns one record's features by name. The last of two equal names counts, and a feature list before a
+    feature."""
     features: dict[str, _Found | list[_Found]] = {}
     lists: dict[str, _Found | list[_Found]] = {}
     is_example = not data
@@ -270,7 +270,7 @@ def _features(data: bytes) -> dict[str, _Found | list[_Found]]:
 
 
 def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A map's names and messages. A message in pieces is joined, as protobuf does."""
+    """Yields the names and messages of a map. A message in several fields is joined, as protobuf does."""
     for tag, entry in _messages(data, 1):
         if tag == _FIRST:
             parts = list(_messages(entry, 2))
@@ -286,7 +286,7 @@ def _messages(data: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _feature(data: bytes) -> _Found:
-    """Another member of the oneof replaces what came before it, the same one adds to it."""
+    """Decodes a Feature. Another member of the oneof replaces the one before, the same one adds to it."""
     found = _Found()
     for tag, content in _messages(data, 3):
         kind = tag >> 3
@@ -298,7 +298,7 @@ def _feature(data: bytes) -> _Found:
 
 
 def _run(kind: int, tag: int, value: bytes) -> Any:
-    """Values packed into one field, or a single one; None where protobuf would call the field unknown."""
+    """Returns the values of one field, packed or single; None for a field that protobuf would call unknown."""
     wire = tag & 7
     if tag >> 3 != 1:
         return None

@@ -1,8 +1,4 @@
-"""Frames that were put together from many places, decoded in one go.
-
-A shuffled batch is made of records from all over the data. Copying their frames side by side and decoding them there,
-while they are in the core's cache, costs half of decoding whole files first and copying column by column.
-"""
+"""Reads a TFRecord file as a shard: Examples by number, through the file's index."""
 
 from __future__ import annotations
 
@@ -17,61 +13,63 @@ import numpy as np
 from ..._native import codec
 from ...errors import CorruptError, DataError, DecodeError, FormatError
 from ...schema import Column, Schema, check_schema
-from ..base import Fill, GivenSchema, Rows, check_rows, check_run, spent
+from ..base import Fill, GivenSchema, Rows, check_range, check_rows, read_timing
 from ..columns import Batch, BytesColumn, Ints, Misfit
-from .column_encoding import batch_maker, fields_of, lendable
+from .column_encoding import batch_maker, can_borrow, fields_of
 from .diagnostics import describe, error_for
 from .frame_stream import _PAGE, Verify, _buffer, _front
 from .index import Records, build_index
-from .reader import LEND_BYTES, _mismatch, features_there
+from .reader import BORROW_MIN_BYTES, _mismatch, features_there
 from .schema_inference import NotAnExample, infer_schema
 from .source import RecordSource, open_source
 
 
 class TFRecordFramesDecoder:
-    """Keeps what it has learned about the records' form from one batch to the next. For one thread."""
+    """Decodes frames that were gathered from many places, for one thread.
+
+    A shuffled batch has records from all over the data. Copying their frames side by side and decoding them there,
+    while they are in the CPU's cache, costs half of decoding whole files first and copying column by column.
+    """
 
     def __init__(self, schema: Schema, *, verify_data: bool) -> None:
         columns = check_schema(schema)
-        self._decoder = codec.Decoder(fields_of(columns, lend=False))
+        self._decoder = codec.Decoder(fields_of(columns, borrow=False))
         self._make = batch_maker(columns, False)
         self._verify_data = verify_data
 
     def decode(self, frames: BytesColumn) -> Batch | None:
-        """None: something is wrong with one of them. Reading them one by one tells with which, and what."""
+        """Returns None if something is wrong with one of them; reading them one by one then shows which."""
         n, values = len(frames), frames.values
         walked, used, _, _ = self._decoder.feed(values.data, 0, len(values), self._verify_data, max(n, 1), 0, 0)
         columns = self._decoder.take()
         if self._decoder.faults() or (walked, used) != (n, len(values)):
             return None
         if self._verify_data:
-            spent.verified(values.data, len(values))
+            read_timing.verified(values.data, len(values))
         try:
             return self._make(columns, None)
         except Misfit:
             return None
 
 
-# A TFRecord file as a shard: Examples by number, read by pread through the file's index and decoded in one call.
-
-# For the schema: so many records, as long as they are no more than so many bytes.
-_LOOKED_AT = 100
-_LOOKED_AT_BYTES = 1 << 26
+# The schema is inferred from so many records, but at most so many bytes.
+_SCHEMA_RECORDS = 100
+_SCHEMA_BYTES = 1 << 26
 
 
 def open_tfrecord_shard(
     path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True
 ) -> TFRecordShard | PackedTFRecordShard:
-    """A plain file's shard by its index, which may be cached; a packed one's by going through it once."""
+    """Opens a plain file by its index, which may be cached; a compressed one by reading it once."""
     with open_source(path) as source:
-        packed = source.compression != "none"
-    if packed:
+        compressed = source.compression != "none"
+    if compressed:
         return PackedTFRecordShard(path, verify=verify)
     return TFRecordShard(path, verify=verify, cache=cache)
 
 
 class _Framed(ABC):
-    """What plain and packed files have in common, once it is known where each record begins."""
+    """Base of all shards whose record offsets are known."""
 
     seekable = True
     rows_per_chunk = 1
@@ -86,7 +84,7 @@ class _Framed(ABC):
 
     @abstractmethod
     def _opened(self) -> AbstractContextManager[RecordSource]:
-        """The file's bytes, for a while."""
+        """Opens the file's bytes for one read."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -96,15 +94,15 @@ class _Framed(ABC):
 
     @property
     def schema(self) -> dict[str, Column]:
-        """Of the first hundred records: what is rarer is not known."""
+        """The schema of the first hundred records: a rarer feature is missing."""
         if self._schema is None:
-            fit = int(np.searchsorted(self._offsets, _LOOKED_AT_BYTES, "right")) - 1
-            count = min(len(self), _LOOKED_AT, max(fit, 1))
+            fit = int(np.searchsorted(self._offsets, _SCHEMA_BYTES, "right")) - 1
+            count = min(len(self), _SCHEMA_RECORDS, max(fit, 1))
             with self._opened() as source:
                 buf, start, stop = _fetch(source, [(0, int(self._offsets[count]))])
                 records, used, status, needed = codec.records(buf, start, stop, self._verify_data, count)
                 if len(records) < count:
-                    raise self._broken(source, list(range(count)), len(records), used, status, needed)
+                    raise self._corrupt_error(source, list(range(count)), len(records), used, status, needed)
             try:
                 self._schema = infer_schema(records).schema
             except NotAnExample as error:
@@ -112,25 +110,25 @@ class _Framed(ABC):
         return dict(self._schema)
 
     def bytes_of(self, start: int, stop: int) -> int:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         return int(self._offsets[stop] - self._offsets[start])
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         pieces = [(int(self._offsets[start]), int(self._offsets[stop]))] if stop > start else []
         return self._read(range(start, stop), pieces, schema)
 
     def frames(self, start: int, stop: int, into: Any = None) -> BytesColumn:
-        """The records [start, stop) as they are in the file, for a FramesDecoder.
+        """Returns the records [start, stop) as they are in the file, for a FramesDecoder.
 
-        `into`: the values of such a column that nobody needs any more. Their memory is used again if it is enough.
+        `into`: the values of an unused column of frames, whose memory is reused if it is large enough.
         """
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         begin, end = int(self._offsets[start]), int(self._offsets[stop])
-        with self._opened() as source, spent.fetching():
+        with self._opened() as source, read_timing.fetching():
             buf, first, got = _fetch(source, [(begin, end)], into)
         if got - first < end - begin:
-            self.read(start, stop)  # says what is missing
+            self.read(start, stop)  # raises an error that says what is missing
         return BytesColumn(buf, self._offsets[start : stop + 1] - (begin - first))
 
     def frames_decoder(self, schema: Schema) -> TFRecordFramesDecoder:
@@ -141,7 +139,7 @@ class _Framed(ABC):
         pieces: list[tuple[int, int]] = []
         for row in numbers:
             start, stop = int(self._offsets[row]), int(self._offsets[row + 1])
-            if pieces and pieces[-1][1] == start:  # neighbours are one read
+            if pieces and pieces[-1][1] == start:  # read neighbours together
                 pieces[-1] = (pieces[-1][0], stop)
             else:
                 pieces.append((start, stop))
@@ -150,33 +148,34 @@ class _Framed(ABC):
     def _read(self, rows: Sequence[int], pieces: list[tuple[int, int]], schema: GivenSchema | None) -> Batch:
         columns = self.schema if schema is None else check_schema(schema)
         total = sum(stop - start for start, stop in pieces)
-        # A copy of large values would cost as much again as reading them.
-        lend = codec.NATIVE and total >= LEND_BYTES * max(len(rows), 1) and any(map(lendable, columns.values()))
-        decoder = codec.Decoder(fields_of(columns, lend=lend))
+        # Copying large values would cost as much as reading them.
+        is_large = total >= BORROW_MIN_BYTES * max(len(rows), 1)
+        borrow = codec.NATIVE and is_large and any(map(can_borrow, columns.values()))
+        decoder = codec.Decoder(fields_of(columns, borrow=borrow))
         with self._opened() as source:
-            with spent.fetching():
+            with read_timing.fetching():
                 buf, start, stop = _fetch(source, pieces)
             walked, used, status, needed = decoder.feed(buf, start, stop, self._verify_data, max(len(rows), 1), 0, 0)
             if walked < len(rows):
                 faults = decoder.faults()
                 raise (
-                    self._unfit(columns, rows, codec.Fault(*faults[0]))
+                    self._mismatch_error(columns, rows, codec.Fault(*faults[0]))
                     if faults
-                    else self._broken(source, rows, walked, used, status, needed)
+                    else self._corrupt_error(source, rows, walked, used, status, needed)
                 )
         for fault in decoder.faults():
-            raise self._unfit(columns, rows, codec.Fault(*fault))
+            raise self._mismatch_error(columns, rows, codec.Fault(*fault))
         if self._verify_data:
-            spent.verified(memoryview(buf)[start:stop], total)
+            read_timing.verified(memoryview(buf)[start:stop], total)
         if used != total:
             raise CorruptError(self.path, None, None, "the file has changed since it was opened", "Open it again")
         try:
-            return batch_maker(columns, lend)(decoder.take(), buf)
+            return batch_maker(columns, borrow)(decoder.take(), buf)
         except Misfit as error:
             row = rows[error.row]
             raise DecodeError(self.path, row, int(self._offsets[row]), str(error)) from None
 
-    def _unfit(self, schema: dict[str, Column], rows: Sequence[int], fault: codec.Fault) -> DataError:
+    def _mismatch_error(self, schema: dict[str, Column], rows: Sequence[int], fault: codec.Fault) -> DataError:
         row = rows[fault.record]
         if fault.code == codec.MALFORMED:
             reason = "its CRC is right, but it is not a tf.train.Example"
@@ -185,7 +184,7 @@ class _Framed(ABC):
         offset = int(self._offsets[row])
         return DecodeError(self.path, row, offset, reason, features_there(self.path, offset, fault, schema))
 
-    def _broken(
+    def _corrupt_error(
         self, source: RecordSource, rows: Sequence[int], walked: int, used: int, status: int, needed: int
     ) -> DataError:
         row = rows[walked]
@@ -202,7 +201,7 @@ class _Framed(ABC):
 
 
 class TFRecordShard(_Framed):
-    """A plain file. Its index is taken from beside it or from the user's cache, or built and put into the cache."""
+    """A plain file. Its index is read from beside it or from the user's cache, else built and cached."""
 
     def __init__(self, path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True) -> None:
         super().__init__(path, verify)
@@ -214,7 +213,7 @@ class TFRecordShard(_Framed):
         yield self._records._source
 
     def fill(self, start: int, stop: int, into: Any) -> Fill | None:
-        check_run(self.path, len(self), start, stop)
+        check_range(self.path, len(self), start, stop)
         begin, end = int(self._offsets[start]), int(self._offsets[stop])
         if len(into) < end - begin + _PAGE:
             return None
@@ -229,9 +228,9 @@ class TFRecordShard(_Framed):
 
 
 class PackedTFRecordShard(_Framed):
-    """A GZIP or ZLIB file. It is unpacked from its start for every read, so it is meant to be read whole.
+    """A GZIP or ZLIB file. Every read decompresses it from its start, so it is best read in one go.
 
-    Opening it counts its records, which unpacks it once. Nothing stays open between reads.
+    Opening it counts its records, which decompresses it once. Nothing stays open between reads.
     """
 
     seekable = False
@@ -245,7 +244,7 @@ class PackedTFRecordShard(_Framed):
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:
         if self._closed:
-            raise ValueError(f"{self.path}: it was closed")
+            raise ValueError(f"{self.path}: the shard is closed")
         with open_source(self.path) as source:
             yield source
 
@@ -254,18 +253,18 @@ class PackedTFRecordShard(_Framed):
 
 
 def _fetch(source: RecordSource, pieces: list[tuple[int, int]], into: Any = None) -> tuple[Any, int, int]:
-    """These parts of the file, one behind the other in a fresh buffer, or in `into`; less when the file ends before."""
+    """Reads these parts of the file one after the other into a new buffer, or into `into`; fewer bytes at its end."""
     sizes = [stop - start for start, stop in pieces]
     buf = _buffer(sum(sizes)) if into is None or len(into) < sum(sizes) + _PAGE else into
     first = end = _front(buf, pieces[0][0]) if pieces else 0
-    places = []
+    reads = []
     for (start, _), size in zip(pieces, sizes, strict=True):
-        places.append((start, end, size))
+        reads.append((start, end, size))
         end += size
     if source.compression != "none":
-        places.sort()  # going back would mean to unpack all again
+        reads.sort()  # going back would decompress everything again
     view = memoryview(buf)
-    for start, at, size in places:
+    for start, at, size in reads:
         got = source.read_at(start, view[at : at + size])
         if got < size:
             return buf, first, at + got

@@ -1,4 +1,5 @@
-"""The bytes of one file, plain or unpacked: `read_at(offset, view)`, by pread, so no offset is shared over fork."""
+"""Reads the bytes of one file, compressed or not, with `read_at(offset, view)`. Uses pread: processes that share the
+descriptor after a fork do not disturb each other."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Compression = Literal["auto", "none", "gzip", "zlib"]
 COMPRESSIONS = ("auto", "none", "gzip", "zlib")
 _CHUNK_BYTES = 1 << 16
 
-# What a file that is not a TFRecord often is.
+# Other formats, to name in the error for a file that is not a TFRecord.
 _MAGIC = {
     b"\x89HDF": "an HDF5 file",
     b"\x89PNG": "a PNG image",
@@ -32,8 +33,9 @@ _MAGIC = {
 }
 
 
-def sniff(head: bytes) -> Literal["none", "gzip", "zlib"]:
-    """How a file is packed, by its first bytes. A good TFRecord header wins: a plain file can begin with 78 01 too."""
+def detect_compression(head: bytes) -> Literal["none", "gzip", "zlib"]:
+    """Detects the compression by the first bytes. A valid TFRecord header wins: a plain file can begin with 78 01
+    too."""
     if len(head) >= codec.HEADER_BYTES and codec.find_header(head, 0, codec.HEADER_BYTES) == 0:
         return "none"
     if head[:2] == b"\x1f\x8b":
@@ -43,8 +45,8 @@ def sniff(head: bytes) -> Literal["none", "gzip", "zlib"]:
     return "none"
 
 
-def what_else(head: bytes) -> str:
-    """What a file that is no TFRecord seems to be, for an error message."""
+def describe_magic(head: bytes) -> str:
+    """Names the format of a file that is not a TFRecord, for an error message; empty if unknown."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
@@ -63,28 +65,28 @@ class RecordSource:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
-        self.on_bytes: Callable[[memoryview], None] | None = None  # sees the file's own bytes once, in order
+        self.on_bytes: Callable[[memoryview], None] | None = None  # called with the file's own bytes, once and in order
 
     def read_at(self, offset: int, view: memoryview) -> int:
-        """Fills the view from the file's byte `offset` on; fewer bytes than asked for only at the end."""
+        """Fills the view from byte `offset` on and returns how many bytes there were: fewer only at the end."""
         if self.fd < 0:
-            raise ValueError(f"{self.path}: it was closed")
+            raise ValueError(f"{self.path}: the file is closed")
         got = fill_from(self.fd, self.path, offset, view)
         if self.on_bytes and got:
             self.on_bytes(view[:got])
         return got
 
     def size(self) -> int | None:
-        """How many bytes read_at can give, now; None when only reading will tell."""
+        """Returns how many bytes read_at can return now; None if that is unknown, as for compressed data."""
         return os.fstat(self.fd).st_size
 
     def file_bytes(self) -> int:
-        """The file's size on disk."""
+        """Returns the file's size on disk."""
         return os.fstat(self.fd).st_size
 
     def close(self) -> None:
         if self.fd >= 0:
-            fd, self.fd = self.fd, -1  # first: Ctrl-C in between must not lead to closing the number twice
+            fd, self.fd = self.fd, -1  # first: after Ctrl-C in between, nobody must close the number again
             os.close(fd)
 
     def __enter__(self) -> RecordSource:
@@ -95,26 +97,26 @@ class RecordSource:
 
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
-            warnings.warn(f"{self.path}: it was read and never closed", ResourceWarning, 2)
+            warnings.warn(f"{self.path}: the file was read and never closed", ResourceWarning, 2)
             self.close()
 
 
 class InflateSource(RecordSource):
-    """A GZIP or ZLIB file, unpacked on the way. Forward only; going back starts over."""
+    """A GZIP or ZLIB file, decompressed while reading. Going back starts over from the beginning."""
 
     def __init__(self, path: str, fd: int, compression: Literal["gzip", "zlib"]) -> None:
         super().__init__(path, fd)
         self.compression = compression
-        self.patient = False  # get out the last byte before a damage, too; slower
+        self.keep_last_bytes = False  # return every byte before corrupt data; slower
         self._start()
 
     def _start(self) -> None:
         self._inflate = self._new()
-        self._packed = b""
+        self._compressed = b""
         self._at = 0  # in the file
-        self._position = 0  # in what comes out
+        self._position = 0  # in the decompressed data
         self._ended = False
-        self._failed: CorruptError | None = None  # to be raised once all that came before it was given
+        self._failed: CorruptError | None = None  # raised once all bytes before it were returned
 
     def _new(self) -> zlib._Decompress:
         return zlib.decompressobj(zlib.MAX_WBITS | (16 if self.compression == "gzip" else 0))
@@ -126,13 +128,13 @@ class InflateSource(RecordSource):
         if offset < self._position:
             self._start()
         while self._position < offset:
-            skipped = self._some(min(offset - self._position, _CHUNK_BYTES))
+            skipped = self._read_some(min(offset - self._position, _CHUNK_BYTES))
             if not skipped:
                 return 0
         got = 0
         while got < len(view):
             try:
-                data = self._some(len(view) - got)
+                data = self._read_some(len(view) - got)
             except CorruptError as error:
                 if not got:
                     raise
@@ -144,16 +146,16 @@ class InflateSource(RecordSource):
             got += len(data)
         return got
 
-    def _some(self, limit: int) -> bytes:
-        """At least one and at most `limit` bytes; none at the end."""
+    def _read_some(self, limit: int) -> bytes:
+        """Returns at least one and at most `limit` bytes; none at the end."""
         if self._failed is not None:
             raise self._failed
         while not self._ended:
-            if not self._packed:
-                self._packed = self._read_packed()
-            data = self._unpack(limit)
-            at_end = not self._packed
-            self._packed = self._inflate.unconsumed_tail
+            if not self._compressed:
+                self._compressed = self._read_compressed()
+            data = self._decompress(limit)
+            at_end = not self._compressed
+            self._compressed = self._inflate.unconsumed_tail
             if self._inflate.eof:
                 try:
                     self._next_member()
@@ -165,72 +167,72 @@ class InflateSource(RecordSource):
                 self._position += len(data)
                 return data
             if at_end and not self._inflate.eof and not self._ended:
-                raise self._damaged(f"the {self.compression} data are cut short")
+                raise self._corrupt(f"the {self.compression} data are cut short")
         return b""
 
-    def _read_packed(self) -> bytes:
+    def _read_compressed(self) -> bytes:
         buf = bytearray(_CHUNK_BYTES)
         n = RecordSource.read_at(self, self._at, memoryview(buf))
         self._at += n
         return bytes(buf[:n])
 
-    def _unpack(self, limit: int) -> bytes:
-        before = self._inflate.copy() if self.patient else None
+    def _decompress(self, limit: int) -> bytes:
+        before = self._inflate.copy() if self.keep_last_bytes else None
         try:
-            return self._inflate.decompress(self._packed, limit)
+            return self._inflate.decompress(self._compressed, limit)
         except zlib.error as error:
-            data = self._up_to_damage(before) if before else b""
+            data = self._until_error(before) if before else b""
             if data:
                 return data
-            raise self._damaged(f"the {self.compression} data are damaged: {error}") from None
+            raise self._corrupt(f"the {self.compression} data are damaged: {error}") from None
 
-    def _up_to_damage(self, inflate: zlib._Decompress) -> bytes:
-        # A failed call gives nothing of what it had unpacked: go again in single bytes and keep what comes first.
+    def _until_error(self, inflate: zlib._Decompress) -> bytes:
+        # A failed call returns nothing of what it had decompressed: decompress byte by byte and keep what comes first.
         data = b""
-        packed, self._packed = self._packed, b"\xff" * 64  # whatever comes next fails, with nothing left to give
-        self._inflate, self.patient = zlib.decompressobj(), False
+        compressed, self._compressed = self._compressed, b"\xff" * 64  # the next call fails at once
+        self._inflate, self.keep_last_bytes = zlib.decompressobj(), False
         try:
-            for i in range(len(packed)):
-                data += inflate.decompress(packed[i : i + 1])
+            for i in range(len(compressed)):
+                data += inflate.decompress(compressed[i : i + 1])
         except zlib.error:
             pass
         return data
 
     def _next_member(self) -> None:
-        # Files joined with `cat` are one file to gzip and to TensorFlow; zeros behind the end are padding.
-        rest = self._inflate.unused_data or self._read_packed()
+        # gzip and TensorFlow read files joined with `cat` as one file; zeros after the end are padding.
+        rest = self._inflate.unused_data or self._read_compressed()
         while rest and self.compression == "gzip":
             stripped = rest.lstrip(b"\0")
             if stripped:
                 rest = stripped
                 break
-            rest = self._read_packed()
+            rest = self._read_compressed()
         if not rest:
             self._ended = True
             return
         if self.compression == "gzip" and rest[:1] == b"\x1f":
             self._inflate = self._new()
-            self._packed = rest
+            self._compressed = rest
             return
-        raise self._damaged(f"there is something else behind the end of the {self.compression} data")
+        raise self._corrupt(f"unexpected bytes after the end of the {self.compression} data")
 
-    def _damaged(self, reason: str) -> CorruptError:
+    def _corrupt(self, reason: str) -> CorruptError:
         return CorruptError(
             self.path,
             None,
             self._at,
             reason,
-            f"`holdfast salvage {shlex.quote(self.path)} OUT` keeps what can be unpacked",
+            f"`holdfast salvage {shlex.quote(self.path)} OUT` keeps what can be decompressed",
         )
 
 
 def open_source(path: str | os.PathLike[str], compression: Compression = "auto") -> RecordSource:
-    """Opens a file for reading; says plainly why it cannot."""
+    """Opens a file for reading, or raises an error that says why it cannot."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"expected compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
     name = os.fsdecode(path)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block the open else
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
         raise cannot_open(name, error) from error
     try:
@@ -241,14 +243,14 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
             head = os.pread(fd, 512, 0)
         except OSError as error:
             raise InputError(f"{name}: cannot read: {error.strerror}") from error
-        found = _believe(fd, sniff(head))
+        found = _confirm_compression(fd, detect_compression(head))
         if compression not in ("auto", "none") and found != compression and head:
             raise FormatError(
-                name, None, 0, f"read as {compression}, but it is not", "Leave compression to be found out"
+                name, None, 0, f"expected {compression} data, got other data", "Read it with compression='auto'"
             )
         if compression == "none" and found != "none":
             hint = "Read it with compression='auto'"
-            raise FormatError(name, 0, 0, f"this is {found} data read as plain", hint)
+            raise FormatError(name, 0, 0, f"expected plain data, got {found} data", hint)
         if found == "none":
             return RecordSource(name, fd)
         return InflateSource(name, fd, found)
@@ -257,8 +259,8 @@ def open_source(path: str | os.PathLike[str], compression: Compression = "auto")
         raise
 
 
-def _believe(fd: int, found: Literal["none", "gzip", "zlib"]) -> Literal["none", "gzip", "zlib"]:
-    """A plain file with a damaged first header can begin like a packed one: it does not unpack, but has records."""
+def _confirm_compression(fd: int, found: Literal["none", "gzip", "zlib"]) -> Literal["none", "gzip", "zlib"]:
+    """Tells a plain file with a corrupt first header from a compressed one: it does not decompress, but has records."""
     if found == "none":
         return found
     try:
@@ -266,20 +268,20 @@ def _believe(fd: int, found: Literal["none", "gzip", "zlib"]) -> Literal["none",
             return found
     except zlib.error:
         pass
-    look = os.pread(fd, 1 << 20, 0)
-    return "none" if codec.find_header(look, 0, len(look)) >= 0 else found
+    start = os.pread(fd, 1 << 20, 0)
+    return "none" if codec.find_header(start, 0, len(start)) >= 0 else found
 
 
 def spool(source: InflateSource, folder: str | None = None) -> tuple[RecordSource, CorruptError | None]:
-    """Everything that can be unpacked, in a nameless temporary file, for those who must go back and forth in it.
+    """Decompresses all that is possible into an unnamed temporary file, for random access.
 
-    The second part says where the packed data broke off, if they did.
+    Also returns the error that the compressed data ended with, if any.
     """
     problem = None
-    source.patient = True
+    source.keep_last_bytes = True
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            while data := source._some(_CHUNK_BYTES):
+            while data := source._read_some(_CHUNK_BYTES):
                 file.write(data)
         except CorruptError as error:
             problem = error

@@ -1,13 +1,16 @@
-"""New files of one folder that appear together, when all of them are whole."""
+"""Splits TFRecord files into parts, and merges them into one file. Every record keeps its order.
+
+Batches of whole frames are copied and their CRCs checked. The CRC over all frames of a new file is computed, and must
+be the same when the file is read back. Only then do new files get their names: split writes its parts to a hidden
+directory and moves them at the end, merge renames its one file. The manifest is written last.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -15,93 +18,23 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import PartialFile, sync_folder
+from ..._util.atomic import FileStamp, check_absent, publish_files, staging_dir
 from ..._util.parallel import Stop, run_all
 from ..._util.text import format_bytes
-from ...errors import DataError, InputError, TargetExistsError, WriteError, WriterBusyError
+from ...errors import DataError, InputError, WriteError
 from ..columns import Ints
-from .frame_stream import Progress, Put, Runs
+from .frame_stream import FrameBatches, Progress, Put
 from .manifest import MANIFEST_NAME, FileEntry, read_manifest, renew_in_manifest, write_manifest
 from .source import open_source
 from .writer import PackWith, TFRecordWriter
 
-
-def refuse_present(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if os.path.lexists(folder / name):
-            raise TargetExistsError(f"{folder / name} is there already; remove it, or choose another folder or name")
-    if (folder / MANIFEST_NAME).exists():
-        read_manifest(folder / MANIFEST_NAME)  # one that cannot be added to is better found now
-
-
-@contextmanager
-def staging_folder(folder: Path, stem: str) -> Iterator[Path]:
-    """A hidden folder in the one the parts are for. It goes in any case, with all that was not moved out."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
-    try:
-        with _only_one(folder, stem):
-            staging = folder / f".{stem}.split"
-            shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
-            staging.mkdir()
-            try:
-                yield staging
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    except BaseException:
-        for path in new_folders:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # somebody put something there
-        raise
-
-
-@contextmanager
-def _only_one(folder: Path, stem: str) -> Iterator[None]:
-    """A lock that dies with its process: one split of a name into a folder at a time."""
-    try:
-        lock = PartialFile(folder / f"{stem}.split", overwrite=True)
-    except WriterBusyError:
-        raise WriterBusyError(f"another split into {folder} under the name {stem} is at work") from None
-    try:
-        yield
-    finally:
-        lock.discard()
-
-
-def publish(entries: Sequence[FileEntry], folder: Path) -> list[FileEntry]:
-    """Gives finished parts their names, and the manifest its lines."""
-    finished = [entry._replace(path=str(folder / os.path.basename(entry.path))) for entry in entries]
-    refuse_present(folder, [os.path.basename(entry.path) for entry in entries])
-    moved: list[str] = []
-    try:
-        for staged, entry in zip(entries, finished, strict=True):
-            moved.append(entry.path)
-            os.rename(staged.path, entry.path)
-        sync_folder(folder)
-        write_manifest(folder, finished)
-    except BaseException as error:
-        for path in moved:
-            Path(path).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
-        raise
-    return finished
-
-
-# Which record goes into which part, and how to come to it.
-
 Files = Sequence[str | os.PathLike[str]]
 
-MOST_PARTS = 99_999  # names have five digits, so that they sort
+MOST_PARTS = 99_999  # part numbers have five digits, so that names sort
 
 
 class SplitMark(NamedTuple):
-    """A place to begin reading at: a record's number over all files; its file, number and offset there."""
+    """A position to begin reading at: a record's number over all files, and its file, number and offset there."""
 
     record: int
     file: int
@@ -111,8 +44,8 @@ class SplitMark(NamedTuple):
 
 class SplitPlan(NamedTuple):
     files: Files
-    marks: list[SplitMark]  # one for each run of frames: some hundred bytes for half a megabyte of input
-    counts: list[int]  # of records in each part
+    marks: list[SplitMark]  # one for each batch of frames: some hundred bytes for half a megabyte of input
+    counts: list[int]  # records in each part
     firsts: list[int]  # each part's first record
 
 
@@ -121,15 +54,15 @@ def make_plan(
 ) -> SplitPlan:
     by_size = None if part_bytes is None else _BySize(part_bytes)
 
-    def look(number: int) -> tuple[list[SplitMark], int]:
+    def find_marks(number: int) -> tuple[list[SplitMark], int]:
         return _marks(number, files[number], by_size, tick)
 
-    # Borders by size depend on every record before them: then it is one file after the other.
-    looked = run_all(look, range(len(files)), 1 if by_size else jobs, stop)
-    bases = list(accumulate((count for _, count in looked), initial=0))
+    # Where a part of a given size ends depends on all records before, so files are read one after the other.
+    found_in_files = run_all(find_marks, range(len(files)), 1 if by_size else jobs, stop)
+    bases = list(accumulate((count for _, count in found_in_files), initial=0))
     marks = [
         mark._replace(record=base + mark.record)
-        for base, (found, _) in zip(bases, looked, strict=False)
+        for base, (found, _) in zip(bases, found_in_files, strict=False)
         for mark in found
     ]
     if by_size:
@@ -144,39 +77,39 @@ def make_plan(
 def _marks(
     number: int, file: str | os.PathLike[str], by_size: _BySize | None, tick: Progress
 ) -> tuple[list[SplitMark], int]:
-    """Where the runs of one file begin, and how many records it has. Lengths are checked, data not yet."""
+    """Returns where the batches of one file begin, and how many records it has. Checks the CRCs of lengths only."""
     marks: list[SplitMark] = []
     put = by_size or (lambda frames, starts: None)
-    with Runs(file, verify="header", progress=tick) as runs:
+    with FrameBatches(file, verify="header", progress=tick) as batches:
         while True:
-            mark = SplitMark(runs.record, number, runs.record, runs.offset)
-            handed = runs.next(put)
-            if handed is None:
-                return marks, runs.record
-            if handed:
+            mark = SplitMark(batches.record, number, batches.record, batches.offset)
+            records = batches.next(put)
+            if records is None:
+                return marks, batches.record
+            if records:
                 marks.append(mark)
 
 
 class _BySize:
-    """Deals records out to parts of at most `part_bytes`, in order."""
+    """Assigns records to parts of at most `part_bytes`, in order."""
 
     def __init__(self, part_bytes: int) -> None:
         self.counts = [0]
         self._part_bytes = part_bytes
-        self._held = 0  # bytes in the last part
+        self._size = 0  # bytes in the last part
 
     def __call__(self, frames: memoryview, starts: Ints) -> None:
         ends = np.append(starts[1:], len(frames))
         done = done_bytes = 0
         while True:
-            room = self._part_bytes - self._held
+            room = self._part_bytes - self._size
             fit = int(np.searchsorted(ends, done_bytes + room, side="right")) - done
-            if not fit and not self._held:
-                fit = 1  # larger than a part may be
+            if not fit and not self._size:
+                fit = 1  # a record larger than a part gets one of its own
             if fit:
                 done += fit
                 self.counts[-1] += fit
-                self._held += int(ends[done - 1]) - done_bytes
+                self._size += int(ends[done - 1]) - done_bytes
                 done_bytes = int(ends[done - 1])
             if done == len(ends):
                 return
@@ -185,32 +118,32 @@ class _BySize:
     def _next_part(self) -> None:
         if len(self.counts) == MOST_PARTS:
             size = format_bytes(self._part_bytes)
-            raise ValueError(f"files of {size} would be more than {MOST_PARTS:,}: expected a larger size")
+            raise ValueError(f"expected a size that gives at most {MOST_PARTS:,} files, got {size}")
         self.counts.append(0)
-        self._held = 0
+        self._size = 0
 
 
 def lanes_of(parts: int, jobs: int) -> list[range]:
-    """Parts next to each other, for one thread to write one after the other: it reads on where it was.
+    """Divides the parts into ranges, which a thread writes one after the other while it reads forward.
 
-    Several for each thread, so that none is done long before the others.
+    There are several ranges per thread, so that all threads finish at about the same time.
     """
     lanes = min(parts, 1 if jobs <= 1 else 4 * jobs)
     return [range(parts * i // lanes, parts * (i + 1) // lanes) for i in range(lanes)]
 
 
-class Cursor:
-    """Reads the input from any record on; going on from where it stands costs nothing. One file is open."""
+class RecordCursor:
+    """Reads the input from any record on; continuing from the current one costs nothing. One file is open."""
 
     def __init__(self, plan: SplitPlan, tick: Progress) -> None:
         self._plan = plan
         self._tick = tick
-        self._runs: Runs | None = None
+        self._batches: FrameBatches | None = None
         self._file = -1
         self._record = -1
 
     def copy(self, first: int, count: int, put: Put) -> None:
-        """Hands `count` records to `put`, from the one numbered `first` over all files."""
+        """Passes `count` records to `put`, from record `first` on, counted over all files."""
         if count and first != self._record:
             self._seek(first)
         self._take(count, put)
@@ -223,8 +156,8 @@ class Cursor:
 
     def _take(self, count: int, put: Put) -> None:
         while count:
-            assert self._runs is not None
-            taken = self._runs.next(put, count)
+            assert self._batches is not None
+            taken = self._batches.next(put, count)
             if taken is None:
                 self._open(self._file + 1, 0, 0)
             else:
@@ -234,26 +167,19 @@ class Cursor:
     def _open(self, file: int, record: int, offset: int) -> None:
         self.close()
         if file == len(self._plan.files):
-            raise InputError(
-                f"{os.fspath(self._plan.files[-1])}: records are gone that were there when they were counted"
-            )
-        self._runs = Runs(self._plan.files[file], record=record, offset=offset, progress=self._tick)
+            raise InputError(f"{os.fspath(self._plan.files[-1])}: it has fewer records than when they were counted")
+        self._batches = FrameBatches(self._plan.files[file], record=record, offset=offset, progress=self._tick)
         self._file = file
 
     def close(self) -> None:
-        if self._runs is not None:
-            self._runs.close()
+        if self._batches is not None:
+            self._batches.close()
 
 
-# Many files from one, and one from many: every record in its order, read again before it is called done.
-#
-# Whole runs of frames are copied, their CRCs checked on the way; the CRC of all of a part's frames is kept, and
-# must come out again when the part is read back from disk. Only then do the new files get their names: split
-# writes its parts in a hidden folder and moves them at the end, merge names its one file.
-# The manifest comes last.
+# ---- the two operations
 
-MERGE_PASSES = 2  # how often `progress` hears of every byte of the input: copy, read again
-SPLIT_PASSES = 3  # count, copy, read again
+MERGE_PASSES = 2  # how often `progress` counts every byte of the input: copy, read back
+SPLIT_PASSES = 3  # count, copy, read back
 
 _SUFFIXES = {"gzip": ".tfrecord.gz", "zlib": ".tfrecord.zlib"}
 
@@ -266,19 +192,19 @@ def merge_files(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> FileEntry:
-    """All records of all files, in the order given, in one new file. Refuses damaged input."""
-    stamps = _stamps(files)
-    _refuse_own_output(files, [Path(out)])
+    """Writes all records of all files, in the order given, to one new file. Corrupt input is an error."""
+    inputs = _look_at(files)
+    _check_not_input(files, [Path(out)])
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
     try:
-        copied = _Copied(writer)
+        copied = _FrameCopier(writer)
         for file in files:
-            with Runs(file, progress=progress) as runs:
-                while runs.next(copied) is not None:
+            with FrameBatches(file, progress=progress) as batches:
+                while batches.next(copied) is not None:
                     pass
-        partial, entry = writer.settle()
-        _prove(partial, entry, copied, _in_step(progress, _total(stamps), entry.bytes))
-        _refuse_changed(files, stamps)
+        partial, entry = writer.finalize()
+        _verify_output(partial, entry, copied, _scaled(progress, _total(inputs), entry.bytes))
+        _check_unchanged(files, inputs)
         entry = writer.close()
     finally:
         writer.discard()
@@ -297,32 +223,50 @@ def split_files(
     progress: Progress | None = None,
     jobs: int = 1,
 ) -> list[FileEntry]:
-    """All records of all files, in order, in `parts` new files of about as many each, or of `part_bytes`.
+    """Writes all records of all files, in order, to `parts` new files of about equal length, or of `part_bytes`.
 
-    Files are named NAME-00000-of-00004.tfrecord, so that sorted names keep the order. None of them is there
-    before all are; the folder's manifest comes last. `part_bytes` counts a part before it is packed; a record
-    larger than that has a part of its own. `jobs` threads write at the same time, unless the input is packed.
+    Files are named NAME-00000-of-00004.tfrecord, so that sorted names keep the order. They appear all together, and the
+    folder's manifest is written last. `part_bytes` is the size before compression; a larger record gets a part of its
+    own. `jobs` threads write at the same time, unless the input is compressed.
     """
     stem = _checked_stem(files, parts, part_bytes, name)
-    stamps = _stamps(files)
+    inputs = _look_at(files)
     stop = Stop()
     tick = _stoppable(progress, stop)
-    jobs = jobs if all(stamp.plain for stamp in stamps) else 1
-    with staging_folder(Path(folder), stem) as staging:
+    jobs = 1 if any(one.compressed for one in inputs) else jobs
+    folder = Path(folder)
+    with staging_dir(folder, f"{stem}.split", busy=f"another split into {folder} under the name {stem}") as staging:
         plan = make_plan(files, parts, part_bytes, jobs, stop, tick)
         suffix = _SUFFIXES.get(compression, ".tfrecord")
         names = [f"{stem}-{i:05d}-of-{len(plan.counts):05d}{suffix}" for i in range(len(plan.counts))]
-        refuse_present(staging.parent, names)
-        work = _Split(plan, staging, names, compression, _total(stamps), tick)
+        check_absent(folder, names, "remove it, or choose another folder or name")
+        if (folder / MANIFEST_NAME).exists():
+            read_manifest(folder / MANIFEST_NAME)  # a manifest that cannot be extended is better found now
+        work = _Split(plan, staging, names, compression, _total(inputs), tick)
         lanes = lanes_of(len(names), jobs)
         entries = [entry for lane in run_all(work.write_parts, lanes, jobs, stop) for entry in lane]
-        _refuse_changed(files, stamps)
-        return publish(entries, staging.parent)
+        _check_unchanged(files, inputs)
+        return _publish(entries, folder)
+
+
+def _publish(entries: Sequence[FileEntry], folder: Path) -> list[FileEntry]:
+    """Moves finished parts to their names and adds them to the manifest; on an error none of them stays."""
+    finished = [entry._replace(path=str(folder / os.path.basename(entry.path))) for entry in entries]
+    publish_files([Path(entry.path) for entry in entries], folder)
+    try:
+        write_manifest(folder, finished)
+    except BaseException as error:
+        for entry in finished:
+            Path(entry.path).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WriteError(f"cannot write into {folder}: {error.strerror}") from error
+        raise
+    return finished
 
 
 def _checked_stem(files: Files, parts: int | None, part_bytes: int | None, name: str | None) -> str:
     if (parts is None) == (part_bytes is None):
-        raise ValueError("say either how many parts or how large one may be")
+        raise ValueError("expected either parts= or part_bytes=")
     if parts is not None and not 1 <= parts <= MOST_PARTS:
         raise ValueError(f"expected from 1 to {MOST_PARTS:,} parts, got {parts:,}")
     if part_bytes is not None and part_bytes < 1:
@@ -340,11 +284,8 @@ def _stem(file: str | os.PathLike[str]) -> str:
     return re.sub(r"-\d{5}-of-\d{5}$", "", Path(file).name.split(".")[0]) or "part"
 
 
-# ---- copying and proving
-
-
-class _Copied:
-    """What goes into one file: counted, and the CRC of its frames kept."""
+class _FrameCopier:
+    """Copies frames into one file, counts them and computes the CRC over them."""
 
     def __init__(self, writer: TFRecordWriter) -> None:
         self.records = 0
@@ -366,25 +307,25 @@ class _Split(NamedTuple):
     tick: Progress
 
     def write_parts(self, parts: range) -> list[FileEntry]:
-        cursor = Cursor(self.plan, self.tick)
+        cursor = RecordCursor(self.plan, self.tick)
         try:
             return [self._write_part(part, cursor) for part in parts]
         finally:
             cursor.close()
 
-    def _write_part(self, part: int, cursor: Cursor) -> FileEntry:
+    def _write_part(self, part: int, cursor: RecordCursor) -> FileEntry:
         path, count = self.folder / self.names[part], self.plan.counts[part]
         with TFRecordWriter(path, compression=self.compression) as writer:
-            copied = _Copied(writer)
+            copied = _FrameCopier(writer)
             cursor.copy(self.plan.firsts[part], count, copied)
         assert writer.entry is not None
         share = self.input_bytes * count // max(sum(self.plan.counts), 1)
-        _prove(path, writer.entry, copied, _in_step(self.tick, share, writer.entry.bytes))
+        _verify_output(path, writer.entry, copied, _scaled(self.tick, share, writer.entry.bytes))
         return writer.entry
 
 
-def _prove(path: Path, entry: FileEntry, copied: _Copied, progress: Progress | None) -> None:
-    """What was written is read again: the same records in the same order, in the file its writer meant."""
+def _verify_output(path: Path, entry: FileEntry, copied: _FrameCopier, progress: Progress | None) -> None:
+    """Reads a new file back: it must have the same records in the same order, and the size and CRC of its entry."""
     records, frames_crc, file_crc = 0, 0, 0
 
     def put(frames: memoryview, starts: Ints) -> None:
@@ -396,22 +337,22 @@ def _prove(path: Path, entry: FileEntry, copied: _Copied, progress: Progress | N
         nonlocal file_crc
         file_crc = codec.crc32c(data, file_crc)
 
-    with Runs(path, progress=progress, on_bytes=on_bytes) as runs:
-        while runs.next(put) is not None:
+    with FrameBatches(path, progress=progress, on_bytes=on_bytes) as batches:
+        while batches.next(put) is not None:
             pass
-        size = runs.file_bytes
+        size = batches.file_bytes
     if (records, frames_crc) != (copied.records, copied.crc):
-        said = f"{copied.records:,} records went in, {records:,} came out when it was read again"
-        raise DataError(entry.path, None, None, f"{said}, or others. Is the disk, or the memory, failing?")
+        text = f"expected the {copied.records:,} records that were written, got {records:,} or others when reading back"
+        raise DataError(entry.path, None, None, f"{text}. Is the disk, or the memory, failing?")
     if (size, file_crc, records) != (entry.bytes, entry.crc32c, entry.records):
-        raise DataError(entry.path, None, None, "reads otherwise than it was written: is the disk failing?")
+        raise DataError(entry.path, None, None, "it reads back differently than it was written. Is the disk failing?")
 
 
-def _in_step(progress: Progress | None, whole: int, size: int) -> Progress | None:
-    """For a pass over `size` bytes that should count as `whole`."""
+def _scaled(progress: Progress | None, total: int, size: int) -> Progress | None:
+    """Returns a progress callback for a pass over `size` bytes that counts as `total`."""
     if progress is None:
         return None
-    return lambda n: progress(n * whole // max(size, 1))
+    return lambda n: progress(n * total // max(size, 1))
 
 
 def _stoppable(progress: Progress | None, stop: Stop) -> Progress:
@@ -423,38 +364,32 @@ def _stoppable(progress: Progress | None, stop: Stop) -> Progress:
     return tick
 
 
-# ---- before and after
+class _Input(NamedTuple):
+    stamp: FileStamp
+    compressed: bool
 
 
-class _Stamp(NamedTuple):
-    bytes: int
-    mtime_ns: int
-    inode: int
-    plain: bool
+def _look_at(files: Files) -> list[_Input]:
+    """Opens every input file once, so that one that cannot be read is an error before anything is written."""
+    return [_look_at_one(file) for file in files]
 
 
-def _stamps(files: Files) -> list[_Stamp]:
-    """All files can be read, and which they are."""
-    return [_stamp(file) for file in files]
-
-
-def _stamp(file: str | os.PathLike[str]) -> _Stamp:
+def _look_at_one(file: str | os.PathLike[str]) -> _Input:
     with open_source(file) as source:
-        info = os.fstat(source.fd)
-        return _Stamp(info.st_size, info.st_mtime_ns, info.st_ino, source.compression == "none")
+        return _Input(FileStamp.of(source.fd), source.compression != "none")
 
 
-def _total(stamps: list[_Stamp]) -> int:
-    return sum(stamp.bytes for stamp in stamps)
+def _total(inputs: list[_Input]) -> int:
+    return sum(one.stamp.size for one in inputs)
 
 
-def _refuse_changed(files: Files, stamps: list[_Stamp]) -> None:
-    for file, stamp in zip(files, stamps, strict=True):
-        if _stamp(file) != stamp:
+def _check_unchanged(files: Files, inputs: list[_Input]) -> None:
+    for file, before in zip(files, inputs, strict=True):
+        if _look_at_one(file) != before:
             raise InputError(f"{os.fspath(file)}: it changed while it was read; nothing was kept. Wait for its writer")
 
 
-def _refuse_own_output(files: Files, outputs: Sequence[Path]) -> None:
+def _check_not_input(files: Files, outputs: Sequence[Path]) -> None:
     for out in outputs:
         if out.exists() and any(os.path.samefile(file, out) for file in files):
             raise WriteError(f"{out} is also an input; name another output")

@@ -1,4 +1,4 @@
-"""Is a file whole? Every CRC is checked, also behind a damage, and the manifest's count is compared."""
+"""Verifies a file: checks every CRC, also after a corrupt record, and compares the counts with the manifest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ..._native import codec
 from ...errors import DataError, InputError
 from .diagnostics import TRUNCATED, Problem, error_for
-from .frame_stream import FrameStream, Progress, Runs
+from .frame_stream import FrameBatches, FrameStream, Progress
 from .manifest import FileEntry, find_manifest
 
-_LISTED = 1000  # problems of one file; a file that is all damage must not fill the memory
+_MAX_PROBLEMS = 1000  # per file, to bound the memory
 
 
 class FileReport(NamedTuple):
@@ -21,7 +21,7 @@ class FileReport(NamedTuple):
     bytes: int
     problems: list[Problem]
     hint: str = ""
-    readable: bool = True  # False: it could not be looked at, so nothing is known of it
+    readable: bool = True  # False: it could not be read, so nothing is known of it
 
     def as_dict(self) -> dict[str, object]:
         problems = [{"offset": p.offset, "record": p.record, "reason": p.reason} for p in self.problems]
@@ -35,7 +35,7 @@ class FileReport(NamedTuple):
 
 
 def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) -> FileReport:
-    """Never raises for what is wrong with the file: that is in the report."""
+    """Verifies a file. Problems with the file are not raised, but part of the report."""
     name = os.fspath(path)
     try:
         return _verify(name, progress)
@@ -44,7 +44,7 @@ def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) 
         return FileReport(name, False, 0, 0, [problem], error.hint)
     except (InputError, OSError) as error:
         reason = str(error).removeprefix(f"{name}: ")
-        if not isinstance(error, InputError):  # a disk that fails, or one too full to unpack a damaged file on
+        if not isinstance(error, InputError):  # a failing disk, or no space to decompress a corrupt file
             reason = f"cannot check: {error.strerror}"
         return FileReport(name, False, 0, 0, [Problem(0, None, reason)], readable=False)
 
@@ -53,19 +53,19 @@ def _verify(name: str, progress: Progress | None) -> FileReport:
     try:
         manifest, unreadable = find_manifest(name), None
     except InputError as error:
-        manifest, unreadable = None, Problem(0, None, f"what it should hold is not known: {error}")
+        manifest, unreadable = None, Problem(0, None, f"the manifest that lists it cannot be read: {error}")
     expected = manifest.entries.get(os.path.basename(name)) if manifest else None
     try:
-        report = _walk(name, expected, progress, spool=False)
-    except DataError:  # never of a plain file
-        # Looking behind a damage of a packed one takes room to unpack it all: only now.
-        report = _walk(name, expected, None, spool=True)
+        report = _scan(name, expected, progress, spool=False)
+    except DataError:  # only raised for compressed files
+        # Searching behind a corrupt record needs space to decompress the file, so only do it now.
+        report = _scan(name, expected, None, spool=True)
     if unreadable is not None:
         return report._replace(ok=False, problems=[*report.problems, unreadable])
     return report
 
 
-def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> FileReport:
+def _scan(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> FileReport:
     crc, good = 0, 0
 
     def on_bytes(data: memoryview) -> None:
@@ -73,22 +73,22 @@ def _walk(name: str, expected: FileEntry | None, progress: Progress | None, spoo
         crc = codec.crc32c(data, crc)
 
     see = on_bytes if expected else None
-    with Runs(name, on_corrupt="salvage", spool=spool, progress=progress, on_bytes=see) as runs:
-        while (count := runs.count()) is not None:
+    with FrameBatches(name, on_corrupt="salvage", spool=spool, progress=progress, on_bytes=see) as batches:
+        while (count := batches.count()) is not None:
             good += count
-            if len(runs.problems) >= _LISTED:
-                reason = f"more than {_LISTED:,} problems; not read on"
-                runs.problems.append(Problem(runs.offset, runs.record, reason))
+            if len(batches.problems) >= _MAX_PROBLEMS:
+                reason = f"more than {_MAX_PROBLEMS:,} problems; the rest was not read"
+                batches.problems.append(Problem(batches.offset, batches.record, reason))
                 break
-        error = explain(runs.stream)
-        size, problems = runs.file_bytes, list(runs.problems)
+        error = explain(batches.stream)
+        size, problems = batches.file_bytes, list(batches.problems)
     if expected and not problems:
         problems += _against(expected, good, size, crc)
     return FileReport(name, not problems, good, size, problems, error.hint if error else "")
 
 
 def explain(stream: FrameStream) -> DataError | None:
-    """The first problem as a reader would be told of it: unfinished, foreign, or damaged."""
+    """Returns the first problem as the error a reader would raise: unfinished, not a TFRecord, or corrupt."""
     if not stream.problems:
         return None
     first = stream.problems[0]
@@ -99,13 +99,13 @@ def explain(stream: FrameStream) -> DataError | None:
 
 
 def _against(entry: FileEntry, records: int, size: int, crc: int) -> list[Problem]:
-    """What the manifest says against what is there."""
+    """Compares the manifest's entry with the file."""
     wrong = []
     if entry.records != records:
         wrong.append(f"the manifest says {entry.records:,} records, the file has {records:,}")
     if entry.bytes != size:
         wrong.append(f"the manifest says {entry.bytes:,} bytes, the file has {size:,}")
     elif entry.crc32c != crc:
-        said = f"the manifest says crc32c {entry.crc32c:08x}, the file has {crc:08x}"
-        wrong.append(f"{said}: whole, but not the same file")
+        differ = f"the manifest says crc32c {entry.crc32c:08x}, the file has {crc:08x}"
+        wrong.append(f"{differ}: intact, but not the same file")
     return [Problem(size, None, reason) for reason in wrong]

@@ -1,4 +1,4 @@
-"""Writing one TFRecord file: it appears whole or not at all."""
+"""Writes one TFRecord file, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...procfs.locks import writers_of
 from ...schema import Column, Ragged, Value, check_schema
+from ..base import TFRECORD_COMPRESSION
 from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
 
 _FLUSH_BYTES = 1 << 20
-_SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _in_turn(
+def _locked(
     method: Callable[Concatenate[TFRecordWriter, P], R],
 ) -> Callable[Concatenate[TFRecordWriter, P], R]:
-    """One thread after the other: two at a time would each count what the other wrote."""
+    """Serializes the calls of several threads."""
 
     @functools.wraps(method)
-    def wait(self: TFRecordWriter, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._turn:
+    def call(self: TFRecordWriter, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
             return method(self, *args, **kwargs)
 
-    return wait
+    return call
 
 
 class TFRecordWriter:
-    """Writes beside the target, and gives it its name on close(): a reader never sees a part of a file.
+    """Writes to a temporary file and renames it on close(), so that a reader never sees a part of a file.
 
         with TFRecordWriter("train.tfrecord", {"label": Int64(), "image": Bytes()}) as w:
             w.append(label=3, image=png)          # one sample
@@ -54,12 +54,11 @@ class TFRecordWriter:
             w.write(serialized)                   # a record made elsewhere; needs no schema
 
     A clean exit from the `with` block commits (fsync, rename, fsync of the folder); an exception, a kill or a lost
-    reference leaves nothing visible. A second writer of the same path is refused while the first lives, and so is the
-    use of a writer inherited over fork. Threads may share one. After close(), `entry` holds count, size and crc32c
-    for a manifest.
+    reference leaves no file. A second writer of the same path is an error while the first lives, and so is using a
+    writer in a forked child. Threads may share one. After close(), `entry` has count, size and crc32c for a manifest.
 
     compression  "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib"
-    overwrite    replace a file that is there; else that is an error
+    overwrite    replace an existing file, which is otherwise an error
     sequence     write tf.train.SequenceExample: Ragged columns become feature lists
     """
 
@@ -73,7 +72,7 @@ class TFRecordWriter:
         overwrite: bool = False,
         sequence: bool = False,
     ) -> None:
-        self._file: PartialFile | None = None  # first, for __del__ when what follows raises
+        self._file: PartialFile | None = None  # first: __del__ needs it if what follows raises
         self.path = Path(path)
         self.schema = None if schema is None else check_schema(schema)
         self.sequence = sequence
@@ -85,14 +84,14 @@ class TFRecordWriter:
             )
         self._casts = any(map(is_cast, (self.schema or {}).values()))
         self._encoder = None if self.schema is None else codec.Encoder(fields_of(self.schema))
-        self._pack = _packer(_choose(self.path, compression), level)
+        self._compressor = _compressor(_choose(self.path, compression), level)
         self._pending: list[Any] = []
         self._pending_bytes = 0
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
         self._crc = 0
-        self._settled = False
-        self._turn = threading.RLock()
+        self._finalized = False
+        self._lock = threading.RLock()
         self._state: Literal["open", "closed", "failed", "forked"] = "open"
         try:
             self._file = PartialFile(path, overwrite=overwrite)
@@ -100,54 +99,50 @@ class TFRecordWriter:
             raise _name_holder(error, self.path) from None
         call_after_fork(self)
 
-    # ---- writing
-
-    @_in_turn
+    @_locked
     def write(self, record: bytes | bytearray | memoryview) -> None:
-        """One record's data, as they are."""
+        """Writes one record's data."""
         self._check()
         self._flush_rows()
         self._put(codec.frame(record))
         self.records += 1
 
-    @_in_turn
+    @_locked
     def write_frames(self, frames: memoryview, records: int) -> None:
-        """Whole frames of so many records, as they are: whoever read them has checked their CRCs.
-
-        They are handed on before this returns, so the buffer may be used again.
-        """
+        """Writes complete frames of so many records, whose CRCs the caller has checked. The buffer may be reused."""
         self._check()
         self._flush_rows()
         self._flush()
-        self._out(self._pack.compress(frames) if self._pack else frames)
+        self._out(self._compressor.compress(frames) if self._compressor else frames)
         self.records += records
 
-    @_in_turn
+    @_locked
     def append(self, /, **sample: Any) -> None:
-        """One sample: a value for every column of the schema."""
+        """Writes one sample: a value for every column of the schema."""
         schema = self._need_schema()
         if sample.keys() != schema.keys():
-            buffers_of(schema, {name: [value] for name, value in sample.items()})  # says which
+            buffers_of(schema, {name: [value] for name, value in sample.items()})  # raises an error that says which
         self._rows.append({name: _snapshot(value) for name, value in sample.items()})
         if len(self._rows) >= 256:
             self._flush_rows()
 
-    @_in_turn
+    @_locked
     def extend(self, columns: Mapping[str, Any]) -> None:
-        """A batch: columns of equal length. Arrays, lists, or what a reader's batch holds."""
+        """Writes a batch: columns of equal length, as arrays, lists, or columns of a reader."""
         schema = self._need_schema()
         self._flush_rows()
         self._encode(*self._stored(*buffers_of(schema, columns)))
 
-    @_in_turn
+    @_locked
     def extend_buffers(self, buffers: list[codec.ColumnBuffers], rows: int) -> None:
-        """What buffers_of gives: columns that were checked."""
+        """Writes the result of buffers_of."""
         self._need_schema()
         self._flush_rows()
         self._encode(*self._stored(buffers, rows))
 
     def _stored(self, buffers: list[codec.ColumnBuffers], rows: int) -> tuple[list[codec.ColumnBuffers], int]:
-        """Before anything of them is written: SchemaError names a value that a TFRecord cannot have."""
+        """Casts to the dtypes of a TFRecord. Raises a SchemaError for a value that does not fit, before any is
+        written."""
         if self.schema is None or not self._casts:
             return buffers, rows
         try:
@@ -162,14 +157,14 @@ class TFRecordWriter:
         return self.schema
 
     def _flush_rows(self) -> None:
-        """Samples given one by one are encoded many at a time."""
+        """Encodes the samples of append(), many at a time."""
         if self._rows and self.schema is not None:
             rows, self._rows = self._rows, []
             columns = {name: [row[name] for row in rows] for name in self.schema}
             try:
                 prepared = self._stored(*buffers_of(self.schema, columns))
             except SchemaError:
-                for i, row in enumerate(rows):  # find the one to blame
+                for i, row in enumerate(rows):  # find the sample that does not fit
                     try:
                         buffers_of(self.schema, {name: [row[name]] for name in self.schema})
                     except SchemaError as error:
@@ -197,7 +192,7 @@ class TFRecordWriter:
     def _flush(self) -> None:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         data = pending[0] if len(pending) == 1 else b"".join(pending)
-        self._out(self._pack.compress(data) if self._pack else data)
+        self._out(self._compressor.compress(data) if self._compressor else data)
 
     def _out(self, data: Any) -> None:
         assert self._file is not None
@@ -209,30 +204,28 @@ class TFRecordWriter:
         self._crc = codec.crc32c(data, self._crc)
         self._bytes += len(data)
 
-    # ---- ending
-
-    @_in_turn
-    def settle(self) -> tuple[Path, FileEntry]:
-        """Everything given is in the unfinished file: its path and what it should hold, for who wants to read it
-        again before close() gives it its name. Nothing can be added afterwards."""
+    @_locked
+    def finalize(self) -> tuple[Path, FileEntry]:
+        """Writes everything to the temporary file. Returns its path and entry, so that it can be read back before
+        close() renames it. Nothing can be added afterwards."""
         self._check()
         self._flush_rows()
         self._flush()
-        if self._pack:
-            self._out(self._pack.flush())
-            self._pack = None
+        if self._compressor:
+            self._out(self._compressor.flush())
+            self._compressor = None
         assert self._file is not None
-        self._settled = True
+        self._finalized = True
         return self._file.path, FileEntry(str(self.path), self.records, self._bytes, self._crc)
 
-    @_in_turn
+    @_locked
     def close(self) -> FileEntry:
-        """Commits. Afterwards the file is there under its name, also after a power cut."""
+        """Commits the file: fsync, rename, fsync of the folder."""
         if self._state == "closed" and self.entry is not None:
             return self.entry
         self._check_state()
-        if not self._settled:
-            self.settle()
+        if not self._finalized:
+            self.finalize()
         assert self._file is not None
         try:
             self._file.commit()
@@ -246,9 +239,9 @@ class TFRecordWriter:
         self.entry = FileEntry(str(self.path), self.records, self._bytes, self._crc)
         return self.entry
 
-    @_in_turn
+    @_locked
     def discard(self) -> None:
-        """Gives the file up: nothing of it stays."""
+        """Removes the temporary file."""
         if self._state == "open":
             self._state = "closed"
             self._drop()
@@ -264,8 +257,8 @@ class TFRecordWriter:
 
     def _check(self) -> None:
         self._check_state()
-        if self._settled:
-            raise ClosedWriterError(f"{self.path}: this writer has settled; only close() or discard() can follow")
+        if self._finalized:
+            raise ClosedWriterError(f"{self.path}: this writer was finalized; only close() or discard() can follow")
 
     def _check_state(self) -> None:
         if self._state == "forked":
@@ -277,12 +270,12 @@ class TFRecordWriter:
             raise ClosedWriterError(f"{self.path}: this writer {why}; open a new one")
 
     def after_fork_in_child(self) -> None:
-        """The child must neither write nor keep the parent's lock alive."""
-        self._turn = threading.RLock()  # the thread that may have had it is not here
+        """Detaches the child, which must neither write nor keep the parent's lock alive."""
+        self._lock = threading.RLock()  # the thread that held it is not in the child
         if self._state == "open":
             self._state = "forked"
             if self._file is not None:
-                self._file.abandon()
+                self._file.detach()
 
     def __enter__(self) -> TFRecordWriter:
         return self
@@ -295,12 +288,12 @@ class TFRecordWriter:
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None and self._state == "open":
-            warnings.warn(f"{self.path}: a writer was lost without close(); its file was dropped", ResourceWarning, 2)
+            warnings.warn(f"{self.path}: the writer was not closed; its file was removed", ResourceWarning, 2)
             self.discard()
 
 
 def _snapshot(value: Any) -> Any:
-    """Samples are encoded some later, and people fill one array again and again."""
+    """Copies a value: it is encoded later, and the caller may reuse its array."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (bytearray, memoryview)):
@@ -313,13 +306,13 @@ def _snapshot(value: Any) -> Any:
 def _choose(path: Path, compression: str | None) -> str:
     chosen = "none" if compression is None else compression.lower() or "none"
     if chosen == "auto":
-        return _SUFFIXES.get(path.suffix.lower(), "none")
+        return TFRECORD_COMPRESSION.get(path.suffix.lower(), "none")
     if chosen not in ("none", "gzip", "zlib"):
         raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
     return chosen
 
 
-def _packer(compression: str, level: int) -> Any:
+def _compressor(compression: str, level: int) -> Any:
     if compression == "none":
         return None
     if not -1 <= level <= 9:

@@ -17,6 +17,7 @@ from ...formats.columns import (
     ColumnData,
     RaggedColumn,
     dtype_of,
+    join_offsets,
     nbytes_of,
     rows_of,
     split_samples,
@@ -593,10 +594,10 @@ def _join(name: str, items: list[Any]) -> Any:
     """Arrays or columns, one behind the other. Nothing of them is kept."""
     if isinstance(items[0], RaggedColumn):
         inner = _join(name, [item.values for item in items])
-        return RaggedColumn(inner, _joined_ends([item.row_splits for item in items]))
+        return RaggedColumn(inner, join_offsets([item.row_splits for item in items]))
     if isinstance(items[0], BytesColumn):
         values = np.concatenate([item.values for item in items])
-        return BytesColumn(values, _joined_ends([item.offsets for item in items]), items[0].per_item)
+        return BytesColumn(values, join_offsets([item.offsets for item in items]), items[0].per_item)
     return _concatenate(name, items)
 
 
@@ -614,10 +615,3 @@ def _concatenate(name: str, arrays: list[Any]) -> Any:
 def _scalars(name: str, items: list[Any]) -> Any:
     _check_dtypes(name, items)
     return np.array(items)
-
-
-def _joined_ends(ends: list[Any]) -> Any:
-    sizes = np.concatenate([np.diff(each) for each in ends])
-    joined = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=joined[1:])
-    return joined

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import monotonic, perf_counter_ns
 
 from ..._util.text import format_bytes
-from ...formats.base import spent
+from ...formats.base import read_timing
 
 _FREE = 0.05  # a consumer that waits less than this part of the time is not held up by the reading
 
@@ -118,13 +118,13 @@ class Meter:
     @contextmanager
     def reading(self, size_bytes: int) -> Iterator[None]:
         """A shard's read, told apart as far as its format does: what is not fetching or verifying is decoding."""
-        spent.take()
+        read_timing.take()
         start = perf_counter_ns()
         try:
             yield
         finally:
             whole_s = (perf_counter_ns() - start) / 1e9
-            fetch_s, verify_s = spent.take()
+            fetch_s, verify_s = read_timing.take()
             with self._lock:
                 self.bytes_read += size_bytes
             self.add("read", fetch_s or whole_s)
@@ -134,7 +134,7 @@ class Meter:
 
     def decoded(self, seconds: float) -> None:
         """Samples that were taken undecoded and are decoded now: their CRCs are checked in the same go."""
-        verify_s = min(seconds, spent.take()[1])
+        verify_s = min(seconds, read_timing.take()[1])
         self.add("verify", verify_s)
         self.add("decode", seconds - verify_s)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..._util.atomic import FileStamp
 from ...errors import (
     CorruptError,
     DataError,
@@ -20,9 +21,8 @@ from ...errors import (
     InputError,
     SchemaError,
     UnfinishedError,
-    cannot_open,
 )
-from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_mended, open_shard
+from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_repaired, open_shard
 from ...formats.columns import Ints
 from ...procfs.locks import writers_of
 from ...schema import Column, Schema, check_schema
@@ -38,22 +38,13 @@ if TYPE_CHECKING:
     from ...formats.tfrecord.salvage import RepairMap
 
 
-def stamp_of(path: str) -> tuple[int, int]:
-    """Its size and mtime."""
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    return info.st_size, info.st_mtime_ns
-
-
 def changed(path: str, how: str) -> CorruptError:
     return CorruptError(path, None, None, f"it has changed since the reading was planned: {how}", "Plan it again")
 
 
-def difference_in_stamp(then: tuple[int, int], now: tuple[int, int]) -> str:
-    if then[0] != now[0]:
-        return f"{then[0]:,} bytes then, {now[0]:,} now"
+def difference_in_stamp(then: FileStamp, now: FileStamp) -> str:
+    if then.size != now.size:
+        return f"{then.size:,} bytes then, {now.size:,} now"
     return "as long as before, but written to meanwhile"
 
 
@@ -204,7 +195,7 @@ class _Known:
     """What stays of one shard when it is closed."""
 
     local: str  # the file that was opened
-    stamp: tuple[int, int]  # its size and mtime, before
+    stamp: FileStamp  # before it was opened
     count: int
     size_bytes: int
     seekable: bool
@@ -327,8 +318,8 @@ class Catalog:
             )
             how = _OTHER_VERSION if shard.path != known.local else ""
         else:
-            stamp = stamp_of(path)
-            if stamp != known.stamp:
+            stamp = FileStamp.of(path)
+            if stamp.as_dict() != known.stamp.as_dict():
                 raise changed(path, difference_in_stamp(known.stamp, stamp))
             shard, how = self._open(path, known.mended), ""
         if not how and len(shard) != known.count:
@@ -400,7 +391,7 @@ class Catalog:
     def _learn_rest(self, number: int, local: str, error: HoldfastError) -> _Known:
         """What can be had of a damaged shard: the samples around its damages, or nothing."""
         try:
-            stamp = stamp_of(local)
+            stamp = FileStamp.of(local)
             mended = open_damaged(
                 local,
                 verify=self._verify,
@@ -420,7 +411,7 @@ class Catalog:
         size_bytes = os.path.getsize(local) if os.path.exists(local) else 0
         lost = loss_of_shard(self.paths[number], local, size_bytes, error)
         nothing = join_blocks([])
-        return _Known(local, (size_bytes, 0), 0, size_bytes, True, False, True, nothing, losses=(lost,))
+        return _Known(local, FileStamp(size_bytes, 0, 0, 0), 0, size_bytes, True, False, True, nothing, losses=(lost,))
 
     def _lies_in_file(self, number: int, error: HoldfastError) -> bool:
         """Not if it lies in the way to it: a copy that was made can be read, so the store or the cache is at fault."""
@@ -431,25 +422,25 @@ class Catalog:
         spec = self._specs[number]
         if spec.is_files:
             shard = self._small_files[number] = open_files_shard(spec, self._labels)
-            return self._facts(number, shard, (shard.bytes_of(0, len(shard)), 0))
+            return self._facts(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
         if spec.is_remote:
             with self._naming(number), self._open_copy(spec.path) as shard:
-                return self._facts(number, shard, stamp_of(shard.path))
-        stamp = stamp_of(spec.path)
+                return self._facts(number, shard, FileStamp.of(shard.path))
+        stamp = FileStamp.of(spec.path)
         with pool.use(spec.path) as shard:
             return self._facts(number, shard, stamp)
 
     def _open(self, path: str, mended: RepairMap | None = None) -> Shard:
         if mended is not None:
-            return open_mended(path, mended, verify=self._verify)
+            return open_repaired(path, mended, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
-    def _facts(self, number: int, shard: Shard, stamp: tuple[int, int]) -> _Known:
+    def _facts(self, number: int, shard: Shard, stamp: FileStamp) -> _Known:
         if len(shard):
             self._check_columns(number, shard)
         single = shard.seekable and shard.rows_per_chunk == 1
         framed = isinstance(shard, FramedShard)
-        return _Known(shard.path, stamp, len(shard), stamp[0], shard.seekable, single, framed, _cut(number, shard))
+        return _Known(shard.path, stamp, len(shard), stamp.size, shard.seekable, single, framed, _cut(number, shard))
 
     def _check_columns(self, number: int, shard: Shard) -> None:
         """What a shard has is tried with what was given, or compared with the first one."""

@@ -17,19 +17,11 @@ from typing import Any, NoReturn
 
 from ..._util.remote_fs import Options, ask, open_store, url_of
 from ...errors import InputError, MissingFileError, SchemaError
-from ...formats.base import Shard
+from ...formats.base import SAMPLE_SUFFIXES, Shard, is_shard_name
 from ...schema import Column, schema_file_name, schema_from_json
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = re.compile(r"(file|local)://")
-_SHARD = re.compile(
-    r"\.(tfrecords?|tfrec)([-.]\d+(-of-\d+)?)?(\.(gz|gzip|zlib|zz))?$"
-    r"|-\d{5}-of-\d{5}(\.(gz|gzip|zlib|zz))?$"  # as TensorFlow's own tools number them, often without a suffix
-    r"|\.(h5|hdf5|hdf)$"
-    r"|\.(tar|tar\.(gz|bz2|xz)|tgz|tbz2|txz)$",
-    re.IGNORECASE,
-)
-_SMALL = re.compile(r"\.(jpe?g|png|gif|webp|bmp|p[bgnp]m|tiff?|txt)$", re.IGNORECASE)
 _BESIDE = re.compile(r"^\.|\.(index|json|partial|tmp|temp|part)$|~$", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST = 100_000  # names that one pattern may stand for
@@ -47,13 +39,9 @@ def local_path(text: str) -> str:
     return os.path.expanduser(text) if text.startswith("~") else text
 
 
-def is_shard(path: str) -> bool:
-    return _SHARD.search(path) is not None
-
-
 def is_small_file(path: str) -> bool:
     """A sample by itself."""
-    return _SMALL.search(path) is not None
+    return path.lower().endswith(SAMPLE_SUFFIXES)
 
 
 def is_beside(path: str) -> bool:
@@ -189,7 +177,7 @@ def _read(path: str, is_remote: bool, options: Mapping[str, Any] | None) -> byte
 
 def find_remote(url: str, options: Options | None = None) -> list[str]:
     """The URLs of the shards that a URL, a glob or a folder stands for."""
-    if is_shard(url) and not is_glob(url) and not url.endswith("/"):
+    if is_shard_name(url) and not is_glob(url) and not url.endswith("/"):
         return [url]  # to ask for each of a thousand whether it is there takes as long as to open it
     fs, path = open_store(url, options)
     fs.invalidate_cache()  # what was there when somebody asked before is not what is there
@@ -219,7 +207,7 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
             raise InputError(f"{url}: expected committed parts, this run has none yet")
         return parts
     inside = [name for name in every if not any(is_beside(part) for part in name[len(path) + 1 :].split("/"))]
-    return [name for name in inside if is_shard(name)] or [name for name in inside if is_small_file(name)]
+    return [name for name in inside if is_shard_name(name)] or [name for name in inside if is_small_file(name)]
 
 
 # Finding files on this machine, and saying what is wrong with those that cannot be read.
@@ -277,7 +265,7 @@ def list_folder(folder: str) -> tuple[list[str], bool]:
     shards: list[str] = []
     has_files = False
     for name in _below(folder):
-        if is_shard(name):
+        if is_shard_name(name):
             shards.append(check_file(name))
         else:
             has_files = True

@@ -15,13 +15,11 @@ import socket
 import sys
 import traceback
 import warnings
-from pathlib import Path
 from typing import NoReturn
 
-from ..._util.process import die_with_forker
+from ..._util.process import PACKAGE_PARENT, die_with_forker
 from .messages import MOST_TEXT, MessageKind, WorkerMessage, receive, send
 
-_ROOT = str(Path(__file__).resolve().parents[3])  # the folder that holds the package
 _CONTROL = 3
 _PR_SET_NAME = 15
 
@@ -31,7 +29,7 @@ def launch(command: list[str], control: int, *, spawn: bool) -> int:
 
     SIGINT is blocked until the seed can ignore it: Ctrl-C reaches every process of the terminal.
     """
-    code = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main; main({spawn})"
+    code = f"import sys; sys.path.append({PACKAGE_PARENT!r}); from {__name__} import main; main({spawn})"
     actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, control, _CONTROL)]
     return os.posix_spawn(
         command[0],
@@ -144,7 +142,7 @@ def _become_worker(seed: int, number: int, sock: int, spawn: bool, others: list[
         _set_name(f"hold-worker-{number}")
         if spawn:
             os.set_inheritable(sock, True)
-            start = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main_spawned; "
+            start = f"import sys; sys.path.append({PACKAGE_PARENT!r}); from {__name__} import main_spawned; "
             os.execv(sys.executable, [*sys.orig_argv[:-2], "-c", start + f"main_spawned({seed}, {number}, {sock})"])
         code = _serve(number, sock, forked=True)
     finally:

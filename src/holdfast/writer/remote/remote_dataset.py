@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..._native import codec
+from ..._native.checksum import crc32c_of_file
 from ..._util.failpoints import failpoint
 from ...errors import CorruptError, DataError, InputError, MissingFileError, TargetExistsError, WriteError
-from ...formats.part_record import PartRecord, data_gone, parse_record
+from ...formats.part_record import PartRecord, missing_data, parse_record
 from ...schema import Column, schema_digest, schema_file_name
 from ..commit import Commit
 from ..dataset import DatasetWriter, write
@@ -59,7 +59,7 @@ class RemoteLocation:
         record = parse_record(data, self.shown(name))
         if self._store.size_bytes(f"parts/{record.file}") is None:
             names = f"{name} and {record_name(task, record.attempt)} there"
-            raise data_gone(self.shown(record.file), record, names)
+            raise missing_data(self.shown(record.file), record, names)
         self.show(record, data)
         return record
 
@@ -80,7 +80,7 @@ class RemoteLocation:
         return Workspace(folder, task)
 
     def commit(self, made: Attempt, file: PartFile) -> PartRecord:
-        settled = file.settle()
+        finished = file.finalize()
         failpoint("settled")
         attempt = secrets.randbits(53)
         record = PartRecord(
@@ -89,10 +89,10 @@ class RemoteLocation:
             format=made.format,
             file=data_name(made.task, attempt, made.format),
             schema=made.schema,
-            rows=settled.rows,
-            bytes=settled.bytes,
-            crc32c=settled.crc32c,
-            chunks=settled.chunks,
+            rows=finished.rows,
+            bytes=finished.bytes,
+            crc32c=finished.crc32c,
+            chunks=finished.chunks,
         )
         self._bring(file.path, record)
         failpoint("data-linked")
@@ -180,8 +180,6 @@ def scratch_folder() -> Path:
 
 
 # What hold.write gives for a URL.
-
-_READ_BYTES = 1 << 22
 
 
 def open_remote(
@@ -347,7 +345,9 @@ class RemoteDatasetWriter(DatasetWriter):
             if not self._store.download(f"parts/{record.file}", local):
                 url = self.url_of(record)
                 raise MissingFileError(f"{url}: it is missing, with {record.rows:,} rows", url)
-            if (local.stat().st_size, _crc_of(local)) != (record.bytes, record.crc32c):
+            with open(local, "rb") as file:
+                found = crc32c_of_file(file.fileno())
+            if found != (record.crc32c, record.bytes):
                 raise CorruptError(self.url_of(record), None, None, "it is not what was committed", "See out.verify()")
             Commit(folder / "parts", workspace, record.task, record.attempt).adopt(local, record)
         finally:
@@ -355,11 +355,3 @@ class RemoteDatasetWriter(DatasetWriter):
 
     def __repr__(self) -> str:
         return f"<RemoteOut {self.url}, {len(self.schema):,} columns>"
-
-
-def _crc_of(path: Path) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while data := file.read(_READ_BYTES):
-            crc = codec.crc32c(data, crc)
-    return crc

@@ -1,7 +1,7 @@
 """Where the server listens, and how producers find it.
 
-`journal/address.json` says where; a Unix socket lies beside it under one name, so that its address holds over restarts.
-A path too long for a socket is reached through a descriptor of its folder.
+`journal/address.json` holds the address. A Unix socket is beside it under a fixed name, so the address stays the same
+over restarts. A path too long for a socket address is reached through a descriptor of its directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_PATH = 100
 
 
 class ServerListener:
-    """The listening socket. `close` takes its names away, if they are still its own."""
+    """The listening socket. `close` removes its files, unless they belong to another server by now."""
 
     def __init__(self, journal: Path, wanted: str | None, epoch: int) -> None:
         self._pointer = journal / POINTER
@@ -54,7 +54,7 @@ class ServerListener:
             if self._pointer.read_text() == self._text:
                 os.unlink(self._pointer)
         except OSError:
-            pass  # they are gone, or another server's
+            pass  # removed, or another server's
 
 
 def _unix_path(journal: Path, wanted: str | None) -> Path:
@@ -67,12 +67,12 @@ def _unix_path(journal: Path, wanted: str | None) -> Path:
 
 
 def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
-    """Made under another name and renamed: whoever finds it can connect."""
+    """Binds under another name and renames: the final name always accepts connections."""
     draft = path.with_name(f".{path.name}.{epoch}")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
-        with _short(draft) as name:
+        with _short_name(draft) as name:
             made.bind(name)
         inode = os.stat(draft).st_ino
         made.listen(128)
@@ -86,8 +86,8 @@ def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """A name for the path that fits a socket's address."""
+def _short_name(path: Path) -> Iterator[str]:
+    """Yields a name for the path that fits into a socket address."""
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield str(path)
         return
@@ -123,27 +123,29 @@ def _host_and_port(address: str) -> tuple[str, int]:
     raise ValueError(f"expected an address such as tcp://host:port, got {address!r}")
 
 
-# ---- a producer's side
+# ---- producers
 
 
 def resolve(target: str) -> str:
-    """An address as it is; for a run's folder the one of its server now. InputError: it has none."""
+    """Returns an address unchanged; for a dataset directory, that of its server. InputError: it has none."""
     if target.startswith(("unix:", "tcp://")):
         return target
     pointer = Path(target) / "journal" / POINTER
     try:
-        said: Any = json.loads(pointer.read_text())
-        return str(said["address"])
+        content: Any = json.loads(pointer.read_text())
+        return str(content["address"])
     except FileNotFoundError:
-        raise InputError(f"{target}: expected an address or a folder that is served, there is no {pointer}") from None
+        raise InputError(
+            f"{target}: expected an address or a directory with a running server, there is no {pointer}"
+        ) from None
     except OSError as error:
         raise InputError(f"{pointer}: cannot read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError):
-        raise InputError(f"{pointer}: expected the address of a server, got something else") from None
+        raise InputError(f"{pointer}: expected the address of a server, got other content") from None
 
 
-def dial(address: str, timeout_s: float) -> socket.socket:
-    """A connection, which does not block. OSError: nobody is there."""
+def open_connection(address: str, timeout_s: float) -> socket.socket:
+    """Returns a non-blocking connection. OSError: nothing listens there."""
     if address.startswith("tcp://"):
         made = socket.create_connection(_host_and_port(address), timeout_s)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -152,23 +154,23 @@ def dial(address: str, timeout_s: float) -> socket.socket:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(timeout_s)
-            with _short(Path(address.removeprefix("unix:"))) as name:
+            with _short_name(Path(address.removeprefix("unix:"))) as name:
                 made.connect(name)
         except BaseException:
             made.close()
             raise
-    widen(made)
+    enlarge_buffers(made)
     made.setblocking(False)
     return made
 
 
-def widen(made: socket.socket) -> None:
-    """As much under way as the system lets us: a switch between processes for every frame is what costs."""
+def enlarge_buffers(made: socket.socket) -> None:
+    """Asks for large socket buffers: a context switch per frame is what costs."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         made.setsockopt(socket.SOL_SOCKET, option, 1 << 21)
 
 
-def few_descriptors(made: socket.socket, kept: int) -> bool:
-    """Whether fewer than `kept` are free behind this one: it has the lowest number that was free."""
+def is_short_of_fds(made: socket.socket, kept: int) -> bool:
+    """Returns whether fewer than `kept` descriptors are free: a new socket has the lowest free number."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit != resource.RLIM_INFINITY and made.fileno() >= limit - kept

@@ -1,4 +1,8 @@
-"""Memory for frames that are on their way in: so many bytes over all connections, used again and again."""
+"""The server's connections to producers: handshake, frames in, acknowledgements out, and the memory for frames.
+
+`BufferPool` bounds the memory of all connections. `Connection` is one producer's socket: a HELLO, then frames.
+`Connections` holds all of them, and decides what the selector watches for each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..._native.codec import crc32c
 from ..directory import check_task
-from .address import few_descriptors, widen
+from .address import enlarge_buffers, is_short_of_fds
 from .protocol import (
     ACK,
     HEAD_BYTES,
@@ -34,27 +38,37 @@ from .protocol import (
     parse_head,
     parse_meta,
 )
-from .shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_arena
+from .shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_shared_buffer
+
+_log = logging.getLogger("holdfast.server")
 
 _STEP_BYTES = 1 << 16
+_MOST_UNSENT_BYTES = 1 << 16
+_READ_AT_ONCE_BYTES = 1 << 20  # from one producer before the others get their turn
+_HELLO_S = 5.0
+_STALLED_S = 30.0  # in the middle of a frame, while others wait for its memory
+_MOST_UNAUTHENTICATED = 64
+_RESERVED_FDS, _RESERVED_FDS_AUTHENTICATED = 12, 20  # so that the journal and the sealer always get theirs
 
 
-class Buffers:
+class BufferPool:
+    """Reusable buffers for incoming frames, up to `most_bytes` over all connections."""
+
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self.bytes = 0  # in use, kept or lent
-        self._lent = 0
+        self.bytes = 0  # in use, free for reuse, or shared with producers
+        self._shared_bytes = 0
         self._free: list[bytearray] = []
 
     def take(self, size: int) -> bytearray | None:
-        """One of at least that size; None: not now."""
+        """Returns a buffer of at least that size. None: there is no memory for it now."""
         wanted = max(_STEP_BYTES, -(-size // _STEP_BYTES) * _STEP_BYTES)
         for at, buffer in enumerate(self._free):
             if wanted <= len(buffer) <= 2 * wanted:
                 return self._free.pop(at)
         while self._free and self.bytes + wanted > self.most_bytes:
             self.bytes -= len(self._free.pop(0))
-        if self.bytes > self._lent and self.bytes + wanted > self.most_bytes:
+        if self.bytes > self._shared_bytes and self.bytes + wanted > self.most_bytes:
             return None
         try:
             buffer = bytearray(wanted)
@@ -63,32 +77,27 @@ class Buffers:
         self.bytes += wanted
         return buffer
 
-    def give(self, buffer: bytearray) -> None:
+    def release(self, buffer: bytearray) -> None:
         self._free.append(buffer)
 
-    def lend(self, size: int) -> bool:
-        """Whether that many bytes may be shared with a producer for as long as it is connected. Half of all at most."""
-        if self._lent + size > self.most_bytes // 2:
+    def reserve_shared(self, size: int) -> bool:
+        """Returns whether that many bytes may be shared with a producer while it is connected: at most half of all."""
+        if self._shared_bytes + size > self.most_bytes // 2:
             return False
-        self._lent += size
+        self._shared_bytes += size
         self.bytes += size
         return True
 
-    def take_back(self, size: int) -> None:
-        self._lent -= size
+    def release_shared(self, size: int) -> None:
+        self._shared_bytes -= size
         self.bytes -= size
 
 
-# One producer's socket, as the server sees it: HELLO, then frames, each into a buffer of its own.
-
-Read = Literal["more", "hello", "memory"]  # what it waits for; or HELLO is there
-
-_MOST_UNSENT_BYTES = 1 << 16
-_TOGETHER_BYTES = 1 << 20  # of one producer in one round: others are to have their turn
+Read = Literal["more", "hello", "memory"]  # needs more bytes; HELLO has arrived; needs a buffer
 
 
-class Arrived(NamedTuple):
-    """A frame that is whole. `raw`: its head and meta. `buffer` None: its payload is in the arena."""
+class ReceivedFrame(NamedTuple):
+    """A complete frame. `raw`: its head and meta. `buffer` None: the payload is in the shared buffer."""
 
     head: Head
     meta: Meta
@@ -102,19 +111,20 @@ class Arrived(NamedTuple):
 
 
 class Connection:
-    """`name`: the producer's, None until it was greeted. `arrived`: frames that are to be written.
+    """One producer's socket. Every method may raise OSError or EOFError: the producer is gone.
 
-    OSError and EOFError: it is gone.
+    name      the producer's name; None before the handshake
+    received  complete frames that are not written yet
     """
 
     def __init__(self, sock: socket.socket, who: str, most_frame_bytes: int) -> None:
         self.socket, self.who = sock, who
         self.name: str | None = None
-        self.since_s = time.monotonic()  # of HELLO; later, of the last byte that came
-        self.arrived: list[Arrived] = []
-        self.events = 0  # what the selector watches for
+        self.since_s = time.monotonic()  # of the connection; after the handshake, of the last byte received
+        self.received: list[ReceivedFrame] = []
+        self.events = 0  # that the selector watches
         self.is_open = True
-        self._most = most_frame_bytes
+        self._max_frame_bytes = most_frame_bytes
         self._small = memoryview(bytearray(HELLO.size + MOST_HELLO_BYTES))
         self._have, self._want = 0, HELLO.size
         self._head: Head | None = None
@@ -122,22 +132,22 @@ class Connection:
         self._buffer: bytearray | None = None
         self._view: memoryview | None = None
         self._got = 0  # of the payload
-        self._arena: SharedBuffer | None = None
+        self._shared_buffer: SharedBuffer | None = None
         self._raw_bytes = 0  # of head and meta
         self._unsent = b""
         self._ack: int | None = None
 
     @property
-    def amid(self) -> bool:
-        """Whether a frame has begun that is not whole yet."""
+    def is_mid_frame(self) -> bool:
+        """Whether a frame is partly received."""
         return self.name is not None and self._have > 0
 
-    # ---- in
+    # ---- receiving
 
-    def read(self, buffers: Buffers) -> Read:
-        """FrameError: what came is not what a producer of ours sends."""
+    def read(self, buffers: BufferPool) -> Read:
+        """Reads what the socket has. FrameError: the bytes do not follow the protocol."""
         came = 0
-        while came < _TOGETHER_BYTES:
+        while came < _READ_AT_ONCE_BYTES:
             if self._view is None:
                 if not self._fill():
                     return "more"
@@ -171,7 +181,7 @@ class Connection:
         return self._fill()
 
     def hello(self) -> dict[str, Any]:
-        """What the producer said of itself."""
+        """Returns the producer's HELLO. FrameError: it is invalid."""
         [crc] = HELLO.unpack_from(self._small)[2:]
         text = bytes(self._small[HELLO.size : self._want])
         try:
@@ -179,27 +189,28 @@ class Connection:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            raise FrameError("its HELLO cannot be understood")
+            raise FrameError("its HELLO cannot be parsed")
         if content.get("protocol") != PROTOCOL:
             raise FrameError(f"expected protocol {PROTOCOL}, got {content.get('protocol')!r}")
         return content
 
-    def greeted(self, name: str, n_pieces: int, arena: SharedBuffer | None = None) -> None:
-        """From here on every head and meta has the same size; a slot's number follows where an arena is shared."""
-        self.name, self._arena = name, arena
+    def begin_frames(self, name: str, n_pieces: int, shared_buffer: SharedBuffer | None = None) -> None:
+        """Expects frames from now on. Head and meta have a fixed size; with a shared buffer, a slot number follows."""
+        self.name, self._shared_buffer = name, shared_buffer
         self._raw_bytes = HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
-        self._have, self._want = 0, self._raw_bytes + (SLOT.size if arena else 0)
+        self._have, self._want = 0, self._raw_bytes + (SLOT.size if shared_buffer else 0)
         self._small = memoryview(bytearray(self._want))
 
-    def _begin(self, buffers: Buffers) -> bool:
-        """Head and meta are here: whether there is memory for the rest."""
+    def _begin(self, buffers: BufferPool) -> bool:
+        """Parses head and meta. Returns whether there is a buffer for the payload."""
         if self._meta is None:
             self._head = parse_head(self._small)
             if self._head.meta_bytes != self._raw_bytes - HEAD_BYTES:
                 text = f"expected {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
                 raise FrameError(text)
-            if self._head.payload_bytes > self._most:
-                raise FrameError(f"a frame of {self._head.payload_bytes:,} bytes, expected {self._most:,} at most")
+            if self._head.payload_bytes > self._max_frame_bytes:
+                text = f"expected a frame of {self._max_frame_bytes:,} bytes at most, got {self._head.payload_bytes:,}"
+                raise FrameError(text)
             self._meta = parse_meta(self._head, self._small)
         assert self._head is not None
         self._view = self._shared(self._head.payload_bytes)
@@ -214,15 +225,17 @@ class Connection:
         return True
 
     def _shared(self, size: int) -> memoryview | None:
-        """The payload, if it is in the arena."""
-        if self._arena is None:
+        """Returns the payload if it is in the shared buffer."""
+        if self._shared_buffer is None:
             return None
         [slot] = SLOT.unpack_from(self._small, self._raw_bytes)
         if slot == NO_SLOT:
             return None
-        if slot >= self._arena.slots or size > self._arena.slot_bytes:
-            raise FrameError(f"{size:,} bytes in slot {slot:,}, expected one of {self._arena.slots} slots")
-        return self._arena.slot(slot)[:size]
+        if slot >= self._shared_buffer.slots or size > self._shared_buffer.slot_bytes:
+            raise FrameError(
+                f"expected one of {self._shared_buffer.slots} slots, got slot {slot:,} with {size:,} bytes"
+            )
+        return self._shared_buffer.slot(slot)[:size]
 
     def _fill_payload(self) -> bool:
         view = self._view
@@ -239,34 +252,34 @@ class Connection:
         return True
 
     def _take(self) -> int:
-        """The frame is whole: another may begin."""
+        """Completes the frame, so that the next one may begin."""
         assert self._head is not None
         assert self._meta is not None
         assert self._view is not None
         raw = bytes(self._small[: self._raw_bytes])
-        frame = Arrived(self._head, self._meta, raw, self._view, self._buffer)
-        self.arrived.append(frame)
+        frame = ReceivedFrame(self._head, self._meta, raw, self._view, self._buffer)
+        self.received.append(frame)
         self._head = self._meta = self._view = self._buffer = None
         self._have = 0
         return frame.bytes
 
-    def done(self, buffers: Buffers) -> None:
-        """The frames that have arrived were dealt with: their memory is free."""
-        for frame in self.arrived:
+    def done(self, buffers: BufferPool) -> None:
+        """Returns the buffers of the received frames, which are written by now."""
+        for frame in self.received:
             frame.payload.release()
             if frame.buffer is not None:
-                buffers.give(frame.buffer)
-        self.arrived = []
+                buffers.release(frame.buffer)
+        self.received = []
 
-    # ---- out
+    # ---- sending
 
     def ack(self, mark: int) -> None:
-        """Said when it can be: only the last one counts."""
+        """Acknowledges all rows below `mark`, as soon as the socket takes it. A later call replaces an unsent one."""
         self._ack = mark
         self.send(b"")
 
     def send_with(self, data: bytes, fd: int) -> None:
-        """The first that is sent; the descriptor goes with it."""
+        """Sends the first message, together with a descriptor."""
         if self._unsent or self._ack is not None:
             raise EOFError
         self._unsent = data[socket.send_fds(self.socket, [data], [fd]) :]
@@ -281,240 +294,239 @@ class Connection:
             except BlockingIOError:
                 pass
         if len(self._unsent) > _MOST_UNSENT_BYTES + (1 << 24 if self.name is None else 0):
-            raise EOFError  # it does not listen
+            raise EOFError  # the producer does not read
 
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent) or self._ack is not None
 
-    def close(self, buffers: Buffers) -> None:
+    def close(self, buffers: BufferPool) -> None:
         self.is_open = False
         self.done(buffers)
         if self._view is not None:
             self._view.release()
             self._view = None
         if self._buffer is not None:
-            buffers.give(self._buffer)
+            buffers.release(self._buffer)
             self._buffer = None
-        if self._arena is not None:
-            buffers.take_back(self._arena.bytes)
-            self._arena = None
+        if self._shared_buffer is not None:
+            buffers.release_shared(self._shared_buffer.bytes)
+            self._shared_buffer = None
         self.socket.close()
 
 
-# All who are connected: greeted, refused, dropped; and what the selector looks at of each.
-
-_log = logging.getLogger("holdfast.server")
-
-_HELLO_S = 5.0  # a stranger who says nothing is gone by then
-_STALLED_S = 30.0  # in the middle of a frame, while others wait for its memory
-_MOST_STRANGERS = 64
-_KEPT, _KEPT_FOR_GREETED = 12, 20  # descriptors: the journal and the sealer must always get theirs
-
-
 class Connections:
-    """`welcome` gives what a producer of that name is told. `held`: nothing more is read of them for now."""
+    """All connections. `welcome(name)` returns the content of the answer to a producer's HELLO."""
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        buffers: Buffers,
+        buffers: BufferPool,
         *,
         token: str | None,
         n_pieces: int,
-        arena: tuple[int, int] | None,
+        shared_buffer: tuple[int, int] | None,
         welcome: Callable[[str], dict[str, Any]],
     ) -> None:
-        """`arena`: slots and their size, for producers on this machine."""
+        """`shared_buffer`: slots and their size, for producers on this machine; None: frames use the socket."""
         self.all: set[Connection] = set()
         self.named: dict[str, Connection] = {}
-        self.hungry: list[Connection] = []  # they wait for memory
+        self.awaiting_buffer: list[Connection] = []
         self.refused = 0
         self.is_stopping = False
         self._selector, self._buffers = selector, buffers
         self._token = token.encode(errors="surrogatepass") if token else None
-        self._n_pieces, self._arena, self._welcome = n_pieces, arena, welcome
-        self._held = False
-
-    # ---- they come and go
+        self._n_pieces, self._shared_buffer, self._welcome = n_pieces, shared_buffer, welcome
+        self._is_paused = False
 
     def accept(self, listening: socket.socket) -> None:
         try:
             sock, peer = listening.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                _log.error("cannot take another producer: %s", error.strerror)
-                time.sleep(0.01)  # it stays in the queue, and would be told of at once again
+                _log.error("cannot accept another producer: %s", error.strerror)
+                time.sleep(0.01)  # it stays in the queue, and would be reported again at once
             return
         sock.setblocking(False)
-        widen(sock)
+        enlarge_buffers(sock)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a local process"
-        strangers = [one for one in self.all if one.name is None]
-        one = Connection(sock, who, self._buffers.most_bytes)
-        self.all.add(one)
-        if few_descriptors(sock, _KEPT):
-            self.drop(one, "the server has no descriptors left (RLIMIT_NOFILE)")
+        unauthenticated = [connection for connection in self.all if connection.name is None]
+        connection = Connection(sock, who, self._buffers.most_bytes)
+        self.all.add(connection)
+        if is_short_of_fds(sock, _RESERVED_FDS):
+            self.drop(connection, "the server has no descriptors left (RLIMIT_NOFILE)")
             return
-        if len(strangers) >= _MOST_STRANGERS:
-            oldest = min(strangers, key=lambda stranger: stranger.since_s)
-            self.drop(oldest, "too many who have not said HELLO")
-        self.watch(one)
+        if len(unauthenticated) >= _MOST_UNAUTHENTICATED:
+            oldest = min(unauthenticated, key=lambda each: each.since_s)
+            self.drop(oldest, "too many connections without a HELLO")
+        self.watch(connection)
 
-    def serve(self, one: Connection, mask: int) -> bool:
-        """Reads and sends what can be; whether frames have arrived."""
-        if not one.is_open:
-            return False  # dropped within this round
+    def serve(self, connection: Connection, mask: int) -> bool:
+        """Reads and sends what the socket allows. Returns whether there are complete frames."""
+        if not connection.is_open:
+            return False  # dropped earlier in this round
         try:
             if mask & selectors.EVENT_WRITE:
-                one.send(b"")
+                connection.send(b"")
             if mask & selectors.EVENT_READ:
-                state = one.read(self._buffers)
+                state = connection.read(self._buffers)
                 if state == "hello":
-                    self._greet(one)
+                    self._handshake(connection)
                 elif state == "memory":
-                    self.hungry.append(one)
+                    self.awaiting_buffer.append(connection)
         except FrameError as error:
-            self.refuse(one, str(error))
+            self.refuse(connection, str(error))
         except (OSError, EOFError):
-            if not one.arrived:
-                self.drop(one, None)
-        if one.is_open and not one.arrived:
-            self.watch(one)
-        return bool(one.arrived)
+            if not connection.received:
+                self.drop(connection, None)
+        if connection.is_open and not connection.received:
+            self.watch(connection)
+        return bool(connection.received)
 
-    def _greet(self, one: Connection) -> None:
-        content = one.hello()
-        if not self._knows_token(content.get("token")):
-            self.refuse(one, "wrong token")
+    def _handshake(self, connection: Connection) -> None:
+        content = connection.hello()
+        if not self._is_token(content.get("token")):
+            self.refuse(connection, "wrong token")
             return
-        if few_descriptors(one.socket, _KEPT_FOR_GREETED):
-            self.refuse(one, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
+        if is_short_of_fds(connection.socket, _RESERVED_FDS_AUTHENTICATED):
+            self.refuse(connection, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
             return
         if self.is_stopping:
-            one.send(pack_message(STOPPING))
-            self.drop(one, None)
+            connection.send(pack_message(STOPPING))
+            self.drop(connection, None)
             return
         try:
             name = check_task(content.get("producer") or "")
         except ValueError:
-            self.refuse(one, f"expected a producer's name, got {str(content.get('producer'))[:80]!r}")
+            self.refuse(connection, f"expected a producer's name, got {str(content.get('producer'))[:80]!r}")
             return
         pid = content.get("pid")
-        one.who = f"producer {name!r}, process {pid if isinstance(pid, int) else '?'}"
+        connection.who = f"producer {name!r}, process {pid if isinstance(pid, int) else '?'}"
         before = self.named.get(name)
         if before is not None:
-            self.refuse(before, f"{one.who}, has connected by the same name")
+            self.refuse(before, f"{connection.who}, has connected under the same name")
         answer = self._welcome(name)
-        self.named[name] = one
-        arena, fd = self._share(one) if content.get("shares") is True else (None, -1)
-        one.greeted(name, self._n_pieces, arena)
-        if arena is None:
-            one.send(pack_message(WELCOME, 0, json.dumps(answer)))
+        self.named[name] = connection
+        shared_buffer, fd = self._share(connection) if content.get("shares") is True else (None, -1)
+        connection.begin_frames(name, self._n_pieces, shared_buffer)
+        if shared_buffer is None:
+            connection.send(pack_message(WELCOME, 0, json.dumps(answer)))
             return
         try:
-            answer["arena"] = [arena.slots, arena.slot_bytes]
-            one.send_with(pack_message(WELCOME, 0, json.dumps(answer)), fd)
+            answer["arena"] = [shared_buffer.slots, shared_buffer.slot_bytes]
+            connection.send_with(pack_message(WELCOME, 0, json.dumps(answer)), fd)
         finally:
             os.close(fd)
 
-    def _share(self, one: Connection) -> tuple[SharedBuffer | None, int]:
-        """Memory for its frames, if it is on this machine and there is enough; and the descriptor to send it by."""
-        if self._arena is None or one.socket.family != socket.AF_UNIX:
+    def _share(self, connection: Connection) -> tuple[SharedBuffer | None, int]:
+        """Makes a shared buffer for a producer on this machine, if memory allows. Returns it and its descriptor."""
+        if self._shared_buffer is None or connection.socket.family != socket.AF_UNIX:
             return None, -1
-        slots, slot_bytes = self._arena
-        if not self._buffers.lend(slots * slot_bytes):
+        slots, slot_bytes = self._shared_buffer
+        if not self._buffers.reserve_shared(slots * slot_bytes):
             return None, -1
         try:
-            return make_arena(slots, slot_bytes)
+            return make_shared_buffer(slots, slot_bytes)
         except OSError as error:
-            self._buffers.take_back(slots * slot_bytes)
-            _log.info("%s sends its rows through its socket: no memory to share: %s", one.who, error.strerror)
+            self._buffers.release_shared(slots * slot_bytes)
+            _log.info("%s uses its socket: no shared buffer: %s", connection.who, error.strerror)
             return None, -1
 
-    def _knows_token(self, said: Any) -> bool:
+    def _is_token(self, given: Any) -> bool:
         if self._token is None:
             return True
-        return isinstance(said, str) and hmac.compare_digest(said.encode(errors="surrogatepass"), self._token)
+        return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), self._token)
 
-    def refuse(self, one: Connection, why: str) -> None:
+    def refuse(self, connection: Connection, why: str) -> None:
+        """Tells the producer why, and drops it."""
         self.refused += 1
         try:
-            one.send(pack_message(REFUSED, 0, why))
+            connection.send(pack_message(REFUSED, 0, why))
         except (OSError, EOFError):
             pass
-        self.drop(one, why)
+        self.drop(connection, why)
 
-    def drop(self, one: Connection, why: str | None) -> None:
+    def drop(self, connection: Connection, why: str | None) -> None:
         if why is not None:
-            _log.warning("%s: refused: %s", one.who, why)
-        self.all.discard(one)
-        if one.name is not None and self.named.get(one.name) is one:
-            del self.named[one.name]
-        if one in self.hungry:
-            self.hungry.remove(one)
-        if one.events:
-            self._selector.unregister(one.socket)
-            one.events = 0
-        one.close(self._buffers)
+            _log.warning("%s: refused: %s", connection.who, why)
+        self.all.discard(connection)
+        if connection.name is not None and self.named.get(connection.name) is connection:
+            del self.named[connection.name]
+        if connection in self.awaiting_buffer:
+            self.awaiting_buffer.remove(connection)
+        if connection.events:
+            self._selector.unregister(connection.socket)
+            connection.events = 0
+        connection.close(self._buffers)
 
     def drop_all(self) -> None:
-        for one in list(self.all):
-            self.drop(one, None)
+        for connection in list(self.all):
+            self.drop(connection, None)
 
-    def drop_the_slow(self) -> None:
+    def drop_idle(self) -> None:
         now_s = time.monotonic()
-        for one in list(self.all):
-            if one.name is None and now_s - one.since_s > _HELLO_S:
-                self.drop(one, f"no HELLO within {_HELLO_S:.0f} s")
-            elif self.hungry and one.amid and one not in self.hungry and now_s - one.since_s > _STALLED_S:
-                self.drop(one, f"stopped in the middle of a frame for {_STALLED_S:.0f} s while others wait")
+        for connection in list(self.all):
+            if connection.name is None and now_s - connection.since_s > _HELLO_S:
+                self.drop(connection, f"no HELLO within {_HELLO_S:.0f} s")
+            elif (
+                self.awaiting_buffer
+                and connection.is_mid_frame
+                and connection not in self.awaiting_buffer
+                and now_s - connection.since_s > _STALLED_S
+            ):
+                self.drop(
+                    connection,
+                    f"no bytes for {_STALLED_S:.0f} s in the middle of a frame, while others wait for memory",
+                )
 
-    # ---- what they are told
-
-    def tell(self, one: Connection, message: bytes) -> None:
+    def notify(self, connection: Connection, message: bytes) -> None:
         try:
-            one.send(message)
+            connection.send(message)
         except (OSError, EOFError):
-            self.drop(one, None)
+            self.drop(connection, None)
             return
-        self.watch(one)
+        self.watch(connection)
 
-    def tell_all(self, message: bytes) -> None:
-        for one in list(self.named.values()):
-            self.tell(one, message)
+    def notify_all(self, message: bytes) -> None:
+        for connection in list(self.named.values()):
+            self.notify(connection, message)
 
-    def ack(self, one: Connection, mark: int) -> None:
-        if not one.is_open:
+    def ack(self, connection: Connection, mark: int) -> None:
+        if not connection.is_open:
             return
         try:
-            one.ack(mark)
+            connection.ack(mark)
         except (OSError, EOFError):
-            self.drop(one, None)
+            self.drop(connection, None)
             return
-        self.watch(one)
+        self.watch(connection)
 
-    # ---- what the selector looks at
-
-    def watch(self, one: Connection) -> None:
-        if not one.is_open:
+    def watch(self, connection: Connection) -> None:
+        """Updates the events that the selector watches for."""
+        if not connection.is_open:
             return
-        waits = bool(one.arrived) or (self._held and one.name is not None) or one in self.hungry
-        wanted = (0 if waits else selectors.EVENT_READ) | (selectors.EVENT_WRITE if one.has_unsent else 0)
-        if wanted == one.events:
+        waits = (
+            bool(connection.received)
+            or (self._is_paused and connection.name is not None)
+            or connection in self.awaiting_buffer
+        )
+        wanted = (0 if waits else selectors.EVENT_READ) | (selectors.EVENT_WRITE if connection.has_unsent else 0)
+        if wanted == connection.events:
             return
-        if not one.events:
-            self._selector.register(one.socket, wanted, one)
+        if not connection.events:
+            self._selector.register(connection.socket, wanted, connection)
         elif not wanted:
-            self._selector.unregister(one.socket)
+            self._selector.unregister(connection.socket)
         else:
-            self._selector.modify(one.socket, wanted, one)
-        one.events = wanted
+            self._selector.modify(connection.socket, wanted, connection)
+        connection.events = wanted
 
-    def hold(self, held: bool) -> None:
-        if held != self._held:
-            self._held = held
-            for one in self.all:
-                self.watch(one)
+    def pause(self, paused: bool) -> None:
+        """Stops reading frames, or resumes. Handshakes go on."""
+        if paused != self._is_paused:
+            self._is_paused = paused
+            for connection in self.all:
+                self.watch(connection)

@@ -1,4 +1,4 @@
-"""From frames that have arrived to acknowledged rows: checked, written, synced if asked for, told to producers."""
+"""Ingests received frames: checks them, appends them to the journal, syncs if asked to, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from typing import Any
 
 from ..._util.failpoints import failpoint
 from ...errors import WriteError
-from .connections import Arrived, Buffers, Connection, Connections
+from .connections import BufferPool, Connection, Connections, ReceivedFrame
 from .journal import Journal
 from .leader_epoch import LeaderEpoch
-from .protocol import FULL, ROOM, FrameError, FrameLayout, pack_message
+from .protocol import FULL, SPACE, FrameError, FrameLayout, pack_message
 from .server_process import ServerSettings
 
 _log = logging.getLogger("holdfast.server")
 
 _SYNC_BYTES = 16 << 20
 _RETRY_S = 0.5
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Ingest:
-    """`full`: why nothing is taken now. `waiting`: who has frames that are not written yet."""
+    """Frames on their way from connections into the journal.
+
+    waiting  connections with received frames that are not written yet
+    full     why nothing is written now: the disk is full; None otherwise
+    """
 
     def __init__(
         self,
-        crowd: Connections,
+        connections: Connections,
         journal: Journal,
         epoch: LeaderEpoch,
         layout: FrameLayout,
-        buffers: Buffers,
+        buffers: BufferPool,
         settings: ServerSettings,
     ) -> None:
-        self._crowd, self._journal, self._epoch = crowd, journal, epoch
+        self._connections, self._journal, self._epoch = connections, journal, epoch
         self._layout, self._buffers, self._settings = layout, buffers, settings
         self.waiting: list[Connection] = []
         self.full: str | None = None
@@ -46,51 +50,52 @@ class Ingest:
         self.first_s = 0.0  # when the current segment got its first frame
 
     def store(self) -> None:
-        """Everything that has arrived, with one write."""
+        """Appends all received frames with one write."""
         if not self.waiting or (self.full is not None and time.monotonic() < self._retry_s):
             return
-        marks: dict[str, int] = {}
-        taken: list[tuple[Connection, int]] = []  # who, and the mark behind its frames
-        new: list[Arrived] = []
-        for one in self.waiting:
-            mark = before = self._journal.marks.get(one.name or "", 0)
-            found: list[Arrived] = []
-            for frame in one.arrived:
-                state = self._check(one, frame, mark)
+        watermarks: dict[str, int] = {}
+        taken: list[tuple[Connection, int]] = []  # and the watermark after its frames
+        new: list[ReceivedFrame] = []
+        for connection in self.waiting:
+            mark = before = self._journal.watermarks.get(connection.name or "", 0)
+            found: list[ReceivedFrame] = []
+            for frame in connection.received:
+                state = self._check(connection, frame, mark)
                 if state == "bad":
                     break
                 if state == "new":
                     mark = frame.head.end
                     found.append(frame)
             else:
-                taken.append((one, mark))
+                taken.append((connection, mark))
                 new += found
                 if mark > before:
-                    marks[one.name or ""] = mark
-        if self._write(new, marks):
+                    watermarks[connection.name or ""] = mark
+        if self._write(new, watermarks):
             self._finish(taken, new)
 
-    def _write(self, frames: list[Arrived], marks: dict[str, int]) -> bool:
-        """False: there is no room, and none of them is written."""
+    def _write(self, frames: list[ReceivedFrame], watermarks: dict[str, int]) -> bool:
+        """Returns False if the disk is full; then none of the frames is written."""
         if not frames:
             return True
         buffers: list[Any] = [part for frame in frames for part in (frame.raw, frame.payload) if len(part)]
         try:
-            self._must_have_room(sum(frame.bytes for frame in frames))
-            self._journal.append(buffers, len(frames), marks)
+            self._check_space(sum(frame.bytes for frame in frames))
+            self._journal.append(buffers, len(frames), watermarks)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL:
                 raise WriteError(f"cannot write {self._journal.folder / 'journal'}: {error.strerror}") from error
-            self._no_room(str(error.strerror))
+            self._pause_for_space(str(error.strerror))
             return False
         return True
 
-    def _check(self, one: Connection, frame: Arrived, mark: int) -> str:
-        """`new`: to be written; `old`: written before; `bad`: refused, and its sender with it."""
+    def _check(self, connection: Connection, frame: ReceivedFrame, mark: int) -> str:
+        """Returns "new": to be written; "old": written before; "bad": the connection was refused."""
         head, meta = frame.head, frame.meta
         try:
-            if meta.producer != one.name or head.epoch != self._journal.epoch:
-                raise FrameError(f"a frame of {meta.producer!r}, epoch {head.epoch}")
+            if meta.producer != connection.name or head.epoch != self._journal.epoch:
+                text = f"expected a frame of {connection.name!r} in epoch {self._journal.epoch}"
+                raise FrameError(f"{text}, got {meta.producer!r} in {head.epoch}")
             if head.end <= mark:
                 return "old"
             if head.first != mark:
@@ -101,16 +106,16 @@ class Ingest:
             return "new"
         except FrameError as error:
             why = str(error)
-        self._crowd.refuse(one, why)  # out here: the error's traceback looks at the frame
+        self._connections.refuse(connection, why)  # outside: the error's traceback holds a view of the frame
         return "bad"
 
-    def _finish(self, taken: list[tuple[Connection, int]], new: list[Arrived]) -> None:
-        """They are written: their memory is free, and they are acknowledged, or will be."""
+    def _finish(self, taken: list[tuple[Connection, int]], new: list[ReceivedFrame]) -> None:
+        """Releases the memory of written frames, and acknowledges them or leaves that to the next sync."""
         segment, size = self._journal.current, sum(frame.bytes for frame in new)
         if new:
             if self.full is not None:
                 self.full = None
-                self._crowd.tell_all(pack_message(ROOM))
+                self._connections.notify_all(pack_message(SPACE))
             assert segment is not None
             if segment.n_frames == len(new):
                 self.first_s = time.monotonic()
@@ -119,40 +124,40 @@ class Ingest:
         self.counts["rows"] += sum(frame.head.rows for frame in new)
         self.waiting = []
         new.clear()
-        for one, mark in taken:
-            one.done(self._buffers)
-            self._unsynced[one] = mark
+        for connection, mark in taken:
+            connection.done(self._buffers)
+            self._unsynced[connection] = mark
         self.unsynced_bytes += size
         if self._settings.ack == "process" or not self.unsynced_bytes:
             self._acknowledge()
         else:
             failpoint("server-unsynced")
         if segment is not None and segment.bytes >= self._settings.segment_bytes:
-            self.cut_over()
+            self.roll_segment()
 
     def sync(self, nothing_came: bool = True) -> None:
-        """For ack="disk": when there is enough of it, or nothing else to do."""
+        """With ack="disk": syncs and acknowledges when enough was written, or when no frames came in this round."""
         if self.unsynced_bytes and (nothing_came or self.unsynced_bytes >= _SYNC_BYTES):
             if self._journal.current is not None:
                 self._journal.current.sync()
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """After the write, and after a look at who may write."""
+        """Acknowledges what is written, after a check that no other server has taken over."""
         self._epoch.check()
         acks, self._unsynced, self.unsynced_bytes = self._unsynced, {}, 0
-        for one, mark in acks.items():
-            self._crowd.ack(one, mark)
+        for connection, mark in acks.items():
+            self._connections.ack(connection, mark)
         failpoint("server-acked")
 
-    def cut_over(self) -> None:
+    def roll_segment(self) -> None:
         self.sync()
-        self._journal.cut_over()
+        self._journal.roll_segment()
 
-    # ---- no room
+    # ---- disk full
 
-    def _must_have_room(self, size: int) -> None:
-        """What is written must have room as a part, too: a journal that cannot be sealed any more would never go."""
+    def _check_space(self, size: int) -> None:
+        """Raises ENOSPC unless the part fits on the disk as well: a journal that cannot be sealed would stay."""
         if not self._settings.seal:
             return
         info = os.statvfs(self._journal.folder)
@@ -161,15 +166,15 @@ class Ingest:
         if info.f_bavail * info.f_frsize < need:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _no_room(self, why: str) -> None:
+    def _pause_for_space(self, why: str) -> None:
         self._retry_s = time.monotonic() + _RETRY_S
         if self.full is None:
             self.full = f"{self._journal.folder}: {why}"
-            _log.error("%s: what comes is not taken until there is room again", self.full)
-            self._crowd.tell_all(pack_message(FULL, 0, self.full))
+            _log.error("%s: the server writes nothing until there is space again", self.full)
+            self._connections.notify_all(pack_message(FULL, 0, self.full))
             self._journal.drop_spare()
-            self.cut_over()  # a part of it may be all that fits
+            self.roll_segment()  # sealing it may free space
 
     def wait_s(self) -> float | None:
-        """How long until a next try; None: there is nothing to try."""
+        """Returns the time until the next attempt to write. None: nothing waits for space."""
         return max(0.0, self._retry_s - time.monotonic()) if self.waiting and self.full is not None else None

@@ -1,5 +1,4 @@
-"""The journal of a run: the segment that is written to, those that wait for their part, and what they were when this
-server found them."""
+"""The journal of a dataset: the segment being written, those that wait for the sealer, and recovery at the start."""
 
 from __future__ import annotations
 
@@ -11,11 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._util.atomic import sync_file
 from ..._util.failpoints import failpoint
 from ...errors import InputError
 from ..directory import find_committed
-from .segment import FoundFrames, Marks, Segment, parse_segment, scan, task_of
-from .watermarks import drop_older, marks_of_parts, marks_of_runs, merge, read_marks, write_marks
+from .segment import FoundFrames, Segment, Watermarks, parse_segment, scan, task_of
+from .watermarks import (
+    advance_all,
+    read_watermarks,
+    remove_older,
+    watermarks_of_parts,
+    watermarks_of_runs,
+    write_watermarks,
+)
 
 _log = logging.getLogger("holdfast.server")
 
@@ -23,17 +30,20 @@ LEAST_SPARE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Closed:
-    """A segment that waits to be made a part of. `before`: the marks of its producers when it began: what is below them
-    is in another segment as well. `bytes`: of its frames. `in_place`: it may become the part itself: nobody but this
-    server's sealer writes to it."""
+class ClosedSegment:
+    """A segment that waits for the sealer.
+
+    bytes          of its frames
+    in_place       it may become the part itself: nobody but this server's sealer writes to it
+    before, after  the watermarks of its producers when it began and ended; rows below `before` are in other segments
+    """
 
     path: Path
     end: int
     bytes: int = 0
     in_place: bool = False
-    before: Marks = field(default_factory=dict)
-    after: Marks = field(default_factory=dict)
+    before: Watermarks = field(default_factory=dict)
+    after: Watermarks = field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -41,39 +51,39 @@ class Closed:
 
 
 class Journal:
-    """`marks`: how many rows of each producer are written."""
+    """`watermarks`: how many rows of each producer are written."""
 
     def __init__(self, folder: Path, epoch: int, settings: dict[str, Any], *, in_place: bool = False) -> None:
         self._in_place = in_place
         self.folder, self._journal, self.epoch, self._settings = folder, folder / "journal", epoch, settings
-        self.marks: Marks = {}
-        self.closed: deque[Closed] = deque()
+        self.watermarks: Watermarks = {}
+        self.closed: deque[ClosedSegment] = deque()
         self.current: Segment | None = None
-        self._before: Marks = {}  # of those who have rows in the current segment
+        self._before: Watermarks = {}  # of the producers with rows in the current segment
         self._number = 0
         self._spare: Path | None = None
-        self._sealed: Marks = {}
+        self._sealed: Watermarks = {}
         self._recover()
 
     # ---- writing
 
-    def append(self, frames: Sequence[Any], count: int, marks: Marks) -> None:
-        """All of them, or an OSError and none. `marks`: of those whose they are, behind them."""
+    def append(self, frames: Sequence[Any], count: int, watermarks: Watermarks) -> None:
+        """Appends all frames, or raises an OSError and appends none. `watermarks`: of their producers, after them."""
         if self.current is None:
             self._number += 1
             spare, self._spare = self._spare, None
             self.current = Segment(
-                self._journal, self.epoch, self._number, self._settings, spare, leaves_room=self._in_place
+                self._journal, self.epoch, self._number, self._settings, spare, has_header_gap=self._in_place
             )
             failpoint("server-segment-made")
         self.current.append(frames, count)
-        for producer, mark in marks.items():
-            self._before.setdefault(producer, self.marks.get(producer, 0))
-            self.marks[producer] = mark
+        for producer, mark in watermarks.items():
+            self._before.setdefault(producer, self.watermarks.get(producer, 0))
+            self.watermarks[producer] = mark
         failpoint("server-frame-written")
 
-    def cut_over(self) -> None:
-        """The current segment is closed; the next frame begins another."""
+    def roll_segment(self) -> None:
+        """Closes the current segment; the next frame begins another."""
         if self.current is None:
             return
         segment, self.current = self.current, None
@@ -82,34 +92,36 @@ class Journal:
         if not segment.n_frames:
             os.unlink(segment.path)
             return
-        after = {producer: self.marks[producer] for producer in before}
-        self.closed.append(Closed(segment.path, segment.end, segment.bytes, segment.leaves_room, before, after))
+        after = {producer: self.watermarks[producer] for producer in before}
+        self.closed.append(
+            ClosedSegment(segment.path, segment.end, segment.bytes, segment.has_header_gap, before, after)
+        )
         failpoint("server-segment-closed")
 
     @property
     def waiting_bytes(self) -> int:
-        """What is in no part yet."""
+        """The size of all frames that are in no part yet."""
         return sum(one.bytes for one in self.closed) + (self.current.bytes if self.current else 0)
 
     @property
     def largest_bytes(self) -> int:
-        """What a part needs that takes the place of any of them."""
+        """The size of the largest segment, and so of the largest part to be made."""
         return max([one.bytes for one in self.closed] + ([self.current.bytes] if self.current else []), default=0)
 
-    def sealed(self, done: Closed) -> None:
-        """Its part is committed: it goes, when its marks are kept elsewhere."""
+    def sealed(self, done: ClosedSegment) -> None:
+        """Removes a segment whose part is committed, after its watermarks are on disk."""
         assert self.closed[0] is done
-        merge(self._sealed, done.after)
-        write_marks(self._journal, self.epoch, self._sealed)
+        advance_all(self._sealed, done.after)
+        write_watermarks(self._journal, self.epoch, self._sealed)
         failpoint("server-marks-written")
-        self._let_go(done)
+        self._release(done)
         self.closed.popleft()
-        self._sweep()
+        self._remove_stale()
         failpoint("server-segment-deleted")
 
-    def _let_go(self, done: Closed) -> None:
-        """One file is kept to be written over: that costs a third of fresh memory, and a sync of it half as much. Only
-        one of this server's own: an older server may still have its own open. And never one that is a part by now."""
+    def _release(self, done: ClosedSegment) -> None:
+        """Keeps one file to overwrite, which costs a third of writing a new one, and half for a sync. Only one of this
+        server's own, as an older server may still have its files open, and never one that became a part."""
         is_own = (parse_segment(done.path.name) or (0, 0))[0] == self.epoch
         if self._spare is None and is_own and not self._in_place and done.bytes >= LEAST_SPARE_BYTES:
             spare = self._journal / f".spare.{self.epoch}"
@@ -128,33 +140,33 @@ class Journal:
         if self.current is not None:
             self.current.close()
 
-    # ---- what is there at the start
+    # ---- recovery
 
     def _recover(self) -> None:
-        """First the segments, then the marks: an older server deletes a segment only when its marks are written."""
+        """Reads the segments, then the watermarks: an older server deletes a segment only after writing those."""
         names = sorted(name for name in os.listdir(self._journal) if parse_segment(name))
-        found = [one for name in names if (one := self._look(self._journal / name)) is not None]
-        marks = read_marks(self._journal)
-        self._sealed = marks_of_parts(self.folder / "parts") if marks is None else marks
+        found = [one for name in names if (one := self._scan(self._journal / name)) is not None]
+        watermarks = read_watermarks(self._journal)
+        self._sealed = watermarks_of_parts(self.folder / "parts") if watermarks is None else watermarks
         done = []
         for segment in found:
             committed = find_committed(self.folder / "parts", task_of(segment.path.name))
             if committed is not None:
-                merge(self._sealed, marks_of_runs(committed.runs or []))
+                advance_all(self._sealed, watermarks_of_runs(committed.runs or []))
                 done.append(segment.path)
-        self.marks = dict(self._sealed)
+        self.watermarks = dict(self._sealed)
         for segment in found:
             if segment.path not in done:
-                self._take(segment)
-        write_marks(self._journal, self.epoch, self._sealed)
-        drop_older(self._journal, self.epoch)
+                self._adopt(segment)
+        write_watermarks(self._journal, self.epoch, self._sealed)
+        remove_older(self._journal, self.epoch)
         for path in done:
             path.unlink(missing_ok=True)
-        self._sweep()
+        self._remove_stale()
         failpoint("server-recovered")
 
-    def _sweep(self) -> None:
-        """Of older servers: drafts (`.address.json.7`), and segments that were begun after this one has taken over."""
+    def _remove_stale(self) -> None:
+        """Removes older servers' drafts (`.address.json.7`), and segments they began after this one has taken over."""
         known = {one.path.name for one in self.closed}
         for name in os.listdir(self._journal):
             stem, _, number = name.rpartition(".")
@@ -163,45 +175,39 @@ class Journal:
             if is_draft or (segment is not None and segment[0] < self.epoch and name not in known):
                 (self._journal / name).unlink(missing_ok=True)
 
-    def _take(self, segment: FoundFrames) -> None:
-        before = {producer: self.marks.get(producer, 0) for producer in segment.marks}
-        merge(self.marks, segment.marks)
+    def _adopt(self, segment: FoundFrames) -> None:
+        before = {producer: self.watermarks.get(producer, 0) for producer in segment.watermarks}
+        advance_all(self.watermarks, segment.watermarks)
         if segment.bad is not None:
-            self._cut(segment)
-        if any(before[producer] < mark for producer, mark in segment.marks.items()):
-            after = {producer: self.marks[producer] for producer in before}
-            self.closed.append(Closed(segment.path, segment.end, segment.end - segment.start, False, before, after))
+            self._remove_tail(segment)
+        if any(before[producer] < mark for producer, mark in segment.watermarks.items()):
+            after = {producer: self.watermarks[producer] for producer in before}
+            self.closed.append(
+                ClosedSegment(segment.path, segment.end, segment.end - segment.start, False, before, after)
+            )
         else:
-            segment.path.unlink(missing_ok=True)  # empty, or nothing in it that is not elsewhere as well
+            segment.path.unlink(missing_ok=True)  # empty, or all its rows are elsewhere as well
 
-    def _look(self, path: Path) -> FoundFrames | None:
+    def _scan(self, path: Path) -> FoundFrames | None:
         try:
             found = scan(path)
-            sync_file(path)  # its marks are told to producers, which is an acknowledgement
+            sync_file(path)  # producers get its watermarks, which is an acknowledgement
             return found
         except FileNotFoundError:
-            return None  # an older server's, sealed just now
+            return None  # an older server sealed it just now
         except OSError as error:
             raise InputError(f"{path}: the journal cannot be read: {error.strerror}") from error
 
-    def _cut(self, found: FoundFrames) -> None:
-        if any(mark > self.marks.get(producer, 0) for producer, mark in found.behind.items()):
+    def _remove_tail(self, found: FoundFrames) -> None:
+        if any(mark > self.watermarks.get(producer, 0) for producer, mark in found.after_gap.items()):
             kept = self.folder / "quarantine" / f"{found.path.name}.from-{found.end}"
             with open(found.path, "rb") as file:
                 file.seek(found.end)
                 kept.write_bytes(file.read())
-            text = "%s is damaged at byte %s (%s): what follows there is kept as %s, and its rows are missing"
+            text = "%s is corrupt at byte %s (%s): the rest is kept as %s, and its rows are missing"
             _log.error(text, found.path, f"{found.end:,}", found.bad, kept)
         elif found.size > found.end:
-            _log.info("%s: cut %s bytes of an unfinished frame", found.path.name, f"{found.size - found.end:,}")
-        # What may be a part just now, of an older server whose sealer is still at work, is left as it is.
-        if found.start and not found.leaves_room:
+            _log.info("%s: removed %s bytes of an unfinished frame", found.path.name, f"{found.size - found.end:,}")
+        # A segment with a header gap may just become a part, by the sealer of an older server: it is not truncated.
+        if found.start and not found.has_header_gap:
             os.truncate(found.path, found.end)
-
-
-def sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

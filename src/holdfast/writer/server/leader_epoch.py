@@ -1,9 +1,9 @@
-"""Who may write the journal: the server of the highest epoch.
+"""Leader epoch: a fencing token. Only the server with the highest epoch may write the journal.
 
-An epoch is taken by making `EPOCH-n`, which only one can. The file is locked by its server for as long as that lives,
-and says who it is. Whoever takes the next epoch unlinks the older ones' files *before* it reads the journal; the older
-server looks whether its file still has a name *after* it has written and *before* it acknowledges. So what it
-acknowledged was written before the journal was read by its successor.
+A server takes an epoch by creating `EPOCH-n`, which only one can. It holds a lock on the file while it lives, and the
+file names its process. The next server unlinks older files *before* it reads the journal; the older server checks that
+its file still has a name *after* it has written and *before* it acknowledges. So everything it acknowledged was
+written before its successor read the journal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NAME = re.compile(r"EPOCH-(\d+)")
 _MARKS = re.compile(r"marks-(\d+)\.json")
 _TASK = re.compile(r"server-(\d+)-\d+")
 _TRIES = 100
-_PATIENCE_S = 3.0
+_TAKEOVER_WAIT_S = 3.0
 _TICK_S = 0.02
 
 
 class LeaderEpoch:
-    """This server's. `check` raises once it is over."""
+    """This server's epoch. `check` raises once another server has taken over."""
 
     def __init__(self, folder: Path, *, take_over: bool = False) -> None:
         self._journal = folder / "journal"
@@ -64,16 +64,16 @@ class LeaderEpoch:
         for _ in range(_TRIES):
             there = self._numbers()
             if there and not take_over:
-                self._must_be_dead(max(there))
+                self._check_not_running(max(there))
             number = 1 + max([*there, *_older(folder)], default=0)
             try:
                 os.link(draft, self._path(number))
             except FileExistsError:
-                continue  # another one begins just now
+                continue  # another server starts at the same time
             return number
-        raise WriteError(f"{folder}: {_TRIES} other servers began at the same time")
+        raise WriteError(f"{folder}: {_TRIES} other servers started at the same time")
 
-    def _must_be_dead(self, number: int) -> None:
+    def _check_not_running(self, number: int) -> None:
         try:
             fd = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -81,8 +81,8 @@ class LeaderEpoch:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = f"{self._journal.parent} is served already, by {_who(fd)}; stop that one, or take over from it"
-            raise WriterBusyError(f"{text} (take_over=True, --take-over)") from None
+            text = f"{self._journal.parent} is already served by {_describe_owner(fd)}"
+            raise WriterBusyError(f"{text}; stop it, or take over (take_over=True, --take-over)") from None
         finally:
             os.close(fd)
 
@@ -91,10 +91,10 @@ class LeaderEpoch:
             return
         later = [number for number in self._numbers() if number > self.number]
         if later:
-            who = _read_who(self._path(max(later)))
+            who = _read_owner(self._path(max(later)))
             text = f"{self._journal.parent}: {who} has taken over (epoch {max(later)}); nothing acknowledged is lost"
             raise WriterBusyError(text)
-        raise WriteError(f"{self._journal.parent}: the folder was removed while it was served")
+        raise WriteError(f"{self._journal.parent}: the directory was removed while it was served")
 
     def _numbers(self) -> list[int]:
         return sorted(int(found[1]) for name in _listed(self._journal) if (found := _NAME.fullmatch(name)))
@@ -103,7 +103,7 @@ class LeaderEpoch:
         return self._journal / f"EPOCH-{number}"
 
     def close(self) -> None:
-        """Lets go of the lock. The file stays: no later server may have the same number."""
+        """Releases the lock. The file stays: no later server may use the same number."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -117,9 +117,9 @@ def _open(path: Path) -> int:
 
 
 def _wait_for_end(fd: int) -> None:
-    """An older server that still runs sees within a second that it is one, and ends. One that is stopped does not: then
-    its epoch alone keeps it from acknowledging anything."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """Waits for an older server, which notices within a second that it is fenced off, and exits. A suspended one does
+    not; then only its epoch keeps it from acknowledging anything."""
+    deadline = time.monotonic() + _TAKEOVER_WAIT_S
     try:
         while time.monotonic() < deadline:
             try:
@@ -132,7 +132,7 @@ def _wait_for_end(fd: int) -> None:
 
 
 def _older(folder: Path) -> list[int]:
-    """Epochs that left something else: their numbers are taken, also where somebody removed their files."""
+    """Returns the epochs in other file names: they stay taken even if somebody removed their EPOCH files."""
     found = [segment[0] for name in _listed(folder / "journal") if (segment := parse_segment(name))]
     found += [int(marks[1]) for name in _listed(folder / "journal") if (marks := _MARKS.fullmatch(name))]
     tasks = [parse_claim(name) for name in _listed(folder / "parts")]
@@ -146,21 +146,21 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-def _read_who(path: Path) -> str:
+def _read_owner(path: Path) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return "another server"
     try:
-        return _who(fd)
+        return _describe_owner(fd)
     finally:
         os.close(fd)
 
 
-def _who(fd: int) -> str:
+def _describe_owner(fd: int) -> str:
     try:
-        said: Any = json.loads(os.pread(fd, 4096, 0))
-        return f"process {int(said['pid'])} on {said['host']}"
+        content: Any = json.loads(os.pread(fd, 4096, 0))
+        return f"process {int(content['pid'])} on {content['host']}"
     except (ValueError, LookupError, TypeError):
         return "another process"
 

@@ -1,11 +1,27 @@
-"""Which pieces the payload of a frame has: the buffers of its columns, in the order of the schema.
+"""The wire format between producers and the central writer: frames with rows, and the messages around them.
 
-Array            one piece: the values
-Bytes            two: the strings joined, and where each ends, int64 with a leading 0
-Ragged           those of its values, then the ends of its lists, inner ones first
+A frame holds rows of one producer, on the socket and in the journal:
 
-Each piece is packed by itself if its column's codec is gzip. Codecs that need the HDF5 library are applied when a part
-is made.
+head      magic, version, flags, size of meta, epoch, number of the first row, rows, size of payload, crc32c of head
+          and meta
+meta      the producer's name, and the size and crc32c of every piece of the payload
+payload   the pieces one after the other: the buffers of the columns, in the order of the schema
+          Array    one piece: the values
+          Bytes    two: the joined strings, and the offset of each end as int64 with a leading 0
+          Ragged   those of its values, then the offsets of its lists, inner ones first
+
+Each piece is compressed by itself if its column's codec is gzip. Codecs of the HDF5 library are applied by the sealer.
+
+A producer starts with HELLO: magic, size, crc32c, JSON. The server sends messages: magic, kind, a number, the size of a
+text, the text.
+
+WELCOME   the text is JSON: the schema, how to make frames, `mark`, the number of the row to continue with, and `arena`,
+          a shared buffer whose descriptor comes along, if HELLO had `shares` (shared_buffer.py)
+ACK       the number: all rows below it are written
+FULL      the disk is full; the text says where. Rows that are not acknowledged must wait
+SPACE     there is space again
+REFUSED   the text says why; the server closes the connection
+STOPPING  the server ends when it has received what was sent
 """
 
 from __future__ import annotations
@@ -20,28 +36,26 @@ import numpy as np
 
 from ..._native.codec import crc32c
 from ..._util.compression import Codec, check_codec
-from ...formats.columns import dtype_of
+from ...formats.columns import default_chunk_rows, dtype_of
 from ...schema import Bytes, Column, Ragged, Schema, Value, chunk_rows_of
 
-_CHUNK_BYTES = 1 << 19
-_MOST_ROWS = 1 << 14
 _INT64 = np.dtype("<i8")
 
 
 class ColumnPiece(NamedTuple):
-    """`slot`: which of a column's buffers. `row_bytes`: of a row, 0 where rows have no fixed size."""
+    """One buffer of a column. `slot`: which one. `row_bytes`: the size of a row, 0 where rows differ in size."""
 
     slot: int
     dtype: np.dtype[Any]
     row_bytes: int = 0
-    row_ends: int = 0  # of ends: how many a row has
+    row_ends: int = 0  # of offsets: how many a row has
 
 
 class ColumnPieces(NamedTuple):
     column: Column
-    level: int | None  # of gzip; None: not packed
+    level: int | None  # of gzip; None: not compressed
     pieces: tuple[ColumnPiece, ...]
-    is_as_stored: bool  # whether pieces are what the file has as chunks, with no codec that is applied later
+    is_as_stored: bool  # the pieces are chunks as in the file: no codec is applied later
 
     @property
     def is_fixed(self) -> bool:
@@ -53,10 +67,10 @@ class ColumnPieces(NamedTuple):
 
 
 class FrameLayout:
-    """What frames of one schema look like, for all who make, check and take them apart."""
+    """The layout of frames of one schema, for making, checking and unpacking them."""
 
     def __init__(self, schema: Schema, chunk_rows: int | None = None, codec: Codec = None) -> None:
-        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or _rows_for(schema)
+        self.chunk_rows = chunk_rows or chunk_rows_of(schema) or default_chunk_rows(schema)
         self.columns = [_pieces_of(column, column.codec if codec is None else codec) for column in schema.values()]
         self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
@@ -66,14 +80,14 @@ class FrameLayout:
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a whole frame, if all columns are plain."""
+        """The size of a frame with a full chunk, if all columns are plain."""
         return self.chunk_rows * self.row_bytes
 
     def check(self, head: Head, sizes: tuple[int, ...]) -> None:
-        """FrameError: these cannot be the pieces of so many rows."""
+        """Checks the sizes of the pieces against the number of rows. FrameError: they do not match."""
         if len(sizes) != self.n_pieces:
             raise FrameError(f"expected {self.n_pieces} pieces, got {len(sizes)}")
-        if head.rows > self.chunk_rows or (head.flags & WHOLE and head.rows != self.chunk_rows):
+        if head.rows > self.chunk_rows or (head.flags & FULL_CHUNK and head.rows != self.chunk_rows):
             raise FrameError(f"expected {self.chunk_rows:,} rows in a chunk, got {head.rows:,}")
         at = 0
         for column in self.columns:
@@ -88,11 +102,11 @@ class FrameLayout:
         return flat if column.level is None else zlib.compress(flat, column.level)
 
     def take(self, rows: int, payload: memoryview, sizes: Sequence[int]) -> list[Any]:
-        """The columns' buffers again. FrameError: they are not what the schema says."""
+        """Returns the columns' buffers. FrameError: they do not match the schema."""
         return [self._parts(column, data, rows) for column, data in self._cut(payload, sizes)]
 
     def check_ends(self, rows: int, payload: memoryview, sizes: Sequence[int]) -> None:
-        """FrameError: no part could ever be made of it. What is packed is looked into by the sealer only."""
+        """Checks offsets. FrameError: no part can be made of the frame. Compressed pieces are left to the sealer."""
         if self._has_plain_ends:
             for column, data in self._cut(payload, sizes):
                 if column.has_plain_ends:
@@ -115,7 +129,7 @@ class FrameLayout:
         return tuple(parts)
 
     def chunks(self, payload: memoryview, meta: Meta) -> list[Any]:
-        """For each column of a fixed shape its piece as it is, and its crc32c; for others None."""
+        """Returns the piece and crc32c of each column of a fixed shape, and None for the others."""
         found: list[Any] = []
         at, number = 0, 0
         for column in self.columns:
@@ -130,9 +144,9 @@ class FrameLayout:
             raw = data if column.level is None else zlib.decompress(data)
             values = np.frombuffer(raw, piece.dtype)
         except (zlib.error, ValueError) as error:
-            raise FrameError(f"{column.column!r} cannot be unpacked: {error}") from None
+            raise FrameError(f"{column.column!r} cannot be decompressed: {error}") from None
         if piece.row_bytes and values.nbytes != rows * piece.row_bytes:
-            raise FrameError(f"{column.column!r} has {values.nbytes:,} bytes, expected {rows * piece.row_bytes:,}")
+            raise FrameError(f"expected {rows * piece.row_bytes:,} bytes of {column.column!r}, got {values.nbytes:,}")
         return values
 
 
@@ -153,7 +167,7 @@ def _pieces_of(column: Column, codec: Codec) -> ColumnPieces:
 
 
 def _check_ends(column: ColumnPieces, parts: list[Any], rows: int) -> None:
-    """Ends lead into the values: from the outermost on each level says how many items the next has."""
+    """Checks that the offsets of each level, from the outermost on, match the number of items of the next."""
     items = rows
     value = column.column.value if isinstance(column.column, Ragged) else column.column
     for slot in (3, 2):
@@ -164,58 +178,37 @@ def _check_ends(column: ColumnPieces, parts: list[Any], rows: int) -> None:
     elif not column.is_fixed:
         items *= value.count
     if not column.is_fixed and len(parts[0]) != items:
-        raise FrameError(f"{column.column!r} has {len(parts[0]):,} values, its ends speak of {items:,}")
+        raise FrameError(f"expected {items:,} values of {column.column!r} by its offsets, got {len(parts[0]):,}")
 
 
 def _items(column: ColumnPieces, ends: Any, lists: int) -> int:
     if len(ends) != lists + 1 or ends[0] != 0 or (np.diff(ends) < 0).any():
-        raise FrameError(f"{column.column!r} has ends that lead nowhere")
+        raise FrameError(f"{column.column!r} has invalid offsets")
     return int(ends[-1])
 
 
-def cut(column: Column, parts: Any, start: int, stop: int) -> list[Any]:
-    """The buffers of rows [start, stop) of a column, with ends that begin with 0."""
+def slice_rows(column: Column, parts: Any, start: int, stop: int) -> list[Any]:
+    """Returns the buffers of rows [start, stop) of a column, with offsets from 0 on."""
     values, ends, steps, splits = parts
     value = column.value if isinstance(column, Ragged) else column
     found: list[Any] = [None] * 4
     if splits is not None:
-        found[3], start, stop = _cut_ends(splits, start, stop)
+        found[3], start, stop = _slice_offsets(splits, start, stop)
     if steps is not None:
-        found[2], start, stop = _cut_ends(steps, start, stop)
+        found[2], start, stop = _slice_offsets(steps, start, stop)
     if ends is not None:
-        found[1], start, stop = _cut_ends(ends, start * value.count, stop * value.count)
+        found[1], start, stop = _slice_offsets(ends, start * value.count, stop * value.count)
     found[0] = np.asarray(values)[start:stop]
     return found
 
 
-def _cut_ends(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
+def _slice_offsets(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
     part = np.asarray(ends)[start : stop + 1]
     first, last = int(part[0]), int(part[-1])
     return part - first, first, last
 
 
-def _rows_for(schema: Schema) -> int:
-    """As many rows as the widest column of a fixed shape fills a chunk with."""
-    widths = [
-        dtype_of(column).itemsize * column.count
-        for column in schema.values()
-        if isinstance(column, Value) and not isinstance(column, Bytes)
-    ]
-    return max(1, min(_MOST_ROWS, _CHUNK_BYTES // max(widths, default=8)))
-
-
-# What is said on the socket besides frames.
-#
-# A producer begins with HELLO: magic, size, crc32c, JSON. The server answers with messages: magic, kind, a number, the
-# size of a text, the text.
-#
-# WELCOME   the text is JSON: the schema, how frames are to be made, and `mark`, the number of the row to go on with; an
-# `arena`, whose descriptor comes with it, if HELLO said `shares` (arena.py)
-# ACK       the number: all rows below it are written
-# FULL      there is no room; the text says where. What was not acknowledged must wait
-# ROOM      there is again
-# REFUSED   the text says why; the server hangs up
-# STOPPING  the server ends as soon as it has taken what was sent
+# ---- messages
 
 PROTOCOL = 1
 HELLO = struct.Struct("<4sII")
@@ -225,7 +218,7 @@ MESSAGE = struct.Struct("<4sB3xQI")
 MESSAGE_MAGIC = b"HFA1"
 MOST_TEXT_BYTES = 1 << 24
 
-WELCOME, ACK, FULL, ROOM, REFUSED, STOPPING = range(1, 7)
+WELCOME, ACK, FULL, SPACE, REFUSED, STOPPING = range(1, 7)
 
 
 class ServerMessage(NamedTuple):
@@ -245,7 +238,7 @@ def pack_message(kind: int, number: int = 0, text: str = "") -> bytes:
 
 
 class ServerMessageDecoder:
-    """Messages out of bytes as they come. ValueError: that is no server of ours."""
+    """Decodes messages from a stream. ValueError: the peer is no central writer."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -266,12 +259,7 @@ class ServerMessageDecoder:
         return found
 
 
-# A frame: some rows of one producer, as they cross the socket and as they lie in the journal.
-#
-# head      magic, version, flags, bytes of meta, epoch, number of the first row, rows, bytes of payload, crc32c of head
-# and meta
-# meta      the producer's name, and the size and crc32c of every piece of the payload
-# payload   the pieces, one behind the other: layout.py says what they are
+# ---- heads and metas
 
 MAGIC = b"HFJ"
 VERSION = 1
@@ -280,7 +268,7 @@ HEAD_BYTES = HEAD.size
 MOST_META_BYTES = 1 << 14
 MOST_SEQ = 1 << 62
 
-WHOLE = 1  # its rows fill a chunk, and columns of a fixed shape are as they are to be in the file
+FULL_CHUNK = 1  # flag: the rows fill a chunk, and columns of a fixed shape are encoded as in the file
 
 _CRC = struct.Struct("<I")
 _CRC_AT = HEAD_BYTES - _CRC.size
@@ -288,7 +276,7 @@ _COUNT = struct.Struct("<H")
 
 
 class FrameError(Exception):
-    """Bytes that are no frame, or one that is not whole."""
+    """Bytes that are no valid frame."""
 
 
 class Head(NamedTuple):
@@ -302,7 +290,7 @@ class Head(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number of the first row behind it."""
+        """The number of the row after its last one."""
         return self.first + self.rows
 
 
@@ -312,7 +300,7 @@ class Meta(NamedTuple):
     crcs: tuple[int, ...]
 
     def check(self, payload: memoryview) -> None:
-        """FrameError: it is not what was sent."""
+        """Checks the CRC of every piece. FrameError: one is wrong."""
         at = 0
         for size, crc in zip(self.sizes, self.crcs, strict=True):
             if crc32c(payload[at : at + size]) != crc:
@@ -327,13 +315,13 @@ def pack_meta(producer: str, sizes: Sequence[int], crcs: Sequence[int]) -> bytes
 
 
 def pack_head(meta: bytes, *, flags: int, epoch: int, first: int, rows: int, payload_bytes: int) -> bytes:
-    """Head and meta together."""
+    """Packs head and meta."""
     head = HEAD.pack(MAGIC, VERSION, flags, len(meta), epoch, first, rows, payload_bytes, 0)[:_CRC_AT]
     return head + _CRC.pack(crc32c(meta, crc32c(head))) + meta
 
 
 def parse_head(data: Any, at: int = 0) -> Head:
-    """FrameError: it is none, and nothing behind it can be trusted."""
+    """Parses a head. FrameError: it is invalid, so nothing after it can be trusted."""
     magic, version, *rest = HEAD.unpack_from(data, at)
     if magic != MAGIC:
         raise FrameError(f"expected a frame, got {bytes(magic)!r}")
@@ -341,12 +329,12 @@ def parse_head(data: Any, at: int = 0) -> Head:
         raise FrameError(f"expected a frame of version {VERSION}, got {version}")
     head = Head._make(rest)
     if head.meta_bytes > MOST_META_BYTES or head.first > MOST_SEQ or not head.rows:
-        raise FrameError(f"a frame of {head.rows:,} rows from {head.first:,}, with {head.meta_bytes:,} bytes of meta")
+        raise FrameError(f"invalid head: {head.rows:,} rows from {head.first:,}, {head.meta_bytes:,} bytes of meta")
     return head
 
 
 def parse_meta(head: Head, data: Any, at: int = 0) -> Meta:
-    """`data` holds head and meta from `at` on. FrameError: they are not what was sent."""
+    """Parses the meta after the head at `at`. FrameError: head or meta are corrupt."""
     view = memoryview(data)[at : at + HEAD_BYTES + head.meta_bytes]
     if crc32c(view[HEAD_BYTES:], crc32c(view[:_CRC_AT])) != head.crc:
         raise FrameError("the checksum of the head is wrong")
@@ -358,7 +346,7 @@ def parse_meta(head: Head, data: Any, at: int = 0) -> Meta:
         numbers = struct.unpack(f"<{count}Q{count}I", meta[stop + _COUNT.size :])
         sizes, crcs = numbers[:count], numbers[count:]
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"its meta cannot be understood: {error}") from None
+        raise FrameError(f"its meta cannot be parsed: {error}") from None
     if sum(sizes) != head.payload_bytes:
-        raise FrameError(f"its pieces have {sum(sizes):,} bytes, its payload {head.payload_bytes:,}")
+        raise FrameError(f"expected pieces of {head.payload_bytes:,} bytes, got {sum(sizes):,}")
     return Meta(name, sizes, crcs)

@@ -1,6 +1,6 @@
-"""The server's side of the sealer: one disposable process, one segment at a time, in order.
+"""The server's side of the sealer: one disposable process that seals one segment at a time.
 
-In order, because the marks of a later segment say that all earlier ones are in parts.
+Segments are sealed in order, because the watermarks of a segment imply that all earlier ones are in parts.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
-from .journal import Closed
+from ..._util.process import child_environment, module_command
+from .journal import ClosedSegment
 
 _log = logging.getLogger("holdfast.server")
 
@@ -23,15 +22,15 @@ _TRY_FULL_S = 1.0
 
 
 class Sealer:
-    """`fd`: where its answers come from, -1 while there is none. `trouble`: why it does not get on."""
+    """The sealer process. `fd`: the pipe of its answers, -1 without a process. `last_error`: why sealing fails."""
 
     def __init__(self) -> None:
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         self.full = False
         self.failures = 0
         self._child: subprocess.Popen[bytes] | None = None
-        self._job: Closed | None = None
-        self._said = b""
+        self._job: ClosedSegment | None = None
+        self._output = b""
         self._not_before_s = 0.0
 
     @property
@@ -47,23 +46,23 @@ class Sealer:
         return self._job is not None
 
     def wait_s(self) -> float:
-        """How long until a next try makes sense."""
+        """Returns the time until the next attempt."""
         return max(0.0, self._not_before_s - time.monotonic())
 
-    def try_now(self) -> None:
-        """Whatever went wrong before."""
+    def retry_now(self) -> None:
+        """Allows the next attempt at once, whatever failed before."""
         self.failures, self._not_before_s = 0, 0.0
 
     def start(self) -> None:
-        """Beforehand: loading the library takes a while."""
+        """Starts the process. The server does so early, as loading HDF5 takes a while."""
         if self._child is None:
-            self._child = _start()
+            self._child = _start_process()
 
-    def begin(self, job: Closed) -> None:
+    def begin(self, job: ClosedSegment) -> None:
         try:
             self.start()
         except OSError as error:
-            self.failed(f"the process that makes parts cannot be started: {error.strerror}", False)
+            self.failed(f"cannot start the sealer: {error.strerror}", False)
             return
         assert self._child is not None
         assert self._child.stdin is not None
@@ -74,25 +73,25 @@ class Sealer:
             self._child.stdin.write(line)
             self._child.stdin.flush()
         except BrokenPipeError:
-            pass  # it died: its stdout says so as well
+            pass  # it died, which the end of its stdout reports as well
 
-    def answer(self) -> Closed | None:
-        """Called when there is something to read: the job that is done, None while it is not."""
+    def answer(self) -> ClosedSegment | None:
+        """Reads the pipe. Returns the segment that is sealed; None: there is none yet."""
         data = os.read(self.fd, 1 << 16)
         if not data:
             self._died()
             return None
-        self._said += data
-        if b"\n" not in self._said:
+        self._output += data
+        if b"\n" not in self._output:
             return None
-        line, _, self._said = self._said.partition(b"\n")
+        line, _, self._output = self._output.partition(b"\n")
         content = json.loads(line)
         job, self._job = self._job, None
         if "error" in content:
             self.failed(content["error"], content["full"])
-            self.stop()  # a library that failed once is not to be trusted
+            self.stop()  # after an error the state of the HDF5 library is unknown
             return None
-        self.trouble, self.full, self.failures = None, False, 0
+        self.last_error, self.full, self.failures = None, False, 0
         return job
 
     def _died(self) -> None:
@@ -101,20 +100,20 @@ class Sealer:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         what = "" if self._job is None else f" at {self._job.path.name}"
         if self._job is not None:
-            self.failed(f"the process that makes parts ended{what} ({how})", False)
+            self.failed(f"the sealer died{what} ({how})", False)
         self.stop()
 
     def failed(self, why: str, full: bool) -> None:
         wait_s = _TRY_FULL_S if full else _TRY_AGAIN_S[min(self.failures, len(_TRY_AGAIN_S) - 1)]
-        if why != self.trouble:
-            _log.error("%s; it is tried again", why)
-        self.trouble, self.full = why, full
+        if why != self.last_error:
+            _log.error("%s; the server will retry", why)
+        self.last_error, self.full = why, full
         self.failures += 1
         self._not_before_s = time.monotonic() + wait_s
 
     def stop(self) -> None:
-        """Ends the process, whatever it does."""
-        child, self._child, self._job, self._said = self._child, None, None, b""
+        """Kills the process."""
+        child, self._child, self._job, self._output = self._child, None, None, b""
         if child is not None:
             child.kill()
             child.wait()
@@ -126,13 +125,11 @@ class Sealer:
                     pass
 
 
-def _start() -> subprocess.Popen[bytes]:
-    here = str(Path(__file__).parents[3])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _start_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.writer.server.sealer_main", str(os.getpid())],
+        [*module_command("writer.server.sealer_main"), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=child_environment(),
         process_group=0,  # Ctrl-C is for the server
     )

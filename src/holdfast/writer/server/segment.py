@@ -1,15 +1,15 @@
 """A segment of the journal: frames in the order they were acknowledged, in a file that only grows.
 
-    HFSEG1, the size and crc32c of what follows; how its frames were made, as JSON; frames
+    HFSEG1; size and crc32c of the settings; the settings as JSON; frames
 
-Where frames are made of chunks as an HDF5 file has them, the segment becomes the part: it leaves room at its beginning
-for what HDF5 has to say, and begins behind that. It is a segment all the time: frames are never touched.
+Where frames consist of chunks as they are in an HDF5 file, the segment becomes the part: it has a gap at its beginning
+for the HDF5 header, and its content starts after that. It stays a valid segment: frames are never changed.
 
-A file may have been a segment before, whose frames are in a part: then old ones lie behind the new. Their rows are
-below the marks of their producers, by which they are known and left out.
+A file may be reused whose frames are in a part: then old frames follow the new ones. Their rows are below the
+watermarks of their producers, and so they are skipped.
 
-What a kill or a full disk left at the end is no frame, and is cut away. A bad frame with new ones behind it was damaged
-later: everything from there on goes to `quarantine/`, and is told of.
+What a kill or a full disk left at the end is no complete frame, and is removed. A bad frame that is followed by new
+ones was corrupted later: everything from there on is moved to `quarantine/` and reported.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _START = struct.Struct("<8sII")
 _MAGIC = b"HFSEG1\n\0"
 _MOST_IOV = 512
 _MOST_SETTINGS_BYTES = 1 << 24
-ROOM_BYTES = 60 << 10
-_FIRST_AT = 64 << 10  # of the frames, where room is left
+HEADER_GAP_BYTES = 60 << 10
+_FIRST_FRAME_AT = 64 << 10  # where there is a header gap
 
-Marks = dict[str, int]  # how many rows of each producer there are
+Watermarks = dict[str, int]  # how many rows of each producer are stored
 
 
 class Placed(NamedTuple):
-    """A frame in a segment. `at`: where its payload begins."""
+    """A frame in a segment. `at`: the offset of its payload."""
 
     head: Head
     meta: Meta
@@ -51,7 +51,7 @@ def segment_name(epoch: int, number: int) -> str:
 
 
 def task_of(name: str) -> str:
-    """The task that a segment's part is committed as."""
+    """Returns the task that a segment's part is committed as."""
     return f"server-{name.removesuffix(SUFFIX)}"
 
 
@@ -61,8 +61,11 @@ def parse_segment(name: str) -> tuple[int, int] | None:
 
 
 class Segment:
-    """The one that is written to. `spare`: a file to be used again, whose memory or blocks are there already.
-    `leaves_room`: for HDF5, if the settings are not too long for that."""
+    """The segment that is written to.
+
+    spare           a file to overwrite, which saves allocating its blocks
+    has_header_gap  leave a gap for the HDF5 header, unless the settings are too long
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Segment:
         settings: dict[str, Any],
         spare: Path | None = None,
         *,
-        leaves_room: bool = False,
+        has_header_gap: bool = False,
     ) -> None:
         self.path = folder / segment_name(epoch, number)
         self.n_frames = 0
@@ -83,12 +86,12 @@ class Segment:
         else:
             os.rename(spare, self.path)
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        self.leaves_room = leaves_room and ROOM_BYTES + _START.size + len(text) <= _FIRST_AT
-        self.end = ROOM_BYTES if self.leaves_room else 0
+        self.has_header_gap = has_header_gap and HEADER_GAP_BYTES + _START.size + len(text) <= _FIRST_FRAME_AT
+        self.end = HEADER_GAP_BYTES if self.has_header_gap else 0
         try:
             self._write([_START.pack(_MAGIC, len(text), crc32c(text)), text])
-            if self.leaves_room:
-                self.end = _FIRST_AT
+            if self.has_header_gap:
+                self.end = _FIRST_FRAME_AT
             self._start = self.end
         except OSError:
             os.unlink(self.path)
@@ -97,18 +100,18 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """Of its frames."""
+        """The size of its frames."""
         return self.end - self._start
 
     def append(self, frames: Sequence[Any], count: int) -> None:
-        """All of them, or an OSError and none."""
+        """Appends all frames, or raises an OSError and appends none."""
         for at in range(0, len(frames), _MOST_IOV):
             if at == 0:
                 before = self.end
             try:
                 self._write(frames[at : at + _MOST_IOV])
             except OSError:
-                self._cut(before)
+                self._remove_tail(before)
                 raise
         self.n_frames += count
 
@@ -123,10 +126,10 @@ class Segment:
                 if n:
                     left[0] = memoryview(left[0])[n:]
         except OSError:
-            self._cut(before)
+            self._remove_tail(before)
             raise
 
-    def _cut(self, end: int) -> None:
+    def _remove_tail(self, end: int) -> None:
         self.end = end
         os.ftruncate(self.fd, end)
 
@@ -143,7 +146,7 @@ class Segment:
 
 
 class SegmentView:
-    """A segment read through memory. `settings` None: it ends before its first frame."""
+    """A memory-mapped segment. `settings` None: it has no valid header, and so no frames."""
 
     def __init__(self, path: Path) -> None:
         self._map: mmap.mmap | None = None
@@ -159,16 +162,16 @@ class SegmentView:
         self.view = memoryview(b"" if self._map is None else self._map)
 
     def _read_head(self, fd: int) -> None:
-        """Not through memory: the room is a hole, and to look into one takes room on a tmpfs, which may be full."""
-        self.leaves_room = False
+        """Reads with pread: a mapping of the gap, which is a hole, would allocate memory on a tmpfs."""
+        self.has_header_gap = False
         self.settings, self.start = _settings(fd, 0)
         if self.settings is None:
-            self.settings, end = _settings(fd, ROOM_BYTES)
-            self.leaves_room = self.settings is not None and end <= _FIRST_AT
-            self.start = _FIRST_AT if self.leaves_room else 0
+            self.settings, end = _settings(fd, HEADER_GAP_BYTES)
+            self.has_header_gap = self.settings is not None and end <= _FIRST_FRAME_AT
+            self.start = _FIRST_FRAME_AT if self.has_header_gap else 0
 
     def frames(self, end: int | None = None) -> Iterator[Placed]:
-        """All up to `end`. FrameError: what follows is none."""
+        """Yields all frames up to `end`. FrameError: the next bytes are no valid frame."""
         at, end = self.start, self.size if end is None else end
         while at < end:
             placed = self.frame(at, end)
@@ -176,16 +179,16 @@ class SegmentView:
             at = placed.at + placed.head.payload_bytes
 
     def frame(self, at: int, end: int, check: bool = True) -> Placed:
-        """`check`: the payload as well."""
+        """Parses the frame at `at`. `check`: verify the payload's CRC as well."""
         if end - at < HEAD_BYTES:
-            raise FrameError("cut in the head of a frame")
+            raise FrameError("truncated in the head of a frame")
         head = parse_head(self.view, at)
         payload = at + HEAD_BYTES + head.meta_bytes
         if payload > end:
-            raise FrameError("cut in the meta of a frame")
+            raise FrameError("truncated in the meta of a frame")
         meta = parse_meta(head, self.view, at)
         if payload + head.payload_bytes > end:
-            raise FrameError("cut in the payload of a frame")
+            raise FrameError("truncated in the payload of a frame")
         placed = Placed(head, meta, payload)
         if check:
             meta.check(self.payload(placed))
@@ -195,7 +198,7 @@ class SegmentView:
         return self.view[placed.at : placed.at + placed.head.payload_bytes]
 
     def next_good(self, at: int) -> int | None:
-        """Where a whole frame begins behind a bad one, if there is any."""
+        """Returns the offset of the next valid frame from `at` on, if there is any."""
         magic = MAGIC + bytes([VERSION])
         while self._map is not None and (at := self._map.find(magic, at)) >= 0:
             try:
@@ -212,7 +215,7 @@ class SegmentView:
             try:
                 self._map.close()
             except BufferError:
-                pass  # an error's traceback still looks at a frame; it goes with that
+                pass  # an error's traceback still has a view of a frame, and frees it later
 
     def __enter__(self) -> SegmentView:
         return self
@@ -222,7 +225,7 @@ class SegmentView:
 
 
 def _settings(fd: int, at: int) -> tuple[dict[str, Any] | None, int]:
-    """And where they end."""
+    """Returns the settings at `at`, and where they end."""
     head = os.pread(fd, _START.size, at)
     if len(head) < _START.size:
         return None, 0
@@ -236,38 +239,38 @@ def _settings(fd: int, at: int) -> tuple[dict[str, Any] | None, int]:
 
 @dataclass(slots=True)
 class FoundFrames:
-    """What a look through a segment found. `end`: behind its last good frame; `bad`: why there is no next one."""
+    """The result of a scan. `end`: after the last good frame; `bad`: why there is no further one."""
 
     path: Path
     size: int = 0
     end: int = 0
     start: int = 0
-    leaves_room: bool = False
+    has_header_gap: bool = False
     bad: str | None = None
-    marks: Marks = field(default_factory=dict)  # behind the last rows of each producer in it
-    resumes: int | None = None  # where good frames follow behind the bad one
-    behind: Marks = field(default_factory=dict)  # the marks behind those
+    watermarks: Watermarks = field(default_factory=dict)  # after the last good frame
+    resumes: int | None = None  # the offset of the next good frame after the bad one
+    after_gap: Watermarks = field(default_factory=dict)  # the watermarks of those further frames
 
 
 def scan(path: Path) -> FoundFrames:
     with SegmentView(path) as segment:
-        found = FoundFrames(path, segment.size, segment.start, segment.start, segment.leaves_room)
+        found = FoundFrames(path, segment.size, segment.start, segment.start, segment.has_header_gap)
         try:
             if segment.settings is None:
-                raise FrameError("its head is damaged, or not there")
+                raise FrameError("its header is corrupt or missing")
             for placed in segment.frames():
-                raise_mark(found.marks, placed.meta.producer, placed.head.end)
+                advance_watermark(found.watermarks, placed.meta.producer, placed.head.end)
                 found.end = placed.at + placed.head.payload_bytes
         except FrameError as error:
             found.bad = str(error)
             found.resumes = at = segment.next_good(found.end)
             while at is not None:
                 placed = segment.frame(at, segment.size)
-                raise_mark(found.behind, placed.meta.producer, placed.head.end)
+                advance_watermark(found.after_gap, placed.meta.producer, placed.head.end)
                 at = segment.next_good(placed.at + placed.head.payload_bytes)
     return found
 
 
-def raise_mark(marks: Marks, producer: str, mark: int) -> None:
-    if mark > marks.get(producer, 0):
-        marks[producer] = mark
+def advance_watermark(watermarks: Watermarks, producer: str, mark: int) -> None:
+    if mark > watermarks.get(producer, 0):
+        watermarks[producer] = mark

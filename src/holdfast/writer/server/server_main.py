@@ -1,7 +1,7 @@
-"""The process of `out.server()`. Started by handle.py, not by people.
+"""The process of `out.server()`. Started by server_process.py.
 
-The first line on stdin is JSON: the folder, the settings, whose child it is. Then `stats` and `stop`. Answers go to
-stdout as JSON lines: what it listens at, or why it does not; numbers; how it ended.
+The first line on stdin is JSON: the directory, the settings, the parent process. Then come the commands `stats` and
+`stop`. Answers go to stdout as JSON lines: the address, or why there is none; statistics; how it ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..._util.fds import take_stdout
 from ..._util.process import ProcessMark, end_with_marked
 from ...errors import HoldfastError
 from ..directory import read_schema, sweep
@@ -21,38 +22,37 @@ from .server_process import ServerSettings
 
 
 def main() -> int:
-    out = os.dup(1)
-    os.dup2(2, 1)  # what is printed is not for the pipe
-    said = json.loads(_line())
-    end_with_marked(ProcessMark(*said["parent"]))
+    out = take_stdout()
+    job = json.loads(_line())
+    end_with_marked(ProcessMark(*job["parent"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def say(content: dict[str, Any]) -> None:
+    def reply(content: dict[str, Any]) -> None:
         try:
             os.write(out, json.dumps(content).encode() + b"\n")
         except BrokenPipeError:
             pass
 
     try:
-        folder = Path(said["folder"])
+        folder = Path(job["folder"])
         schema = read_schema(folder)
         sweep(folder)
-        server = CentralWriter(folder, schema, ServerSettings(**said["settings"]))
+        server = CentralWriter(folder, schema, ServerSettings(**job["settings"]))
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
-        server.watch(0, lambda: _obey(server, say))
-        say({"address": server.address, "epoch": server.journal.epoch})
+        server.watch(0, lambda: _handle_command(server, reply))
+        reply({"address": server.address, "epoch": server.journal.epoch})
         server.run()
-        say({"stopped": True})
+        reply({"stopped": True})
         return 0
     except (HoldfastError, ValueError) as error:
-        say({"error": type(error).__name__, "text": str(error)})
+        reply({"error": type(error).__name__, "text": str(error)})
     except OSError as error:
-        say({"error": "WriteError", "text": f"the central writer cannot go on: {error.strerror}: {error.filename}"})
+        reply({"error": "WriteError", "text": f"the central writer failed: {error.strerror}: {error.filename}"})
     return 3
 
 
 def _line() -> bytes:
-    """Not through a buffer: what comes later is for the loop."""
+    """Reads one line from stdin without buffering: the event loop reads the rest."""
     data = bytearray()
     while not data.endswith(b"\n"):
         one = os.read(0, 1)
@@ -62,11 +62,11 @@ def _line() -> bytes:
     return bytes(data)
 
 
-def _obey(server: CentralWriter, say: Any) -> None:
+def _handle_command(server: CentralWriter, reply: Any) -> None:
     data = os.read(0, 4096)
     for word in data.decode(errors="replace").split():
         if word == "stats":
-            say({"stats": server.stats()})
+            reply({"stats": server.stats()})
         elif word == "stop":
             server.stop()
     if not data:

@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""`out.server(…)`: the settings of the central writer, and the handle of its process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, Self
 
 from ... import errors
 from ..._util.compression import check_codec
-from ..._util.process import mark_this_process
+from ..._util.process import child_environment, mark_this_process, module_command
 from ..._util.text import parse_bytes
 from ...errors import ClosedWriterError, ServerLostError, WriteError
 
@@ -23,10 +22,14 @@ Ack = Literal["process", "disk"]
 
 TOKEN = "HOLDFAST_TOKEN"
 
+_START_S = 60.0
+_ANSWER_S = 30.0
+_LONGEST_WAIT_S = 3600.0  # poll cannot wait forever, and a timeout may be infinite
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Validates itself. Sizes are bytes."""
+    """The settings of a server, validated."""
 
     address: str | None = None  # None, "unix", "unix:/a/path.sock", "tcp://host:port"
     ack: Ack = "process"
@@ -61,7 +64,7 @@ class ServerSettings:
 
 
 def make_settings(**given: Any) -> ServerSettings:
-    """With sizes as people write them, and the token from the environment."""
+    """Makes settings from sizes such as "64MiB", with the token from the environment by default."""
     for name in ("queue_bytes", "segment_bytes", "backlog_bytes"):
         if name in given:
             given[name] = parse_bytes(given[name])
@@ -70,20 +73,13 @@ def make_settings(**given: Any) -> ServerSettings:
     return ServerSettings(**given)
 
 
-# What `out.server(…)` gives: the central writer in a process of its own.
-
-_START_S = 60.0
-_ANSWER_S = 30.0
-_LONGEST_WAIT_S = 3600.0  # poll cannot wait for ever, and people say inf
-
-
 class Server:
-    """Use it in a `with` block: it serves inside, and at the end all it took is in parts.
+    """The central writer in a process of its own. At the end of its `with` block, all rows it received are in parts.
 
     address   what producers connect to
     pid       its process
 
-    It ends with this process, however that ends: then what it acknowledged is in the journal, and the next server makes
+    It ends with this process, however that ends: what it acknowledged is in the journal then, and the next server makes
     parts of it.
     """
 
@@ -92,7 +88,7 @@ class Server:
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = -1
         self._owner = os.getpid()
-        self._said = b""
+        self._output = b""
         self.address = ""
 
     @property
@@ -101,47 +97,47 @@ class Server:
 
     def start(self) -> Self:
         if self._child is not None or self.address:
-            raise ClosedWriterError("a server is started once; ask for a new one with out.server(…)")
-        here = str(Path(__file__).parents[3])
-        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+            raise ClosedWriterError("this server was already started; make a new one with out.server(…)")
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.writer.server.server_main"],
+            module_command("writer.server.server_main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            process_group=0,  # Ctrl-C is for us: the end of the `with` block stops it
+            env=child_environment(),
+            process_group=0,  # Ctrl-C is for this process: the end of the `with` block stops the server
         )
         self._pid = self._child.pid
         settings = self._settings.as_dict()
         try:
-            self._tell(json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()}))
-            self.address = self._hear(_START_S)["address"]
+            self._send_line(
+                json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()})
+            )
+            self.address = self._read_answer(_START_S)["address"]
         except BaseException:
             self._kill()
             raise
         return self
 
     def stats(self) -> dict[str, Any]:
-        """Frames, rows and bytes it took, producers, marks, memory, journal, troubles."""
-        self._tell("stats")
-        stats: dict[str, Any] = self._hear(_ANSWER_S)["stats"]
+        """Returns frames, rows and bytes received, producers, watermarks, memory, journal, and errors."""
+        self._send_line("stats")
+        stats: dict[str, Any] = self._read_answer(_ANSWER_S)["stats"]
         return stats
 
     def stop(self, timeout: float | None = None) -> None:
-        """Takes what was sent, makes parts of everything, ends. Safe to call twice.
+        """Receives what was sent, makes parts of all rows, and ends the process. Safe to call twice.
 
-        timeout   seconds; then it is killed, and the next server makes the parts that are missing
+        timeout   seconds; then it is killed, and the next server makes the missing parts
         """
         if self._child is None or self._owner != os.getpid():
             return
         try:
-            self._tell("stop")
-            while "stopped" not in self._hear(timeout):
+            self._send_line("stop")
+            while "stopped" not in self._read_answer(timeout):
                 pass
         finally:
             self._kill()
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         if self._child is None:
             raise ClosedWriterError("the server is not running")
         assert self._child.stdin is not None
@@ -149,15 +145,15 @@ class Server:
             self._child.stdin.write(line.encode() + b"\n")
             self._child.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended; what it said last says why
+            pass  # it ended; its last answer says why
 
-    def _hear(self, timeout: float | None) -> dict[str, Any]:
+    def _read_answer(self, timeout: float | None) -> dict[str, Any]:
         assert self._child is not None
         assert self._child.stdout is not None
         deadline = None if timeout is None else time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._child.stdout, select.POLLIN)
-        while b"\n" not in self._said:
+        while b"\n" not in self._output:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise ServerLostError(f"the server (process {self._pid}) did not answer within {timeout} s")
@@ -167,8 +163,8 @@ class Server:
             if not data:
                 code = self._child.wait()
                 raise ServerLostError(f"the server (process {self._pid}) has ended with exit code {code}")
-            self._said += data
-        line, _, self._said = self._said.partition(b"\n")
+            self._output += data
+        line, _, self._output = self._output.partition(b"\n")
         content: dict[str, Any] = json.loads(line)
         if "error" in content:
             kind = getattr(errors, content["error"], ValueError if content["error"] == "ValueError" else WriteError)
@@ -180,7 +176,7 @@ class Server:
         if child is None:
             return
         try:
-            child.wait(0.5 if child.poll() is None and self._said == b"" else 0)
+            child.wait(0.5 if child.poll() is None and self._output == b"" else 0)
         except subprocess.TimeoutExpired:
             child.kill()
         child.wait()

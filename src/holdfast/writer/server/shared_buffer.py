@@ -1,9 +1,9 @@
-"""Memory that a producer shares with a server on the same machine: the rows of a frame lie in it, and only the frame's
-head crosses the socket.
+"""Memory shared by a producer and a server on the same machine: it holds the rows of a frame, and only the frame's head
+crosses the socket.
 
-The server makes it, in slots of one chunk each, and hands it over with WELCOME. A producer fills a slot, names it in
-its frame, and leaves it alone until the frame is acknowledged. Neither can make it shorter under the other's eyes. It
-costs no descriptor, and is gone when nobody looks at it any more.
+The server creates it, in slots of one chunk each, and sends it with WELCOME. A producer fills a slot, names it in its
+frame, and does not touch it until the frame is acknowledged. It is sealed, so neither can truncate it. It costs no
+descriptor, and is freed with its last mapping.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import struct
 import weakref
 from typing import Any
 
-SLOT = struct.Struct("<I")  # behind the meta of a frame, where the two share an arena
+SLOT = struct.Struct("<I")  # follows the meta of a frame if there is a shared buffer
 NO_SLOT = 0xFFFFFFFF  # the payload follows on the socket
 
-LEAST_BYTES = 1 << 16  # of a slot: less is sent as quickly
-_MOST_BYTES = 8 << 20  # of one producer; what is under way besides goes through the socket
-_MORE_SLOTS = 3  # than fit the window: one that is filled, and one that is being acknowledged
+LEAST_BYTES = 1 << 16  # of a slot; the socket is as fast for less
+_MOST_BYTES = 8 << 20  # of one producer; further frames use the socket
+_MORE_SLOTS = 3  # than fit the window: for frames being filled and acknowledged
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -32,15 +32,15 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class SharedBuffer:
-    """`slot` i of `slots`, each of `slot_bytes`, as memory. Views of it keep it."""
+    """Shared memory of `slots` slots, each of `slot_bytes`. Views of it keep it mapped."""
 
     def __init__(self, fd: int, slots: int, slot_bytes: int) -> None:
-        """OSError, ValueError: there is no such memory behind the descriptor, which stays the caller's."""
+        """Maps `fd`, which the caller still owns. OSError, ValueError: it is no such memory."""
         self.slots, self.slot_bytes = slots, slot_bytes
         if slots < 1 or slot_bytes < 1 or os.fstat(fd).st_size != slots * slot_bytes:
             raise ValueError(f"expected {slots:,} slots of {slot_bytes:,} bytes")
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise ValueError("expected memory that nobody can make shorter")
+            raise ValueError("expected memory that is sealed against truncation")
         self._memory = memoryview(_mapped(fd, self.bytes)).cast("B")
 
     @property
@@ -53,17 +53,17 @@ class SharedBuffer:
         return self._memory[number * self.slot_bytes : (number + 1) * self.slot_bytes]
 
 
-def size_of(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
-    """How many slots, and their size, for frames of that size; None: they are not worth it."""
+def slots_for(frame_bytes: int, window_bytes: int) -> tuple[int, int] | None:
+    """Returns the number of slots and their size for frames of that size. None: frames are too small to gain."""
     if frame_bytes < LEAST_BYTES:
         return None
     slot_bytes = -(-frame_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     return min(window_bytes, _MOST_BYTES) // slot_bytes + _MORE_SLOTS, slot_bytes
 
 
-def make_arena(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
-    """And a descriptor of it, to be sent and closed. OSError: not here, not now."""
-    fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def make_shared_buffer(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
+    """Creates one. Returns it and a descriptor to send and close. OSError: the system has no memory for it."""
+    fd = os.memfd_create("holdfast-shared-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, slots * slot_bytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -74,7 +74,7 @@ def make_arena(slots: int, slot_bytes: int) -> tuple[SharedBuffer, int]:
 
 
 def _mapped(fd: int, size: int) -> Any:
-    """By hand: Python's own mmap keeps a descriptor for as long as it lives."""
+    """Maps with libc: Python's mmap keeps a descriptor open as long as it lives."""
     address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
     if address == _FAILED:
         number = ctypes.get_errno()

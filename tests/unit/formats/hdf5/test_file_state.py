@@ -1,4 +1,4 @@
-"""The superblock: read, and mended without the library."""
+"""The superblock: read, and repaired without the library."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Any
 
 import h5py
 import pytest
-from hdf5_making import V110, flip, killed_writer
+from factories_hdf5 import V110, flip, killed_writer
 
-from holdfast.formats.hdf5.file_state import PatchedView, Superblock, find_superblock, lookup3, mended, parse_superblock
+from holdfast.formats.hdf5.file_state import (
+    PatchedView,
+    Superblock,
+    find_superblock,
+    lookup3,
+    parse_superblock,
+    repaired,
+)
 
 
 def block_of(path: Path) -> Superblock:
@@ -36,9 +43,9 @@ def test_a_closed_file(tmp_path: Path, options: dict[str, Any], version: int, at
         file["a"] = range(5)
     block = block_of(path)
     assert (block.version, block.at, block.end) == (version, at, os.path.getsize(path))
-    assert block.whole
+    assert block.checksum_ok
     assert not block.open_for_write
-    assert mended(block, block.end)[:44] == block.raw[:44]
+    assert repaired(block, block.end)[:44] == block.raw[:44]
 
 
 def test_version_1_has_four_bytes_more(tmp_path: Path) -> None:
@@ -49,7 +56,7 @@ def test_version_1_has_four_bytes_more(tmp_path: Path) -> None:
     block = parse_superblock(old[:8] + b"\1" + old[9:24] + bytes([32, 0, 0, 0]) + old[24:])
     assert block is not None
     assert (block.version, block.end) == (1, os.path.getsize(path))
-    again = parse_superblock(mended(block, 12345))
+    again = parse_superblock(repaired(block, 12345))
     assert again is not None
     assert again.end == 12345
 
@@ -75,7 +82,7 @@ def test_every_flip_in_a_newer_superblock_is_seen(tmp_path: Path) -> None:
     for at in range(9, 48):
         flip(path, at)
         block = find_superblock(str(path))
-        assert block is None or not block.whole
+        assert block is None or not block.checksum_ok
         flip(path, at)
 
 

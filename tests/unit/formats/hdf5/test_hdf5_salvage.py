@@ -12,7 +12,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import (
+from factories_hdf5 import (
     V110,
     chunk_places,
     flip,
@@ -25,7 +25,7 @@ from hdf5_making import (
 )
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
-from holdfast.formats.hdf5.chunks import joined, without
+from holdfast.formats.hdf5.chunks import merge_ranges, subtract_ranges
 from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import LOST_ROWS
 from holdfast.formats.hdf5.verify import verify_hdf5
@@ -116,7 +116,7 @@ def test_cuts_lose_what_is_behind_them(either: Path) -> None:
     for share in (0.4, 0.8):
         either.write_bytes(whole[: int(len(whole) * share)])
         found, got = salvaged(either)
-        assert "cut: it should have" in found.problems[0].reason
+        assert "truncated: expected" in found.problems[0].reason
         check_rows(found, got, want)
 
 
@@ -355,7 +355,7 @@ def test_what_is_there_is_not_replaced(full: Path) -> None:
     with pytest.raises(TargetExistsError):
         salvage_hdf5(full, out)
     assert out.read_text() == "precious"
-    with pytest.raises(WriteError, match="never writes over the damaged file"):
+    with pytest.raises(WriteError, match="never overwrites its input"):
         salvage_hdf5(full, full, overwrite=True)
     with pytest.raises(InputError, match="this is a folder"):
         salvage_hdf5(full.parent, out)
@@ -398,5 +398,5 @@ def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]
 
 
 def test_ranges_are_joined() -> None:
-    assert joined([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
-    assert without([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]
+    assert merge_ranges([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
+    assert subtract_ranges([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]

@@ -83,7 +83,7 @@ class TestColumns:
         ("data", "column", "said"),
         [
             (np.zeros(2), hold.Int64(), r"""'x' holds Array\("float64"\), expected Int64\(\)"""),
-            (np.zeros((2, 3)), hold.Float32(4), "4 values a row, got 3"),
+            (np.zeros((2, 3)), hold.Float32(4), "4 values per row, got 3"),
             (
                 np.array([1, 2**64 - 1], np.uint64),
                 hold.Int64(),
@@ -145,14 +145,14 @@ class TestBadFiles:
     def test_a_cut_file(self, tmp_path: Path) -> None:
         path = made(tmp_path, x=np.arange(5000))
         os.truncate(path, path.stat().st_size - 100)
-        with pytest.raises(CorruptError, match="data.h5 at byte [0-9,]+: the file is cut: truncated file"):
+        with pytest.raises(CorruptError, match="data.h5 at byte [0-9,]+: the file is truncated: truncated file"):
             open_shard(path)
 
     def test_a_folder_and_a_pipe(self, tmp_path: Path) -> None:
         (tmp_path / "a.h5").mkdir()
         os.mkfifo(tmp_path / "b.h5")
-        for name, kind in (("a.h5", "a folder"), ("b.h5", "not a regular file")):
-            with pytest.raises(InputError, match=f"{name}: expected a file to read, this is {kind}"):
+        for name, kind in (("a.h5", "a directory"), ("b.h5", "a special file")):
+            with pytest.raises(InputError, match=f"{name}: expected a file to read, got {kind}"):
                 open_shard(tmp_path / name)
 
     def test_no_rows_at_all(self, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ class TestHandles:
                     shard.read(0, 4)
                 return str(caught.value)
 
-            assert "another file has taken its place" in _in_child(look)
+            assert "it was replaced by another file" in _in_child(look)
             assert shard.read(3, 4)["x"].tolist() == [3]
 
     def test_a_shard_that_is_lost_says_so(self, tmp_path: Path) -> None:

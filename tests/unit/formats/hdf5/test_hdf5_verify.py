@@ -11,10 +11,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places, flip, killed_writer, live_writer, make_full
+from factories_hdf5 import V110, chunk_places, flip, killed_writer, live_writer, make_full
 
 from holdfast._native import codec
-from holdfast.formats.hdf5.verify import BLIND, CLASSIC, HDF5Report, verify_hdf5
+from holdfast.formats.hdf5.verify import NO_DATA_CHECKSUMS, NO_METADATA_CHECKSUMS, HDF5Report, verify_hdf5
 from holdfast.formats.part_record import check_record, find_record
 
 
@@ -57,7 +57,7 @@ def test_a_whole_file(either: Path) -> None:
 @pytest.mark.parametrize(
     ("low", "flush", "swmr", "rows", "wrong"),
     [
-        ("default", "", "", 0, "cut: it should have"),
+        ("default", "", "", 0, "truncated: expected"),
         ("default", "flush", "", 1000, ""),
         ("v110", "", "", 0, "not closed properly"),
         ("v110", "flush", "", 1000, "not closed properly: its writer died"),
@@ -88,14 +88,14 @@ def test_bytes_behind_the_end(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.h5")
     with open(path, "ab") as file:
         file.write(bytes(1000))
-    assert "1,000 bytes behind its end" in reasons(verify_hdf5(path))
+    assert "1,000 bytes after its end" in reasons(verify_hdf5(path))
 
 
 def test_a_cut_anywhere(either: Path) -> None:
     whole = either.read_bytes()
     for share in (0.02, 0.999):
         either.write_bytes(whole[: int(len(whole) * share)])
-        assert "cut: it should have" in reasons(verify_hdf5(either))
+        assert "truncated: expected" in reasons(verify_hdf5(either))
 
 
 @pytest.mark.parametrize("options", [{"compression": "gzip"}, {"fletcher32": True}], ids=["gzip", "fletcher32"])
@@ -117,7 +117,7 @@ def test_flips_in_chunks_with_checksums_are_seen(tmp_path: Path, options: dict[s
 def test_what_cannot_be_seen_is_said(tmp_path: Path, options: dict[str, object]) -> None:
     report = verify_hdf5(packed(tmp_path / "a.h5", **options))
     assert report.ok
-    assert report.notes == [BLIND]
+    assert report.notes == [NO_DATA_CHECKSUMS]
 
 
 def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_what_has_no_checksums_is_not_called_whole(tmp_path: Path) -> None:
         file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="gzip")
         file.create_dataset("s", data=["text"] * 100, chunks=(10,), compression="gzip")
     classic, heap = verify_hdf5(tmp_path / "classic.h5"), verify_hdf5(tmp_path / "heap.h5")
-    assert (classic.ok, classic.unchecked) == (True, (CLASSIC[0],))
-    assert (heap.ok, heap.unchecked) == (True, ("no checksums in /s: flips in its data cannot be seen",))
+    assert (classic.ok, classic.unchecked) == (True, (NO_METADATA_CHECKSUMS[0],))
+    assert (heap.ok, heap.unchecked) == (True, ("no checksums in /s: bit flips in its data cannot be detected",))
 
 
 def test_a_record_shows_every_flip(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_record_shows_every_flip(tmp_path: Path) -> None:
     flip(path, places[3][0] + 17)
     [flaw] = verify_hdf5(path).problems
     assert (flaw.dataset, flaw.offset) == ("/x", places[3][0])
-    assert "the record says" in flaw.reason
+    assert "as recorded" in flaw.reason
 
 
 def test_a_record_of_the_whole_file_shows_flips_between_chunks(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_what_cannot_be_looked_at(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.h5")
     for path, wrong in [
         (tmp_path / "nix.h5", "cannot open: No such file or directory"),
-        (tmp_path, "expected a file to read, this is a folder"),
-        (tmp_path / "fifo.h5", "expected a file to read, this is not a regular file"),
+        (tmp_path, "expected a file to read, got a directory"),
+        (tmp_path / "fifo.h5", "expected a file to read, got a special file"),
     ]:
         report = verify_hdf5(path)
         assert (reasons(report), report.readable) == (wrong, False)
@@ -216,9 +216,9 @@ def test_sources_of_a_view(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"part{i}.h5", "w") as file:
             file[name] = np.arange(rows)
     said = reasons(verify_hdf5(path))
-    assert "its source 'part0.h5' is not there" in said
+    assert "its source 'part0.h5' does not exist" in said
     assert "'x' in its source 'part1.h5' has the shape (9,): 9 values, expected 10" in said
-    assert "'x' in its source 'part2.h5' is not there" in said
+    assert "'x' in its source 'part2.h5' does not exist" in said
     assert "part3" not in said
 
 
@@ -236,7 +236,7 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     assert report.ok
     links = [note for note in report.notes if "links to" in note]
     assert [note.partition(":")[0] for note in links] == ["/circle", "/no_file", "/no_object", "/soft"]
-    assert links[1].startswith("/no_file: links to '/there' in 'nix.h5', which HDF5 allows not to be there: ")
+    assert links[1].startswith("/no_file: links to '/there' in 'nix.h5', which does not exist (HDF5 allows that): ")
     assert not set(links) & set(report.unchecked)
 
 
@@ -248,7 +248,7 @@ def test_values_in_other_files(tmp_path: Path) -> None:
         file.create_dataset("there", (10,), "i8", external=[("there.bin", 0, 80)])
         file.create_dataset("outside", (10,), "i8", external=[("raw.bin", 0, 80)])
     [flaw] = verify_hdf5(path).problems
-    assert (flaw.dataset, flaw.reason) == ("/outside", "its values are in 'raw.bin', which is not there")
+    assert (flaw.dataset, flaw.reason) == ("/outside", "its values are in 'raw.bin', which does not exist")
 
 
 # ---- a library that crashes or hangs

@@ -48,9 +48,9 @@ def made(path: Path, chunks: int, rest: int, codec: Any = "none", room_bytes: in
     for at in range(chunks * CHUNK, chunks * CHUNK + rest, 3):
         stop = min(at + 3, chunks * CHUNK + rest)
         writer.extend([(column[at:stop], None, None, None) for column in values], stop - at)
-    settled = writer.settle()
-    writer.abandon()
-    return settled
+    finished = writer.finalize()
+    writer.detach()
+    return finished
 
 
 @pytest.mark.parametrize("codec", ["none", ("gzip", 4)], ids=str)
@@ -60,9 +60,9 @@ def made(path: Path, chunks: int, rest: int, codec: Any = "none", room_bytes: in
 )
 def test_what_is_read_is_what_lies_there(tmp_path: Path, chunks: int, rest: int, codec: Any) -> None:
     path, rows = tmp_path / "a.h5", chunks * CHUNK + rest
-    settled = made(path, chunks, rest, codec)
+    finished = made(path, chunks, rest, codec)
     x, y = columns(rows)
-    assert (settled.rows, settled.bytes, settled.crc32c) == (rows, path.stat().st_size, crc32c(path.read_bytes()))
+    assert (finished.rows, finished.bytes, finished.crc32c) == (rows, path.stat().st_size, crc32c(path.read_bytes()))
     with h5py.File(path) as file:
         assert (file["x"][:] == x).all()
         assert (file["deep/er/y"][:] == y).all()
@@ -70,11 +70,11 @@ def test_what_is_read_is_what_lies_there(tmp_path: Path, chunks: int, rest: int,
         assert file["x"].maxshape == (None, 3, 5)
         found: list[Any] = []
         file["x"].id.chunk_iter(lambda one: found.append((one.chunk_offset[0], one.byte_offset, one.size)))
-        assert [one[1:] for one in sorted(found)] == [chunk[:2] for chunk in settled.chunks["x"]]
+        assert [one[1:] for one in sorted(found)] == [chunk[:2] for chunk in finished.chunks["x"]]
         assert (file["x"][rows // 2] == x[rows // 2]).all()
     assert verify_hdf5(path).ok
     data = path.read_bytes()
-    for offset, size, crc in settled.chunks["deep/er/y"]:
+    for offset, size, crc in finished.chunks["deep/er/y"]:
         assert crc32c(data[offset : offset + size]) == crc
     with hold.read(str(path)).batch(1000).iterate() as it:
         assert np.concatenate([batch["y"] for batch in it]).tolist() == y.tolist()
@@ -126,8 +126,8 @@ def test_a_full_disk_leaves_the_chunks_as_they_are(tmp_path: Path, monkeypatch: 
     writer.extend([(column, None, None, None) for column in columns(9)], 5)
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
-        writer.settle()
-    writer.abandon()
+        writer.finalize()
+    writer.detach()
     assert path.read_bytes()[64 << 10 : end] == before
 
 

@@ -10,13 +10,23 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import Arrays, check_crc, check_rows, joined, merge_here, nothing_left, read_file, table, write_file
+from factories_merge import (
+    Arrays,
+    check_crc,
+    check_rows,
+    joined,
+    merge_here,
+    nothing_left,
+    read_file,
+    table,
+    write_file,
+)
 
 from holdfast._native import codec
-from holdfast._native.checksum import joined_crc
+from holdfast._native.checksum import combine_all
 from holdfast.errors import TargetExistsError, WriteError
 from holdfast.formats.hdf5.merge.api import merge_hdf5, plan_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -141,8 +151,8 @@ def test_rows_in_an_order_of_the_callers(tmp_path: Path) -> None:
 def test_crc_of_joined_parts() -> None:
     parts = [random.Random(n).randbytes(n) for n in (0, 1, 5, 4096, 70_001, 3, 0)]
     whole = codec.crc32c(b"".join(parts))
-    assert joined_crc([codec.crc32c(part) for part in parts], [len(part) for part in parts]) == whole
-    assert joined_crc([], []) == 0
+    assert combine_all([codec.crc32c(part) for part in parts], [len(part) for part in parts]) == whole
+    assert combine_all([], []) == 0
 
 
 # ---- by the process that people use

@@ -13,8 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import chunk_places, flip
-from merge_making import nothing_left, table, write_file
+from factories_hdf5 import chunk_places, flip
+from factories_merge import nothing_left, table, write_file
 
 from holdfast._native import codec
 from holdfast.errors import CorruptError

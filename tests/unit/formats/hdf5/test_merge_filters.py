@@ -12,14 +12,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import chunk_places, flip
-from merge_making import merge_here, nothing_left, read_file
+from factories_hdf5 import chunk_places, flip
+from factories_merge import merge_here, nothing_left, read_file
 
 from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters
 from holdfast.formats.hdf5.merge import rechunk
 from holdfast.formats.hdf5.merge.api import merge_hdf5
-from holdfast.formats.hdf5.merge.chunk_filters import ChunkEncoder
+from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.
 LOSSLESS: dict[str, dict[str, Any]] = {
@@ -91,7 +91,7 @@ def test_every_value_is_kept(tmp_path: Path, name: str, rows: tuple[int, ...]) -
                 assert method == "copy and build"
             elif name != "scaleoffset" or dtype != "<i4":
                 assert method == "build"
-                assert "is packed with shuffle + gzip instead" in made.notes[0]
+                assert "is compressed with shuffle + gzip instead" in made.notes[0]
                 assert [one[0] for one in filters_in(made.path)] == [2, 1]
 
 
@@ -103,7 +103,7 @@ def test_strings_under_a_filter_that_cannot_be_made_again(tmp_path: Path) -> Non
             file.create_dataset("x", data=values, dtype=h5py.string_dtype(), chunks=(8,), **LOSSLESS["bitshuffle"])
     made = merge_here(paths, tmp_path / "work")
     assert read_file(made.path)["x"].tolist() == [f"{p.name} {n}".encode() for p in paths for n in range(20)]
-    assert "bitshuffle does not pack" in made.notes[0]
+    assert "bitshuffle cannot compress" in made.notes[0]
 
 
 def test_parameters_are_taken_as_they_are() -> None:
@@ -137,7 +137,7 @@ def test_a_damaged_chunk_is_found_without_a_record(tmp_path: Path, name: str) ->
     places = chunk_places(files[0], "x")
     for at, size in [places[0], places[2], places[-1]]:
         flip(files[0], at + size // 2)
-        with pytest.raises(CorruptError, match=rf"0\.h5 at byte {at:,}: dataset '/x': a chunk cannot be unpacked"):
+        with pytest.raises(CorruptError, match=rf"0\.h5 at byte {at:,}: dataset '/x': a chunk cannot be decoded"):
             merge_here(files, tmp_path / f"damaged {at}")
         flip(files[0], at + size // 2)
     made = merge_here(files, tmp_path / "work")
@@ -256,5 +256,5 @@ def test_files_of_different_codecs_are_joined(tmp_path: Path, codec: Any) -> Non
         "gzip": "3 of 4 files had the filters lzf, none",
     }
     assert said.get(wanted, "of 4 files had the filters") in note
-    assert note.endswith(f"packed again with {'' if wanted == 'none' else 'shuffle + '}{wanted}")
+    assert note.endswith(f"compressed again with {'' if wanted == 'none' else 'shuffle + '}{wanted}")
     assert made.compared

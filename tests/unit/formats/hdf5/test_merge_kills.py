@@ -13,8 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hdf5_making import flip
-from merge_making import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
+from factories_hdf5 import flip
+from factories_merge import Arrays, check_rows, joined, nothing_left, read_file, table, write_file
 
 from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES, VARIABLE
 from holdfast.errors import WriteError
@@ -125,7 +125,7 @@ def test_a_killed_child_is_said_and_its_work_kept(tmp_path: Path, files: Files, 
     sources, wanted = files
     out = tmp_path / "out.h5"
     monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-    with pytest.raises(WriteError, match="was killed; call it again and it goes on"):
+    with pytest.raises(WriteError, match="was killed; call it again to resume"):
         merge_hdf5(sources, out)
     monkeypatch.undo()
     merge_hdf5(sources, out)

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from merge_making import check_crc, merge_here, read_file, write_file
+from factories_merge import check_crc, merge_here, read_file, write_file
 
 from holdfast.errors import CorruptError, InputError, SchemaError
 from holdfast.formats.hdf5.merge.api import merge_hdf5
@@ -158,7 +158,7 @@ def test_dimension_scales(tmp_path: Path) -> None:
         assert file["x"].dims[1].label == "c"
     with h5py.File(files[1], "a") as file:
         file["channel"][0] = 9
-    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/channel' .* another than in .*a\.h5"):
+    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/channel'.* differs from that in .*a\.h5"):
         merge_here(files, tmp_path / "again")
 
 
@@ -199,8 +199,8 @@ REFUSED: list[tuple[str, Make, Make, str]] = [
     ("missing", ones(), nothing, r"b\.h5: dataset '/g/x' is missing, .*a\.h5 has it"),
     ("too many", nothing, ones(), r"a\.h5: dataset '/g/x' is missing, .*b\.h5 has it"),
     ("kind", ones(), lambda file, _: file.create_group("g/x"), r"'/g/x' is a group, in .*a\.h5 it is a dataset"),
-    ("single", single(1), single(2), r"b\.h5: dataset '/g/x' is one value, .* another than in .*a\.h5"),
-    ("text", single("a"), single("b"), r"b\.h5: dataset '/g/x' is one value"),
+    ("single", single(1), single(2), r"b\.h5: dataset '/g/x' is a scalar, and differs from that in .*a\.h5"),
+    ("text", single("a"), single("b"), r"b\.h5: dataset '/g/x' is a scalar"),
     ("reference", reference, reference, r"a\.h5: dataset '/g/x' holds references"),
     ("virtual", virtual, virtual, r"a\.h5: dataset '/g/x' is virtual: merge its sources, other\.h5"),
     ("link", external, external, r"a\.h5: '/g/x' is a link into 'other\.h5'"),
@@ -221,7 +221,7 @@ def test_refused_before_anything_is_written(tmp_path: Path) -> None:
     cut.write_bytes(good.read_bytes()[:-9])
     for bad, error, said in (
         (tmp_path / "text.h5", CorruptError, "not an HDF5 file"),
-        (cut, CorruptError, "cut: it should have"),
+        (cut, CorruptError, "truncated: expected"),
         (tmp_path / "nix.h5", InputError, "cannot open: No such file"),
         (good, InputError, "expected every file once, got it twice"),
     ):
@@ -310,7 +310,7 @@ def test_one_long_value_that_differs_is_refused(tmp_path: Path) -> None:
         values[2500] = number
         file.create_dataset("x", (), h5py.vlen_dtype("i4"))[()] = values
 
-    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/x' is one value.* another than in .*a\.h5"):
+    with pytest.raises(SchemaError, match=r"b\.h5: dataset '/x' is a scalar.* differs from that in .*a\.h5"):
         merge_here(pair(tmp_path, make), tmp_path / "work")
 
 
@@ -331,7 +331,7 @@ def test_a_type_that_numpy_does_not_have_is_refused(tmp_path: Path) -> None:
     def make(file: h5py.File, number: int) -> None:
         h5py.h5d.create(file.id, b"x", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,)))
 
-    with pytest.raises(SchemaError, match=r"a\.h5: it holds a type that cannot be joined"):
+    with pytest.raises(SchemaError, match=r"a\.h5: it has a type that cannot be merged"):
         merge_here(pair(tmp_path, make), tmp_path / "work")
 
 

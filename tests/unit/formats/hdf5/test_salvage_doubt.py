@@ -11,10 +11,10 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hdf5_making import V110, chunk_places
+from factories_hdf5 import V110, chunk_places
 
 from holdfast.formats.hdf5 import salvage
-from holdfast.formats.hdf5.chunks import guessed_chunks
+from holdfast.formats.hdf5.chunks import possible_chunks
 from holdfast.formats.hdf5.salvage import SalvagedObject, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import DOUBTFUL_ROWS
 
@@ -142,9 +142,9 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
 
     monkeypatch.setattr(salvage, "SandboxedProcess", Counted)
     found = salvage_hdf5(path, out)
-    assert started == ["rebuild", "rescue"]
+    assert started == ["rebuild", "salvage"]
     assert {dataset.path for dataset in found.datasets} == {"/x", "/y"}
     assert "more chunks than the file can hold" in " ".join(flaw.reason for flaw in found.problems)
     assert out.stat().st_size < 2 * len(data)
     with h5py.File(path) as file:
-        assert len(guessed_chunks(file["x"], len(data))) == len(data) // 16
+        assert len(possible_chunks(file["x"], len(data))) == len(data) // 16

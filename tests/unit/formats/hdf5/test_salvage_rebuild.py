@@ -15,8 +15,8 @@ def answers(path: Path, identity: list[int]) -> list[dict[str, object]]:
     with SandboxedProcess({"work": "rebuild", "out": str(path), "identity": identity}) as child:
         child.send({"make": "group", "path": "/a"})
         child.send({"finish": True})
-        child.no_more()
-        return [frame.head for frame in child.frames()]
+        child.close_stdin()
+        return [message.head for message in child.messages()]
 
 
 def identity_of(path: Path) -> list[int]:

@@ -32,10 +32,10 @@ def test_every_file_is_whole(tmp_path: Path, chunks: int) -> None:
             writer = HDF5Writer(path, SCHEMA)
             try:
                 writer.extend(buffers, rows)
-                settled = writer.settle()
+                finished = writer.finalize()
                 with h5py.File(path) as file:
                     same = file["x"][:].tolist() == (np.arange(rows) * number).tolist() and (file["v"][:] == n).all()
-                if not same or settled.rows != rows:
+                if not same or finished.rows != rows:
                     wrong.append(f"{path.name}: other rows")
             except (HoldfastError, OSError, RuntimeError, KeyError, ValueError) as error:
                 wrong.append(f"{path.name}: {error!r}")

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tar_making import END, header_of, info, make_tar, padded
+from factories_tar import END, header_of, info, make_tar, padded
 
 from holdfast.errors import CorruptError, DataError, FormatError, UnfinishedError
 from holdfast.formats.tar.scan import BadHeader, TarScan, bad_checksums, is_header, number_in, parts_of, pax_records
@@ -162,7 +162,7 @@ def test_a_cut_anywhere_is_said(tmp_path: Path) -> None:
         path.write_bytes(whole[:keep])
         damaged(path, CorruptError, "without a tar's end mark: it was cut")
     path.write_bytes(whole + bytes(-len(whole) % 512))  # all members are there
-    damaged(path, CorruptError, "the file ends in or behind 'c.jpg', without a tar's end mark: it was cut")
+    damaged(path, CorruptError, "the file ends in or after 'c.jpg', without a tar's end mark: it was cut")
 
 
 def test_a_tar_that_is_being_written(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_every_flipped_bit_of_a_header_is_found(tmp_path: Path) -> None:
 def test_sizes_that_are_not_there(tmp_path: Path, size: int) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(header_of("a.jpg", size) + padded(b"few") + END)
-    damaged(path, CorruptError, "the file ends in or behind 'a.jpg'")
+    damaged(path, CorruptError, "the file ends in or after 'a.jpg'")
 
 
 def test_extensions_that_are_too_large_or_have_no_member(tmp_path: Path) -> None:
@@ -198,23 +198,23 @@ def test_extensions_that_are_too_large_or_have_no_member(tmp_path: Path) -> None
     path.write_bytes(header_of("././@LongLink", 1 << 33, type=b"L") + bytes(4096))
     damaged(path, CorruptError, "a long name or pax header of 8,589,934,592 bytes")
     path.write_bytes(header_of("././@LongLink", 5, type=b"L") + padded(b"name\0") + END)
-    damaged(path, CorruptError, "has no member behind it")
+    damaged(path, CorruptError, "has no member after it")
     path.write_bytes(header_of("x", 10, type=b"x") + padded(b"99 path=a\n") + header_of("a.jpg") + END)
     damaged(path, CorruptError, "pax header is damaged")
     path.write_bytes(header_of("x", 11, type=b"x") + padded(b"11 size=-1\n") + header_of("a.jpg") + END)
-    damaged(path, CorruptError, "a size that makes no sense")
+    damaged(path, CorruptError, "the size in its pax header is not valid")
 
 
 def test_a_part_of_many_volumes(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(header_of("a.jpg", 3, type=b"M") + padded(b"end") + END)
-    damaged(path, FormatError, "'a.jpg' goes on from another tar")
+    damaged(path, FormatError, "'a.jpg' continues from another tar")
 
 
 def test_two_tars_in_one_file(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [("a.jpg", b"a")])
     path.write_bytes(path.read_bytes() * 2)
-    assert damaged(path, FormatError, "something behind the tar's end mark").offset == 10_240
+    assert damaged(path, FormatError, "data after the tar's end mark").offset == 10_240
 
 
 def test_no_tar_at_all(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tar_making import Given, info, make_tar
+from factories_tar import Given, info, make_tar
 
 import holdfast as hold
 from holdfast.errors import CorruptError, DecodeError, FormatError, InputError, SchemaError
@@ -204,7 +204,7 @@ def test_absolute_and_climbing_names_are_only_names(tmp_path: Path) -> None:
 
 def test_one_extension_twice_in_a_sample(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [("0.jpg", b"a"), ("1.jpg", b"b"), ("1.cls", b"1"), ("1.JPG", b"c")])
-    with pytest.raises(FormatError, match="x.tar, record 1 .*sample '1' has two members of the kind 'jpg'"):
+    with pytest.raises(FormatError, match="x.tar, record 1 .*sample '1' has two members with the extension 'jpg'"):
         open_shard(path)
 
 
@@ -217,7 +217,7 @@ def test_two_samples_of_one_key_are_two(tmp_path: Path) -> None:
 
 def test_a_sample_that_was_torn_apart(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [("0.jpg", b"a"), ("1.jpg", b"b"), ("0.cls", b"0"), ("1.cls", b"1")])
-    with pytest.raises(FormatError, match="sample '0' is torn apart: its 'jpg' .*--sort=name"):
+    with pytest.raises(FormatError, match="sample '0' is split: its 'jpg' .*--sort=name"):
         open_shard(path)
 
 
@@ -383,7 +383,7 @@ def test_no_cache_no_index(tmp_path: Path) -> None:
 
 def test_a_shard_never_closed_says_so(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", FOUR)
-    with pytest.warns(ResourceWarning, match="x.tar: it was read and never closed"):
+    with pytest.warns(ResourceWarning, match="x.tar: the file was read and never closed"):
         shard = open_shard(path)
         del shard
 

@@ -185,7 +185,7 @@ def test_it_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         TarWriter(path, schema)
     write(path, schema, {"x": [b"1", b"2"]}, overwrite=True)
     lost = TarWriter(tmp_path / "b.tar", schema)
-    with pytest.warns(ResourceWarning, match="lost without close"):
+    with pytest.warns(ResourceWarning, match="the writer was not closed"):
         del lost
     assert [one.name for one in tmp_path.iterdir()] == ["a.tar"]
 
@@ -226,7 +226,7 @@ U1, I8 = np.uint8, np.int64
     [
         (b"no zip", "not a zip file"),
         (zipped(zipfile.ZIP_STORED), "expected an array 'values'"),
-        (zipped(zipfile.ZIP_DEFLATED, values=np.zeros(9, U1), offsets=[0, 9]), "packed"),
+        (zipped(zipfile.ZIP_DEFLATED, values=np.zeros(9, U1), offsets=[0, 9]), "compressed"),
         (pack({"values": np.zeros(3, I8), "offsets": np.array([0, 3])}), "expected values of uint8"),
         (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 4])}), "expected offsets that go from 0 up to 3"),
         (pack({"values": np.zeros(3, U1), "offsets": np.array([0, 2, 1, 3])}), "expected offsets that go"),

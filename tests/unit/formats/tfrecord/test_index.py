@@ -193,7 +193,7 @@ def test_many_small_indexes_do_not_all_stay(tmp_path: Path, monkeypatch: pytest.
     for _ in range(2):
         for file in files:
             hold.Records(file).close()
-    assert len(index._recent._kept) == 3
+    assert len(index._recent._indexes) == 3
 
 
 def test_indexes_used_last_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_indexes_used_last_stay_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(2):  # first they are built, then read
         for file in files:
             hold.Records(file).close()
-    assert [one.offsets.nbytes for one in index._recent._kept.values()] == [8 * 101] * 5
+    assert [one.offsets.nbytes for one in index._recent._indexes.values()] == [8 * 101] * 5
     for file in files:
         index.index_path(file, "cache").unlink()
     monkeypatch.setattr(index, "build_index", lambda _: pytest.fail("it was built again"))

@@ -17,7 +17,7 @@ from holdfast._native import codec
 from holdfast.errors import CorruptError, DecodeError, FormatError, UnfinishedError
 from holdfast.formats.base import open_damaged
 from holdfast.formats.tfrecord import TFRecordReader
-from holdfast.formats.tfrecord.salvage import RepairedShard, mend
+from holdfast.formats.tfrecord.salvage import RepairedShard, build_repair_map
 from holdfast.testing import ShardContract
 
 pytestmark = pytest.mark.formats
@@ -71,13 +71,13 @@ def test_what_salvage_gets_is_read(tmp_path: Path, seed: int) -> None:
         want = [codec.frame(record) for record in reader.records()]
     if not want:
         with pytest.raises(CorruptError, match="might be data"):
-            mend(path, salvage=True)
+            build_repair_map(path, salvage=True)
         return
-    layout = mend(path, salvage=True)
+    layout = build_repair_map(path, salvage=True)
     with RepairedShard(path, layout) as shard:
         assert contents(shard) == want
     assert sum(problem.bytes_lost for problem in layout.problems) + int(layout.offsets[-1]) == len(data)
-    with RepairedShard(path, mend(path)) as shard:  # without the repaired ones
+    with RepairedShard(path, build_repair_map(path)) as shard:  # without the repaired ones
         repaired = {int(at) for at, _ in layout.headers}
         kept = [frame for frame, at in zip(want, layout.offsets[:-1].tolist(), strict=True) if at not in repaired]
         assert contents(shard) == kept
@@ -97,7 +97,7 @@ def test_a_damaged_header_is_left_out_or_put_right(tmp_path: Path) -> None:
             (3 * size, 3, size),
             (7 * size, 7, size),
         ]
-        assert "bad length CRC; its data are whole, and on_corrupt='salvage'" in around.layout.problems[0].reason
+        assert "bad length CRC; its data are intact, and on_corrupt='salvage'" in around.layout.problems[0].reason
     back = open_damaged(path, salvage=True)
     assert back is not None
     with back:
@@ -111,7 +111,7 @@ def test_right_headers_are_laid_over_reads_that_begin_and_end_in_them(tmp_path: 
     path, size = made(tmp_path, 3)
     whole = path.read_bytes()
     flip(path, 0, size + 9, 2 * size)
-    with RepairedShard(path, mend(path, salvage=True)) as shard, shard._opened() as source:
+    with RepairedShard(path, build_repair_map(path, salvage=True)) as shard, shard._opened() as source:
         assert source.size() == len(whole)
         for start in range(2 * size):
             for length in (0, 1, 5, 12, size, 3 * size):
@@ -124,7 +124,7 @@ def test_right_headers_are_laid_over_reads_that_begin_and_end_in_them(tmp_path: 
 def test_errors_name_the_place_in_the_damaged_file(tmp_path: Path) -> None:
     path, size = made(tmp_path)
     flip(path, 3 * size + 1)
-    layout = mend(path)
+    layout = build_repair_map(path)
     flip(path, 8 * size + 30)  # record 8 of the file, and 7 of what is left
     with RepairedShard(path, layout) as shard:
         with pytest.raises(CorruptError, match=f"record 7 at byte {8 * size:,}: bad data CRC"):
@@ -136,7 +136,7 @@ def test_errors_name_the_place_in_the_damaged_file(tmp_path: Path) -> None:
 def test_a_torn_tail(tmp_path: Path) -> None:
     path, size = made(tmp_path)
     os.truncate(path, 10 * size - 5)
-    with RepairedShard(path, mend(path)) as shard:
+    with RepairedShard(path, build_repair_map(path)) as shard:
         assert shard.read(0, 9, SCHEMA)["label"].tolist() == list(range(9))
         [problem] = shard.layout.problems
     assert (problem.offset, problem.bytes_lost) == (9 * size, size - 5)
@@ -154,7 +154,7 @@ def test_a_packed_file_up_to_where_it_breaks(tmp_path: Path, how: str) -> None:
         os.truncate(path, half)
     else:
         path.write_bytes(path.read_bytes()[:half] + b"\xff" * 1000)
-    with RepairedShard(path, mend(path)) as shard:
+    with RepairedShard(path, build_repair_map(path)) as shard:
         count = len(shard)
         assert 90 < count < 110
         assert shard.seekable is False
@@ -162,7 +162,7 @@ def test_a_packed_file_up_to_where_it_breaks(tmp_path: Path, how: str) -> None:
             assert shard.read(0, count, SCHEMA)["label"].tolist() == list(range(count))
         assert shard.read_rows([5, 2], SCHEMA)["label"].tolist() == [5, 2]
         assert "the gzip data are" in shard.layout.problems[-1].reason
-    with pytest.raises(ValueError, match="it was closed"):
+    with pytest.raises(ValueError, match="the shard is closed"):
         shard.read(0, 1, SCHEMA)
 
 
@@ -171,23 +171,23 @@ def test_a_damage_inside_packed_data(tmp_path: Path) -> None:
     data = bytearray(gzip.decompress(path.read_bytes()))
     data[4 * size] ^= 1
     path.write_bytes(gzip.compress(data))
-    with RepairedShard(path, mend(path)) as shard:
+    with RepairedShard(path, build_repair_map(path)) as shard:
         assert shard.read(0, 9, SCHEMA)["label"].tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    with RepairedShard(path, mend(path, salvage=True)) as shard:
+    with RepairedShard(path, build_repair_map(path, salvage=True)) as shard:
         assert shard.read(0, 10, SCHEMA)["label"].tolist() == list(range(10))
 
 
 def test_a_layout_is_pickled(tmp_path: Path) -> None:
     path, size = made(tmp_path)
     flip(path, 3 * size + 1)
-    with RepairedShard(path, pickle.loads(pickle.dumps(mend(path, salvage=True)))) as shard:
+    with RepairedShard(path, pickle.loads(pickle.dumps(build_repair_map(path, salvage=True)))) as shard:
         assert shard.read(0, 10, SCHEMA)["label"].tolist() == list(range(10))
 
 
 def test_so_many_damages_and_no_more(tmp_path: Path) -> None:
     path, size = made(tmp_path)
     flip(path, 2 * size + 1, 4 * size + 1, 6 * size + 1)
-    layout = mend(path, most=1)
+    layout = build_repair_map(path, most=1)
     assert [problem.offset for problem in layout.problems] == [2 * size, 4 * size]
     assert "the rest of the file was given up" in layout.problems[1].reason
     with RepairedShard(path, layout) as shard:
@@ -198,10 +198,10 @@ def test_a_file_with_no_good_record_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "data.tfrecord"
     path.write_bytes(b"these are no records at all, but text\n" * 10)
     with pytest.raises(FormatError, match="not a TFRecord: this looks like a text file"):
-        mend(path)
+        build_repair_map(path)
     path.write_bytes(codec.frame(b"cut")[:-2])
     with pytest.raises(CorruptError, match="truncated"):
-        mend(path)
+        build_repair_map(path)
 
 
 def test_a_file_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_file_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
         open(path, "ab"),
         pytest.raises(UnfinishedError, match=f"still being written by process {os.getpid()}"),
     ):
-        mend(path)
-    assert len(mend(path).offsets) == 10
+        build_repair_map(path)
+    assert len(build_repair_map(path).offsets) == 10
 
 
 def test_other_formats_have_no_such_way(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ def test_other_formats_have_no_such_way(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_an_empty_or_whole_file(tmp_path: Path) -> None:
     path, _ = made(tmp_path)
-    assert mend(path).problems == ()
+    assert build_repair_map(path).problems == ()
     empty = tmp_path / "empty.tfrecord"
     empty.touch()
-    with RepairedShard(empty, mend(empty)) as shard:
+    with RepairedShard(empty, build_repair_map(empty)) as shard:
         assert len(shard) == 0
 
 

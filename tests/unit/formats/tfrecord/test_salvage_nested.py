@@ -14,7 +14,7 @@ from holdfast._native import codec
 from holdfast.errors import DataError
 from holdfast.formats.tfrecord import TFRecordReader
 from holdfast.formats.tfrecord.frame_stream import OnCorrupt
-from holdfast.formats.tfrecord.salvage import RepairedShard, mend, salvage_file
+from holdfast.formats.tfrecord.salvage import RepairedShard, build_repair_map, salvage_file
 from holdfast.formats.tfrecord.verify import verify_file
 
 pytestmark = pytest.mark.formats
@@ -194,7 +194,7 @@ def read(path: Path, on_corrupt: OnCorrupt) -> list[bytes]:
 def around_damage(path: Path) -> list[bytes]:
     """What hold.read(on_corrupt="salvage") reads of the file."""
     try:
-        layout = mend(path, salvage=True)
+        layout = build_repair_map(path, salvage=True)
     except DataError:
         return []
     with RepairedShard(path, layout) as shard:

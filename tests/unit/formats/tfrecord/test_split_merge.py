@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast._native import codec
 from holdfast.errors import CorruptError, DataError, InputError, TargetExistsError, WriteError
 from holdfast.formats.tfrecord import TFRecordReader, TFRecordWriter, split_merge
-from holdfast.formats.tfrecord.frame_stream import Runs
+from holdfast.formats.tfrecord.frame_stream import FrameBatches
 from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry, read_manifest
 from holdfast.formats.tfrecord.split_merge import MERGE_PASSES, SPLIT_PASSES, merge_files, split_files
 from holdfast.formats.tfrecord.verify import verify_file
@@ -114,8 +114,8 @@ def test_progress_hears_of_every_byte_in_every_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "say either"),
-        ({"parts": 2, "part_bytes": 2}, "say either"),
+        ({}, "expected either"),
+        ({"parts": 2, "part_bytes": 2}, "expected either"),
         ({"parts": 0}, "from 1 to 99,999 parts, got 0"),
         ({"parts": 100_000}, "from 1 to 99,999 parts"),
         ({"part_bytes": 0}, "at least one byte"),
@@ -133,7 +133,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path, options: Any, said: str) -
 def test_too_many_parts_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.formats.tfrecord.split_merge.MOST_PARTS", 5)
     file = write(tmp_path / "x.tfrecord", [b"1"] * 6)
-    with pytest.raises(ValueError, match="expected a larger size"):
+    with pytest.raises(ValueError, match="expected a size that gives at most 5 files"):
         split_files([file], tmp_path / "out", part_bytes=1)
     assert listing(tmp_path) == ["x.tfrecord"]
 
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 # ---- the proof ---------------------------------------------------------------------------------------------
 
 
-class ForgetfulRuns(Runs):
+class ForgetfulRuns(FrameBatches):
     """Reads a new file otherwise than it was written: swaps its first two records."""
 
     def next(self, put: Any, most: int = 1 << 16) -> int | None:
@@ -208,12 +208,12 @@ class ForgetfulRuns(Runs):
 
 def test_an_order_that_changed_on_disk_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "x.tfrecord", [b"first", b"second", b"third"])
-    monkeypatch.setattr(split_merge, "Runs", ForgetfulRuns)
+    monkeypatch.setattr(split_merge, "FrameBatches", ForgetfulRuns)
     for work in (
         lambda: split_files([file], tmp_path / "out", parts=1),
         lambda: merge_files([file], tmp_path / "out.tfrecord"),
     ):
-        with pytest.raises(DataError, match="3 records went in, 3 came out when it was read again, or others"):
+        with pytest.raises(DataError, match="expected the 3 records that were written, got 3 or others"):
             work()
         assert listing(tmp_path) == ["x.tfrecord"]
 
@@ -221,14 +221,14 @@ def test_an_order_that_changed_on_disk_is_noticed(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("work", ["split", "merge"])
 def test_input_that_changes_meanwhile_is_noticed(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "x.tfrecord", [b"1", b"2"])
-    prove = split_merge._prove
+    prove = split_merge._verify_output
 
     def append_then_prove(*arguments: Any) -> None:
         with open(file, "ab") as more:
             more.write(codec.frame(b"3"))
         prove(*arguments)
 
-    monkeypatch.setattr(split_merge, "_prove", append_then_prove)
+    monkeypatch.setattr(split_merge, "_verify_output", append_then_prove)
     with pytest.raises(InputError, match="it changed while it was read"):
         if work == "split":
             split_files([file], tmp_path / "out", parts=1)

@@ -60,7 +60,8 @@ def test_with_an_index_only_the_beginning_is_read(tmp_path: Path, monkeypatch: p
     path = write(tmp_path / "x")
     before = survey_file(path)
     make_index(path)
-    monkeypatch.setattr("holdfast.formats.tfrecord.inspect.Runs", lambda *_, **__: pytest.fail("read to its end"))
+    frame_batches = "holdfast.formats.tfrecord.inspect.FrameBatches"
+    monkeypatch.setattr(frame_batches, lambda *_, **__: pytest.fail("read to its end"))
     assert survey_file(path) == before
 
 

@@ -142,7 +142,7 @@ def test_a_file_that_is_all_damage_is_listed_in_part(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     report = verify_file(tmp_path / "x")
     assert len(report.problems) == 1001
-    assert "not read on" in report.problems[-1].reason
+    assert "the rest was not read" in report.problems[-1].reason
 
 
 def test_progress_sees_every_byte_once(file: Path) -> None:
@@ -171,7 +171,7 @@ def test_manifests(file: Path, tmp_path: Path) -> None:
             read_manifest(path)
         with pytest.raises(InputError):
             find_manifest(file)
-        assert "what it should hold is not known" in verify_file(file).problems[0].reason
+        assert "the manifest that lists it cannot be read" in verify_file(file).problems[0].reason
     os.unlink(path)
     assert find_manifest(file) is None
     with pytest.raises(InputError, match="No such file"):

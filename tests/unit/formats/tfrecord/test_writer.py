@@ -129,7 +129,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 def test_a_lost_writer_leaves_nothing_and_says_so(tmp_path: Path) -> None:
     writer = hold.TFRecordWriter(tmp_path / "x")
     writer.write(b"one")
-    with pytest.warns(ResourceWarning, match="lost without close"):
+    with pytest.warns(ResourceWarning, match="the writer was not closed"):
         del writer
         gc.collect()
     assert list(tmp_path.iterdir()) == []
@@ -284,8 +284,8 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
         ({**good, "label": 2**63}, "'label'"),
         ({**good, "label": [1]}, r"shape \(1,\)"),
         ({**good, "emb": [1, 2]}, r"expected Float32\(3\), got items of shape \(2,\)"),
-        ({**good, "image": 7}, "got int where bytes were due"),
-        ({**good, "ids": 3}, "where a list was due"),
+        ({**good, "image": 7}, "got int, not bytes"),
+        ({**good, "ids": 3}, "expected a list, got 3"),
         ({**good, "ids": ["a"]}, "'ids'"),
     ]
     for i, (sample, text) in enumerate(wrong):

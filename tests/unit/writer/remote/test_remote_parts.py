@@ -266,7 +266,7 @@ def test_damage_is_named(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> 
     damaged, missing, record = out.verify().problems
     assert (damaged.dataset, damaged.chunk, damaged.offset) == ("x", 1, offset)
     assert str(missing) == f"{out.url_of(second)}: it is missing, with 20 rows"
-    assert "the part's record is damaged" in str(record)
+    assert "the part's record is corrupt" in str(record)
 
 
 def test_a_copy_on_this_machine(out: RemoteDatasetWriter, memory: MemoryFileSystem, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_damaged_claim_is_a_finding_and_keeps_its_data(out: RemoteDatasetWrite
     memory.rm_file(f"/bucket/run.hold/parts/a.{record.attempt}.json")
     claim = memory.cat_file("/bucket/run.hold/parts/.a.json")
     memory.pipe_file("/bucket/run.hold/parts/.a.json", claim.replace(b'"rows":20', b'"rows":21'))
-    assert "damaged" in str(out.verify().problems)
+    assert "corrupt" in str(out.verify().problems)
     assert out.sweep(older_than_s=0) == []
     assert f"parts/{record.file}" in names(memory)
 

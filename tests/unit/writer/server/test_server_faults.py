@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from central_making import PATIENCE_S, SMALL, by_producer, served, small
+from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 from holdfast.errors import RefusedError, ServerLostError, WriteError, WriterBusyError
 from holdfast.writer.dataset import write
@@ -47,7 +47,7 @@ def until(done: Callable[[], bool]) -> None:
 def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
-        with pytest.raises(WriterBusyError, match=rf"is served already, by process {server.pid} on "):
+        with pytest.raises(WriterBusyError, match=rf"is already served by process {server.pid} on "):
             out.server().start()
         producer.append(x=1)
     with out.server() as server:  # it ended: nobody is there
@@ -161,7 +161,7 @@ def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.Lo
     with served(out, chunk_rows=4) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 4
         producer.extend({"x": range(4, 12)})
-    assert "is damaged at byte" in caplog.text
+    assert "is corrupt at byte" in caplog.text
     assert [name.endswith(f".from-{second}") for name in os.listdir(out.folder / "quarantine")] == [True]
     assert by_producer(out)["p"]["x"] == list(range(12))
 
@@ -175,7 +175,7 @@ def test_a_server_that_forgot_is_noticed(tmp_path: Path) -> None:
     server.stop()
     shutil.rmtree(out.folder / "journal")
     with out.server(chunk_rows=4):
-        with pytest.raises(WriteError, match="knows 0 rows of 'p', and has acknowledged 8"):
+        with pytest.raises(WriteError, match="has 0 rows of 'p', but acknowledged 8"):
             producer.extend({"x": range(8, 12)})
             producer.commit()
 
@@ -251,13 +251,13 @@ def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tm
     out = small(tmp_path)
     with out.server(chunk_rows=100, segment_bytes=2_000) as server:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (48, 48))
-        producers, strangers = list[Producer](), list[socket.socket]()
+        producers, unauthenticated = list[Producer](), list[socket.socket]()
         with pytest.raises(RefusedError, match="no descriptors left for another producer"):
             while True:
                 producers.append(connect(server.address, f"p{len(producers)}"))
         for _ in range(40):
-            strangers.append(socket.socket(socket.AF_UNIX))
-            strangers[-1].connect(server.address.removeprefix("unix:"))
+            unauthenticated.append(socket.socket(socket.AF_UNIX))
+            unauthenticated[-1].connect(server.address.removeprefix("unix:"))
         for first in range(0, 600, 200):
             if (pid := server.stats()["sealer_pid"]) is not None:
                 os.kill(pid, signal.SIGKILL)
@@ -266,15 +266,15 @@ def test_with_no_descriptors_left_producers_are_refused_and_the_others_served(tm
                 producer.commit()
         for producer in producers:
             producer.close()
-        for stranger in strangers:
-            stranger.close()
+        for each in unauthenticated:
+            each.close()
     assert len(producers) > 8
     assert {name: len(found["x"]) for name, found in by_producer(out).items()} == {one.name: 600 for one in producers}
 
 
 def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory, no processes, no descriptors: rows are taken all the same."""
-    start, failed = sealer._start, list[bool]()
+    start, failed = sealer._start_process, list[bool]()
 
     def fail_once() -> Any:
         if not failed:
@@ -284,9 +284,9 @@ def test_a_sealer_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypa
 
     out = small(tmp_path)
     with served(out, chunk_rows=10, segment_bytes=500) as server:
-        assert server.sealing.pid is not None
-        os.kill(server.sealing.pid, signal.SIGKILL)
-        monkeypatch.setattr(sealer, "_start", fail_once)
+        assert server.sealer.pid is not None
+        os.kill(server.sealer.pid, signal.SIGKILL)
+        monkeypatch.setattr(sealer, "_start_process", fail_once)
         with connect(server.address, "p") as producer:
             producer.extend({"x": range(1000)})
     assert failed
@@ -314,7 +314,7 @@ def test_the_folder_goes(tmp_path: Path) -> None:
     out = small(tmp_path)
     server = out.server().start()
     shutil.rmtree(out.folder)
-    with pytest.raises(WriteError, match="the folder was removed while it was served"):
+    with pytest.raises(WriteError, match="the directory was removed while it was served"):
         server.stop(PATIENCE_S)
 
 
@@ -354,7 +354,7 @@ def test_a_segment_that_cannot_be_sealed_stays(tmp_path: Path, caplog: pytest.Lo
         producer.append(x=1)
     server.stop()
     thread.join(PATIENCE_S)
-    assert "1 segments of the journal in no part" in str(failures[0])
+    assert "1 unsealed segments of the journal" in str(failures[0])
     assert "cannot work in" in caplog.text
     os.unlink(out.folder / "tmp")
     with write(out.folder, SMALL).server():

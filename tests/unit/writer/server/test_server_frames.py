@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import SCHEMA, rows
+from factories_central import SCHEMA, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hold
-from holdfast._native.checksum import join
+from holdfast._native.checksum import combine
 from holdfast._native.codec import crc32c
 from holdfast.formats.tfrecord.column_encoding import batch_maker, buffers_of
-from holdfast.writer.server.frame_builder import Chunk, WireFrame
+from holdfast.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.writer.server.protocol import FrameError, FrameLayout, pack_head, pack_meta, parse_head, parse_meta
 from holdfast.writer.server.segment import Segment, SegmentView, scan
 
@@ -30,7 +30,7 @@ def packed(frame: WireFrame, producer: str = "p", epoch: int = 1) -> bytes:
 
 
 def frame_of(layout: FrameLayout, first: int, count: int) -> WireFrame:
-    chunk = Chunk(layout)
+    chunk = FrameBuilder(layout)
     buffers, _ = buffers_of(SCHEMA, rows(first, count))
     assert chunk.add(buffers, 0, count) == count
     return chunk.take(first)
@@ -47,7 +47,7 @@ def as_lists(layout: FrameLayout, frame: WireFrame, schema: Any) -> dict[str, An
 def test_rows_of_every_kind_come_out_of_a_frame(codec: Any, start: int) -> None:
     layout = FrameLayout(SCHEMA, 16, codec)
     buffers, _ = buffers_of(SCHEMA, rows(0, 12))
-    chunk = Chunk(layout)
+    chunk = FrameBuilder(layout)
     assert chunk.add(buffers, start, 12) == 12
     more, _ = buffers_of(SCHEMA, rows(12, 30))
     assert chunk.add(more, 0, 30) == 4 + start
@@ -61,7 +61,7 @@ def test_large_rows_make_frames_of_their_own() -> None:
     schema = {"image": hold.Bytes(), "x": hold.Int64()}
     layout = FrameLayout(schema, 64)
     buffers, count = buffers_of(schema, {"image": [bytes([i]) * 1_000_000 for i in range(20)], "x": list(range(20))})
-    chunk, got, at = Chunk(layout), [], 0
+    chunk, got, at = FrameBuilder(layout), [], 0
     while at < count:
         at = chunk.add(buffers, at, count)
         if chunk.is_full or at == count:
@@ -101,7 +101,7 @@ def test_any_schema_in_any_steps(columns: list[Any], steps: list[int], gzip: boo
     layout = FrameLayout(schema, 8, "gzip" if gzip else None)
     total = sum(steps)
     wanted = {name: [value_of(column, i) for i in range(total)] for name, column in schema.items()}
-    chunk, got, first = Chunk(layout), {name: [] for name in schema}, 0  # type: ignore[var-annotated]
+    chunk, got, first = FrameBuilder(layout), {name: [] for name in schema}, 0  # type: ignore[var-annotated]
     for step in steps:
         buffers, _ = buffers_of(schema, {name: column[first : first + step] for name, column in wanted.items()})
         at, first = 0, first + step
@@ -150,10 +150,10 @@ def test_torn_at_every_byte_of_a_frame(tmp_path: Path) -> None:
     for size in range(begins, len(whole)):
         os.truncate(path, size) if size == begins else path.write_bytes(whole[:size])
         found = scan(path)
-        assert (found.end, found.marks, found.resumes) == (begins, {"p": 6}, None)
+        assert (found.end, found.watermarks, found.resumes) == (begins, {"p": 6}, None)
         assert (found.bad is None) == (size == begins)
     path.write_bytes(whole)
-    assert scan(path).marks == {"p": 9}
+    assert scan(path).watermarks == {"p": 9}
 
 
 def test_torn_in_the_segments_own_head(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_torn_in_the_segments_own_head(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole) - len(frames[0])):
         path.write_bytes(whole[:size])
-        assert (scan(path).marks, scan(path).end) == ({}, 0)
+        assert (scan(path).watermarks, scan(path).end) == ({}, 0)
 
 
 def test_a_flip_in_any_byte_of_a_segment_is_seen_and_is_no_torn_tail(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_flip_in_any_byte_of_a_segment_is_seen_and_is_no_torn_tail(tmp_path: P
         wrong[at] ^= 4
         path.write_bytes(wrong)
         found = scan(path)
-        assert (found.end, found.marks) == (begins, {"p": 3})
+        assert (found.end, found.watermarks) == (begins, {"p": 3})
         assert found.resumes == len(whole) - len(frames[2])
 
 
@@ -189,11 +189,11 @@ def test_a_segment_cuts_what_it_could_not_write(tmp_path: Path) -> None:
     assert segment.end == end
     segment.append([frames[1]], 1)
     segment.close()
-    assert scan(segment.path).marks == {"p": 6}
+    assert scan(segment.path).watermarks == {"p": 6}
     with SegmentView(segment.path) as view:
         assert [placed.head.first for placed in view.frames()] == [0, 3]
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_checksums_are_joined(one: bytes, other: bytes) -> None:
-    assert join(crc32c(one), crc32c(other), len(other)) == crc32c(one + other)
+    assert combine(crc32c(one), crc32c(other), len(other)) == crc32c(one + other)

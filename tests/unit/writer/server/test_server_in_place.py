@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from central_making import WIDE, check_wide, served
-from central_making import wide_rows as rows
+from factories_central import WIDE, check_wide, served
+from factories_central import wide_rows as rows
 
 import holdfast as hold
 from holdfast.errors import WriteError
@@ -20,8 +20,8 @@ from holdfast.writer.consolidate import Order
 from holdfast.writer.dataset import DatasetWriter, write
 from holdfast.writer.server import sealer_main
 from holdfast.writer.server.client import connect
-from holdfast.writer.server.journal import Closed, Journal
-from holdfast.writer.server.segment import ROOM_BYTES, SegmentView, scan
+from holdfast.writer.server.journal import ClosedSegment, Journal
+from holdfast.writer.server.segment import HEADER_GAP_BYTES, SegmentView, scan
 
 CHUNK = 8
 FRAMES_AT = 64 << 10
@@ -39,7 +39,7 @@ def check(out: DatasetWriter, **wanted: int) -> None:
 
 
 def is_in_place(path: Path) -> bool:
-    return SegmentView(path).leaves_room
+    return SegmentView(path).has_header_gap
 
 
 @pytest.mark.parametrize("codec", [None, ("gzip", 1), "gzip"], ids=str)
@@ -173,10 +173,10 @@ def test_found_again_as_it_is_however_often(out: DatasetWriter) -> None:
     size = path.stat().st_size
     for _ in range(3):
         with served(out, chunk_rows=CHUNK, seal=False) as server:
-            assert server.journal.marks == {"p": 20}
+            assert server.journal.watermarks == {"p": 20}
         assert path.stat().st_size == size
     found = scan(path)
-    assert (found.leaves_room, found.start, found.marks) == (True, FRAMES_AT, {"p": 20})
+    assert (found.has_header_gap, found.start, found.watermarks) == (True, FRAMES_AT, {"p": 20})
     with out.server():
         pass
     check(out, p=20)
@@ -184,13 +184,13 @@ def test_found_again_as_it_is_however_often(out: DatasetWriter) -> None:
 
 def test_a_second_try_makes_the_same_part(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(out, 100)
-    end, settle = path.stat().st_size, InplaceWriter.settle
+    end, finalize = path.stat().st_size, InplaceWriter.finalize
 
     def fails(self: InplaceWriter) -> Any:
-        settle(self)
+        finalize(self)
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(InplaceWriter, "settle", fails)
+    monkeypatch.setattr(InplaceWriter, "finalize", fails)
     with pytest.raises(WriteError, match="No space left"):
         sealer_main.seal(path, end, {}, in_place=True)
     assert path.stat().st_size > end
@@ -208,7 +208,7 @@ def test_a_second_try_makes_the_same_part(out: DatasetWriter, monkeypatch: pytes
 
 def test_more_to_be_said_than_there_is_room_for_is_copied(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(out, 100)
-    monkeypatch.setattr(sealer_main, "ROOM_BYTES", 1000)
+    monkeypatch.setattr(sealer_main, "HEADER_GAP_BYTES", 1000)
     assert sealer_main.seal(path, path.stat().st_size, {}, in_place=True) == 100
     assert path.stat().st_nlink == 1
     with out.server():
@@ -222,7 +222,7 @@ def test_a_part_is_never_used_as_a_spare(out: DatasetWriter) -> None:
         journal = Journal(out.folder, 1, {}, in_place=in_place)
         path = out.folder / "journal" / "000001-000001.hfj"
         path.write_bytes(b"x" * (2 << 20))
-        journal._let_go(Closed(path, 2 << 20, 2 << 20))
+        journal._release(ClosedSegment(path, 2 << 20, 2 << 20))
         assert (out.folder / "journal" / ".spare.1").exists() is not in_place
         journal.close()
 
@@ -230,12 +230,21 @@ def test_a_part_is_never_used_as_a_spare(out: DatasetWriter) -> None:
 def test_torn_in_the_room_and_in_its_own_head(out: DatasetWriter) -> None:
     path = kept(out, 20)
     whole = path.read_bytes()
-    for size in (0, 100, ROOM_BYTES - 1, ROOM_BYTES, ROOM_BYTES + 10, FRAMES_AT - 1, FRAMES_AT, FRAMES_AT + 30):
+    for size in (
+        0,
+        100,
+        HEADER_GAP_BYTES - 1,
+        HEADER_GAP_BYTES,
+        HEADER_GAP_BYTES + 10,
+        FRAMES_AT - 1,
+        FRAMES_AT,
+        FRAMES_AT + 30,
+    ):
         path.write_bytes(whole[:size])
-        assert scan(path).marks == {}
+        assert scan(path).watermarks == {}
         assert scan(path).end in (0, FRAMES_AT)
     path.write_bytes(whole)
-    assert scan(path).marks == {"p": 20}
+    assert scan(path).watermarks == {"p": 20}
 
 
 def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
@@ -243,12 +252,12 @@ def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
 ) -> None:
     path = kept(out, 100)
     whole = bytearray(path.read_bytes())
-    whole[ROOM_BYTES + 60] ^= 1
+    whole[HEADER_GAP_BYTES + 60] ^= 1
     path.write_bytes(whole)
     with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
         assert producer.next_seq == 0
         producer.extend(rows(0, 100))
-    assert "is damaged at byte" in caplog.text
+    assert "is corrupt at byte" in caplog.text
     [name] = os.listdir(out.folder / "quarantine")
     assert (out.folder / "quarantine" / name).read_bytes() == whole
     check(out, p=100)

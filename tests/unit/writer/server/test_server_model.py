@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from central_making import SMALL, by_producer
+from factories_central import SMALL, by_producer
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -21,7 +21,7 @@ from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.schema import schema_to_json
 from holdfast.writer.dataset import write
 from holdfast.writer.server import journal
-from holdfast.writer.server.frame_builder import Chunk, WireFrame
+from holdfast.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.writer.server.journal import Journal
 from holdfast.writer.server.leader_epoch import LeaderEpoch
 from holdfast.writer.server.protocol import FrameLayout, pack_head, pack_meta
@@ -58,7 +58,7 @@ class Central(RuleBasedStateMachine):
     @rule(name=st.sampled_from(PRODUCERS), count=st.integers(1, CHUNK))
     def make_frame(self, name: str, count: int) -> None:
         one = self.producing[name]
-        chunk = Chunk(self.layout)
+        chunk = FrameBuilder(self.layout)
         chunk.add(buffers_of(SMALL, {"x": range(one.seq, one.seq + count)})[0], 0, count)
         one.frames.append(chunk.take(one.seq))
         one.seq += count
@@ -69,14 +69,14 @@ class Central(RuleBasedStateMachine):
         one = self.producing[name]
         if skip >= len(one.frames):
             return
-        frame, mark = one.frames[skip], self.journal.marks.get(name, 0)
+        frame, mark = one.frames[skip], self.journal.watermarks.get(name, 0)
         if frame.end > mark:
             if frame.first != mark:
                 return  # refused
             self.journal.append(self.packed(name, frame), 1, {name: frame.end})
             self.epoch.check()
         if is_heard:
-            self.hear(name, self.journal.marks[name])
+            self.receive(name, self.journal.watermarks[name])
 
     def packed(self, name: str, frame: WireFrame) -> list[Any]:
         meta = pack_meta(name, [len(piece) for piece in frame.pieces], frame.crcs)
@@ -90,7 +90,7 @@ class Central(RuleBasedStateMachine):
         )
         return [head, *frame.pieces]
 
-    def hear(self, name: str, mark: int) -> None:
+    def receive(self, name: str, mark: int) -> None:
         one = self.producing[name]
         assert mark >= self.told[name], f"{name} was told {self.told[name]}, now {mark}"
         self.told[name] = one.acked = mark
@@ -98,7 +98,7 @@ class Central(RuleBasedStateMachine):
 
     @rule()
     def close_segment(self) -> None:
-        self.journal.cut_over()
+        self.journal.roll_segment()
 
     @precondition(lambda self: self.journal.closed)
     @rule(dies=st.booleans())
@@ -115,19 +115,19 @@ class Central(RuleBasedStateMachine):
     def crash_server(self, torn: int) -> None:
         """What it was writing last is torn. The next one greets the producers with what it knows."""
         if self.journal.current is not None and torn:
-            frame = Chunk(self.layout)
+            frame = FrameBuilder(self.layout)
             frame.add(buffers_of(SMALL, {"x": [0]})[0], 0, 1)
-            data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.marks.get("a", 0))))
+            data = b"".join(bytes(part) for part in self.packed("a", frame.take(self.journal.watermarks.get("a", 0))))
             os.pwrite(self.journal.current.fd, data[: min(torn, len(data) - 1)], self.journal.current.end)
         self.journal.close()
         self.epoch.close()
         self.start_server()
         for name in PRODUCERS:
-            self.hear(name, self.journal.marks.get(name, 0))
+            self.receive(name, self.journal.watermarks.get(name, 0))
 
     @rule(name=st.sampled_from(PRODUCERS))
     def crash_producer(self, name: str) -> None:
-        mark = self.journal.marks.get(name, 0)
+        mark = self.journal.watermarks.get(name, 0)
         assert mark >= self.told[name]
         self.producing[name] = Producing(mark)
 
@@ -135,15 +135,15 @@ class Central(RuleBasedStateMachine):
         if not hasattr(self, "journal"):
             return
         try:
-            marks = dict(self.journal.marks)
-            self.journal.cut_over()
+            watermarks = dict(self.journal.watermarks)
+            self.journal.roll_segment()
             while self.journal.closed:
                 job = self.journal.closed[0]
                 seal(job.path, job.end, job.before)
                 self.journal.sealed(job)
             rows = {name: column["x"] for name, column in by_producer(self.out).items()}
-            assert rows == {name: list(range(mark)) for name, mark in marks.items()}
-            assert all(marks.get(name, 0) >= told for name, told in self.told.items())
+            assert rows == {name: list(range(mark)) for name, mark in watermarks.items()}
+            assert all(watermarks.get(name, 0) >= told for name, told in self.told.items())
         finally:
             self.journal.close()
             self.epoch.close()

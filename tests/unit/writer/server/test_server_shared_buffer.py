@@ -13,28 +13,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import PATIENCE_S, WIDE, check_wide, served
-from central_making import wide_rows as rows
+from factories_central import PATIENCE_S, WIDE, check_wide, served
+from factories_central import wide_rows as rows
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
 from holdfast.errors import RefusedError, ServerLostError
 from holdfast.writer.dataset import DatasetWriter, write
 from holdfast.writer.server import connections
-from holdfast.writer.server import shared_buffer as arenas
+from holdfast.writer.server import shared_buffer as shared_buffers
 from holdfast.writer.server.client import connect
-from holdfast.writer.server.connections import Buffers
+from holdfast.writer.server.connections import BufferPool
 from holdfast.writer.server.protocol import (
     ACK,
+    FULL_CHUNK,
     REFUSED,
     WELCOME,
-    WHOLE,
     ServerMessageDecoder,
     pack_head,
     pack_hello,
     pack_meta,
 )
-from holdfast.writer.server.shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_arena, size_of
+from holdfast.writer.server.shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_shared_buffer, slots_for
 
 CHUNK = 64  # rows: 67 kB
 
@@ -47,21 +47,21 @@ def out(tmp_path: Path) -> DatasetWriter:
 def sent_bytes(producer: Any) -> list[int]:
     """How many bytes each message took, from here on."""
     sent: list[int] = []
-    send = producer._link.send
+    send = producer._connection.send
 
     def count(buffers: list[Any]) -> int:
         n: int = send(buffers)
         sent.append(n)
         return n
 
-    producer._link.send = count
+    producer._connection.send = count
     return sent
 
 
 @pytest.mark.parametrize("codec", [None, "lzf"])
 def test_only_heads_and_what_fills_no_chunk_cross_the_socket(out: DatasetWriter, codec: Any) -> None:
     with out.server(chunk_rows=CHUNK, codec=codec) as server, connect(server.address, "p") as producer:
-        assert producer._link.arena is not None
+        assert producer._connection.shared_buffer is not None
         sent = sent_bytes(producer)
         producer.extend(rows(0, 40 * CHUNK))
         producer.commit()
@@ -69,7 +69,7 @@ def test_only_heads_and_what_fills_no_chunk_cross_the_socket(out: DatasetWriter,
         producer.extend(rows(40 * CHUNK, 10))
         producer.commit()
         assert sum(sent) > 10 * 1028
-        assert server.stats()["memory_bytes"] >= producer._link.arena.bytes
+        assert server.stats()["memory_bytes"] >= producer._connection.shared_buffer.bytes
     check_wide(out, p=40 * CHUNK + 10)
 
 
@@ -86,17 +86,17 @@ def test_rows_one_by_one_and_in_odd_steps(out: DatasetWriter) -> None:
 def test_what_has_no_fixed_size_and_what_is_small_is_sent(tmp_path: Path, schema: Any) -> None:
     out = write(tmp_path / "run", schema)
     with out.server(chunk_rows=8) as server, connect(server.address, "p") as producer:
-        assert producer._link.arena is None
+        assert producer._connection.shared_buffer is None
 
 
 def test_packed_rows_and_tcp_are_sent(tmp_path: Path) -> None:
     out = write(tmp_path / "run", WIDE)
     with out.server(chunk_rows=CHUNK, codec="gzip") as server, connect(server.address, "p") as producer:
-        assert producer._link.arena is None
+        assert producer._connection.shared_buffer is None
         producer.extend(rows(0, 100))
     with out.server("tcp://127.0.0.1:0", token="t", chunk_rows=CHUNK) as server:
         with connect(server.address, "q", token="t") as producer:
-            assert producer._link.arena is None
+            assert producer._connection.shared_buffer is None
             producer.extend(rows(0, 100))
     check_wide(out, p=100, q=100)
 
@@ -108,11 +108,11 @@ def test_unacknowledged_rows_of_a_lost_server_are_sent_again(out: DatasetWriter)
         producer.commit()
         os.kill(server.pid, signal.SIGSTOP)
         producer.extend(rows(2 * CHUNK, 3 * CHUNK + 5))  # in the arena, and nobody looks
-        old = producer._link.arena
+        old = producer._connection.shared_buffer
         os.kill(server.pid, signal.SIGKILL)
     with out.server(chunk_rows=CHUNK), producer:
         producer.extend(rows(5 * CHUNK + 5, 20 * CHUNK))
-        assert producer._link.arena is not old
+        assert producer._connection.shared_buffer is not old
     check_wide(out, p=25 * CHUNK + 5)
 
 
@@ -125,9 +125,9 @@ def test_a_producer_that_goes_leaves_nothing_behind(out: DatasetWriter) -> None:
             maps = Path(f"/proc/{server.pid}/maps").read_text()
             descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
             held = server.stats()["memory_bytes"]
-        assert maps.count("holdfast-arena") <= 2  # the last one's, and one that is about to go
+        assert maps.count("holdfast-shared-buffer") <= 2  # the last one's, and one that is about to go
         assert descriptors <= 1 + 20
-        assert held <= 2 * (arenas.size_of(CHUNK * 1028, 4 << 20) or (0, 0))[0] * (CHUNK * 1028 + 4096)
+        assert held <= 2 * (shared_buffers.slots_for(CHUNK * 1028, 4 << 20) or (0, 0))[0] * (CHUNK * 1028 + 4096)
     check_wide(out, **{f"p{number}": CHUNK for number in range(20)})
 
 
@@ -140,7 +140,7 @@ def test_forty_producers_cost_a_descriptor_each(out: DatasetWriter) -> None:
             producer.commit()
         assert len(os.listdir("/proc/self/fd")) - before == 40
         assert len(os.listdir(f"/proc/{server.pid}/fd")) <= 40 + 20
-        shared = sum(producer._link.arena is not None for producer in producers)
+        shared = sum(producer._connection.shared_buffer is not None for producer in producers)
         assert 20 < shared < 40  # half of queue_bytes
         assert server.stats()["memory_bytes"] <= 256_000_000
         for producer in producers:
@@ -160,7 +160,7 @@ def test_without_a_free_descriptor_rows_are_sent(out: DatasetWriter) -> None:
                     held.append(os.dup(0))
             os.close(held.pop())
             with connect(server.address, "p") as producer:
-                assert producer._link.arena is None
+                assert producer._connection.shared_buffer is None
                 producer.extend(rows(0, 3 * CHUNK))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -175,9 +175,9 @@ def test_a_server_without_memory_to_share_takes_rows_all_the_same(
     def fail(*_: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(connections, "make_arena", fail)
+    monkeypatch.setattr(connections, "make_shared_buffer", fail)
     with served(out, chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
-        assert producer._link.arena is None
+        assert producer._connection.shared_buffer is None
         assert server.buffers.bytes == 0
         producer.extend(rows(0, 3 * CHUNK))
     check_wide(out, p=3 * CHUNK)
@@ -187,16 +187,16 @@ def test_a_producer_that_cannot_map_it_sends(out: DatasetWriter, monkeypatch: py
     def fail(*_: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(arenas, "_mapped", fail)
+    monkeypatch.setattr(shared_buffers, "_mapped", fail)
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
-        assert producer._link.arena is None
+        assert producer._connection.shared_buffer is None
         producer.extend(rows(0, 3 * CHUNK))
     check_wide(out, p=3 * CHUNK)
 
 
 def test_a_closed_producer_that_is_kept_keeps_no_memory(out: DatasetWriter) -> None:
     def count() -> int:
-        return Path("/proc/self/maps").read_text().count("holdfast-arena")
+        return Path("/proc/self/maps").read_text().count("holdfast-shared-buffer")
 
     before = count()
     with out.server(chunk_rows=CHUNK) as server:
@@ -213,7 +213,7 @@ def test_a_closed_producer_that_is_kept_keeps_no_memory(out: DatasetWriter) -> N
 
 def test_an_exception_amid_a_frame_and_all_is_sent_again(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     with out.server(chunk_rows=CHUNK) as server, connect(server.address, "p") as producer:
-        send, link = producer._link.send, producer._link
+        send, link = producer._connection.send, producer._connection
 
         def half(buffers: list[Any]) -> int:
             monkeypatch.undo()
@@ -247,19 +247,19 @@ class Liar:
         assert found[0].kind == WELCOME
         self.welcome = json.loads(found[0].text)
         [self.fd] = fds
-        self.arena = SharedBuffer(self.fd, *self.welcome["arena"])
+        self.shared_buffer = SharedBuffer(self.fd, *self.welcome["arena"])
         self.unpacker = unpacker
 
     def frame(self, slot: int, **wrong: Any) -> bytes:
         payload = [np.zeros((CHUNK, 255), np.float32).tobytes(), np.arange(CHUNK).tobytes()]
-        memory = self.arena.slot(0)
+        memory = self.shared_buffer.slot(0)
         memory[: sum(map(len, payload))] = b"".join(payload)
         sizes = wrong.get("sizes", [len(one) for one in payload])
         meta = pack_meta(self.name, sizes, wrong.get("crcs", [crc32c(one) for one in payload]))
-        facts = {"flags": WHOLE, "epoch": self.welcome["epoch"], "first": 0, "rows": CHUNK}
+        facts = {"flags": FULL_CHUNK, "epoch": self.welcome["epoch"], "first": 0, "rows": CHUNK}
         return pack_head(meta, **facts, payload_bytes=sum(sizes)) + SLOT.pack(slot)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         while True:
             data = self.socket.recv(1 << 16)
             if not data:
@@ -287,7 +287,7 @@ def test_a_frame_that_is_not_in_its_slot_is_refused(out: DatasetWriter, wrong: A
     with served(out, chunk_rows=CHUNK) as server:
         liar = Liar(server.address)
         liar.socket.sendall(liar.frame(**wrong))
-        answer = liar.hear()
+        answer = liar.receive()
         assert answer.kind == REFUSED
         assert said in answer.text
         liar.close()
@@ -301,7 +301,7 @@ def test_a_frame_in_its_slot_byte_by_byte(out: DatasetWriter) -> None:
         liar = Liar(server.address)
         for one in liar.frame(0):
             liar.socket.sendall(bytes([one]))
-        answer = liar.hear()
+        answer = liar.receive()
         assert (answer.kind, answer.number) == (ACK, CHUNK)
         liar.close()
     assert out.rows == CHUNK
@@ -321,7 +321,7 @@ def test_who_did_not_ask_shares_nothing(out: DatasetWriter) -> None:
 
 
 def test_nobody_can_make_it_shorter() -> None:
-    made, fd = make_arena(2, 4096)
+    made, fd = make_shared_buffer(2, 4096)
     try:
         for size in (0, 4096, 1 << 20):
             with pytest.raises(PermissionError):
@@ -347,10 +347,10 @@ def test_memory_that_could_be_made_shorter_is_not_used() -> None:
 
 def test_it_is_there_as_long_as_somebody_looks_at_it() -> None:
     def count() -> int:
-        return Path("/proc/self/maps").read_text().count("holdfast-arena")
+        return Path("/proc/self/maps").read_text().count("holdfast-shared-buffer")
 
     before = count()
-    made, fd = make_arena(2, 1 << 16)
+    made, fd = make_shared_buffer(2, 1 << 16)
     os.close(fd)
     view = np.frombuffer(made.slot(1), np.uint8)
     del made
@@ -361,21 +361,21 @@ def test_it_is_there_as_long_as_somebody_looks_at_it() -> None:
 
 
 def test_sizes() -> None:
-    assert size_of(1000, 4 << 20) is None
-    assert size_of(1 << 18, 4 << 20) == (19, 1 << 18)
-    assert size_of((1 << 18) + 1, 4 << 20) == (18, (1 << 18) + 4096)
-    assert size_of(1 << 30, 4 << 20) == (3, 1 << 30)
+    assert slots_for(1000, 4 << 20) is None
+    assert slots_for(1 << 18, 4 << 20) == (19, 1 << 18)
+    assert slots_for((1 << 18) + 1, 4 << 20) == (18, (1 << 18) + 4096)
+    assert slots_for(1 << 30, 4 << 20) == (3, 1 << 30)
 
 
 def test_half_of_the_memory_is_lent_at_most() -> None:
-    buffers = Buffers(1000_000)
-    assert buffers.lend(300_000)
-    assert not buffers.lend(300_000)
+    buffers = BufferPool(1000_000)
+    assert buffers.reserve_shared(300_000)
+    assert not buffers.reserve_shared(300_000)
     buffer = buffers.take(600_000)
     assert buffer is not None
     assert buffers.take(200_000) is None
-    buffers.give(buffer)
-    buffers.take_back(300_000)
+    buffers.release(buffer)
+    buffers.release_shared(300_000)
     assert buffers.bytes == len(buffer)
 
 
@@ -389,6 +389,6 @@ def test_a_refused_producer_gives_its_memory_back(out: DatasetWriter) -> None:
             with pytest.raises(RefusedError):
                 first.extend(rows(CHUNK, 9 * CHUNK))
                 first.commit()
-            assert second._link.arena is not None
-            assert server.buffers.bytes < 2 * second._link.arena.bytes
+            assert second._connection.shared_buffer is not None
+            assert server.buffers.bytes < 2 * second._connection.shared_buffer.bytes
     check_wide(out, p=2 * CHUNK)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from central_making import PATIENCE_S, SMALL, by_producer, served, small
+from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
@@ -22,7 +22,7 @@ from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.writer.dataset import write
 from holdfast.writer.server import connections
 from holdfast.writer.server.client import connect
-from holdfast.writer.server.frame_builder import Chunk
+from holdfast.writer.server.frame_builder import FrameBuilder
 from holdfast.writer.server.protocol import (
     ACK,
     HELLO,
@@ -56,7 +56,7 @@ class Raw:
         except OSError:
             pass  # it has hung up already
 
-    def hear(self) -> ServerMessage | None:
+    def receive(self) -> ServerMessage | None:
         """None: it hung up."""
         while not self._heard:
             try:
@@ -70,7 +70,7 @@ class Raw:
 
     def hello(self, name: str = "p", **more: Any) -> dict[str, Any]:
         self.send(pack_hello({"producer": name, **more}))
-        message = self.hear()
+        message = self.receive()
         assert message is not None
         assert message.kind == WELCOME
         welcome: dict[str, Any] = json.loads(message.text)
@@ -87,7 +87,7 @@ class Raw:
 
 
 def frame(first: int, count: int, epoch: int = 1, name: str = "p", **wrong: Any) -> bytes:
-    chunk = Chunk(LAYOUT)
+    chunk = FrameBuilder(LAYOUT)
     chunk.add(buffers_of(SMALL, {"x": range(first, first + count)})[0], 0, count)
     made = chunk.take(first)
     meta = pack_meta(name, wrong.get("sizes", [made.bytes]), wrong.get("crcs", made.crcs))
@@ -108,9 +108,9 @@ BAD_HELLOS: dict[str, tuple[bytes, str]] = {
     "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "expected HELLO, got b'GET '"),
     "zeros": (bytes(64), "expected HELLO"),
     "huge": (HELLO.pack(HELLO_MAGIC, 1 << 31, 0), "expected HELLO"),
-    "crc": (HELLO.pack(HELLO_MAGIC, 2, 1) + b"{}", "cannot be understood"),
-    "list": (HELLO.pack(HELLO_MAGIC, 2, crc32c(b"[]")) + b"[]", "cannot be understood"),
-    "deep": (HELLO.pack(HELLO_MAGIC, 9999, crc32c(b"[" * 9999)) + b"[" * 9999, "cannot be understood"),
+    "crc": (HELLO.pack(HELLO_MAGIC, 2, 1) + b"{}", "cannot be parsed"),
+    "list": (HELLO.pack(HELLO_MAGIC, 2, crc32c(b"[]")) + b"[]", "cannot be parsed"),
+    "deep": (HELLO.pack(HELLO_MAGIC, 9999, crc32c(b"[" * 9999)) + b"[" * 9999, "cannot be parsed"),
     "version": (pack_hello({"protocol": 2, "producer": "p"}), "expected protocol 1, got 2"),
     "name": (pack_hello({"producer": "../../etc/passwd"}), "expected a producer's name"),
     "no name": (pack_hello({}), "expected a producer's name"),
@@ -124,7 +124,7 @@ def test_who_is_no_producer_is_refused(tmp_path: Path, kind: str, caplog: pytest
     out = small(tmp_path)
     with served(out, chunk_rows=8, seal=False) as server, Raw(server) as raw:
         raw.send(data)
-        message = raw.hear()
+        message = raw.receive()
         assert message is None or (message.kind == REFUSED and said in message.text)
         must_still_serve(server, out)
     assert said in caplog.text
@@ -136,7 +136,7 @@ def test_a_token_of_any_kind_is_only_a_wrong_one(tmp_path: Path, token: Any) -> 
     out = small(tmp_path)
     with served(out, token="t", seal=False) as server, Raw(server) as raw:
         raw.send(pack_hello({"producer": "p", "token": token}))
-        message = raw.hear()
+        message = raw.receive()
         assert message is None or (message.kind == REFUSED and message.text == "wrong token")
         with connect(server.address, "p", token="t") as producer:
             producer.append(x=1)
@@ -150,14 +150,14 @@ def test_no_token_is_not_the_token_none(tmp_path: Path) -> None:
 BAD_FRAMES: dict[str, tuple[Callable[[], bytes], str]] = {
     "payload": (lambda: frame(0, 8, crcs=[1]), "the checksum of the payload is wrong"),
     "gap": (lambda: frame(9, 8), "expected row 0 next, got 9 to 17"),
-    "other": (lambda: frame(0, 8, name="q"), "a frame of 'q', epoch 1"),
-    "epoch": (lambda: frame(0, 8, epoch=2), "a frame of 'p', epoch 2"),
-    "huge": (lambda: frame(0, 8, sizes=[1 << 40], payload_bytes=1 << 40), "a frame of 1,099,511,627,776 bytes"),
+    "other": (lambda: frame(0, 8, name="q"), "expected a frame of 'p' in epoch 1, got 'q' in 1"),
+    "epoch": (lambda: frame(0, 8, epoch=2), "got 'p' in 2"),
+    "huge": (lambda: frame(0, 8, sizes=[1 << 40], payload_bytes=1 << 40), "got 1,099,511,627,776"),
     "pieces": (lambda: frame(0, 8, sizes=[32, 32], crcs=[0, 0]), "bytes of meta"),
-    "sum": (lambda: frame(0, 8, sizes=[63]), "its pieces have 63 bytes"),
+    "sum": (lambda: frame(0, 8, sizes=[63]), "expected pieces of 64 bytes, got 63"),
     "size": (lambda: frame(0, 8, rows=7, flags=0), "expected 56 bytes"),
     "rows": (lambda: frame(0, 8, rows=9), "expected 8 rows in a chunk, got 9"),
-    "no rows": (lambda: frame(0, 8, rows=0), "a frame of 0 rows"),
+    "no rows": (lambda: frame(0, 8, rows=0), "invalid head: 0 rows"),
     "short as whole": (lambda: frame(0, 4, flags=1), "expected 8 rows in a chunk, got 4"),
     "version": (lambda: frame(0, 8).replace(b"HFJ\x01", b"HFJ\x02"), "expected a frame of version 1, got 2"),
     "head": (lambda: frame(0, 8)[:20] + b"\xff" + frame(0, 8)[21:], ""),
@@ -173,7 +173,7 @@ def test_a_bad_frame_is_refused_and_not_written(tmp_path: Path, kind: str, caplo
     with served(out, chunk_rows=8, seal=False) as server, Raw(server) as raw:
         raw.hello()
         raw.send(make())
-        message = raw.hear()
+        message = raw.receive()
         assert message is None or message.kind == REFUSED
         must_still_serve(server, out)
         assert server.stats()["marks"] == {"honest": 20}
@@ -191,11 +191,11 @@ def test_ends_that_lead_nowhere_are_refused_before_they_keep_parts_from_being_ma
     with served(out) as server, Raw(server) as raw:
         raw.hello()
         raw.send(head + b"".join(pieces))
-        message = raw.hear()
+        message = raw.receive()
         assert message is None or message.kind == REFUSED
         with connect(server.address, "honest") as producer:
             producer.append(text=b"a")
-    assert "its ends speak of" in caplog.text or "ends that lead nowhere" in caplog.text
+    assert "by its offsets" in caplog.text or "invalid offsets" in caplog.text
     assert by_producer(out) == {"honest": {"text": [b"a"]}}
 
 
@@ -205,14 +205,14 @@ def test_a_frame_sent_twice_is_acknowledged_twice_and_written_once(tmp_path: Pat
         assert raw.hello()["mark"] == 0
         for _ in range(3):
             raw.send(frame(0, 8))
-            assert raw.hear() == (ACK, 8, "")
+            assert raw.receive() == (ACK, 8, "")
         raw.send(frame(8, 3) + frame(0, 8) + frame(11, 8))
-        marks = []
-        while not marks or marks[-1] != 19:
-            message = raw.hear()
+        watermarks = []
+        while not watermarks or watermarks[-1] != 19:
+            message = raw.receive()
             assert message is not None
-            marks.append(message.number)
-        assert marks == sorted(marks)
+            watermarks.append(message.number)
+        assert watermarks == sorted(watermarks)
     assert by_producer(out)["p"]["x"] == list(range(19))
 
 
@@ -222,14 +222,14 @@ def test_a_frame_byte_by_byte(tmp_path: Path) -> None:
         data = pack_hello({"producer": "p"})
         for at in range(len(data)):
             raw.send(data[at : at + 1])
-        message = raw.hear()
+        message = raw.receive()
         assert message is not None
         assert message.kind == WELCOME
         for at, byte in enumerate(frame(0, 8)):
             raw.send(bytes([byte]))
             if at % 20 == 0:
                 must_still_serve(server, out, f"honest{at}")
-        assert raw.hear() == (ACK, 8, "")
+        assert raw.receive() == (ACK, 8, "")
 
 
 def test_one_who_hangs_up_in_a_frame_leaves_nothing_of_it(tmp_path: Path) -> None:
@@ -253,8 +253,8 @@ def test_one_who_says_nothing_is_gone_soon(
     out = small(tmp_path)
     with served(out, chunk_rows=8, seal=False) as server, Raw(server) as mute, Raw(server) as slow:
         slow.send(HELLO_MAGIC)
-        assert mute.hear() is None
-        assert slow.hear() is None
+        assert mute.receive() is None
+        assert slow.receive() is None
         with connect(server.address, "p") as producer:
             producer.append(x=1)
     assert caplog.text.count("no HELLO within") == 2
@@ -263,12 +263,12 @@ def test_one_who_says_nothing_is_gone_soon(
 def test_a_crowd_of_strangers_keeps_no_producer_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = small(tmp_path)
     with served(out, chunk_rows=8, seal=False) as server:
-        strangers = [Raw(server) for _ in range(90)]
+        unauthenticated = [Raw(server) for _ in range(90)]
         must_still_serve(server, out)
-        assert len(server.crowd.all) <= 65
-        for raw in strangers:
+        assert len(server.connections.all) <= 65
+        for raw in unauthenticated:
             raw.close()
-    assert "too many who have not said HELLO" in caplog.text
+    assert "too many connections without a HELLO" in caplog.text
 
 
 def test_memory_is_bounded_whatever_they_send(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_memory_is_bounded_whatever_they_send(tmp_path: Path) -> None:
             raw.hello(f"p{number}")
             meta = pack_meta(f"p{number}", [300_000], [0])
             raw.send(pack_head(meta, flags=0, epoch=1, first=0, rows=8, payload_bytes=300_000) + bytes(1000))
-        while len(server.crowd.hungry) < 17:
+        while len(server.connections.awaiting_buffer) < 17:
             time.sleep(0.001)
         assert server.buffers.bytes <= 1_000_000
         for raw in raws:
@@ -323,6 +323,6 @@ def test_an_unread_acknowledgement_does_no_harm(tmp_path: Path) -> None:
         must_still_serve(server, out)
         number = 0
         while number < 40_000:
-            message = raw.hear()
+            message = raw.receive()
             assert message is not None
             number = message.number

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from central_making import SCHEMA, SMALL, by_producer, row, rows, small
+from factories_central import SCHEMA, SMALL, by_producer, row, rows, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
@@ -307,7 +307,9 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
         first.append(x=1)
         first.commit()
         with connect(server.address, "p") as second:
-            with pytest.raises(RefusedError, match=rf"producer 'p', process {os.getpid()}, has connected by the same"):
+            with pytest.raises(
+                RefusedError, match=rf"producer 'p', process {os.getpid()}, has connected under the same"
+            ):
                 first.append(x=2)
                 first.commit()
             second.append(x=2)

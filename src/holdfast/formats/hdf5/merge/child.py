@@ -1,4 +1,4 @@
-"""The child's work: from a job to a file that only wants its name."""
+"""Runs in the sandbox: does the steps of a merge, up to a file that only needs its name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ import numpy as np
 
 from ...._native import codec
 from ...._util.failpoints import failpoint
-from ..filters import has_checksum, is_packed
+from ..filters import has_checksum, is_compressed
 from ..object_walk import reason_of
-from .api import being_alive
-from .chunk_filters import OpenInputs, Rows
-from .compatibility import agree, check_kept
+from .api import exclusive
+from .compatibility import check_compatibility, check_shared_datasets
 from .copy_chunks import ChunkCopy, States
 from .copy_plan import (
     BUILT,
@@ -29,124 +28,125 @@ from .copy_plan import (
     FILE,
     SIZE,
     CopyPlan,
-    give_runs,
+    assign_rows,
+    choose_filters,
     make_plan,
-    settle_filters,
     with_lossless_filters,
     with_packed,
 )
-from .inputs import survey
-from .metadata_file import make_skeleton
+from .input_rows import OpenInputs, Rows
+from .inputs import read_input
+from .metadata_file import write_metadata
 from .model import NO_CRC, Ints, MergeError, MergeInput, RowRange
-from .rechunk import Builder, Ends, Spool, pack_all
-from .verify_result import file_crc, find_places, of_unknown_sum, prove
+from .rechunk import Builder, SplitReader, Spool, pack_all
+from .verify_result import file_crc, find_places, verify_result, without_crc
 
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
 DATA, SPOOL_DATA, SPOOL_INDEX, STATES, MADE = "data.h5", "spool", "spool.index", "states", "made"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_MOST_THREADS = 4
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_THREADS = 4
 
 
-def merge(job: dict[str, Any], voice: Reporter) -> None:
-    """Says how it ended: `result`, `refused` or `failed`."""
+def merge(job: dict[str, Any], reporter: Reporter) -> None:
+    """Reports how it ended: `result`, `refused` or `failed`."""
     try:
-        work = _Merge(job, voice)
+        work = _Merge(job, reporter)
         try:
             work.prepare()
             try:
                 result = work.run()
-            except MergeError as refusal:
-                if refusal.kind != "again":
+            except MergeError as error:
+                if error.kind != "again":
                     raise
-                work.begin_anew()
+                work.start_over()
                 result = work.run()
         finally:
             work.close()
-        voice.say({"result": result})
-    except MergeError as refusal:
-        kind = "write" if refusal.kind == "again" else refusal.kind
-        voice.say({"refused": [kind, refusal.path, refusal.reason, refusal.offset]})
+        reporter.send({"result": result})
+    except MergeError as error:
+        kind = "write" if error.kind == "again" else error.kind
+        reporter.send({"refused": [kind, error.path, error.reason, error.offset]})
     except OSError as error:
         if error.errno is None:
             raise
-        voice.say({"failed": os.strerror(error.errno), "full": error.errno in _NO_ROOM})
+        reporter.send({"failed": os.strerror(error.errno), "full": error.errno in _DISK_FULL})
 
 
 class _Merge:
-    def __init__(self, job: dict[str, Any], voice: Reporter) -> None:
-        self._job, self._voice = job, voice
+    def __init__(self, job: dict[str, Any], reporter: Reporter) -> None:
+        self._job, self._reporter = job, reporter
         self._folder = Path(job["folder"] or ".")
-        self._turn = threading.Lock()
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()
+        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         self._threads = threads if codec.NATIVE else 1
         self._states: States | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast") if threads > 1 else None
         self._sources: list[MergeInput] = []
         self._files = OpenInputs(self._sources, job["view_from"])
         self._rows = Rows(self._files, self._pool)
-        self._ends = Ends(Rows(self._files))
+        self._splits = SplitReader(Rows(self._files))
 
     def prepare(self) -> None:
-        """What there is, and what is to be done with it."""
+        """Reads the sources and plans the merge."""
         job = self._job
-        self._sources += [survey(number, path, self._voice) for number, path in enumerate(job["files"])]
-        self._made = agree(self._sources, job["attributes"])
+        self._sources += [read_input(number, path, self._reporter) for number, path in enumerate(job["files"])]
+        self._schema = check_compatibility(self._sources, job["attributes"])
         if not job["virtual"]:
-            for target in self._made.targets.values():
-                settle_filters(target, job["codec"], self._made.notes)
-        check_kept(self._made, self._rows)
+            for target in self._schema.targets.values():
+                choose_filters(target, job["codec"], self._schema.notes)
+        check_shared_datasets(self._schema, self._rows)
         wanted = None if job["runs"] is None else [RowRange(*run) for run in job["runs"]]
-        give_runs(self._made, job["order"], wanted, self._ends.at)
-        plans = [make_plan(target) for target in self._made.targets.values()]
+        assign_rows(self._schema, job["order"], wanted, self._splits.at)
+        plans = [make_plan(target) for target in self._schema.targets.values()]
         if job["virtual"]:
-            self._plans = [_shown(plan) for plan in plans]
+            self._plans = [_view_plan(plan) for plan in plans]
         else:
-            self._plans = [with_lossless_filters(plan, self._made.notes) for plan in plans]
+            self._plans = [with_lossless_filters(plan, self._schema.notes) for plan in plans]
         failpoint("merge-surveyed", kill_parent=True)
 
-    def _told(self, n: int) -> None:
-        with self._turn:
-            self._voice.done_piece(n)
+    def _progress(self, n: int) -> None:
+        with self._lock:
+            self._reporter.done_piece(n)
         failpoint("merge-filling", kill_parent=True)
 
-    def _alive(self) -> None:
-        self._voice.done_piece(0)
+    def _heartbeat(self) -> None:
+        self._reporter.done_piece(0)
 
-    def _told_packed(self, n: int) -> None:
-        self._voice.done_piece(n)
+    def _progress_packed(self, n: int) -> None:
+        self._reporter.done_piece(n)
         failpoint("merge-packing", kill_parent=True)
 
     def _builder(self, plan: CopyPlan) -> Builder:
-        return Builder(plan.target, self._sources, self._rows, self._ends)
+        return Builder(plan.target, self._sources, self._rows, self._splits)
 
     def run(self) -> dict[str, Any]:
         if self._job["plan"]:
             return self._facts(self._plans, [plan.jobs for plan in self._plans])
-        with being_alive(self._folder):
+        with exclusive(self._folder):
             return self._run()
 
     def _run(self) -> dict[str, Any]:
         jobs = self._pack()
         failpoint("merge-packed", kill_parent=True)
-        with _opened(self._folder / DATA) as fd, _spooled(self._folder / SPOOL_DATA) as spool_fd:
+        with _opened(self._folder / DATA) as fd, _opened_spool(self._folder / SPOOL_DATA) as spool_fd:
             places = self._make(fd, jobs)
             failpoint("merge-made", kill_parent=True)
             fill = self._fill(fd, spool_fd, jobs, places)
             failpoint("merge-filled", kill_parent=True)
             os.fsync(fd)
-            with self._in_place() as path:
-                prove(
+            with self._readable_path() as path:
+                verify_result(
                     str(path),
-                    self._made,
+                    self._schema,
                     self._plans,
                     jobs,
                     places,
                     self._files,
                     self._builder,
                     self._pool,
-                    self._alive,
+                    self._heartbeat,
                 )
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
@@ -158,18 +158,19 @@ class _Merge:
                 "checked": int((all_jobs[all_jobs[:, FILE] >= 0, CRC] != NO_CRC).sum()),
                 "kept": fill.kept,
                 "unrecorded": sum(not source.recorded for source in self._sources),
-                **self._proofs(jobs),
+                **self._check_counts(jobs),
             }
 
-    def _proofs(self, jobs: list[Ints]) -> dict[str, Any]:
-        """How the chunks were compared with their sources (prove.py), and what nothing has a checksum of."""
+    def _check_counts(self, jobs: list[Ints]) -> dict[str, Any]:
+        """Counts how chunks were compared with their sources (verify_result.py), and lists datasets without any
+        checksum."""
         compared = unpacked = 0
         unchecked: list[str] = []
         for plan, listed in zip(self._plans, jobs, strict=True):
             compared += int((listed[:, FILE] < 0).sum())
-            unknown = int(of_unknown_sum(listed).sum())
+            unknown = int(without_crc(listed).sum())
             filters = plan.target.like.filters
-            unpacked += unknown if is_packed(filters) else 0
+            unpacked += unknown if is_compressed(filters) else 0
             if unknown and not has_checksum(filters):
                 unchecked.append(plan.target.path)
         return {"compared": compared, "unpacked": unpacked, "unchecked": unchecked}
@@ -179,19 +180,19 @@ class _Merge:
             return [plan.jobs for plan in self._plans]
         spool = Spool(self._folder / SPOOL_DATA, self._folder / SPOOL_INDEX)
         try:
-            pack_all(self._plans, spool, self._builder, self._pool, self._told_packed)
+            pack_all(self._plans, spool, self._builder, self._pool, self._progress_packed)
             return [with_packed(plan, spool.jobs_of(number)) for number, plan in enumerate(self._plans)]
         finally:
             spool.close()
 
     def _make(self, fd: int, jobs: list[Ints]) -> list[Ints]:
-        """The file with room for all chunks; made before, if this merge was killed since."""
+        """Creates the file with all chunks allocated, unless a killed merge did so."""
         done = self._folder / MADE
         if not done.exists():
-            if os.fstat(fd).st_size:  # half made: but room that was taken ahead is kept
+            if os.fstat(fd).st_size:  # unfinished; preallocated blocks stay
                 os.ftruncate(fd, 0)
             (self._folder / STATES).unlink(missing_ok=True)
-            make_skeleton(fd, self._made, self._plans, jobs, self._files, self._job["virtual"], self._alive)
+            write_metadata(fd, self._schema, self._plans, jobs, self._files, self._job["virtual"], self._heartbeat)
             os.fsync(fd)
             done.touch(exist_ok=False)
         try:
@@ -199,7 +200,7 @@ class _Merge:
                 return [find_places(file, plan, listed) for plan, listed in zip(self._plans, jobs, strict=True)]
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise MergeError(
-                "again", str(self._folder), f"what was begun cannot be opened: {reason_of(error)}"
+                "again", str(self._folder), f"the unfinished file cannot be opened: {reason_of(error)}"
             ) from error
 
     def _fill(self, fd: int, spool_fd: int, jobs: list[Ints], places: list[Ints]) -> ChunkCopy:
@@ -210,39 +211,39 @@ class _Merge:
         states = States(self._folder / STATES, len(all_jobs))
         self._states = states
         fill = ChunkCopy(fd, self._job["target"], all_jobs, all_places, datasets, states, self._sources)
-        fill.copy(spool_fd, self._threads, self._told)
+        fill.copy(spool_fd, self._threads, self._progress)
         for plan, first, last in zip(self._plans, firsts, firsts[1:], strict=False):
             if (all_jobs[first:last, FILE] == BUILT).any():
-                fill.build(plan, first, last, self._builder(plan), self._told)
+                fill.build(plan, first, last, self._builder(plan), self._progress)
         if not fill.complete:
             raise MergeError("write", self._job["target"], "not every chunk was written")
         return fill
 
     @contextlib.contextmanager
-    def _in_place(self) -> Iterator[Path]:
-        """A view finds its sources from where it will be, and from nowhere else."""
+    def _readable_path(self) -> Iterator[Path]:
+        """A view finds its sources only from the directory it will be in."""
         data, target = self._folder / DATA, Path(self._job["target"])
         if not self._job["virtual"]:
             yield data
             return
-        beside = target.with_name(f".{target.name}.proving")
-        beside.unlink(missing_ok=True)
-        shutil.copyfile(data, beside)
+        copy = target.with_name(f".{target.name}.proving")
+        copy.unlink(missing_ok=True)
+        shutil.copyfile(data, copy)
         try:
-            yield beside
+            yield copy
         finally:
-            beside.unlink()
+            copy.unlink()
 
     def _facts(self, plans: list[CopyPlan], jobs: list[Ints]) -> dict[str, Any]:
-        lengths = {sum(column.rows) for column in self._made.columns}
+        lengths = {sum(column.rows) for column in self._schema.columns}
         return {
             "rows": lengths.pop() if len(lengths) == 1 else None,
             "datasets": [_dataset_facts(plan, listed) for plan, listed in zip(plans, jobs, strict=True)],
-            "notes": self._made.notes,
-            "attributes": self._made.differing,
+            "notes": self._schema.notes,
+            "attributes": self._schema.differing,
         }
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         for name in (DATA, SPOOL_DATA, SPOOL_INDEX, STATES, MADE):
             (self._folder / name).unlink(missing_ok=True)
 
@@ -254,9 +255,9 @@ class _Merge:
         self._files.close()
 
 
-def _shown(plan: CopyPlan) -> CopyPlan:
-    """In a view only ends are made; what is kept from the first source is, too."""
-    return plan if plan.target.ends or plan.target.kept else CopyPlan(plan.target, "view")
+def _view_plan(plan: CopyPlan) -> CopyPlan:
+    """In a view only offsets and shared datasets are stored."""
+    return plan if plan.target.splits or plan.target.shared else CopyPlan(plan.target, "view")
 
 
 def _dataset_facts(plan: CopyPlan, jobs: Ints) -> dict[str, Any]:
@@ -266,7 +267,7 @@ def _dataset_facts(plan: CopyPlan, jobs: Ints) -> dict[str, Any]:
     built = jobs[(jobs[:, FILE] == BUILT), SIZE].sum() + packed
     return {
         "dataset": target.path,
-        "rows": target.rows - target.ends,
+        "rows": target.rows - target.splits,
         "method": plan.method,
         "copied_bytes": int(copied),
         "built_bytes": int(built),
@@ -283,7 +284,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _spooled(path: Path) -> Iterator[int]:
+def _opened_spool(path: Path) -> Iterator[int]:
     if not path.exists():
         yield -1
         return

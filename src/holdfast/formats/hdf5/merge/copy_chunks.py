@@ -1,7 +1,7 @@
-"""Chunks go into the room that was left for them: read, checked, written, and read again.
+"""Writes the chunks into the space that the library allocated: each is read, checked, written, and read back.
 
-Done by some threads, past the library. What is done is noted in `states`, which outlives a kill: when the merge goes on
-such a chunk is read again from the result, and copied anew only if it is not what was noted.
+Threads do that without the library. `states` records what is done and survives a kill: a resumed merge reads such a
+chunk back, and copies it again only if its checksum differs.
 """
 
 from __future__ import annotations
@@ -21,116 +21,116 @@ import numpy.typing as npt
 from ...._native import codec
 from ...._util.atomic import pwrite_all
 from ...._util.parallel import Stop, run_all
-from .chunk_filters import OpenInputs, check_crc
 from .copy_plan import BUILT, CRC, FILE, NUMBER, OFFSET, SIZE, SPOOL, CopyPlan
+from .input_rows import OpenInputs, check_crc
 from .model import NO_CRC, Ints, MergeError, MergeInput, Raw
 from .rechunk import Builder
 
-_BATCH_BYTES = 1 << 20  # it stays in the processor's cache until it is read again
+_BATCH_BYTES = 1 << 20  # stays in the CPU cache until it is read back
 _DONE = 1 << 32
-_FAILING = "reads otherwise than it was written: is the disk, or the memory, failing?"
+_FAILING = "reads differently than it was written: the disk or the memory may be failing"
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
 class States:
-    """For each job 0, or that it is done and the crc32c of its bytes. A file mapped to memory."""
+    """For each job 0, or _DONE plus the crc32c of its bytes, in a memory-mapped file."""
 
     def __init__(self, path: Path, jobs: int) -> None:
         size = max(jobs, 1) * 8
         if not path.exists() or path.stat().st_size != size:
-            path.write_bytes(bytes(size))  # really there: a mapped file without room would end the process
+            path.write_bytes(bytes(size))  # allocated: writing to a mapped hole on a full disk would kill the process
         with open(path, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size)
         self.array: npt.NDArray[np.uint64] = np.frombuffer(self._memory, np.uint64)
 
     def close(self) -> None:
         del self.array
-        with suppress(BufferError):  # an error on its way out still holds pieces of it
+        with suppress(BufferError):  # a traceback may still hold slices of it
             self._memory.close()
 
 
 class CopyBatch(NamedTuple):
-    """Jobs [first, last) whose bytes follow each other, in their source and in the result."""
+    """Jobs [first, last) whose bytes are adjacent in their source and in the result."""
 
     first: int
     last: int
     file: int
     offset: int
-    place: int
+    target_offset: int
     size: int
 
 
 class ChunkCopy:
-    """`places`: where in the result each job's bytes go. `datasets`: the first job of each, and its path."""
+    """`offsets`: where in the result each job's bytes go. `datasets`: the first job of each, and its path."""
 
     def __init__(
         self,
         fd: int,
         target: str,
         jobs: Ints,
-        places: Ints,
+        offsets: Ints,
         datasets: list[tuple[int, str]],
         states: States,
         sources: list[MergeInput],
     ) -> None:
-        self._fd, self._target, self.jobs, self.places = fd, target, jobs, places
+        self._fd, self._target, self.jobs, self.offsets = fd, target, jobs, offsets
         self._datasets, self._states, self._sources = datasets, states, sources
         self._sizes, self._wanted = (np.ascontiguousarray(jobs[:, one]) for one in (SIZE, CRC))
         self.kept = self.copied = 0
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def copy(self, spool_fd: int, threads: int, told: Told) -> None:
-        """All that is a copy of bytes elsewhere."""
-        batches = iter(list(_batches(self.jobs, self.places)))
+    def copy(self, spool_fd: int, threads: int, progress: Progress) -> None:
+        """Copies all jobs whose bytes lie in a source or in the spool."""
+        batches = iter(list(_batches(self.jobs, self.offsets)))
         stop = Stop()
 
         def work(_: int) -> None:
             files = OpenInputs(self._sources)
-            pair = [memoryview(mmap.mmap(-1, _BATCH_BYTES)) for _ in range(2)]
+            buffers = [memoryview(mmap.mmap(-1, _BATCH_BYTES)) for _ in range(2)]
             try:
                 while True:
-                    with self._turn:
+                    with self._lock:
                         batch = next(batches, None)
                     if batch is None:
                         return
                     stop.check()
-                    self._copy(batch, files, spool_fd, pair)
-                    told(batch.size)
+                    self._copy(batch, files, spool_fd, buffers)
+                    progress(batch.size)
             finally:
                 files.close()
 
         run_all(work, list(range(threads)), threads, stop)
 
-    def _copy(self, batch: CopyBatch, files: OpenInputs, spool_fd: int, pair: list[memoryview]) -> None:
+    def _copy(self, batch: CopyBatch, files: OpenInputs, spool_fd: int, buffers: list[memoryview]) -> None:
         sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
         states = self._states.array[batch.first : batch.last]
-        if batch.size > len(pair[0]):
-            pair[:] = [memoryview(mmap.mmap(-1, batch.size)) for _ in range(2)]
-        here, again = pair[0][: batch.size], pair[1][: batch.size]
-        if states.all() and self._reads(batch, again, sizes) == [int(state) - _DONE for state in states]:
+        if batch.size > len(buffers[0]):
+            buffers[:] = [memoryview(mmap.mmap(-1, batch.size)) for _ in range(2)]
+        here, again = buffers[0][: batch.size], buffers[1][: batch.size]
+        if states.all() and self._read_crcs(batch, again, sizes) == [int(state) - _DONE for state in states]:
             self._count(kept=len(sizes))
             return
-        crcs = self._copy_at_once(batch, files, spool_fd, here, again)
+        crcs = self._copy_fast(batch, files, spool_fd, here, again)
         if crcs is not None:
             states[:] = crcs.astype(np.uint64) + np.uint64(_DONE)
             self._count(copied=len(sizes))
         else:
-            self._copy_step_by_step(batch, files, spool_fd, here, again)
+            self._copy_checked(batch, files, spool_fd, here, again)
 
-    def _copy_at_once(
+    def _copy_fast(
         self, batch: CopyBatch, files: OpenInputs, spool_fd: int, here: memoryview, again: memoryview
     ) -> npt.NDArray[np.uint32] | None:
-        """None: something was not as it should be."""
+        """Returns None if a checksum differed."""
         fd = spool_fd if batch.file == SPOOL else files.fd(batch.file)
-        sizes, wanted = self._sizes[batch.first : batch.last].data, self._wanted[batch.first : batch.last].data
-        crcs = codec.copy_checked(fd, batch.offset, self._fd, batch.place, sizes, wanted, here, again)
+        sizes, expected = self._sizes[batch.first : batch.last].data, self._wanted[batch.first : batch.last].data
+        crcs = codec.copy_checked(fd, batch.offset, self._fd, batch.target_offset, sizes, expected, here, again)
         return None if crcs is None else np.frombuffer(crcs, np.uint32)
 
-    def _copy_step_by_step(
+    def _copy_checked(
         self, batch: CopyBatch, files: OpenInputs, spool_fd: int, here: memoryview, again: memoryview
     ) -> None:
-        """To find out what is wrong; or that it is not any more."""
+        """Copies again in single steps, to find out what is wrong."""
         sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
         wanted_crcs = self.jobs[batch.first : batch.last, CRC].tolist()
         if batch.file == SPOOL:
@@ -138,63 +138,61 @@ class ChunkCopy:
         else:
             files.read_into(batch.file, here, batch.offset)
         crcs = _crcs(here, sizes)
-        for number, crc, wanted in zip(range(batch.first, batch.last), crcs, wanted_crcs, strict=True):
-            if wanted not in (NO_CRC, crc):
-                self._refuse(batch, number, crc, files)
-        pwrite_all(self._fd, here, batch.place)
-        if self._reads(batch, again, sizes) != crcs:
-            raise MergeError("write", self._target, _FAILING, batch.place)
+        for number, crc, expected in zip(range(batch.first, batch.last), crcs, wanted_crcs, strict=True):
+            if expected not in (NO_CRC, crc):
+                self._raise_crc_error(batch, number, crc, files)
+        pwrite_all(self._fd, here, batch.target_offset)
+        if self._read_crcs(batch, again, sizes) != crcs:
+            raise MergeError("write", self._target, _FAILING, batch.target_offset)
         self._states.array[batch.first : batch.last] = np.array(crcs, np.uint64) + np.uint64(_DONE)
         self._count(copied=len(sizes))
 
-    def _refuse(self, batch: CopyBatch, number: int, crc: int, files: OpenInputs) -> None:
+    def _raise_crc_error(self, batch: CopyBatch, number: int, crc: int, files: OpenInputs) -> None:
         if batch.file == SPOOL:
-            raise MergeError("again", self._target, "what was packed before a power cut is not there as it was")
+            raise MergeError("again", self._target, "a spooled chunk was changed by a power failure")
         dataset = self._datasets[bisect.bisect_right(self._datasets, number, key=lambda one: one[0]) - 1][1]
         check_crc(files.path(batch.file), dataset, int(self.jobs[number, OFFSET]), crc, int(self.jobs[number, CRC]))
 
-    def _reads(self, batch: CopyBatch, view: memoryview, sizes: list[int]) -> list[int]:
+    def _read_crcs(self, batch: CopyBatch, view: memoryview, sizes: list[int]) -> list[int]:
         done = 0
         while done < len(view):
-            n = os.preadv(self._fd, [view[done:]], batch.place + done)
+            n = os.preadv(self._fd, [view[done:]], batch.target_offset + done)
             if not n:
                 return []
             done += n
         return _crcs(view, sizes)
 
     def _count(self, kept: int = 0, copied: int = 0) -> None:
-        with self._turn:
+        with self._lock:
             self.kept += kept
             self.copied += copied
 
-    # ---- what is built, and not packed
-
-    def build(self, plan: CopyPlan, first: int, last: int, builder: Builder, told: Told) -> None:
-        """The jobs [first, last) are the plan's."""
-        for low, high in _stretches(self.jobs[first:last, FILE] == BUILT):
-            if self._states.array[first + low : first + high].all() and self._still(first + low, first + high):
+    def build(self, plan: CopyPlan, first: int, last: int, builder: Builder, progress: Progress) -> None:
+        """Writes uncompressed chunks that are built from rows. The jobs [first, last) are the plan's."""
+        for low, high in _true_ranges(self.jobs[first:last, FILE] == BUILT):
+            if self._states.array[first + low : first + high].all() and self._is_unchanged(first + low, first + high):
                 self._count(kept=high - low)
                 continue
             make = _flat if plan.flat else _grid
             made = make(plan, self.jobs[first + low : first + high], builder)
             for job, data in zip(range(first + low, first + high), made, strict=True):
                 self._put(job, data)
-                told(len(data))
+                progress(len(data))
 
-    def _still(self, first: int, last: int) -> bool:
+    def _is_unchanged(self, first: int, last: int) -> bool:
         buffer = memoryview(bytearray(int(self.jobs[first:last, SIZE].max())))
         for job in range(first, last):
             size = int(self.jobs[job, SIZE])
-            batch = CopyBatch(job, job + 1, BUILT, 0, int(self.places[job]), size)
-            if self._reads(batch, buffer[:size], [size]) != [int(self._states.array[job]) - _DONE]:
+            batch = CopyBatch(job, job + 1, BUILT, 0, int(self.offsets[job]), size)
+            if self._read_crcs(batch, buffer[:size], [size]) != [int(self._states.array[job]) - _DONE]:
                 return False
         return True
 
     def _put(self, job: int, data: memoryview) -> None:
-        crc, place = codec.crc32c(data), int(self.places[job])
+        crc, place = codec.crc32c(data), int(self.offsets[job])
         pwrite_all(self._fd, data, place)
         again = memoryview(bytearray(len(data)))
-        if self._reads(CopyBatch(job, job + 1, BUILT, 0, place, len(data)), again, [len(data)]) != [crc]:
+        if self._read_crcs(CopyBatch(job, job + 1, BUILT, 0, place, len(data)), again, [len(data)]) != [crc]:
             raise MergeError("write", self._target, _FAILING, place)
         self._states.array[job] = crc + _DONE
         self._count(copied=1)
@@ -221,30 +219,30 @@ def _read_spool(fd: int, view: memoryview, offset: int) -> None:
     while done < len(view):
         n = os.preadv(fd, [view[done:]], offset + done)
         if not n:
-            return  # what is missing is noticed by its checksum
+            return  # the checksum detects the missing bytes
         done += n
 
 
-def _batches(jobs: Ints, places: Ints) -> Iterator[CopyBatch]:
+def _batches(jobs: Ints, offsets: Ints) -> Iterator[CopyBatch]:
     first = 0
     columns = zip(
-        jobs[:, FILE].tolist(), jobs[:, OFFSET].tolist(), jobs[:, SIZE].tolist(), places.tolist(), strict=True
+        jobs[:, FILE].tolist(), jobs[:, OFFSET].tolist(), jobs[:, SIZE].tolist(), offsets.tolist(), strict=True
     )
-    held: list[int] = []  # file, offset, place, size
+    batch: list[int] = []  # file, offset, place, size
     for number, (file, offset, size, place) in enumerate(columns):
-        if held:
-            near = file == held[0] and offset == held[1] + held[3] and place == held[2] + held[3]
-            if near and held[3] + size <= _BATCH_BYTES:
-                held[3] += size
+        if batch:
+            adjacent = file == batch[0] and offset == batch[1] + batch[3] and place == batch[2] + batch[3]
+            if adjacent and batch[3] + size <= _BATCH_BYTES:
+                batch[3] += size
                 continue
-            if held[0] != BUILT:
-                yield CopyBatch(first, number, held[0], held[1], held[2], held[3])
-        first, held = number, [file, offset, place, size]
-    if held and held[0] != BUILT:
-        yield CopyBatch(first, len(jobs), held[0], held[1], held[2], held[3])
+            if batch[0] != BUILT:
+                yield CopyBatch(first, number, batch[0], batch[1], batch[2], batch[3])
+        first, batch = number, [file, offset, place, size]
+    if batch and batch[0] != BUILT:
+        yield CopyBatch(first, len(jobs), batch[0], batch[1], batch[2], batch[3])
 
 
-def _stretches(chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _true_ranges(chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 

@@ -1,4 +1,7 @@
-"""Sources before they are opened: is each a whole HDF5 file that nobody writes, and is it still the same afterwards?"""
+"""Checks the sources of a merge, and reads what is in each of them.
+
+A source must be an intact HDF5 file that nobody writes, and unchanged at the end of the merge.
+"""
 
 from __future__ import annotations
 
@@ -8,78 +11,77 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from ...._util.atomic import FileStamp
 from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
 from ....procfs.locks import locks_of, open_files, writers_of
 from ...part_record import find_record
-from ..file_state import State, find_superblock, troubles
+from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
 from ..salvage_child import _fill as fill_of
-from ..schema_layout import describe, marked_column
+from ..schema_layout import describe, stored_column
 from .model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
 
-Stamp = list[int]  # size, time of the last change, device, inode
+Stamp = list[int]  # a FileStamp as JSON has it
 
 
 def take_stamps(paths: list[str]) -> list[Stamp]:
-    try:
-        infos = [os.stat(path) for path in paths]
-    except OSError as error:
-        raise cannot_open(error.filename, error) from error
-    return [[info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino] for info in infos]
+    return [list(FileStamp.of(path)) for path in paths]
 
 
 def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
     seen: set[tuple[int, ...]] = set()
     for path, stamp in zip(paths, stamps, strict=True):
         if os.path.isdir(path) or not os.path.isfile(path):
-            raise InputError(f"{path}: expected a file to read, got {'a folder' if os.path.isdir(path) else 'nothing'}")
+            raise InputError(
+                f"{path}: expected a file to read, got {'a directory' if os.path.isdir(path) else 'nothing'}"
+            )
         if tuple(stamp[2:]) in seen:
-            raise InputError(f"{path}: expected every file once, got it twice")
+            raise InputError(f"{path}: duplicate input file")
         seen.add(tuple(stamp[2:]))
-    opened = _open_anywhere(seen)
+    opened = _open_in_any_process(seen)
     for path, stamp in zip(paths, stamps, strict=True):
-        _refuse_written(path, stamp, opened)
-        _refuse_damaged(path, stamp[0])
+        _check_no_writer(path, stamp, opened)
+        _check_intact(path, stamp[0])
 
 
-def _refuse_written(path: str, stamp: Stamp, opened: set[tuple[int, ...]]) -> None:
+def _check_no_writer(path: str, stamp: Stamp, opened: set[tuple[int, ...]]) -> None:
     state = State(path, stamp[0], None, None)
     if tuple(stamp[2:]) in opened:
         state = state._replace(writer=next(iter(writers_of(path)), None))
     if state.writer is None and any(lock.exclusive and not lock.waiting for lock in locks_of(path) or []):
-        raise UnfinishedError(path, None, None, "somebody holds a lock on it", "Wait for its writer to close it")
+        raise UnfinishedError(path, None, None, "another process holds a lock on it", "Wait for its writer to close it")
     if state.writer is not None:
-        raise UnfinishedError(path, None, None, f"it is still being written {state.written_by}", "Wait for that to end")
+        raise UnfinishedError(
+            path, None, None, f"it is still being written {state.written_by}", "Wait for its writer to close it"
+        )
 
 
-def _refuse_damaged(path: str, size: int) -> None:
+def _check_intact(path: str, size: int) -> None:
     try:
         state = State(path, size, find_superblock(path), None)
     except OSError as error:
         raise cannot_open(path, error) from error
-    for offset, reason in troubles(state):
-        raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` gets back what can be read")
+    for offset, reason in state_problems(state):
+        raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` copies what can be read")
 
 
-def _open_anywhere(wanted: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Returns those of the files that some process has open, by one scan of all processes."""
-    return {identity for _, _, identity in open_files() if identity in wanted}
+def _open_in_any_process(expected: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Returns those of the files that some process has open, in one scan of /proc for all files."""
+    return {identity for _, _, identity in open_files() if identity in expected}
 
 
-# In the child: what is in one source. A source that cannot be gone through to its end is refused.
+Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, then by offset and size
 
-Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, and where in the file
-
-_MADE_BY_SCALES = ("DIMENSION_LIST", "REFERENCE_LIST")
+_SCALE_ATTRIBUTES = ("DIMENSION_LIST", "REFERENCE_LIST")
 
 
-class _Strict:
-    """Hears what walk has to say: one thing that is wrong is enough."""
+class _StrictReporter:
+    """Stands in for the Reporter of walk(): any problem ends the merge."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -91,8 +93,8 @@ class _Strict:
         raise MergeError("corrupt", self._path, f"{path or 'it'}: {reason}")
 
 
-def survey(number: int, path: str, voice: Reporter) -> MergeInput:
-    voice.say({"at": path})
+def read_input(number: int, path: str, reporter: Reporter) -> MergeInput:
+    reporter.send({"at": path})
     source = MergeInput(number, path)
     record = find_record(path)
     crcs: Crcs = {}
@@ -100,49 +102,49 @@ def survey(number: int, path: str, voice: Reporter) -> MergeInput:
         crcs.setdefault(chunk.dataset, {})[chunk.offset, chunk.size] = chunk.crc32c
     try:
         with h5py.File(path, "r") as file:
-            for thing in walk(file, _Strict(path)):  # type: ignore[arg-type]
-                source.nodes[thing.path] = _node(source, thing, crcs)
+            for ref in walk(file, _StrictReporter(path)):  # type: ignore[arg-type]
+                source.nodes[ref.path] = _node(source, ref, crcs)
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise MergeError("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
-    except TypeError as error:  # h5py's word for a type that numpy does not have
-        raise MergeError("schema", path, f"it holds a type that cannot be joined: {reason_of(error)}") from error
+    except TypeError as error:  # a type that numpy lacks
+        raise MergeError("schema", path, f"it has a type that cannot be merged: {reason_of(error)}") from error
     source.recorded = bool(crcs)
     if record is not None:
         _check_recorded(source, record.datasets)
     return source
 
 
-def _check_recorded(source: MergeInput, wanted: set[str]) -> None:
-    for name in sorted(wanted):
+def _check_recorded(source: MergeInput, expected: set[str]) -> None:
+    for name in sorted(expected):
         node = source.nodes.get(name)
         if node is None or node.dataset is None:
-            raise MergeError("corrupt", source.path, f"dataset {name!r} is missing, its record speaks of it")
+            raise MergeError("corrupt", source.path, f"dataset {name!r} is missing, but its record lists it")
 
 
-def _node(source: MergeInput, thing: ObjectRef, crcs: Crcs) -> Node:
-    if thing.kind == "external":
-        text = f"{thing.path!r} is a link into {thing.target_file!r}: merge what it leads to, or take the link away"
+def _node(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> Node:
+    if ref.kind == "external":
+        text = f"{ref.path!r} is a link into {ref.target_file!r}: merge its target, or remove the link"
         raise MergeError("schema", source.path, text)
-    if thing.kind in ("soft", "again"):
-        return Node(thing.kind, target=thing.target)
-    if thing.kind == "datatype":
-        return Node("datatype", _attributes(source, thing), type=thing.thing.id.encode())
-    node = Node(thing.kind, _attributes(source, thing), mark=marked_column(thing.thing))
-    if thing.kind == "dataset":
-        node.dataset = _dataset(source, thing, crcs)
+    if ref.kind in ("soft", "again"):
+        return Node(ref.kind, target=ref.target)
+    if ref.kind == "datatype":
+        return Node("datatype", _attributes(source, ref), type=ref.object.id.encode())
+    node = Node(ref.kind, _attributes(source, ref), column=stored_column(ref.object))
+    if ref.kind == "dataset":
+        node.dataset = _dataset(source, ref, crcs)
     return node
 
 
-def _attributes(source: MergeInput, thing: ObjectRef) -> dict[str, Attribute]:
+def _attributes(source: MergeInput, ref: ObjectRef) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {}
-    for name in thing.thing.attrs:
-        kind = thing.thing.attrs.get_id(name).get_type()
+    for name in ref.object.attrs:
+        kind = ref.object.attrs.get_id(name).get_type()
         if kind.detect_class(h5py.h5t.REFERENCE):
-            if name not in _MADE_BY_SCALES:
-                text = f"attribute {name!r} of {thing.path!r} holds references, which mean nothing in another file"
+            if name not in _SCALE_ATTRIBUTES:
+                text = f"attribute {name!r} of {ref.path!r} holds references, which are not valid in another file"
                 raise MergeError("schema", source.path, text)
             continue
-        value = thing.thing.attrs[name]
+        value = ref.object.attrs[name]
         empty = isinstance(value, h5py.Empty)
         found[name] = Attribute(kind.encode(), None if empty else value, None if empty else _plain(value))
     return found
@@ -158,26 +160,26 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _dataset(source: MergeInput, thing: ObjectRef, crcs: Crcs) -> DatasetInfo:
-    dataset = thing.thing
+def _dataset(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> DatasetInfo:
+    dataset = ref.object
     kind = dataset.id.get_type()
-    _refuse_strange(source, thing.path, dataset, kind)
+    _check_supported(source, ref.path, dataset, kind)
     plist = dataset.id.get_create_plist()
     found = DatasetInfo(
         file=source.number,
-        path=thing.path,
+        path=ref.path,
         shape=dataset.shape,
         maxshape=dataset.maxshape if dataset.shape is not None else (),
         type=kind.encode(),
         item_bytes=kind.get_size(),
-        words=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
+        type_name=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
         has_objects=dataset.dtype.hasobject,
         chunks=dataset.chunks,
         filters=filters_of(plist),
         filter_names=filter_names_of(plist),
         fill=fill_of(dataset, plist),
         offset=_offset(dataset, plist),
-        scales=_scales(source, thing),
+        scales=_scales(source, ref),
     )
     if dataset.chunks:
         found.extents = _extents(source, found, dataset, crcs)
@@ -192,16 +194,17 @@ def _dataset(source: MergeInput, thing: ObjectRef, crcs: Crcs) -> DatasetInfo:
 
 
 def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
-    """Where values without chunks lie; None: nowhere of their own. Behind a user block the library errs on those."""
+    """Returns the offset of contiguous values, None if there is none. With a user block the library returns a wrong one
+    for those."""
     if not dataset.shape or plist.get_layout() != h5py.h5d.CONTIGUOUS:
         return None
     there = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
     return dataset.id.get_offset() if there else None
 
 
-def _refuse_strange(source: MergeInput, path: str, dataset: h5py.Dataset, kind: Any) -> None:
+def _check_supported(source: MergeInput, path: str, dataset: h5py.Dataset, kind: Any) -> None:
     if kind.detect_class(h5py.h5t.REFERENCE):
-        text = f"dataset {path!r} holds references, which mean nothing in another file: leave it out"
+        text = f"dataset {path!r} holds references, which are not valid in another file: remove it"
         raise MergeError("schema", source.path, text)
     lacking = lacking_filter(dataset)
     if lacking is not None:
@@ -218,12 +221,10 @@ def _refuse_strange(source: MergeInput, path: str, dataset: h5py.Dataset, kind: 
         raise MergeError("schema", source.path, text)
 
 
-def _scales(source: MergeInput, thing: ObjectRef) -> tuple[tuple[int, str], ...]:
-    if "DIMENSION_LIST" not in thing.thing.attrs:
+def _scales(source: MergeInput, ref: ObjectRef) -> tuple[tuple[int, str], ...]:
+    if "DIMENSION_LIST" not in ref.object.attrs:
         return ()
-    return tuple(
-        (axis, scale.name) for axis, dim in enumerate(thing.thing.dims) for scale in dim.values() if scale.name
-    )
+    return tuple((axis, scale.name) for axis, dim in enumerate(ref.object.dims) for scale in dim.values() if scale.name)
 
 
 def _extents(source: MergeInput, found: DatasetInfo, dataset: h5py.Dataset, crcs: Crcs) -> Ints:
@@ -242,12 +243,12 @@ def _extents(source: MergeInput, found: DatasetInfo, dataset: h5py.Dataset, crcs
     extents = extents[np.argsort(numbers, kind="stable")]
     if found.path in crcs:
         known = crcs[found.path]
-        wanted = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
-        extents[:, 4] = wanted
-        if NO_CRC in wanted:
-            text = f"dataset {found.path!r} has a chunk that its record does not know of: the file was changed"
-            raise MergeError("corrupt", source.path, text, int(extents[wanted.index(NO_CRC), 1]))
-        if len(known) != len(wanted):
-            text = f"dataset {found.path!r} has {len(wanted):,} chunks, its record says {len(known):,}"
+        expected = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
+        extents[:, 4] = expected
+        if NO_CRC in expected:
+            text = f"dataset {found.path!r} has a chunk that is not in its record: the file was changed"
+            raise MergeError("corrupt", source.path, text, int(extents[expected.index(NO_CRC), 1]))
+        if len(known) != len(expected):
+            text = f"dataset {found.path!r} has {len(expected):,} chunks, but its record lists {len(known):,}"
             raise MergeError("corrupt", source.path, text)
     return extents

@@ -1,8 +1,8 @@
-"""The result without its chunks: the library writes all that describes them, and leaves the room for them.
+"""Creates the result without its chunks: the library writes all metadata and allocates the chunks.
 
-The library is given a file of ours that takes what it writes, except for the chunks: those it is handed are not the
-real ones, and are dropped. So making the file costs little however large it is, and a full disk is never the library's
-trouble, which it would not survive: what cannot be written is noted, and the library goes on.
+The library writes to a file object of ours that stores everything except the placeholder data it is given for chunks.
+So creating the file is cheap however large it is, and a full disk does not break the library, which would not survive
+it: a write error is kept, and the library goes on.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import numpy as np
 from ...._util.atomic import pwrite_all
 from ..filters import verbatim_parameters
 from ..schema_layout import in_native_order
-from .chunk_filters import OpenInputs, create_like, fill_of, plist_of
 from .compatibility import MergeSchema
 from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
+from .input_rows import OpenInputs
 from .model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
+from .rechunk import create_like, fill_of, plist_of
 
-Alive = Callable[[], None]  # a sign of life: who watches takes long silence for a hang
+Heartbeat = Callable[[], None]  # tells the parent that the child does not hang
 
-_CHUNKS_A_SIGN = 1 << 14
-_LIBVER = ("v110", "latest")  # what HDF5 1.10 and newer read, unless a source has a type that is newer
+_CHUNKS_PER_HEARTBEAT = 1 << 14
+_LIBVER = ("v110", "latest")  # readable by HDF5 1.10, unless a source has a newer type
 
 
 class MetadataOnlyFile(io.RawIOBase):
-    """What the library writes to. Chunks are told from all else by where in memory they come from."""
+    """The file object that the library writes to. It recognizes placeholder chunks by their memory address."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._at = fd, 0
@@ -40,7 +41,7 @@ class MetadataOnlyFile(io.RawIOBase):
         self.error: OSError | None = None
 
     def use_blank(self, size: int) -> None:
-        """What is handed to the library in place of chunks, up to this size."""
+        """Makes the placeholder for chunks at least this large."""
         if size > len(self.blank):
             self.blank = np.zeros(size, np.uint8)
             self._blank_at = self.blank.__array_interface__["data"][0]
@@ -90,42 +91,48 @@ class MetadataOnlyFile(io.RawIOBase):
         return True
 
 
-def make_skeleton(
-    fd: int, made: MergeSchema, plans: list[CopyPlan], jobs: list[Ints], files: OpenInputs, virtual: bool, alive: Alive
+def write_metadata(
+    fd: int,
+    schema: MergeSchema,
+    plans: list[CopyPlan],
+    jobs: list[Ints],
+    files: OpenInputs,
+    virtual: bool,
+    heartbeat: Heartbeat,
 ) -> None:
-    paper = MetadataOnlyFile(fd)
-    with h5py.File(paper, "w", libver=_LIBVER) as file:
-        for path in made.groups:
+    sink = MetadataOnlyFile(fd)
+    with h5py.File(sink, "w", libver=_LIBVER) as file:
+        for path in schema.groups:
             file.require_group(path)
-        for path, node in made.datatypes:
+        for path, node in schema.datatypes:
             _parent(file, path)
             h5py.h5t.decode(node.type).commit(file.id, _raw(path))
-        shown = [virtual and not plan.target.ends and not plan.target.kept for plan in plans]
+        is_virtual = [virtual and not plan.target.splits and not plan.target.shared for plan in plans]
         names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
         with verbatim_parameters(names):
-            for plan, is_view in zip(plans, shown, strict=True):
+            for plan, virtual_dataset in zip(plans, is_virtual, strict=True):
                 _parent(file, plan.target.path)
-                _make_virtual(file, plan.target, files) if is_view else _make_dataset(file, plan.target)
-        for plan, listed, is_view in zip(plans, jobs, shown, strict=True):
-            if is_view or (plan.flat and plan.method != "objects"):
+                _make_virtual(file, plan.target, files) if virtual_dataset else _make_dataset(file, plan.target)
+        for plan, listed, virtual_dataset in zip(plans, jobs, is_virtual, strict=True):
+            if virtual_dataset or (plan.flat and plan.method != "objects"):
                 continue
             dataset = h5py.h5d.open(file.id, _raw(plan.target.path))
             if plan.method == "objects":
-                _copy_objects(dataset, plan.target, files, alive)
+                _copy_objects(dataset, plan.target, files, heartbeat)
             else:
-                _leave_room(paper, dataset, plan.target, listed, alive)
-        for path in made.single:
+                _allocate_chunks(sink, dataset, plan.target, listed, heartbeat)
+        for path in schema.single:
             _parent(file, path)
             files.hdf5(0).copy(path, file, path, without_attrs=True)
-        for path, found in made.attributes.items():
+        for path, found in schema.attributes.items():
             if found:
                 _set_attributes(file[path], found)
-        for path, node in made.links:
+        for path, node in schema.links:
             _parent(file, path)
             file[path] = h5py.SoftLink(node.target) if node.kind == "soft" else file[node.target]
-        _attach_scales(file, made)
-    if paper.error is not None:
-        raise paper.error
+        _attach_scales(file, schema)
+    if sink.error is not None:
+        raise sink.error
 
 
 def _raw(path: str) -> bytes:
@@ -155,12 +162,14 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
     create_like(file, _raw(target.path), like, space, plist)
 
 
-def _leave_room(paper: MetadataOnlyFile, dataset: Any, target: MergeTarget, jobs: Ints, alive: Alive) -> None:
+def _allocate_chunks(
+    sink: MetadataOnlyFile, dataset: Any, target: MergeTarget, jobs: Ints, heartbeat: Heartbeat
+) -> None:
     if not len(jobs):
         return
     like = target.like
     assert like.chunks is not None
-    paper.use_blank(int(jobs[:, SIZE].max()))
+    sink.use_blank(int(jobs[:, SIZE].max()))
     starts = np.zeros((len(jobs), len(like.chunks)), np.int64)
     numbers = jobs[:, NUMBER].copy()
     for axis in range(len(like.chunks) - 1, 0, -1):
@@ -168,19 +177,16 @@ def _leave_room(paper: MetadataOnlyFile, dataset: Any, target: MergeTarget, jobs
         starts[:, axis] = numbers % across * like.chunks[axis]
         numbers //= across
     starts[:, 0] = numbers * like.chunks[0]
-    write, blank = dataset.write_direct_chunk, paper.blank
+    write, blank = dataset.write_direct_chunk, sink.blank
     columns = zip(starts.tolist(), jobs[:, SIZE].tolist(), jobs[:, MASK].tolist(), strict=True)
     for number, (start, size, mask) in enumerate(columns):
         write(tuple(start), blank[:size], mask)
-        if not number % _CHUNKS_A_SIGN:
-            alive()
-
-
-# ---- what has no chunks that could be copied
+        if not number % _CHUNKS_PER_HEARTBEAT:
+            heartbeat()
 
 
 def object_runs(target: MergeTarget) -> Any:
-    """(first row of the result, rows, source, first row there), in steps that fit into memory."""
+    """Yields (first row of the result, rows, source, first row there), in steps that fit into memory."""
     step = max(1, (1 << 16) // max(1, target.like.row_bytes // target.like.item_bytes))
     at = 0
     for run in target.runs:
@@ -191,7 +197,7 @@ def object_runs(target: MergeTarget) -> Any:
 
 
 def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
-    """By the library's own call, in the types that h5py takes back."""
+    """Reads rows as Python objects that h5py can write again."""
     dataset = file[path]
     values = np.empty((n, *dataset.shape[1:]), dataset.dtype)
     space = dataset.id.get_space()
@@ -200,20 +206,20 @@ def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
     return in_native_order(values, dataset.dtype)
 
 
-def _copy_objects(dataset: Any, target: MergeTarget, files: OpenInputs, alive: Alive) -> None:
-    """Strings and lists of any length lie in heaps of the file: they are read and written one by one."""
+def _copy_objects(dataset: Any, target: MergeTarget, files: OpenInputs, heartbeat: Heartbeat) -> None:
+    """Copies strings and lists of any length one by one: they lie in heaps of the file."""
     for at, n, file, row in object_runs(target):
         values = read_objects(files.hdf5(file), target.path, row, n)
         space = dataset.get_space()
         space.select_hyperslab((at, *[0] * len(target.like.row_shape)), values.shape)
         dataset.write(h5py.h5s.create_simple(values.shape), space, values)
-        alive()
+        heartbeat()
 
 
 def _make_virtual(file: h5py.File, target: MergeTarget, files: OpenInputs) -> None:
     like = target.like
     if like.has_objects:
-        text = f"dataset {target.path!r} holds {like.words}, which a view cannot show: merge it instead"
+        text = f"dataset {target.path!r} holds {like.type_name}, which a view cannot contain: merge it instead"
         raise MergeError("schema", files.path(like.file), text)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if like.fill is not None:
@@ -231,22 +237,19 @@ def _make_virtual(file: h5py.File, target: MergeTarget, files: OpenInputs) -> No
     h5py.h5d.create(file.id, _raw(target.path), h5py.h5t.decode(like.type), space, plist)
 
 
-# ---- what belongs to objects
-
-
-def _set_attributes(thing: Any, found: dict[str, Attribute]) -> None:
+def _set_attributes(obj: Any, found: dict[str, Attribute]) -> None:
     for name, one in found.items():
         dtype = h5py.h5t.decode(one.type).dtype
         if one.value is None:
-            thing.attrs[name] = h5py.Empty(dtype)
+            obj.attrs[name] = h5py.Empty(dtype)
         elif h5py.check_string_dtype(dtype) is not None or dtype.subdtype:
-            thing.attrs.create(name, one.value, dtype=dtype)
+            obj.attrs.create(name, one.value, dtype=dtype)
         else:
-            thing.attrs.create(name, np.asarray(one.value, dtype), dtype=dtype)
+            obj.attrs.create(name, np.asarray(one.value, dtype), dtype=dtype)
 
 
-def _attach_scales(file: h5py.File, made: MergeSchema) -> None:
-    for path, target in made.targets.items():
+def _attach_scales(file: h5py.File, schema: MergeSchema) -> None:
+    for path, target in schema.targets.items():
         first: DatasetInfo = target.sources[0]
         for axis, name in first.scales:
             if name in file:

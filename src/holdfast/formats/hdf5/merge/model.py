@@ -1,4 +1,4 @@
-"""What the steps of a merge speak of."""
+"""The data types that the steps of a merge share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from ..filters import Filter
 
 Ints = npt.NDArray[np.int64]
-Raw = npt.NDArray[Any]  # rows as the file has them: items of a void type, never converted
+Raw = npt.NDArray[Any]  # rows in the file's own type, as items of a void dtype
 
 NO_CRC = -1
 
 
 class MergeError(Exception):
-    """It cannot be done, and why. `kind` names the error that the caller raises: schema, input, corrupt or write."""
+    """`kind` names the error that the caller raises: schema, input, corrupt or write. "again": start the merge anew."""
 
     def __init__(self, kind: str, path: str, reason: str, offset: int | None = None) -> None:
         super().__init__(kind, path, reason, offset)
@@ -40,14 +40,14 @@ class RowRange(NamedTuple):
 
 class Attribute(NamedTuple):
     type: bytes
-    value: Any  # None: an empty one
-    plain: Any  # to be compared
+    value: Any  # None: empty
+    plain: Any  # comparable
 
 
 @dataclass(slots=True)
 class DatasetInfo:
-    """One source's dataset. `extents`: of each chunk its number in the grid, its place in the file, its size there,
-    its filter mask, and the crc32c it must have (NO_CRC: nobody knows)."""
+    """A dataset of one source. `extents` has for each chunk its number in the grid, its offset and size in the file,
+    its filter mask, and its recorded crc32c (NO_CRC if there is none)."""
 
     file: int
     path: str
@@ -55,16 +55,16 @@ class DatasetInfo:
     maxshape: tuple[int | None, ...]
     type: bytes
     item_bytes: int
-    words: str  # its type, for people
+    type_name: str  # for messages
     has_objects: bool
     chunks: tuple[int, ...] | None
     filters: tuple[Filter, ...]
     fill: bytes | None
     offset: int | None
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
-    value: bytes = b""  # of one without rows
+    value: bytes = b""  # of a scalar dataset
     filter_names: dict[int, bytes] = field(default_factory=dict)
-    scales: tuple[tuple[int, str], ...] = ()  # axis, and the dataset that is its scale
+    scales: tuple[tuple[int, str], ...] = ()  # axis, and the dataset that is its dimension scale
 
     @property
     def rows(self) -> int:
@@ -84,13 +84,13 @@ class DatasetInfo:
 
     @property
     def across(self) -> int:
-        """How many chunks lie side by side over one row."""
+        """Returns the number of chunks that one row crosses."""
         assert self.chunks is not None
         return math.prod(-(-n // c) for n, c in zip(self.row_shape, self.chunks[1:], strict=True))
 
 
 def codes_of(dataset: DatasetInfo) -> tuple[int, ...]:
-    """Returns its filters without their values, some of which say how large the chunk is."""
+    """Returns the numbers of its filters; some of their parameters depend on the chunk size."""
     return tuple(code for code, _, _ in dataset.filters)
 
 
@@ -102,7 +102,7 @@ class Node:
     attributes: dict[str, Attribute] = field(default_factory=dict)
     target: str = ""
     type: bytes = b""
-    mark: Any = None  # the column that a packed group holds
+    column: Any = None  # the column that a group of values and offsets stores
     dataset: DatasetInfo | None = None
 
 
@@ -111,7 +111,7 @@ class MergeInput:
     number: int
     path: str
     nodes: dict[str, Node] = field(default_factory=dict)
-    recorded: bool = False  # the checksums of its chunks are known
+    recorded: bool = False  # a record has the checksums of its chunks
 
     @property
     def name(self) -> str:
@@ -120,19 +120,19 @@ class MergeInput:
 
 @dataclass(slots=True)
 class MergeTarget:
-    """A dataset of the result: what it is made like, and of which rows. `ends`: these are ends of a packed column, and
-    each source's must be moved to where its values went."""
+    """A dataset of the result: the dataset it is created like, and its rows. `splits`: it holds the offsets of a ragged
+    column, and the offsets of each source must be shifted."""
 
     path: str
     like: DatasetInfo
     sources: list[DatasetInfo]
     runs: list[RowRange] = field(default_factory=list)
-    ends: bool = False
-    kept: bool = False  # equal in all sources, and taken from the first
+    splits: bool = False
+    shared: bool = False  # equal in all sources; copied from the first
 
     @property
     def rows(self) -> int:
-        return sum(run.rows for run in self.runs) + self.ends
+        return sum(run.rows for run in self.runs) + self.splits
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The finished file, opened anew: is everything where it was put, and does it read as its sources do?"""
+"""Verifies the finished file: opens it anew, and compares it with its sources."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...._native import codec
-from ...._native.checksum import joined_crc
-from ..filters import filters_of, is_packed, same_filters
+from ...._native.checksum import combine_all, crc32c_of_file
+from ..filters import describe_filters, filters_of, is_compressed, same_filters
 from ..object_walk import reason_of
-from .chunk_filters import OpenInputs, ahead, filters_said, is_gzip, rows_of
 from .compatibility import MergeSchema
-from .copy_plan import CRC, FILE, MASK, NUMBER, OFFSET, SIZE, CopyPlan, placed
-from .metadata_file import Alive, object_runs, read_objects
+from .copy_plan import CRC, FILE, MASK, NUMBER, OFFSET, SIZE, CopyPlan, placed_runs
+from .input_rows import OpenInputs, is_gzip, rows_of, run_ahead
+from .metadata_file import Heartbeat, object_runs, read_objects
 from .model import NO_CRC, Ints, MergeError, Raw
 from .rechunk import Builder
 
-_READ_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
 _LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError)
 
 
 def find_places(file: h5py.File, plan: CopyPlan, jobs: Ints) -> Ints:
-    """Where in the file each job's bytes go. Refusal "again": the file is not the one that was planned."""
+    """Returns where in the file each job's bytes go. MergeError "again": the file is not the planned one."""
     if not len(jobs):
         return np.zeros(0, np.int64)
     dataset = file[plan.target.path]
@@ -39,7 +37,7 @@ def find_places(file: h5py.File, plan: CopyPlan, jobs: Ints) -> Ints:
     if plan.flat:
         base = dataset.id.get_offset()
         if base is None:
-            raise MergeError("again", plan.target.path, "no room was left for it")
+            raise MergeError("again", plan.target.path, "it was not allocated")
         places: Ints = jobs[:, NUMBER] + base
         return places
     listed: list[tuple[int, ...]] = []
@@ -56,53 +54,57 @@ def find_places(file: h5py.File, plan: CopyPlan, jobs: Ints) -> Ints:
     return table[by_number, 0]  # type: ignore[no-any-return]
 
 
-def prove(
+def verify_result(
     path: str,
-    made: MergeSchema,
+    schema: MergeSchema,
     plans: list[CopyPlan],
     jobs: list[Ints],
     places: list[Ints],
     files: OpenInputs,
     builder_of: Callable[[CopyPlan], Builder],
     pool: ThreadPoolExecutor | None,
-    alive: Alive,
+    heartbeat: Heartbeat,
 ) -> None:
     """Compares the file with its sources, through the library on both sides.
 
     - Chunks that were built are read in full, and so are the same rows of the sources: every value must be equal.
-    - Chunks that were copied lie where their checksums were compared as they were written (fill.py), with the filter
-      mask and under the filters of their source, so they unpack to the same values. Those whose source had no record
-      of checksums are unpacked as well, unless they are not packed at all: a codec may notice what is damaged.
-    - Of every run of rows the first and the last are compared besides.
+    - Chunks that were copied lie where copy_chunks.py compared their checksums, with the filter mask and filters of
+      their source, so they decode to the same values. Those without a recorded checksum are decoded as well, if they
+      are compressed: a codec may detect corruption.
+    - The first and last row of every run are compared in addition.
     """
     with h5py.File(path, "r") as file:
         for plan, listed, placed_at in zip(plans, jobs, places, strict=True):
             target = plan.target
             if target.path not in file or file[target.path].shape != target.shape:
-                raise MergeError("write", path, f"{target.path!r} is not what was written: expected {target.shape}")
+                raise MergeError(
+                    "write", path, f"{target.path!r} is not what was written: expected the shape {target.shape}"
+                )
             if plan.method == "objects":
-                _same_objects(path, file, plan, files, alive)
+                _same_objects(path, file, plan, files, heartbeat)
                 continue
             if not np.array_equal(find_places(file, plan, listed), placed_at):
-                raise MergeError("write", path, f"dataset {target.path!r} has its chunks elsewhere than they were put")
-            proof = _ResultCheck(path, file, plan, files, builder_of(plan), pool, alive)
+                raise MergeError(
+                    "write", path, f"dataset {target.path!r} has its chunks at other offsets than they were written to"
+                )
+            check = _ResultCheck(path, file, plan, files, builder_of(plan), pool, heartbeat)
             if plan.method != "view":
-                proof.filters()
-                proof.built(listed)
-                proof.copied(listed, placed_at)
-            if not target.ends:
-                proof.ends_of_runs()
-            alive()
+                check.filters()
+                check.built(listed)
+                check.copied(listed, placed_at)
+            if not target.splits:
+                check.run_edges()
+            heartbeat()
 
 
-def of_unknown_sum(jobs: Ints) -> npt.NDArray[np.bool_]:
-    """Those that copy a chunk whose source has no record of its checksum."""
+def without_crc(jobs: Ints) -> npt.NDArray[np.bool_]:
+    """Selects jobs that copy a chunk without a recorded checksum."""
     unknown: npt.NDArray[np.bool_] = (jobs[:, FILE] >= 0) & (jobs[:, CRC] == NO_CRC)
     return unknown
 
 
 class _ResultCheck:
-    """Of one dataset."""
+    """Verifies one dataset."""
 
     def __init__(
         self,
@@ -112,51 +114,51 @@ class _ResultCheck:
         files: OpenInputs,
         builder: Builder,
         pool: ThreadPoolExecutor | None,
-        alive: Alive,
+        heartbeat: Heartbeat,
     ) -> None:
         self._path, self._plan, self._target, self._files = path, plan, plan.target, files
         self._dataset = file[plan.target.path]
-        self._builder, self._pool, self._alive = builder, pool, alive
+        self._builder, self._pool, self._heartbeat = builder, pool, heartbeat
 
     def filters(self) -> None:
         found = filters_of(self._dataset.id.get_create_plist())
         if not same_filters(found, self._target.like.filters):
-            raise self._wrong(f"has the filters {found}, expected {self._target.like.filters}")
+            raise self._error(f"has the filters {found}, expected {self._target.like.filters}")
 
     def built(self, jobs: Ints) -> None:
         for low, high in self._stretches(jobs, jobs[:, FILE] < 0):
             for first, last in self._pieces(low, high):
-                if not self._equal(self._read(first, last), self._sources(first, last)):
-                    raise self._wrong(f"has other values than its sources in rows {first:,} to {last:,}")
-                self._alive()
+                if not self._equal(self._read(first, last), self._read_sources(first, last)):
+                    raise self._error(f"has other values than its sources in rows {first:,} to {last:,}")
+                self._heartbeat()
 
     def copied(self, jobs: Ints, places: Ints) -> None:
-        """Unpacks what nobody has a checksum of."""
-        if not is_packed(self._target.like.filters):
+        """Decodes chunks without a recorded checksum."""
+        if not is_compressed(self._target.like.filters):
             return
-        unknown = of_unknown_sum(jobs)
-        if is_gzip(self._target.like):  # by several threads, which the library does not allow
+        unknown = without_crc(jobs)
+        if is_gzip(self._target.like):  # in threads, which the library does not allow
             packed = unknown & (jobs[:, MASK] == 0)
-            self._inflate_all(jobs[packed].tolist(), places[packed].tolist())
+            self._decompress_all(jobs[packed].tolist(), places[packed].tolist())
             unknown &= ~packed
         for low, high in self._stretches(jobs, unknown):
             for first, last in self._pieces(low, high):
                 try:
                     rows_of(self._dataset, first, last, self._target.like.item_bytes)
                 except _LIBRARY_ERRORS:
-                    self._blame(jobs[unknown], first, last)
-                self._alive()
+                    self._raise_corrupt(jobs[unknown], first, last)
+                self._heartbeat()
 
-    def _inflate_all(self, jobs: list[list[int]], places: list[int]) -> None:
+    def _decompress_all(self, jobs: list[list[int]], places: list[int]) -> None:
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            work = (partial(self._inflate, fd, job, place) for job, place in zip(jobs, places, strict=True))
-            for _ in ahead(self._pool, work):
-                self._alive()
+            work = (partial(self._decompress, fd, job, place) for job, place in zip(jobs, places, strict=True))
+            for _ in run_ahead(self._pool, work):
+                self._heartbeat()
         finally:
             os.close(fd)
 
-    def _inflate(self, fd: int, job: list[int], place: int) -> None:
+    def _decompress(self, fd: int, job: list[int], place: int) -> None:
         size = self._target.like.chunk_bytes
         try:
             found = len(zlib.decompress(os.pread(fd, job[SIZE], place), bufsize=size))
@@ -164,11 +166,11 @@ class _ResultCheck:
         except zlib.error as error:
             reason = str(error)
         if reason:
-            text = f"dataset {self._target.path!r}: a chunk cannot be unpacked: {reason}"
+            text = f"dataset {self._target.path!r}: a chunk cannot be decoded: {reason}"
             raise MergeError("corrupt", self._files.path(job[FILE]), text, job[OFFSET])
 
-    def _blame(self, jobs: Ints, first: int, last: int) -> None:
-        """One chunk of these rows cannot be unpacked: which, and whose?"""
+    def _raise_corrupt(self, jobs: Ints, first: int, last: int) -> None:
+        """Finds which chunk of these rows cannot be decoded."""
         like = self._target.like
         assert like.chunks is not None
         numbers = jobs[:, NUMBER] // like.across
@@ -177,21 +179,21 @@ class _ResultCheck:
             try:
                 rows_of(self._dataset, row, min(row + like.chunks[0], self._target.rows), like.item_bytes)
             except _LIBRARY_ERRORS as error:
-                text = f"dataset {self._target.path!r}: a chunk cannot be unpacked: {reason_of(error)}"
+                text = f"dataset {self._target.path!r}: a chunk cannot be decoded: {reason_of(error)}"
                 raise MergeError("corrupt", self._files.path(int(job[FILE])), text, int(job[OFFSET])) from error
 
-    def ends_of_runs(self) -> None:
+    def run_edges(self) -> None:
         at = 0
         for run in self._target.runs:
             source = self._files.hdf5(run.file)[self._target.path]
             for ours, theirs in {(at, run.start), (at + run.rows - 1, run.stop - 1)}:
-                here, there = self._read(ours, ours + 1), self._of_source(run.file, source, theirs, theirs + 1)
+                here, there = self._read(ours, ours + 1), self._read_source(run.file, source, theirs, theirs + 1)
                 if not self._equal(here, there):
-                    raise self._wrong(f"row {ours:,} is not row {theirs:,} of {self._files.path(run.file)}")
+                    raise self._error(f"row {ours:,} is not row {theirs:,} of {self._files.path(run.file)}")
             at += run.rows
 
     def _stretches(self, jobs: Ints, chosen: Any) -> list[tuple[int, int]]:
-        """Rows [low, high) of the result that the chosen jobs hold."""
+        """Returns the rows [low, high) of the result that the chosen jobs hold."""
         like, rows = self._target.like, self._target.rows
         if self._plan.flat:
             width = like.row_bytes
@@ -214,22 +216,24 @@ class _ResultCheck:
         try:
             return rows_of(self._dataset, first, last, self._target.like.item_bytes)
         except _LIBRARY_ERRORS as error:
-            said = filters_said(self._target.like)
-            text = f"rows {first:,} to {last:,} were written (filters: {said}) and cannot be read: {reason_of(error)}"
-            raise self._wrong(text) from error
+            filters = describe_filters(self._target.like.filters)
+            text = (
+                f"rows {first:,} to {last:,} were written (filters: {filters}) and cannot be read: {reason_of(error)}"
+            )
+            raise self._error(text) from error
 
-    def _sources(self, first: int, last: int) -> Raw:
-        if self._target.ends:
+    def _read_sources(self, first: int, last: int) -> Raw:
+        if self._target.splits:
             return np.concatenate(list(self._builder.rows(first, last)))
         found = []
-        for at, run in placed(self._target):
+        for at, run in placed_runs(self._target):
             low, high = max(first - at, 0), min(last - at, run.rows)
             if low < high:
                 source = self._files.hdf5(run.file)[self._target.path]
-                found.append(self._of_source(run.file, source, run.start + low, run.start + high))
+                found.append(self._read_source(run.file, source, run.start + low, run.start + high))
         return np.concatenate(found)
 
-    def _of_source(self, file: int, source: h5py.Dataset, first: int, last: int) -> Raw:
+    def _read_source(self, file: int, source: h5py.Dataset, first: int, last: int) -> Raw:
         try:
             return rows_of(source, first, last, self._target.like.item_bytes)
         except _LIBRARY_ERRORS as error:
@@ -240,14 +244,14 @@ class _ResultCheck:
         return ours.tobytes() == theirs.tobytes() or self._values(ours) == self._values(theirs)
 
     def _values(self, rows: Raw) -> str:
-        """What lies between fields, or behind a long float, is anything where a fill value is shown."""
+        """Returns values without padding: between fields, or after a long double, it is arbitrary in fill values."""
         return repr(np.frombuffer(rows.tobytes(), h5py.h5t.decode(self._target.like.type).dtype).tolist())
 
-    def _wrong(self, text: str) -> MergeError:
+    def _error(self, text: str) -> MergeError:
         return MergeError("write", self._path, f"dataset {self._target.path!r} {text}; nothing was kept")
 
 
-def _same_objects(path: str, file: h5py.File, plan: CopyPlan, files: OpenInputs, alive: Alive) -> None:
+def _same_objects(path: str, file: h5py.File, plan: CopyPlan, files: OpenInputs, heartbeat: Heartbeat) -> None:
     for at, n, number, row in object_runs(plan.target):
         ours, theirs = (
             read_objects(file, plan.target.path, at, n),
@@ -257,7 +261,7 @@ def _same_objects(path: str, file: h5py.File, plan: CopyPlan, files: OpenInputs,
             where = f"rows from {at:,} on are not those from {row:,} on of {files.path(number)}"
             text = f"dataset {plan.target.path!r}: {where}"
             raise MergeError("write", path, text)
-        alive()
+        heartbeat()
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
@@ -287,14 +291,11 @@ def file_crc(fd: int, places: Ints, sizes: Ints, crcs: Any) -> int:
         lengths.append(size)
         at = place + size
     rest = os.fstat(fd).st_size - at
-    return joined_crc([*parts, _crc(fd, at, rest)], [*lengths, rest])
+    return combine_all([*parts, _crc(fd, at, rest)], [*lengths, rest])
 
 
 def _crc(fd: int, offset: int, size: int) -> int:
-    crc = 0
-    while size > 0:
-        data = os.pread(fd, min(size, _READ_BYTES), offset)
-        if not data:
-            raise MergeError("write", "", "it is shorter than it was written", offset)
-        crc, offset, size = codec.crc32c(data, crc), offset + len(data), size - len(data)
+    crc, n = crc32c_of_file(fd, offset, size)
+    if n < size:
+        raise MergeError("write", "", "it is shorter than it was written", offset + n)
     return crc

@@ -1,0 +1,1 @@
+"""Benchmarks, one folder for each subject, run from the top of the repository: `python -m benchmarks.read --quick`."""

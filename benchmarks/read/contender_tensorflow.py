@@ -1,0 +1,96 @@
+"""tf.data with as many threads as it likes, as in TensorFlow's performance guide."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.common.contenders import Job, serve
+from benchmarks.common.workload import EMBED
+from benchmarks.read.operations import Batches, operations
+from benchmarks.read.tasks import BATCH, INTERLEAVED, SHUFFLE
+
+AUTOTUNE = tf.data.AUTOTUNE
+
+EXAMPLE: dict[str, Any] = {
+    "id": tf.io.FixedLenFeature([], tf.string),
+    "label": tf.io.FixedLenFeature([], tf.int64),
+    "weight": tf.io.FixedLenFeature([], tf.float32),
+    "embed": tf.io.FixedLenFeature([EMBED], tf.float32),
+}
+IMAGE: dict[str, Any] = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+
+def examples(job: Job) -> Batches:
+    return _examples(tuple(job["files"])).as_numpy_iterator()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _examples(files: tuple[str, ...]) -> Any:
+    """Built once: a pass only iterates. Shuffles before parsing, and parses a batch at a time."""
+    batches = _records(files).shuffle(SHUFFLE["examples"]).batch(BATCH["examples"])
+    return batches.map(lambda rows: tf.io.parse_example(rows, EXAMPLE), AUTOTUNE).prefetch(AUTOTUNE)
+
+
+def images(job: Job) -> Batches:
+    return _images(tuple(job["files"]), job["data"]).as_numpy_iterator()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _images(files: tuple[str, ...], data: str) -> Any:
+    decode = _decode_png if data == "png" else _decode_jpeg
+
+    def one(record: Any) -> dict[str, Any]:
+        sample = tf.io.parse_single_example(record, IMAGE)
+        return {"image": decode(sample["image"]), "label": sample["label"]}
+
+    return _records(files).shuffle(SHUFFLE[data]).map(one, AUTOTUNE).batch(BATCH[data]).prefetch(AUTOTUNE)
+
+
+def files(job: Job) -> Batches:
+    return _files(job["files"][0]).as_numpy_iterator()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _files(folder: str) -> Any:
+    classes = sorted(os.listdir(folder))
+    paths = [(os.path.join(folder, name, file), i) for i, name in enumerate(classes) for file in _listed(folder, name)]
+    names, labels = zip(*paths, strict=True)
+
+    def one(path: Any, label: Any) -> dict[str, Any]:
+        return {"image": _decode_jpeg(tf.io.read_file(path)), "label": label}
+
+    pairs = tf.data.Dataset.from_tensor_slices((list(names), np.array(labels, np.int64)))
+    return pairs.shuffle(SHUFFLE["files"]).map(one, AUTOTUNE).batch(BATCH["files"]).prefetch(AUTOTUNE)
+
+
+def _listed(folder: str, name: str) -> list[str]:
+    return sorted(os.listdir(os.path.join(folder, name)))
+
+
+def _records(files: tuple[str, ...]) -> Any:
+    names = tf.data.Dataset.from_tensor_slices(list(files))
+    # deterministic=False is faster, and the order is shuffled anyway.
+    return names.interleave(
+        tf.data.TFRecordDataset, cycle_length=INTERLEAVED, num_parallel_calls=AUTOTUNE, deterministic=False
+    )
+
+
+def _decode_png(data: Any) -> Any:
+    return tf.io.decode_png(data, 3)
+
+
+def _decode_jpeg(data: Any) -> Any:
+    return tf.io.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE")  # as Pillow, so that the pixels are the same
+
+
+def facts() -> dict[str, Any]:
+    return {"versions": {"tensorflow": tf.__version__, "numpy": np.__version__}}
+
+
+if __name__ == "__main__":
+    serve(operations(examples, images, files), facts)
