@@ -2,7 +2,7 @@
 
 A signature is a row of `SIGNATURES`: a matcher that counts the descriptors it explains in an `FdProfile` (of all
 descriptors, or of the new ones), the cause, and advice. No two matchers count the same descriptor, so the one with the
-largest count names the cause. A new signature needs a leaky program under tests/victims and a clean counterpart of it.
+largest count names the cause. A new signature needs a program under tests/leaky_programs, with a clean counterpart.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ try:
     while True: os.dup(0)
 except OSError: pass
 ends = take_snapshot(tree=False).root.socket_ends
-print(json.dumps([end.fate for end in ends]))
+print(json.dumps([end.peer_state for end in ends]))
 """
 
 
