@@ -69,7 +69,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..formats.base import HDF5_SUFFIXES
+from ..formats.suffixes import HDF5_SUFFIXES
 from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
 from .app import COMPRESSION, FINE, command
 from .console import Screen, bar_for

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from .._util.text import natural_key
 from ..errors import InputError
-from ..formats.base import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, detect_format, is_tfrecord_name
+from ..formats.base import detect_format
+from ..formats.suffixes import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_tfrecord_name
 from ..formats.tfrecord.manifest import MANIFEST_NAME
 from ..loader.sources.discovery import check_unique, identify, nothing_matches
 from ..writer.directory import SCHEMA_NAME

@@ -4,7 +4,6 @@ file."""
 from __future__ import annotations
 
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from .._native import codec
 from ..errors import InputError, cannot_open
 from ..schema import Column, Schema, Value
 from .columns import Batch, BytesColumn
+from .suffixes import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES
 
 if TYPE_CHECKING:
     from .tfrecord.salvage import RepairedShard, RepairMap
@@ -27,36 +27,6 @@ if TYPE_CHECKING:
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
-
-# Which names and first bytes belong to which format. Suffixes are lower case; names are compared in lower case.
-TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
-TFRECORD_COMPRESSION = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}  # by a further suffix
-HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-SAMPLE_SUFFIXES = (*IMAGE_SUFFIXES, ".gif", ".pbm", ".pnm", ".txt")  # files that are one sample each
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-
-_COMPRESSED = rf"({'|'.join(map(re.escape, TFRECORD_COMPRESSION))})?$"
-_TFRECORD_NAME = re.compile(
-    rf"({'|'.join(map(re.escape, TFRECORD_SUFFIXES))})([-._]\d+(-of-\d+)?)?{_COMPRESSED}", re.IGNORECASE
-)
-_NUMBERED_NAME = re.compile(rf"-\d{{5}}-of-\d{{5}}{_COMPRESSED}", re.IGNORECASE)
-
-
-def is_tfrecord_name(name: str) -> bool:
-    """Tells whether a name has a suffix of TFRecord, possibly followed by a shard number or a compression suffix."""
-    return _TFRECORD_NAME.search(name) is not None
-
-
-def is_shard_name(name: str) -> bool:
-    """Tells whether a name is one of a TFRecord, HDF5 or tar file. TensorFlow's tools number their TFRecord shards
-    `-00000-of-00010`, often without a suffix."""
-    return (
-        is_tfrecord_name(name)
-        or name.lower().endswith(HDF5_SUFFIXES + TAR_SUFFIXES)
-        or _NUMBERED_NAME.search(name) is not None
-    )
 
 
 class Shard(Protocol):

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from .._util.text import names_there
 from ..errors import CorruptError, DataError, DecodeError, InputError, SchemaError, cannot_open
 from ..schema import Bytes, Column, Int64, Ragged, check_schema
-from .base import IMAGE_SUFFIXES, GivenSchema, Rows, check_range, check_rows
+from .base import GivenSchema, Rows, check_range, check_rows
 from .columns import Batch, BytesColumn, ColumnData, Ints
 from .gather import fill, join_bytes
+from .suffixes import IMAGE_SUFFIXES
 
 __all__ = ["IMAGE_SUFFIXES", "FilesShard", "list_files"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..errors import DataError, SchemaError, TargetExistsError, WriteError
-from ..formats.base import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
+from ..formats.suffixes import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
 from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..formats.tfrecord.writer import TFRecordWriter

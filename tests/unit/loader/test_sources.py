@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.path_arguments import expand_data
 from holdfast.errors import InputError
-from holdfast.formats.base import HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_shard_name
+from holdfast.formats.suffixes import HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_shard_name
 from holdfast.loader.sources.discovery import SourceSpec, expand_braces, find_sources, is_beside
 
 

@@ -19,7 +19,7 @@ from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ...procfs.locks import writers_of
 from ...schema import Column, Ragged, Value, check_schema
-from ..base import TFRECORD_COMPRESSION
+from ..suffixes import TFRECORD_COMPRESSION
 from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
 from .manifest import FileEntry
 

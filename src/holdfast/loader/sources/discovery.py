@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 from ..._util.remote_fs import Options, ask, open_store, url_of
 from ...errors import InputError, MissingFileError, SchemaError
-from ...formats.base import SAMPLE_SUFFIXES, Shard, is_shard_name
+from ...formats.base import Shard
+from ...formats.suffixes import SAMPLE_SUFFIXES, is_shard_name
 from ...schema import Column, schema_file_name, schema_from_json
 
 Given = str | os.PathLike[str]
