@@ -25,7 +25,7 @@ _SHM = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ResourceSnapshot:
     """What this process has, each as identity -> how to tell a person."""
 
     fd: dict[Hashable, str]
@@ -34,11 +34,11 @@ class Picture:
     shm: dict[Hashable, str]
 
 
-def take() -> Picture:
-    return Picture(_descriptors(), _processes(), _threads(), _shm_files())
+def take() -> ResourceSnapshot:
+    return ResourceSnapshot(_descriptors(), _processes(), _threads(), _shm_files())
 
 
-def wait_until_clean(before: Picture, grace_s: float = GRACE_S) -> dict[str, list[str]]:
+def wait_until_clean(before: ResourceSnapshot, grace_s: float = GRACE_S) -> dict[str, list[str]]:
     """What is here and was not `before`, once it had its chance to go: a thread may be ending just now."""
     left = _added(before, take())
     if not left:
@@ -53,21 +53,21 @@ def wait_until_clean(before: Picture, grace_s: float = GRACE_S) -> dict[str, lis
     if "shm" in left:
         paths = {name: f"{_SHM}/{name}" for name in left["shm"]}
         left["shm"] = [name for name, path in paths.items() if not _is_of_strangers(path) and os.path.exists(path)]
-    return {kind: things for kind, things in left.items() if things}
+    return {kind: resources for kind, resources in left.items() if resources}
 
 
 def describe(left: dict[str, list[str]]) -> str:
-    lines = [f"  {kind}: {thing}" for kind in KINDS for thing in left.get(kind, [])]
+    lines = [f"  {kind}: {resource}" for kind in KINDS for resource in left.get(kind, [])]
     return "\n".join(["left behind by this test:", *lines])
 
 
-def _added(before: Picture, after: Picture) -> dict[str, list[str]]:
+def _added(before: ResourceSnapshot, after: ResourceSnapshot) -> dict[str, list[str]]:
     added = {}
     for kind in KINDS:
         old, new = getattr(before, kind), getattr(after, kind)
-        things = [told for identity, told in new.items() if identity not in old]
-        if things:
-            added[kind] = sorted(things)
+        resources = [told for identity, told in new.items() if identity not in old]
+        if resources:
+            added[kind] = sorted(resources)
     return added
 
 

@@ -26,24 +26,24 @@ tells the same, with what it finds on your machine: which limit it is and how mu
 
 
 def page() -> str:
-    return "\n".join([_TOP, *("\n".join(_section(row)) for row in ROWS)])
+    return "\n".join([_TOP, *("\n".join(_section(rule)) for rule in ROWS)])
 
 
-def _section(row: Rule) -> Iterator[str]:
-    number = "" if row.errno is None else f" ({errno.errorcode[row.errno]}, errno {row.errno})"
-    yield f"## {row.title}{number}\n"
-    words = [needle.strip(" :") for needle in row.needles if not needle.startswith(("errno", "error("))]
+def _section(rule: Rule) -> Iterator[str]:
+    number = "" if rule.errno is None else f" ({errno.errorcode[rule.errno]}, errno {rule.errno})"
+    yield f"## {rule.title}{number}\n"
+    words = [needle.strip(" :") for needle in rule.needles if not needle.startswith(("errno", "error("))]
     yield "Recognised by: " + ", ".join(f"`{word}`" for word in words) + ".\n"
-    yield f"{row.says}\n"
-    yield f"**Mistaken for:** {row.mistaken_for}\n"
-    yield from (f"{at}. {one}" for at, one in enumerate(row.advice, 1))
+    yield f"{rule.says}\n"
+    yield f"**Mistaken for:** {rule.mistaken_for}\n"
+    yield from (f"{at}. {one}" for at, one in enumerate(rule.advice, 1))
     yield ""
-    if row.cure is not None:
-        name = row.cure.page.removeprefix("docs/")
+    if rule.remedy is not None:
+        name = rule.remedy.page.removeprefix("docs/")
         # Not as a block of Python: pages' blocks are run, and these lines take data for granted.
         yield f"With holdfast, see [{name.removesuffix('.md')}]({name}):\n"
         yield "```text"
-        yield from row.cure.code
+        yield from rule.remedy.code
         yield "```\n"
 
 

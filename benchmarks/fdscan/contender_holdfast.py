@@ -9,9 +9,8 @@ from typing import Any
 from benchmarks.common.contenders import Job, serve
 from benchmarks.common.processes import cpu_cost
 from holdfast import __version__
-from holdfast.doctor.fd_profile import structures_of
+from holdfast.doctor.fd_profile import profiles_of
 from holdfast.procfs.descriptors import count
-from holdfast.procfs.held import HeldProcFS
 from holdfast.procfs.processes import read_vitals
 from holdfast.procfs.procfs import REAL
 from holdfast.procfs.snapshot import take_snapshot
@@ -24,7 +23,7 @@ def full(pids: Sequence[int], _: ExitStack) -> Work:
 
 
 def doctor(pids: Sequence[int], _: ExitStack) -> Work:
-    return lambda: sum(one.fds for one in structures_of(take_snapshot(pids[0])).values())
+    return lambda: sum(one.fds for one in profiles_of(take_snapshot(pids[0])).values())
 
 
 def counts(pids: Sequence[int], _: ExitStack) -> Work:
@@ -32,8 +31,7 @@ def counts(pids: Sequence[int], _: ExitStack) -> Work:
 
 
 def vitals(pids: Sequence[int], stack: ExitStack) -> Work:
-    held = stack.enter_context(HeldProcFS(more=tuple(f"/proc/{pid}/statm" for pid in pids)))
-    return lambda: sum(read_vitals(held, pid).fds or 0 for pid in pids)
+    return lambda: sum(read_vitals(REAL, pid).fds or 0 for pid in pids)
 
 
 def scan(job: Job) -> dict[str, float]:

@@ -1,12 +1,12 @@
-"""What a training run's loaders will need against what there is: arithmetic alone.
+"""Compares what a run's data loaders need with the limits of this machine: the arithmetic behind `holdfast plan`.
 
-The costs are those of torch's DataLoader, counted on real ones with 1, 2 and 4 workers; a test counts them again.
+The costs are those of torch's DataLoader, measured with 1, 2 and 4 workers; a test measures them again.
 
 | for W workers                   | costs                                                                   |
 |---------------------------------|-------------------------------------------------------------------------|
 | a live iterator                 | 4·W + 2 descriptors of the main process, which are 3·W + 1 pipes        |
 | a worker                        | inherits those, and has 2 of its own: its stdin, the sharer's socket    |
-| a tensor on its way             | 1 descriptor at each end while it is shared by descriptor               |
+| a tensor in flight              | 1 descriptor at each end while it is shared by descriptor               |
 | tasks                           | a worker, its feeder and its sharer; a feeder for each in the main one  |
 """
 
@@ -19,20 +19,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ._util.text import format_bytes
-from .procfs.limits import Limit, parse_cgroup, process_limits, shared_limits, threads_by_user
-from .procfs.procfs import REAL, ProcFS, read_or_none
+from ._util.text import counted, format_bytes
+from .procfs.limits import (
+    PIPE_PAGES,
+    Limit,
+    available_memory,
+    number_after,
+    process_limits,
+    read_cgroup_file,
+    shared_limits,
+    threads_by_user,
+)
+from .procfs.procfs import REAL, ProcFS
 
 # Python and torch have 5 open on a machine without a GPU; a driver, logs and a checkpoint come on top.
 BASE_FDS = 64
 OWN_WORKER_FDS = 2
-# What a forked worker does not share with its parent, before it has loaded anything.
+# Memory that a forked worker does not share with its parent, before it has loaded anything.
 WORKER_BYTES = 16 << 20
-PIPE_PAGES = 16
 
 
 class Sharing(StrEnum):
-    """How torch hands a worker's tensors over."""
+    """How torch passes tensors from a worker to the main process."""
 
     DESCRIPTOR = "file_descriptor"
     FILE = "file_system"
@@ -40,7 +48,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """What is to be run. `loaders` are alive at once: one to train and one to validate are two."""
+    """Describes the planned run. `loaders` counts those alive at once: one to train and one to validate are two."""
 
     workers: int
     open_shards: int = 1
@@ -59,8 +67,8 @@ class CapacityRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headroom:
-    """What there is. `tasks` and `memory` bind one as well as the other; a privileged user's pipes never shrink."""
+class SystemLimits:
+    """Holds the limits the run has to fit. All of `tasks` and `memory` apply; the pipes of root never shrink."""
 
     nofile: Limit
     file_max: Limit
@@ -73,8 +81,8 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One thing that is needed. `have` is None where nobody can tell; `must` is False where less only slows it down."""
+class Requirement:
+    """One resource the run needs. `have` None means unknown; `must` is False where too little only slows the run."""
 
     name: str
     need: int
@@ -96,156 +104,166 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
-    """`fits` as things are now. `settled` fits after `settings`; None: nothing does, not even without workers."""
+    """`fits` is for the current limits. `adjusted` fits after `settings`; None: nothing does, even without workers."""
 
-    wish: CapacityRequest
-    lines: tuple[Line, ...]
+    request: CapacityRequest
+    requirements: tuple[Requirement, ...]
     settings: tuple[Setting, ...]
     fits: bool
-    settled: CapacityRequest | None
+    adjusted: CapacityRequest | None
 
 
-# ---- what it costs -----------------------------------------------------------------------------------------
+# ---- costs -------------------------------------------------------------------------------------------------
 
 
-def queue_fds(wish: CapacityRequest) -> int:
-    """Of one live iterator, in the main process."""
-    return 4 * wish.workers + 2 if wish.workers else 0
+def queue_fds(request: CapacityRequest) -> int:
+    """Counts the descriptors of one live iterator, in the main process."""
+    return 4 * request.workers + 2 if request.workers else 0
 
 
-def tensors_on_the_way(wish: CapacityRequest) -> int:
-    """Of one worker of one loader, each with a descriptor."""
-    return wish.prefetch * wish.tensors if wish.sharing is Sharing.DESCRIPTOR and wish.workers else 0
+def tensors_on_the_way(request: CapacityRequest) -> int:
+    """Counts the tensors that one worker of one loader has in flight, each with a descriptor."""
+    return request.prefetch * request.tensors if request.sharing is Sharing.DESCRIPTOR and request.workers else 0
 
 
-def main_fds(wish: CapacityRequest) -> int:
-    """All batches may have come in out of order, and the loop holds one more."""
-    in_hand = wish.tensors if tensors_on_the_way(wish) else 0
-    loader = queue_fds(wish) + wish.workers * tensors_on_the_way(wish) + in_hand
-    return BASE_FDS + wish.loaders * loader + (0 if wish.workers else wish.open_shards)
+def main_fds(request: CapacityRequest) -> int:
+    """Assumes that all prefetched batches have arrived out of order, and that the loop holds one more."""
+    in_hand = request.tensors if tensors_on_the_way(request) else 0
+    loader = queue_fds(request) + request.workers * tensors_on_the_way(request) + in_hand
+    return BASE_FDS + request.loaders * loader + (0 if request.workers else request.open_shards)
 
 
-def worker_fds(wish: CapacityRequest) -> int:
-    """The last one started, which inherits most."""
-    if not wish.workers:
+def worker_fds(request: CapacityRequest) -> int:
+    """Counts for the worker that is started last: it inherits most."""
+    if not request.workers:
         return 0
-    return BASE_FDS + wish.loaders * queue_fds(wish) + OWN_WORKER_FDS + wish.open_shards + tensors_on_the_way(wish)
-
-
-def all_fds(wish: CapacityRequest) -> int:
-    return main_fds(wish) + wish.loaders * wish.workers * worker_fds(wish)
-
-
-def pipes(wish: CapacityRequest) -> int:
-    return wish.loaders * (3 * wish.workers + 1) if wish.workers else 0
-
-
-def tasks(wish: CapacityRequest) -> int:
-    """Beside the main process: per worker itself, its feeder and its sharer, and the main process's feeder for it."""
-    return wish.loaders * wish.workers * (4 if wish.sharing is Sharing.DESCRIPTOR else 3)
-
-
-def shm_bytes(wish: CapacityRequest) -> int:
-    return wish.loaders * wish.workers * wish.prefetch * (wish.batch_bytes or 0)
-
-
-def memory_bytes(wish: CapacityRequest) -> int:
-    """Shared memory counts as memory, and every worker is at work on one more batch."""
-    return shm_bytes(wish) + wish.loaders * wish.workers * (WORKER_BYTES + (wish.batch_bytes or 0))
-
-
-# ---- against what there is ---------------------------------------------------------------------------------
-
-
-def lines(wish: CapacityRequest, room: Headroom) -> Iterator[Line]:
-    """Each thing that can run out, as things are now."""
-    soft = room.nofile.soft
-    yield Line(name="descriptors, main process", need=main_fds(wish), have=soft, why=_why_main(wish))
-    if not wish.workers:
-        return
-    yield Line(name="descriptors, a worker", need=worker_fds(wish), have=soft, why=_why_worker(wish))
-    yield Line(
-        name="descriptors, all together",
-        need=all_fds(wish),
-        have=room.file_max.headroom,
-        why="fs.file-max binds the whole machine",
+    return (
+        BASE_FDS
+        + request.loaders * queue_fds(request)
+        + OWN_WORKER_FDS
+        + request.open_shards
+        + tensors_on_the_way(request)
     )
-    pages = math.inf if room.privileged else room.pipe_pages.soft
-    yield Line(
+
+
+def all_fds(request: CapacityRequest) -> int:
+    return main_fds(request) + request.loaders * request.workers * worker_fds(request)
+
+
+def pipes(request: CapacityRequest) -> int:
+    return request.loaders * (3 * request.workers + 1) if request.workers else 0
+
+
+def tasks(request: CapacityRequest) -> int:
+    """Counts per worker the process, its feeder and sharer threads, and the main process's feeder thread for it."""
+    return request.loaders * request.workers * (4 if request.sharing is Sharing.DESCRIPTOR else 3)
+
+
+def shm_bytes(request: CapacityRequest) -> int:
+    return request.loaders * request.workers * request.prefetch * (request.batch_bytes or 0)
+
+
+def memory_bytes(request: CapacityRequest) -> int:
+    """Includes shared memory, and the batch that each worker is building."""
+    return shm_bytes(request) + request.loaders * request.workers * (WORKER_BYTES + (request.batch_bytes or 0))
+
+
+# ---- costs against limits ----------------------------------------------------------------------------------
+
+
+def requirements(request: CapacityRequest, limits: SystemLimits) -> Iterator[Requirement]:
+    """Yields each resource that can run out, with the current limits."""
+    soft = limits.nofile.soft
+    yield Requirement(name="descriptors, main process", need=main_fds(request), have=soft, why=_why_main(request))
+    if not request.workers:
+        return
+    yield Requirement(name="descriptors, a worker", need=worker_fds(request), have=soft, why=_why_worker(request))
+    yield Requirement(
+        name="descriptors, all together",
+        need=all_fds(request),
+        have=limits.file_max.headroom,
+        why="fs.file-max is the limit of the machine",
+    )
+    pages = math.inf if limits.privileged else limits.pipe_pages.soft
+    yield Requirement(
         name="pipes of this user",
-        need=pipes(wish),
+        need=pipes(request),
         have=None if pages is None else pages / PIPE_PAGES,
         why="3 per worker and 1 per loader; past this new pipes shrink from 64 to 8 KiB and are slow",
         must=False,
     )
-    yield Line(name="processes and threads", need=tasks(wish), have=_least(room.tasks), why=_why_tasks(wish))
-    yield Line(
-        name="/dev/shm", need=shm_bytes(wish), have=room.shm.headroom, why="a batch × prefetch × workers × loaders"
+    yield Requirement(
+        name="processes and threads", need=tasks(request), have=_tightest(limits.tasks), why=_why_tasks(request)
     )
-    why = f"what is in /dev/shm, and per worker {WORKER_BYTES >> 20} MiB and the batch it is at work on"
-    yield Line(name="memory", need=memory_bytes(wish), have=_least(room.memory), why=why)
+    yield Requirement(
+        name="/dev/shm", need=shm_bytes(request), have=limits.shm.headroom, why="a batch × prefetch × workers × loaders"
+    )
+    why = f"the batches in /dev/shm, and per worker {WORKER_BYTES >> 20} MiB and the batch it is building"
+    yield Requirement(name="memory", need=memory_bytes(request), have=_tightest(limits.memory), why=why)
 
 
-def _least(limits: tuple[Limit, ...]) -> float | None:
+def _tightest(limits: tuple[Limit, ...]) -> float | None:
     return min((limit.headroom for limit in limits if limit.headroom is not None), default=None)
 
 
-def _why_main(wish: CapacityRequest) -> str:
-    if not wish.workers:
-        return (
-            f"{BASE_FDS} for Python, torch and logs; {wish.open_shards:,} shard{'' if wish.open_shards == 1 else 's'}"
-        )
-    queues = f"4·{wish.workers} + 2 pipes a loader"
-    sent = f"; {wish.workers} × {wish.prefetch} batches × {wish.tensors} tensors" if tensors_on_the_way(wish) else ""
+def _why_main(request: CapacityRequest) -> str:
+    if not request.workers:
+        return f"{BASE_FDS} for Python, torch and logs; {counted(request.open_shards, 'shard')}"
+    queues = f"4·{request.workers} + 2 pipes a loader"
+    sent = (
+        f"; {request.workers} × {request.prefetch} batches × {request.tensors} tensors"
+        if tensors_on_the_way(request)
+        else ""
+    )
     return f"{BASE_FDS} for Python, torch and logs; {queues}{sent}"
 
 
-def _why_worker(wish: CapacityRequest) -> str:
-    sent = f", {wish.prefetch} batches × {wish.tensors} tensors" if tensors_on_the_way(wish) else ""
-    shards = f"{wish.open_shards:,} open shard{'' if wish.open_shards == 1 else 's'}"
+def _why_worker(request: CapacityRequest) -> str:
+    sent = f", {request.prefetch} batches × {request.tensors} tensors" if tensors_on_the_way(request) else ""
+    shards = counted(request.open_shards, "open shard")
     return f"the main process's {BASE_FDS} and its pipes, {shards}{sent}"
 
 
-def _why_tasks(wish: CapacityRequest) -> str:
-    return f"{tasks(replace(wish, workers=1, loaders=1))} a worker: itself and its queues' threads"
+def _why_tasks(request: CapacityRequest) -> str:
+    return f"{tasks(replace(request, workers=1, loaders=1))} a worker: itself and its queues' threads"
 
 
-def fits(wish: CapacityRequest, room: Headroom) -> bool:
-    return all(line.enough for line in lines(wish, room) if line.must)
+def fits(request: CapacityRequest, limits: SystemLimits) -> bool:
+    return all(line.enough for line in requirements(request, limits) if line.must)
 
 
-# ---- what to set -------------------------------------------------------------------------------------------
+# ---- settings that make it fit -----------------------------------------------------------------------------
 
 
-def settle(wish: CapacityRequest, room: Headroom) -> CapacityRequest | None:
-    """The nearest to the wish that fits once the soft limit is raised: workers are given up last."""
-    raised = _raised(room)
-    # Every cost rises with the workers, so that their greatest number is found by halving.
-    most = bisect_right(range(wish.workers + 1), 0, key=lambda n: not fits(_easiest(wish, n), raised)) - 1
+def adjust(request: CapacityRequest, limits: SystemLimits) -> CapacityRequest | None:
+    """Returns the nearest request that fits once the soft limit is raised: the number of workers is reduced last."""
+    raised = _raised(limits)
+    # Every cost rises with the number of workers, so the largest one that fits is found by bisection.
+    most = bisect_right(range(request.workers + 1), 0, key=lambda n: not fits(_easiest(request, n), raised)) - 1
     if most < 0:
         return None
-    return next(one for one in _easier(replace(wish, workers=most)) if fits(one, raised))
+    return next(one for one in _easier(replace(request, workers=most)) if fits(one, raised))
 
 
-def _raised(room: Headroom) -> Headroom:
-    return replace(room, nofile=replace(room.nofile, soft=room.nofile.hard))
+def _raised(limits: SystemLimits) -> SystemLimits:
+    return replace(limits, nofile=replace(limits.nofile, soft=limits.nofile.hard))
 
 
-def _easiest(wish: CapacityRequest, workers: int) -> CapacityRequest:
-    shards = min(1, wish.open_shards)
-    return replace(wish, workers=workers, prefetch=1, open_shards=shards, sharing=Sharing.FILE)
+def _easiest(request: CapacityRequest, workers: int) -> CapacityRequest:
+    shards = min(1, request.open_shards)
+    return replace(request, workers=workers, prefetch=1, open_shards=shards, sharing=Sharing.FILE)
 
 
-def _easier(wish: CapacityRequest) -> Iterator[CapacityRequest]:
-    sharings = (wish.sharing, Sharing.FILE) if wish.sharing is Sharing.DESCRIPTOR else (wish.sharing,)
-    for prefetch in _halves(wish.prefetch):
-        for shards in _halves(wish.open_shards):
+def _easier(request: CapacityRequest) -> Iterator[CapacityRequest]:
+    sharings = (request.sharing, Sharing.FILE) if request.sharing is Sharing.DESCRIPTOR else (request.sharing,)
+    for prefetch in _halves(request.prefetch):
+        for shards in _halves(request.open_shards):
             for sharing in sharings:
-                yield replace(wish, prefetch=prefetch, open_shards=shards, sharing=sharing)
+                yield replace(request, prefetch=prefetch, open_shards=shards, sharing=sharing)
 
 
 def _halves(n: int) -> Iterator[int]:
-    """`16` -> 16, 8, 4, 2, 1: exact is of no use, each is an estimate."""
+    """`16` -> 16, 8, 4, 2, 1: the costs are estimates, so finer steps would gain nothing."""
     while True:
         yield n
         if n <= 1:
@@ -253,97 +271,89 @@ def _halves(n: int) -> Iterator[int]:
         n //= 2
 
 
-def make_plan(wish: CapacityRequest, room: Headroom) -> CapacityPlan:
-    settled = settle(wish, room)
+def make_plan(request: CapacityRequest, limits: SystemLimits) -> CapacityPlan:
+    adjusted = adjust(request, limits)
     return CapacityPlan(
-        wish=wish,
-        lines=tuple(lines(wish, room)),
-        settings=tuple(_settings(wish, settled, room)),
-        fits=fits(wish, room),
-        settled=settled,
+        request=request,
+        requirements=tuple(requirements(request, limits)),
+        settings=tuple(_settings(request, adjusted, limits)),
+        fits=fits(request, limits),
+        adjusted=adjusted,
     )
 
 
-def _settings(wish: CapacityRequest, settled: CapacityRequest | None, room: Headroom) -> Iterator[Setting]:
-    if settled is None:
-        yield Setting(name="nothing", value="", why="not even one process without workers fits here")
+def _settings(request: CapacityRequest, adjusted: CapacityRequest | None, limits: SystemLimits) -> Iterator[Setting]:
+    if adjusted is None:
+        yield Setting(name="nothing", value="", why="not even one process without workers fits")
         return
-    if settled.workers != wish.workers:
-        not_all = f"{wish.workers:,} do not fit" if wish.workers > 1 else "not even one fits"
-        why = f"{not_all}, there is too little of this: {_lacking(wish, settled, room)}{_larger_shm(wish, room)}"
-        yield Setting(name="num_workers", value=str(settled.workers), why=why)
-    elif wish.workers > math.ceil(room.cores):
-        why = f"there are {room.cores:g} cores for {wish.workers} workers: more wait for each other"
-        yield Setting(name="num_workers", value=str(max(1, math.ceil(room.cores))), why=why)
-    if settled.prefetch != wish.prefetch:
-        why = f"{wish.prefetch:,} batches of each worker do not fit into /dev/shm or memory{_larger_shm(wish, room)}"
-        yield Setting(name="prefetch_factor", value=str(settled.prefetch), why=why)
-    if settled.open_shards != wish.open_shards:
-        why = f"{wish.open_shards:,} would not fit under the hard limit of open files"
-        yield Setting(name="open shards", value=str(settled.open_shards), why=why)
-    if settled.sharing is not wish.sharing:
-        why = (
-            "a descriptor for each tensor on its way does not fit; watch /dev/shm, a killed run leaves its files there"
-        )
-        yield Setting(name="sharing strategy", value=settled.sharing.value, why=why)
-    yield from _ulimit(settled, room.nofile)
+    if adjusted.workers != request.workers:
+        not_all = f"{request.workers:,} do not fit" if request.workers > 1 else "not even one fits"
+        shortage = _lacking(request, adjusted, limits)
+        why = f"{not_all}, there is too little of this: {shortage}{_larger_shm(request, limits)}"
+        yield Setting(name="num_workers", value=str(adjusted.workers), why=why)
+    elif request.workers > math.ceil(limits.cores):
+        why = f"there are {limits.cores:g} cores for {request.workers} workers: more only compete for them"
+        yield Setting(name="num_workers", value=str(max(1, math.ceil(limits.cores))), why=why)
+    if adjusted.prefetch != request.prefetch:
+        larger = _larger_shm(request, limits)
+        why = f"{request.prefetch:,} batches of each worker do not fit into /dev/shm or memory{larger}"
+        yield Setting(name="prefetch_factor", value=str(adjusted.prefetch), why=why)
+    if adjusted.open_shards != request.open_shards:
+        why = f"{request.open_shards:,} exceed the hard limit of open files"
+        yield Setting(name="open shards", value=str(adjusted.open_shards), why=why)
+    if adjusted.sharing is not request.sharing:
+        why = "a descriptor for each tensor in flight does not fit; watch /dev/shm, a killed run leaves its files there"
+        yield Setting(name="sharing strategy", value=adjusted.sharing.value, why=why)
+    yield from _ulimit(adjusted, limits.nofile)
 
 
-def _lacking(wish: CapacityRequest, settled: CapacityRequest, room: Headroom) -> str:
-    """What is lacking with all the workers that were expected, when everything else has been given up."""
-    raised = _raised(room)
-    least = _easiest(wish, settled.workers + 1)
-    lacking = [line.name for line in lines(least, raised) if line.must and not line.enough]
-    return "; ".join(lacking)
+def _lacking(request: CapacityRequest, adjusted: CapacityRequest, limits: SystemLimits) -> str:
+    """Names what one more worker would exceed, with every other setting at its minimum."""
+    smallest = _easiest(request, adjusted.workers + 1)
+    return "; ".join(one.name for one in requirements(smallest, _raised(limits)) if one.must and not one.enough)
 
 
-def _larger_shm(wish: CapacityRequest, room: Headroom) -> str:
-    """A container's 64 MB are mostly what is short, and the easiest to change."""
-    left, need = room.shm.headroom, shm_bytes(wish)
-    if left is None or need <= left or memory_bytes(wish) > (_least(room.memory) or math.inf):
+def _larger_shm(request: CapacityRequest, limits: SystemLimits) -> str:
+    """Suggests a larger /dev/shm where that alone would do: a container's default of 64 MB is the usual shortage."""
+    left, need = limits.shm.headroom, shm_bytes(request)
+    if left is None or need <= left or memory_bytes(request) > (_tightest(limits.memory) or math.inf):
         return ""
     return f"; or keep them with {format_bytes(need)} free in /dev/shm (docker's --shm-size, a larger tmpfs)"
 
 
-def _ulimit(settled: CapacityRequest, nofile: Limit) -> Iterator[Setting]:
-    need = max(main_fds(settled), worker_fds(settled))
+def _ulimit(adjusted: CapacityRequest, nofile: Limit) -> Iterator[Setting]:
+    need = max(main_fds(adjusted), worker_fds(adjusted))
     if nofile.soft is None or need <= nofile.soft:
         return
     most = math.inf if nofile.hard is None else nofile.hard
     value = int(min(most, math.ceil(need * 1.25 / 1024) * 1024))
-    why = f"{need:,} are needed, {nofile.soft:,.0f} are allowed; or call holdfast.raise_nofile() first thing"
+    why = f"{need:,} are needed, {nofile.soft:,.0f} are allowed; or call holdfast.raise_nofile() at the start"
     yield Setting(name="ulimit -n", value=str(value), why=why)
 
 
-# What this machine, this user and this control group give to a run that starts now.
+# ---- limits of this machine --------------------------------------------------------------------------------
 
-_GROUPS = "/sys/fs/cgroup"
 _TASKS = ("threads_max", "pid_max", "cgroup_pids")
 
 
-def read_room(procfs: ProcFS = REAL, *, uid: int | None = None, cores: float | None = None) -> Headroom:
-    """For a child of this process, which inherits its limits."""
+def read_limits(procfs: ProcFS = REAL, *, uid: int | None = None, cores: float | None = None) -> SystemLimits:
+    """Reads the limits that a child of this process will have."""
     uid = os.geteuid() if uid is None else uid
     own = procfs.own_pid() or os.getpid()
     nofile, nproc = process_limits(procfs, own, 0, threads_by_user(procfs).get(uid))
     shared = {limit.name: limit for limit in shared_limits(procfs, own)}
-    # The kernel does not hold root to the limit of its processes.
+    # The kernel does not enforce RLIMIT_NPROC for root.
     per_user = () if uid == 0 else (nproc,)
-    return Headroom(
+    return SystemLimits(
         nofile=nofile,
         file_max=shared["file_max"],
         pipe_pages=shared["pipe_user_pages"],
         shm=shared["dev_shm_bytes"],
         tasks=(*per_user, *(shared[name] for name in _TASKS)),
-        memory=(_without_cache(procfs, own, shared["cgroup_memory"]), _available(procfs)),
+        memory=(_without_cache(procfs, own, shared["cgroup_memory"]), _available_memory(procfs)),
         cores=_cores(procfs, own) if cores is None else cores,
         privileged=uid == 0,
     )
-
-
-def parse_meminfo(text: str) -> int | None:
-    """`MemAvailable:   12345678 kB` -> bytes."""
-    return _row(text, "MemAvailable:", 1024)
 
 
 def parse_cpu_max(text: str) -> float:
@@ -354,32 +364,18 @@ def parse_cpu_max(text: str) -> float:
     return math.inf
 
 
-def _row(text: str, title: str, unit_bytes: int = 1) -> int | None:
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == title and words[1].isdigit():
-            return int(words[1]) * unit_bytes
-    return None
-
-
-def _available(procfs: ProcFS) -> Limit:
-    free = parse_meminfo(read_or_none(procfs, "/proc/meminfo") or "")
+def _available_memory(procfs: ProcFS) -> Limit:
+    free = available_memory(procfs)
     return Limit(name="memory_available", used=None if free is None else 0, soft=free, hard=free)
 
 
 def _without_cache(procfs: ProcFS, pid: int, limit: Limit) -> Limit:
-    """A group's usage counts files it has read; the kernel lets those go when memory is asked for."""
+    """Subtracts the page cache from a group's usage: the kernel frees it when memory is requested."""
     if limit.used is None:
         return limit
-    cache = _row(_read_group(procfs, pid, "memory.stat"), "inactive_file") or 0
+    cache = number_after(read_cgroup_file(procfs, pid, "memory.stat"), "inactive_file") or 0
     return replace(limit, used=max(0, limit.used - cache))
 
 
 def _cores(procfs: ProcFS, pid: int) -> float:
-    return min(len(os.sched_getaffinity(0)), parse_cpu_max(_read_group(procfs, pid, "cpu.max")))
-
-
-def _read_group(procfs: ProcFS, pid: int, name: str) -> str:
-    """In a container the group's own path is often not there, but its files are at the mount."""
-    path = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "").get("", "/").strip("/")
-    return read_or_none(procfs, f"{_GROUPS}/{path}/{name}") or read_or_none(procfs, f"{_GROUPS}/{name}") or ""
+    return min(len(os.sched_getaffinity(0)), parse_cpu_max(read_cgroup_file(procfs, pid, "cpu.max")))

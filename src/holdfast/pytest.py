@@ -96,7 +96,7 @@ def pytest_fixture_setup(
     check = item.stash.get(_check, None) if isinstance(item, pytest.Item) else None
     if check is None or fixturedef.scope == "function":
         return (yield)
-    with check.forgiving():
+    with check.ignoring():
         return (yield)
 
 
@@ -110,16 +110,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
             del item.stash[_check]
             check.stop()
     if check is not None and not item.stash.get(_failed, False):
-        _judge(check, _wanted(item)[0] or 0)
+        _raise_if_leaked(check, _wanted(item)[0] or 0)
 
 
-def _judge(check: Check, most: int) -> None:
+def _raise_if_leaked(check: Check, most: int) -> None:
     for wait_s in check.waits(most, _WITHIN_S, collect=True):
         time.sleep(wait_s)
     if left := check.over(most):
-        from .leakcheck.no_leaks import tell
+        from .leakcheck.no_leaks import describe_leaks
 
-        pytest.fail(tell(left, most)[0], pytrace=False)
+        pytest.fail(describe_leaks(left, most)[0], pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

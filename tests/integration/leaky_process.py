@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.doctor.fd_profile import structures_of
+from holdfast.doctor.fd_profile import profiles_of
 from holdfast.doctor.model import FdProfile, Sample
 from holdfast.procfs.snapshot import take_snapshot
 
@@ -50,7 +50,7 @@ class LeakyProcess:
         return samples
 
     def snapshot(self) -> FdProfile:
-        return structures_of(take_snapshot(self._process.pid))[self._process.pid]
+        return profiles_of(take_snapshot(self._process.pid))[self._process.pid]
 
     def _sample(self, number: int) -> Sample:
         fds = len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))

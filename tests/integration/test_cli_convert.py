@@ -146,7 +146,7 @@ sys.exit(main(sys.argv[1:]))
 NOTHING_LEFT = {
     "tar": "nothing of it was left behind",
     "tfrecord": "nothing of it was left behind",
-    "h5": "nothing was kept",
+    "h5": "nothing of it was left behind",
 }
 
 

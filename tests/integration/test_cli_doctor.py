@@ -51,10 +51,10 @@ def test_one_look_proves_a_leak_of_dead_pipes() -> None:
         done = holdfast("doctor", leaking.pid)
     assert (found["verdict"], found["dead_pipes"]) == ("LEAK", 300)
     assert found["evidence"]
-    assert found["advice"][-1].endswith("docs/doctor.md tells more.")
+    assert found["advice"][-1].endswith("see docs/doctor.md.")
     assert found["signature"]
     assert done.returncode == 2
-    assert "300: their far end is closed in every process (read ends)" in done.stdout
+    assert "300: the other end is closed in every process (read ends)" in done.stdout
     assert "write         with hold.no_leaks(): job()" in done.stdout
     assert done.stdout.rstrip().endswith("(docs/doctor.md)")
 
@@ -106,7 +106,7 @@ def test_at_a_terminal_it_watches_until_it_can_tell_and_says_how_sure_it_is() ->
         shown, code = on_terminal("doctor", str(healthy.pid), meanwhile=_interrupt)
     assert code == 0
     assert "watching until it is clear" in shown
-    assert "how sure      not sure: this was too short to tell, a watch of 1 min is" in without_styles(shown)
+    assert "confidence    not sure: the watch was too short, 1 min is the" in without_styles(shown)
 
 
 def test_ctrl_c_during_the_watch_shows_the_verdict_so_far() -> None:

@@ -114,7 +114,7 @@ def test_one_that_has_ended_and_is_not_waited_for() -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         done = holdfast("doctor", child.pid)
     assert done.returncode == 0
-    assert "it has ended and holds nothing any more; its parent has not waited for it yet" in done.stdout
+    assert "it has ended and holds nothing; its parent has not waited for it yet" in done.stdout
 
 
 def test_one_that_stands_still() -> None:

@@ -35,18 +35,18 @@ def real_costs(workers: int, prefetch: int, sharing: Sharing) -> Any:
 )
 def test_the_costs_are_those_of_a_real_loader(workers: int, prefetch: int, sharing: Sharing) -> None:
     pytest.importorskip("torch", reason="needs the Python package torch")
-    wish = CapacityRequest(workers=workers, prefetch=prefetch, tensors=2, open_shards=0, sharing=sharing)
+    request = CapacityRequest(workers=workers, prefetch=prefetch, tensors=2, open_shards=0, sharing=sharing)
     real = real_costs(workers, prefetch, sharing)
-    assert real["fds"] == capacity.queue_fds(wish)
-    assert real["pipes"] == capacity.pipes(wish)
-    assert capacity.tensors_on_the_way(wish) // 2 <= real["in_worker"] <= capacity.tensors_on_the_way(wish)
+    assert real["fds"] == capacity.queue_fds(request)
+    assert real["pipes"] == capacity.pipes(request)
+    assert capacity.tensors_on_the_way(request) // 2 <= real["in_worker"] <= capacity.tensors_on_the_way(request)
     assert real["base"] <= capacity.BASE_FDS
     # What is started lazily may not have been needed yet: never more than was planned, nor much less.
-    assert capacity.tasks(wish) // 2 <= real["tasks"] <= capacity.tasks(wish)
-    assert real["worker"] <= capacity.worker_fds(wish) - capacity.BASE_FDS
+    assert capacity.tasks(request) // 2 <= real["tasks"] <= capacity.tasks(request)
+    assert real["worker"] <= capacity.worker_fds(request) - capacity.BASE_FDS
     if sharing is Sharing.DESCRIPTOR:
         # The batch that the loop holds, and those that came in out of order.
-        assert 2 <= real["in_hand"] <= workers * capacity.tensors_on_the_way(wish) + 2
+        assert 2 <= real["in_hand"] <= workers * capacity.tensors_on_the_way(request) + 2
 
 
 def test_a_modest_run_fits() -> None:
@@ -60,7 +60,7 @@ def test_a_modest_run_fits() -> None:
 def test_one_that_does_not_fit_says_what_to_set_and_exits_with_1() -> None:
     done = holdfast("plan", "--workers", "2", "--batch-bytes", "1000TB")
     assert done.returncode == 1
-    assert "✗ it does not fit as things are now; set:" in done.stdout
+    assert "✗ it does not fit with the current limits; set:" in done.stdout
     assert "num_workers 0" in done.stdout
     found = document("plan", "--workers", "2", "--batch-bytes", "1000TB", code=1)
     assert (found["fits"], found["settled"]["workers"]) == (False, 0)
@@ -119,9 +119,9 @@ def test_data_that_are_not_there(data: str, said: str) -> None:
 def test_it_fits_the_terminal(columns: int) -> None:
     shown, code = on_terminal("plan", "--workers", "64", "--batch-bytes", "1TB", columns=columns)
     assert code == 1
-    lines = without_styles(shown).splitlines()
-    assert max(map(len, lines)) <= columns
-    assert any("there is" in line for line in lines)
+    requirements = without_styles(shown).splitlines()
+    assert max(map(len, requirements)) <= columns
+    assert any("there is" in line for line in requirements)
     plain = on_terminal("plan", "--workers", "64", "--batch-bytes", "1TB", columns=columns, NO_COLOR="1")[0]
     assert "\x1b[3" not in plain.replace("\x1b[0m", "")
-    assert without_styles(plain).splitlines()[-1] == lines[-1]
+    assert without_styles(plain).splitlines()[-1] == requirements[-1]

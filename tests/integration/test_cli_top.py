@@ -157,7 +157,7 @@ def test_the_live_view_answers_its_keys(size: tuple[int, int]) -> None:
             await until(lambda: app.chosen is not None and app.chosen.pid == pid, pilot.pause)
             await pilot.press("space")
             assert app.paused
-            assert "far end is closed" in _text(app.query_one("#detail", Static), size[0])
+            assert "other end is closed" in _text(app.query_one("#detail", Static), size[0])
             assert "paused" in _text(app.query_one("#summary", Static), size[0])
             await pilot.press("d")
             assert isinstance(app.screen, DoctorScreen)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.remedies import CURES, Remedy
+from holdfast.doctor.remedies import REMEDIES, Remedy
 from holdfast.doctor.signatures import SIGNATURES
 from holdfast.error_guide.cause_chain import RULES
 
@@ -40,7 +40,7 @@ assert len(list(hold.read("run.hold"))) == 1
 def test_every_cure_runs_as_it_is_written(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AROUND],
-        input=json.dumps(["\n".join(cure.code) for cure in CURES]),
+        input=json.dumps(["\n".join(remedy.code) for remedy in REMEDIES]),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -61,8 +61,8 @@ NAMED = (
 )
 
 
-@pytest.mark.parametrize(("cure", "named"), list(zip(CURES, NAMED, strict=True)), ids=NAMED)
-def test_every_cure_is_on_its_page_and_in_the_tables(cure: Remedy, named: str) -> None:
-    assert named in " ".join(cure.code)
-    assert named in (TOP / cure.page).read_text()
-    assert any(row.cure is cure for row in (*RULES, *SIGNATURES))
+@pytest.mark.parametrize(("remedy", "named"), list(zip(REMEDIES, NAMED, strict=True)), ids=NAMED)
+def test_every_cure_is_on_its_page_and_in_the_tables(remedy: Remedy, named: str) -> None:
+    assert named in " ".join(remedy.code)
+    assert named in (TOP / remedy.page).read_text()
+    assert any(rule.remedy is remedy for rule in (*RULES, *SIGNATURES))

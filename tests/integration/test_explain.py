@@ -480,8 +480,8 @@ def test_a_missing_file() -> None:
         Path("/no/such/file").read_bytes()
     told = explain(caught.value)
     assert (told.name, told.errno) == ("ENOENT", errno.ENOENT)
-    assert told.cure is not None
-    assert told.cure.code[1] in str(told)
+    assert told.remedy is not None
+    assert told.remedy.code[1] in str(told)
 
 
 def test_what_cannot_be_explained() -> None:

@@ -46,15 +46,17 @@ def test_words_without_quotes_are_one_text() -> None:
     assert document("explain", "Too", "many", "open", "files")["causes"][0]["name"] == "EMFILE"
 
 
-@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
-def test_every_kind_fits_on_a_screen(row: Rule) -> None:
-    place = LogPosition("worker.log", 1000, "2026-05-01 10:22:01")
-    told = str(of_sighting(Sighting(row, 2, place, place, row.title, ""), SystemContext(whose=Scope.OWN, pid=1)))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_kind_fits_on_a_screen(rule: Rule) -> None:
+    position = LogPosition("worker.log", 1000, "2026-05-01 10:22:01")
+    told = str(
+        of_sighting(Sighting(rule, 2, position, position, rule.title, ""), SystemContext(scope=Scope.OWN, pid=1))
+    )
     lines = told.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 24
-    if row.cure is not None:
-        for line in (*row.cure.code, row.cure.page):
+    if rule.remedy is not None:
+        for line in (*rule.remedy.code, rule.remedy.page):
             assert line in told
 
 

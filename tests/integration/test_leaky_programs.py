@@ -11,7 +11,7 @@ from leaky_process import PROGRAMS, LeakyProcess, LoopbackServer
 from holdfast.doctor.fd_profile import grown
 from holdfast.doctor.model import Diagnosis, FdProfile, Match, Sample, Verdict
 from holdfast.doctor.signatures import SIGNATURES, match
-from holdfast.doctor.verdict import judge
+from holdfast.doctor.verdict import classify
 
 ROUNDS = 20
 LOADER_ROUNDS = 12
@@ -83,23 +83,23 @@ class Seen:
     def found_at_once(self) -> Match | None:
         return match(self.after)
 
-    def judged(self) -> Diagnosis:
-        return _judge(self.after, self.found, self.samples, self.before)
+    def processes(self) -> Diagnosis:
+        return _classify(self.after, self.found, self.samples, self.before)
 
     def judged_at_once(self) -> Diagnosis:
-        return _judge(self.after, self.found_at_once)
+        return _classify(self.after, self.found_at_once)
 
 
-def _judge(
-    structure: FdProfile, found: Match | None, samples: Sequence[Sample] = (), first: FdProfile | None = None
+def _classify(
+    profile: FdProfile, found: Match | None, samples: Sequence[Sample] = (), first: FdProfile | None = None
 ) -> Diagnosis:
-    return judge(
-        fds=structure.fds,
+    return classify(
+        fds=profile.fds,
         soft=1024,
         hard=4096,
         samples=samples,
-        structure=structure,
-        first_structure=first,
+        profile=profile,
+        first_profile=first,
         match=found,
     )
 
@@ -113,7 +113,7 @@ def _is_accused_of(seen: Seen, name: str, count: int, dead: int) -> None:
     assert seen.found is not None
     assert (seen.found.name, seen.found.count) == (name, pytest.approx(count, abs=2))
     assert seen.found.dead == pytest.approx(dead, abs=2)
-    diagnosis = seen.judged()
+    diagnosis = seen.processes()
     assert diagnosis.verdict in ({Verdict.LEAK} if dead else GROWS), diagnosis.evidence
     assert set(seen.found.advice) <= set(diagnosis.advice)
     if dead:  # one snapshot is enough
@@ -123,7 +123,7 @@ def _is_accused_of(seen: Seen, name: str, count: int, dead: int) -> None:
 
 def _is_not_accused(seen: Seen) -> None:
     assert seen.found is None
-    assert seen.judged().verdict in CALM
+    assert seen.processes().verdict in CALM
     assert seen.found_at_once is None
     assert seen.judged_at_once().verdict is Verdict.OK
 
@@ -142,7 +142,7 @@ def test_growth_without_descriptors_is_named_too(name: str, server: LoopbackServ
     seen = _see(name, "leak", server)
     assert seen.found is not None
     assert (seen.found.name, seen.found.count, seen.found.dead) == (name, ROUNDS, 0)
-    assert seen.judged().verdict is Verdict.OK
+    assert seen.processes().verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("name", [*PER_ROUND, *NO_DESCRIPTORS])

@@ -96,11 +96,11 @@ def _say(path: Path, data: bytes) -> bytes:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
-        said = b""
+        reply = b""
         with contextlib.suppress(ConnectionResetError):
             while part := connection.recv(1 << 16):
-                said += part
-        return said
+                reply += part
+        return reply
 
 
 # ---- from outside ------------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ def test_a_process_that_does_not_listen() -> None:
 def test_strange_requests_do_no_harm() -> None:
     with worker() as (process, path):
         for data in (b"", b"\n", b"{", b"\xff\xfe", b"[1, 2]", b'{"ask": "me"}', b"[" * 50_000, b'{"ask": []}'):
-            said = _say(path, data)
-            assert "error" in json.loads(said), data
+            reply = _say(path, data)
+            assert "error" in json.loads(reply), data
         for request in (
             {"fds": "7"},
             {"fds": ["7"]},
@@ -161,10 +161,10 @@ def test_strange_requests_do_no_harm() -> None:
             {"within_s": 1e9},
             {"within_s": float("nan")},
         ):
-            said = _say(path, json.dumps({"ask": "owners", **request}).encode())
-            assert "expected" in json.loads(said)["error"], request
-        said = _say(path, b" " * (MOST_REQUEST_BYTES + 10))
-        assert said == b"" or b"at most" in said
+            reply = _say(path, json.dumps({"ask": "owners", **request}).encode())
+            assert "expected" in json.loads(reply)["error"], request
+        reply = _say(path, b" " * (MOST_REQUEST_BYTES + 10))
+        assert reply == b"" or b"at most" in reply
         with socket.socket(socket.AF_UNIX) as rude:  # gone before the answer
             rude.connect(str(path))
             rude.sendall(b'{"ask": "hello"}\n')
@@ -239,14 +239,16 @@ def test_a_folder_of_somebody_else_is_not_used(runtime: Path) -> None:
 
 
 def test_the_next_folder_is_taken(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "folders", lambda: [runtime / ("x" * 120), runtime / "no" / "such", runtime / "good"])
+    monkeypatch.setattr(
+        agent, "socket_dirs", lambda: [runtime / ("x" * 120), runtime / "no" / "such", runtime / "good"]
+    )
     with listen() as listener:
         assert listener.path.parent == runtime / "good"
         assert ask(os.getpid(), {"ask": "hello"}) is not None
 
 
 def test_no_folder_at_all(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "folders", lambda: [runtime / "no" / "such"])
+    monkeypatch.setattr(agent, "socket_dirs", lambda: [runtime / "no" / "such"])
     with pytest.raises(InputError, match="no folder to listen in"):
         listen()
 

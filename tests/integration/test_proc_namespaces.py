@@ -24,7 +24,7 @@ pytestmark = [
 # Where the machine lets nobody borrow descriptors of a process that is not a child, poll cannot be asked.
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 STRICT = SCOPE.exists() and SCOPE.read_text().strip() != "0"
-POLLED = {fate: "unknown" if STRICT else fate for fate in ("alive", "dead")}
+POLLED = {peer_state: "unknown" if STRICT else peer_state for peer_state in ("alive", "dead")}
 
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child"]
 
@@ -88,7 +88,7 @@ def test_from_outside() -> None:
         seen = take_snapshot(pid)
         root, cat = seen.processes
         assert (root.process.pid, root.children, cat.process.comm) == (pid, 1, "cat")
-        ends = {end.fd: (end.fate, end.peers) for end in root.ends}
+        ends = {end.fd: (end.peer_state, end.peers) for end in root.ends}
         assert ends[dead] == (PeerState.DEAD, ())
         assert ends[one] == ends[other] == (PeerState.SELF, ())
         assert ends[to_cat] == (PeerState.ALIVE, (cat.process.pid,))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import capacity
-from holdfast.capacity import BASE_FDS, CapacityRequest, Headroom, Line, Sharing, make_plan, settle
+from holdfast.capacity import BASE_FDS, CapacityRequest, Requirement, Sharing, SystemLimits, adjust, make_plan
 from holdfast.procfs.limits import Limit
 
 GB = 10**9
@@ -21,9 +21,9 @@ def limit(name: str, free: float, used: int = 0) -> Limit:
     return Limit(name=name, used=used, soft=free + used, hard=free + used)
 
 
-def room(**changes: Any) -> Headroom:
+def limits(**changes: Any) -> SystemLimits:
     """Everything in plenty."""
-    plenty = Headroom(
+    plenty = SystemLimits(
         nofile=Limit(name="nofile", used=0, soft=1024, hard=1048576),
         file_max=limit("file_max", 10**7),
         pipe_pages=Limit(name="pipe_user_pages", soft=16384, hard=math.inf),
@@ -53,58 +53,63 @@ COSTS = [
 @pytest.mark.parametrize(("wanted", "costs"), COSTS)
 def test_what_it_costs(wanted: tuple[Any, ...], costs: tuple[int, ...]) -> None:
     names = ("workers", "open_shards", "prefetch", "tensors", "loaders", "sharing")
-    wish = CapacityRequest(**dict(zip(names, wanted, strict=True)))
-    assert (capacity.main_fds(wish), capacity.worker_fds(wish), capacity.pipes(wish), capacity.tasks(wish)) == costs
+    request = CapacityRequest(**dict(zip(names, wanted, strict=True)))
+    assert (
+        capacity.main_fds(request),
+        capacity.worker_fds(request),
+        capacity.pipes(request),
+        capacity.tasks(request),
+    ) == costs
 
 
 def test_shared_memory_is_a_batch_for_each_that_is_on_its_way() -> None:
-    wish = CapacityRequest(workers=4, prefetch=3, batch_bytes=100)
-    assert capacity.shm_bytes(wish) == 4 * 3 * 100
-    assert capacity.memory_bytes(wish) == 4 * 3 * 100 + 4 * (capacity.WORKER_BYTES + 100)
+    request = CapacityRequest(workers=4, prefetch=3, batch_bytes=100)
+    assert capacity.shm_bytes(request) == 4 * 3 * 100
+    assert capacity.memory_bytes(request) == 4 * 3 * 100 + 4 * (capacity.WORKER_BYTES + 100)
     assert capacity.shm_bytes(CapacityRequest(workers=4)) == 0
 
 
 def test_a_wish_that_fits_needs_nothing_set() -> None:
-    made = make_plan(CapacityRequest(workers=8, open_shards=16, batch_bytes=10**6), room())
-    assert (made.fits, made.settings, made.settled) == (True, (), made.wish)
-    assert all(line.enough for line in made.lines)
-    assert {line.name for line in made.lines} >= {"descriptors, main process", "/dev/shm", "memory"}
+    made = make_plan(CapacityRequest(workers=8, open_shards=16, batch_bytes=10**6), limits())
+    assert (made.fits, made.settings, made.adjusted) == (True, (), made.request)
+    assert all(line.enough for line in made.requirements)
+    assert {line.name for line in made.requirements} >= {"descriptors, main process", "/dev/shm", "memory"}
 
 
 CASES = {
     "the soft limit can be raised": (
         CapacityRequest(workers=8, open_shards=1000),
-        room(),
+        limits(),
         {"ulimit -n": "2048"},
     ),
     "but not above the hard one, so fewer shards are open": (
         CapacityRequest(workers=8, open_shards=1000),
-        room(nofile=nofile(1024, 1024)),
+        limits(nofile=nofile(1024, 1024)),
         {"open shards": "500"},
     ),
     "tensors go by file when descriptors are too few": (
         CapacityRequest(workers=32, open_shards=1, prefetch=8, tensors=4),
-        room(nofile=nofile(512, 512)),
+        limits(nofile=nofile(512, 512)),
         {"sharing strategy": "file_system"},
     ),
     "less is fetched ahead when /dev/shm is small": (
         CapacityRequest(workers=4, prefetch=8, batch_bytes=10**7),
-        room(shm=limit("dev_shm_bytes", 64 * 10**6)),
+        limits(shm=limit("dev_shm_bytes", 64 * 10**6)),
         {"prefetch_factor": "1"},
     ),
     "then there are fewer workers": (
         CapacityRequest(workers=8, prefetch=2, batch_bytes=10**7),
-        room(shm=limit("dev_shm_bytes", 64 * 10**6)),
+        limits(shm=limit("dev_shm_bytes", 64 * 10**6)),
         {"num_workers": "6", "prefetch_factor": "1"},
     ),
     "a group's tasks": (
         CapacityRequest(workers=16),
-        room(tasks=(limit("nproc", 10**5), limit("cgroup_pids", 20))),
+        limits(tasks=(limit("nproc", 10**5), limit("cgroup_pids", 20))),
         {"num_workers": "6", "sharing strategy": "file_system"},
     ),
     "a group's memory": (
         CapacityRequest(workers=16, batch_bytes=GB),
-        room(memory=(limit("cgroup_memory", 10 * GB),)),
+        limits(memory=(limit("cgroup_memory", 10 * GB),)),
         {"num_workers": "4", "prefetch_factor": "1"},
     ),
 }
@@ -112,49 +117,49 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_to_set_when_it_does_not_fit(case: str) -> None:
-    wish, there, wanted = CASES[case]
-    made = make_plan(wish, there)
+    request, there, wanted = CASES[case]
+    made = make_plan(request, there)
     assert not made.fits
     assert {setting.name: setting.value for setting in made.settings} == wanted
     assert all(setting.why for setting in made.settings)
 
 
 def test_more_workers_than_cores_fit_but_are_advised_against() -> None:
-    made = make_plan(CapacityRequest(workers=8), room(cores=2))
+    made = make_plan(CapacityRequest(workers=8), limits(cores=2))
     assert made.fits
     assert [(one.name, one.value) for one in made.settings] == [("num_workers", "2")]
 
 
 def test_pipes_past_their_soft_limit_are_slow_and_not_refused() -> None:
     made = make_plan(
-        CapacityRequest(workers=32), room(pipe_pages=Limit(name="pipe_user_pages", soft=160, hard=math.inf))
+        CapacityRequest(workers=32), limits(pipe_pages=Limit(name="pipe_user_pages", soft=160, hard=math.inf))
     )
-    [line] = [line for line in made.lines if not line.enough]
+    [line] = [line for line in made.requirements if not line.enough]
     assert (line.name, line.have, line.must, made.fits) == ("pipes of this user", 10, False, True)
-    unbound = make_plan(CapacityRequest(workers=32), room(pipe_pages=Limit(name="p", soft=160), privileged=True))
-    assert all(line.enough for line in unbound.lines)
+    unbound = make_plan(CapacityRequest(workers=32), limits(pipe_pages=Limit(name="p", soft=160), privileged=True))
+    assert all(line.enough for line in unbound.requirements)
 
 
 def test_what_nobody_can_tell_is_taken_as_enough() -> None:
     unknown = Limit(name="?")
-    there = room(nofile=unknown, file_max=unknown, shm=unknown, pipe_pages=unknown, tasks=(unknown,), memory=())
+    there = limits(nofile=unknown, file_max=unknown, shm=unknown, pipe_pages=unknown, tasks=(unknown,), memory=())
     assert make_plan(CapacityRequest(workers=9, batch_bytes=GB), there).fits
-    assert Line(name="x", need=1, have=None, why="").enough
+    assert Requirement(name="x", need=1, have=None, why="").enough
 
 
 def test_a_small_shm_may_be_made_larger_where_memory_allows() -> None:
     small = Limit(name="dev_shm_bytes", used=0, soft=1 << 20, hard=1 << 20)
-    wish = CapacityRequest(workers=1, batch_bytes=64_000_000)
-    [setting] = make_plan(wish, room(shm=small)).settings
+    request = CapacityRequest(workers=1, batch_bytes=64_000_000)
+    [setting] = make_plan(request, limits(shm=small)).settings
     assert setting.why.startswith("not even one fits, there is too little of this: /dev/shm; or keep them with 128 MB")
     tight = Limit(name="memory_available", used=0, soft=1 << 20, hard=1 << 20)
-    [setting] = make_plan(wish, room(shm=small, memory=(tight,))).settings
+    [setting] = make_plan(request, limits(shm=small, memory=(tight,))).settings
     assert "shm-size" not in setting.why
 
 
 def test_nothing_fits_where_not_even_python_does() -> None:
-    made = make_plan(CapacityRequest(workers=1), room(nofile=nofile(16, 16)))
-    assert (made.fits, made.settled) == (False, None)
+    made = make_plan(CapacityRequest(workers=1), limits(nofile=nofile(16, 16)))
+    assert (made.fits, made.adjusted) == (False, None)
     [setting] = made.settings
     assert "not even" in setting.why
 
@@ -173,7 +178,7 @@ def test_a_wish_checks_itself(wrong: dict[str, int], said: str) -> None:
 
 
 @given(
-    wish=st.builds(
+    request=st.builds(
         CapacityRequest,
         workers=st.integers(0, 64),
         open_shards=st.integers(0, 5000),
@@ -189,16 +194,16 @@ def test_a_wish_checks_itself(wrong: dict[str, int], said: str) -> None:
     tasks=st.integers(0, 4000),
 )
 def test_what_is_settled_on_fits_and_is_never_more_than_was_wished(
-    wish: CapacityRequest, soft: int, more: int, shm: int, tasks: int
+    request: CapacityRequest, soft: int, more: int, shm: int, tasks: int
 ) -> None:
-    there = room(nofile=nofile(soft, soft + more), shm=limit("s", shm), tasks=(limit("t", tasks),))
-    settled = settle(wish, there)
-    if settled is None:
-        assert soft + more < BASE_FDS + wish.open_shards + 1
+    there = limits(nofile=nofile(soft, soft + more), shm=limit("s", shm), tasks=(limit("t", tasks),))
+    adjusted = adjust(request, there)
+    if adjusted is None:
+        assert soft + more < BASE_FDS + request.open_shards + 1
         return
     raised = replace(there, nofile=nofile(soft + more, soft + more))
-    assert capacity.fits(settled, raised)
-    assert settled.workers <= wish.workers
-    assert settled.prefetch <= wish.prefetch
-    if capacity.fits(wish, raised):
-        assert settled == wish
+    assert capacity.fits(adjusted, raised)
+    assert adjusted.workers <= request.workers
+    assert adjusted.prefetch <= request.prefetch
+    if capacity.fits(request, raised):
+        assert adjusted == request

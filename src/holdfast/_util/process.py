@@ -79,7 +79,10 @@ def die_with_forker(forker_pid: int) -> None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """The 22nd field of `/proc/PID/stat`; the 2nd, the name, may hold spaces and parentheses."""
+    """The 22nd field of `/proc/PID/stat`; the 2nd, the name, may hold spaces and parentheses.
+
+    Read here and not by `procfs`, which is a layer above.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -204,11 +204,11 @@ def size_of(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 # Each text is the first line of the module's docstring, repeated here so that the overview imports no command. A test
 # compares them.
 COMMANDS = {
-    "Look": {
-        "doctor": "Whether processes leak descriptors, when they run dry, what to do.",
-        "top": "Processes and their descriptors, live.",
-        "plan": "What a run will need, against what this machine gives.",
-        "explain": "What an error really means, here and now.",
+    "Diagnose": {
+        "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
+        "top": "Show processes and their descriptors live.",
+        "plan": "Check whether a run fits the limits of this machine.",
+        "explain": "Explain an error message using this machine's limits.",
     },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",

@@ -1,17 +1,17 @@
-"""Whether processes leak descriptors, when they run dry, what to do.
+"""Find descriptor leaks, and when processes run out of descriptors.
 
-Looks at each process and its descendants: descriptors by kind against the
-limits, pipes whose far end is gone, and what these patterns mean. One look
-takes a moment and can prove a leak; whether a count grows, and when it will
-reach its limit, shows only after watching. --for auto, the default at a
-terminal, watches until it can tell, for 15 minutes at most; --for 30s, 5m or
-1h watches that long; in a pipe and with --json or -q the default is one look.
+Inspects each process and its descendants: descriptors by kind against the
+limits, pipes whose other end is closed, and what these patterns mean. One
+snapshot takes a moment and can prove a leak; growth, and when it reaches the
+limit, shows only after watching. --for auto, the default at a terminal,
+watches until the verdict is clear, for 15 minutes at most; --for 30s, 5m or 1h
+watches that long; in a pipe and with --json or -q the default is one snapshot.
 A watch says how sure the verdict is, and how long a watch would settle it.
 Ctrl-C ends the watch early and shows the verdict so far. A process that has
 called holdfast.listen() also says which of its objects hold the descriptors.
 
-PID is a process id. With --name every process is looked at whose command line
-or name has that text in it.
+PID is a process id. --name selects every process whose command line or name
+contains that text.
 
 Example:
 
@@ -32,13 +32,13 @@ With --json the facts are those of the worst process of the tree, `about`:
   verdict   OK, UNCLEAR, SETTLING, GROWING, LEAK or EXHAUSTED
   eta_s     seconds to the soft limit, earliest and latest (null: never);
             null when it does not grow
-  signature what is to blame; null: nothing, or unknown
+  signature the cause; null: none, or unknown
   growth_per_hour, kinds, dead_pipes, self_pairs   null: unknown
 
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
 
 Exit codes: 0 all are OK, UNCLEAR or SETTLING; 1 one is GROWING; 2 one has a
-LEAK; 3 one is EXHAUSTED; 4 one could not be looked at (no such process, no
+LEAK; 3 one is EXHAUSTED; 4 one could not be inspected (no such process, no
 permission, no process of that name), or wrong usage.
 """
 
@@ -75,7 +75,7 @@ _AUTO = math.inf
 
 def _seconds_or_auto(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     if value in ("0", "0s"):
-        return 0.0  # one look, also at a terminal
+        return 0.0  # one snapshot, also at a terminal
     return _AUTO if value == "auto" else seconds_of(ctx, param, value)
 
 
@@ -86,7 +86,7 @@ class Doctor(Command):
         try:
             return super().make_context(info_name, args, *rest, **extra)
         except click.UsageError as error:
-            _refuse([describe(error)[0]], as_json=as_json)
+            _report_errors([describe(error)[0]], as_json=as_json)
             raise click.exceptions.Exit(CANNOT_LOOK) from error
 
 
@@ -97,22 +97,22 @@ class Doctor(Command):
     "for_s",
     metavar="TIME|auto",
     callback=_seconds_or_auto,
-    help="Watch for that long: 30s, 5m, 1h; 0: one look; auto: until it can tell, 15 minutes at most.",
+    help="Watch for that long: 30s, 5m, 1h; 0: one snapshot; auto: until the verdict is clear, 15 minutes at most.",
 )
-@click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
+@click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
 @click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
 def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
     found = find_by_name(name) if name else []
     if not pids and not found:
         said = f"no process has {name!r} in its command line" if name else "say which process: its PID, or --name TEXT"
-        return _refuse([f"doctor: {said} (see `holdfast doctor --help`)"], as_json=screen.as_json)
+        return _report_errors([f"doctor: {said} (see `holdfast doctor --help`)"], as_json=screen.as_json)
     examination = Examination([*pids, *found], tree=tree, role=name if name and not pids else "process")
     if for_s is None and screen.terminal and screen.talks:
         for_s = _AUTO
     if for_s:
         _watch(screen, examination, for_s)
     targets = examination.conclude()
-    _refuse(examination.errors, as_json=False)
+    _report_errors(examination.errors, as_json=False)
     screen.document(targets_as_dict(targets, examination.errors))
     _show(screen, targets)
     return exit_code(targets, examination.errors)
@@ -131,7 +131,7 @@ def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
         with Waiting(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
             examination.watch(None if for_s == _AUTO else for_s, waiting.passed)
     except KeyboardInterrupt:
-        pass  # whoever has seen enough wants the verdict, not an apology
+        pass  # the verdict is based on the samples so far
 
 
 def _show(screen: Screen, targets: Sequence[WatchTarget]) -> None:
@@ -148,7 +148,7 @@ def _show(screen: Screen, targets: Sequence[WatchTarget]) -> None:
         screen.print(f"\n{counted(len(targets), 'target')}; the worst is {worst.pid}: {worst.verdict.value}")
 
 
-def _refuse(sentences: Sequence[str], *, as_json: bool) -> int:
+def _report_errors(sentences: Sequence[str], *, as_json: bool) -> int:
     for sentence in sentences:
         print(f"holdfast: {printable(sentence)}", file=sys.stderr, flush=True)
         if as_json:

@@ -1,4 +1,4 @@
-"""What an error really means, here and now.
+"""Explain an error message using this machine's limits.
 
 TEXT is an error message, a traceback, or anything that holds one; a file's
 name means the log in it (packed with gzip, too), and - means stdin. Says which

@@ -270,9 +270,10 @@ def _groups(survey: HDF5Survey) -> int:
 
 
 def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
-    from ..doctor.render import TableColumn, lay_out
+    from ..doctor.render import TableColumn, make_table
 
     heads = ["object", "shape", "type", "chunks", "filters", "size"]
     columns = [TableColumn(head, right=head == "size", cut=head in ("object", "type", "filters")) for head in heads]
@@ -282,8 +283,7 @@ def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
         return
     screen.print()
     width = 80 if screen.terminal else PIPE_WIDTH
-    for line in lay_out(columns, rows, width - 2):
-        screen.print(Text("  ") + line)
+    screen.print(Padding(make_table(columns, rows, width - 2), (0, 0, 0, 2), expand=False))
     left = len(survey.objects) - 1 - len(shown)
     if left > 0:
         screen.print(f"  … and {left:,} more (--json lists all)")

@@ -11,7 +11,7 @@ from .._util.text import natural_key
 from ..errors import InputError
 from ..formats.base import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, detect_format, is_tfrecord_name
 from ..formats.tfrecord.manifest import MANIFEST_NAME
-from ..loader.sources.discovery import identify, nothing_matches, refuse_twice
+from ..loader.sources.discovery import check_unique, identify, nothing_matches
 from ..writer.directory import SCHEMA_NAME
 
 _LAST_SIGNATURE = 1 << 16  # the signature may follow a user block of 512 bytes, 1,024 bytes, …
@@ -83,7 +83,7 @@ def expand(arguments: Iterable[str]) -> list[str]:
 
 def each_once(paths: Iterable[str]) -> list[str]:
     listed = list(paths)
-    refuse_twice((_identity(path), path) for path in listed)
+    check_unique((_identity(path), path) for path in listed)
     return listed
 
 

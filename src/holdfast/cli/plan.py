@@ -1,13 +1,13 @@
-"""What a run will need, against what this machine gives.
+"""Check whether a run fits the limits of this machine.
 
-Ask before the run starts, where it will run. torch DataLoaders are reckoned
-with: W workers cost 4·W + 2 pipes in the main process, a descriptor for every
-tensor on its way, threads for the queues and shared memory for every batch
-fetched ahead, and each worker has its own shards open. That is set against
+Run it where the job will run, before it starts. It counts the costs of torch
+DataLoaders: W workers cost 4·W + 2 pipes in the main process, a descriptor for every
+tensor in flight, threads for the queues and shared memory for every batch
+fetched ahead, and each worker has its own shards open. It compares them with
 the limits of this shell, this user, this control group and /dev/shm.
 
-Without --workers there is one for each core, and without --open-shards each
-worker has its part of the files open, but 16 at most.
+The defaults are one worker per core, and per worker its share of the files
+open, 16 at most.
 
 Example:
 
@@ -24,10 +24,10 @@ With --json (unlimited and unknown are null):
    "value": "1", "why": "…"}], "settled": {"workers": 1, …}}
 
   must      false where too little only makes it slow
-  settled   the nearest to the wish that fits once `set` is set, or null
+  settled   the nearest request that fits once `set` is set, or null
 
-Exit codes: 0 it fits; 1 it does not fit as things are now, and what to set is
-said; 2 wrong usage; 3 a PATH of --data is not there.
+Exit codes: 0 it fits; 1 it does not fit with the current limits (the page says
+what to set); 2 wrong usage; 3 a path of --data does not exist.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from .._util.text import counted
-from ..capacity import CapacityPlan, CapacityRequest, Line, Setting, Sharing, make_plan, read_room
-from ..doctor.render import GAP, bar, lay_out, use_style
+from ..capacity import CapacityPlan, CapacityRequest, Requirement, Setting, Sharing, make_plan, read_limits
+from ..doctor.render import GAP, bar, make_table, use_style
 from ..doctor.render import TableColumn as C
 from ..procfs.limits import finite, percent, quantity
 from .app import FINE, FOUND, command, size_of
@@ -55,7 +56,7 @@ _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("▲", "yel
 
 
 class PlanPage:
-    """Lays itself out for the width it is given; reasons go under their line where there is no room beside it."""
+    """The page of one plan, laid out for the given width."""
 
     def __init__(self, plan: CapacityPlan, files: int | None) -> None:
         self._plan = plan
@@ -63,46 +64,47 @@ class PlanPage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = min(options.max_width, _PAGE)
-        yield Text(describe(self._plan.wish, self._files), style="bold")
+        yield Text(describe(self._plan.request, self._files), style="bold")
         yield ""
-        rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.lines]
-        for line in lay_out(_COLUMNS[:-1], rows, width - 2):
-            yield Text("  ") + line
+        rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.requirements]
+        yield Padding(make_table(_COLUMNS[:-1], rows, width - 2), (0, 0, 0, 2), expand=False)
         yield ""
         yield from self._reasons(width)
         yield self._verdict()
         yield from _settings(self._plan.settings, width)
 
     def _reasons(self, width: int) -> Iterator[RenderableType]:
-        shown = [line for line in self._plan.lines if line.need]
+        shown = [line for line in self._plan.requirements if line.need]
         long = max(len(line.name) for line in shown)
         for line in shown:
             yield from _hanging(Text(f"  {line.name:<{long}}{' ' * GAP}", style="dim"), line.why, width)
-        if self._plan.wish.workers and self._plan.wish.batch_bytes is None:
-            said = "not reckoned with: say how large a batch is with --batch-bytes 64MB"
+        if self._plan.request.workers and self._plan.request.batch_bytes is None:
+            said = "not counted: pass the size of a batch with --batch-bytes 64MB"
             yield from _hanging(Text(f"  {'/dev/shm':<{long}}{' ' * GAP}", style="dim"), said, width)
         yield ""
 
     def _verdict(self) -> Text:
         if self._plan.fits:
             return Text("✓ it fits" + ("; better:" if self._plan.settings else ""), style="bold green")
-        if self._plan.settled is None:
+        if self._plan.adjusted is None:
             return Text("✗ it does not fit, and nothing smaller does", style="bold red")
-        return Text("✗ it does not fit as things are now; set:", style="bold red")
+        return Text("✗ it does not fit with the current limits; set:", style="bold red")
 
 
-def describe(wish: CapacityRequest, files: int | None) -> str:
-    """`4 workers, 16 open shards each of 1,024 files, 2 batches of each fetched ahead, shared by file_descriptor`."""
+def describe(request: CapacityRequest, files: int | None) -> str:
+    """`4 workers, 16 open shards each of 1,024 files, 2 batches of each prefetched, shared by file_descriptor`."""
     of = "" if files is None else f" of {counted(files, 'file')}"
-    shards = counted(wish.open_shards, "open shard")
-    if not wish.workers:
+    shards = counted(request.open_shards, "open shard")
+    if not request.workers:
         return f"no workers, {shards}{of}"
-    loaders = f"{counted(wish.loaders, 'loader')} with " if wish.loaders > 1 else ""
-    ahead = f"{counted(wish.prefetch, 'batch').replace('batchs', 'batches')} of each fetched ahead"
-    return f"{loaders}{counted(wish.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {wish.sharing.value}"
+    loaders = f"{counted(request.loaders, 'loader')} with " if request.loaders > 1 else ""
+    ahead = f"{counted(request.prefetch, 'batch').replace('batchs', 'batches')} of each prefetched"
+    return (
+        f"{loaders}{counted(request.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {request.sharing.value}"
+    )
 
 
-def _row(line: Line, long: int) -> list[Text]:
+def _row(line: Requirement, long: int) -> list[Text]:
     in_bytes = line.name in _IN_BYTES
     mark, style = _MARKS[True if line.enough else (False if line.must else None)]
     used = line.need / line.have if line.have else (1.0 if line.have == 0 and line.need else 0.0)
@@ -125,18 +127,18 @@ def _settings(settings: Sequence[Setting], width: int) -> Iterator[Text]:
 
 
 def _hanging(head: Text, said: str, width: int) -> Iterator[Text]:
-    """A sentence beside its head, folded under itself."""
-    room = max(20, width - head.cell_len)
+    """Wraps a sentence beside its label."""
+    limits = max(20, width - head.cell_len)
     first = True
-    for words in _fold(said, room):
+    for words in _fold(said, limits):
         yield (head if first else Text(" " * head.cell_len)) + Text(words)
         first = False
 
 
-def _fold(said: str, room: int) -> Iterator[str]:
+def _fold(said: str, limits: int) -> Iterator[str]:
     line = ""
     for word in said.split():
-        if line and len(line) + 1 + len(word) > room:
+        if line and len(line) + 1 + len(word) > limits:
             yield line
             line = word
         else:
@@ -148,30 +150,30 @@ def plan_as_dict(plan: CapacityPlan, files: int | None) -> dict[str, Any]:
     """Unlimited and unknown are null."""
     return {
         "fits": plan.fits,
-        "wish": _wish_as_dict(plan.wish) | {"files": files},
+        "wish": _request_as_dict(plan.request) | {"files": files},
         "needs": [
             {"name": one.name, "need": one.need, "have": finite(one.have), "enough": one.enough, "must": one.must}
-            for one in plan.lines
+            for one in plan.requirements
         ],
         "set": [{"name": one.name, "value": one.value, "why": one.why} for one in plan.settings],
-        "settled": None if plan.settled is None else _wish_as_dict(plan.settled),
+        "settled": None if plan.adjusted is None else _request_as_dict(plan.adjusted),
     }
 
 
-def _wish_as_dict(wish: CapacityRequest) -> dict[str, Any]:
+def _request_as_dict(request: CapacityRequest) -> dict[str, Any]:
     return {
-        "workers": wish.workers,
-        "open_shards": wish.open_shards,
-        "prefetch": wish.prefetch,
-        "batch_bytes": wish.batch_bytes,
-        "tensors": wish.tensors,
-        "loaders": wish.loaders,
-        "sharing": wish.sharing.value,
+        "workers": request.workers,
+        "open_shards": request.open_shards,
+        "prefetch": request.prefetch,
+        "batch_bytes": request.batch_bytes,
+        "tensors": request.tensors,
+        "loaders": request.loaders,
+        "sharing": request.sharing.value,
     }
 
 
 _MOST_OPEN = 16
-_MOST = 10**9  # of anything: more is a slip of the finger, and no number for a table
+_MOST = 10**9  # more is a typing error
 _AT_LEAST_1 = click.IntRange(1, _MOST)
 
 
@@ -202,9 +204,9 @@ def plan(
     sharing: str,
 ) -> int:
     files = _count_files(data) if data else None
-    room = read_room()
-    many = max(1, math.floor(room.cores)) if workers is None else workers
-    wish = CapacityRequest(
+    limits = read_limits()
+    many = max(1, math.floor(limits.cores)) if workers is None else workers
+    request = CapacityRequest(
         workers=many,
         open_shards=_open_shards(files, many) if open_shards is None else open_shards,
         prefetch=prefetch,
@@ -213,7 +215,7 @@ def plan(
         loaders=loaders,
         sharing=Sharing(sharing),
     )
-    made = make_plan(wish, room)
+    made = make_plan(request, limits)
     if screen.as_json or screen.talks:
         from .tables import AnyTerminal
 

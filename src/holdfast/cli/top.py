@@ -1,14 +1,14 @@
-"""Processes and their descriptors, live.
+"""Show processes and their descriptors live.
 
 Shows a tree of processes with their descriptors against their limits, how
-fast they grow and when they run dry, pipes whose far end is gone, and a
-verdict; under it what the chosen process holds and what to do about it.
+fast they grow and when they run out, pipes whose other end is closed, and a
+verdict; below, what the selected process holds and what to do about it.
 
 Without a PID or --name: all processes of this user that have children or more
 than 64 descriptors, the one with most of them first.
 
-Keys: up and down choose; f, g, m, v and t sort by descriptors, growth, memory,
-verdict or as a tree; space pauses; d asks the doctor; q ends.
+Keys: up and down select; f, g, m, v and t sort by descriptors, growth, memory,
+verdict or as a tree; space pauses; d shows the doctor's page; q quits.
 
 Example:
 
@@ -46,21 +46,21 @@ _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top
 
 @command(__doc__)
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
-@click.option("--name", metavar="TEXT", help="Every process whose command line or name has this in it.")
+@click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
 @click.option("--every", "every_s", metavar="TIME", callback=seconds_of, help="Between two samples.  [default: 2s]")
-@click.option("--once", is_flag=True, help="One frame, then end.")
+@click.option("--once", is_flag=True, help="Show one frame and exit.")
 def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float | None, once: bool) -> int:
     every_s = every_s or parse_seconds("2s")
-    board = TopModel(_wanted(pids, name), every_s=every_s)
+    model = TopModel(_wanted(pids, name), every_s=every_s)
     if once or not screen.talks:
-        return _show_once(screen, board)
+        return _show_once(screen, model)
     if find_spec("textual") is None:
         raise InputError(_NO_UI)
     if not screen.terminal:
         raise click.UsageError("the live view needs a terminal; --once shows one frame", click.get_current_context())
     from .top_tui import TopApp
 
-    TopApp(board, every_s).run()
+    TopApp(model, every_s).run()
     return FINE
 
 
@@ -73,13 +73,13 @@ def _wanted(pids: tuple[int, ...], name: str | None) -> list[int] | None:
     return found
 
 
-def _show_once(screen: Screen, board: TopModel) -> int:
-    from ..doctor.render_top import SortOrder, TopFrame, picture_as_dict
+def _show_once(screen: Screen, model: TopModel) -> int:
+    from ..doctor.render_top import SortOrder, TopFrame, top_as_dict
     from .tables import AnyTerminal
 
-    picture = board.refresh()
-    if not picture.rows:
-        raise InputError("none of these processes is there" if board.chosen else "this user has no such processes")
-    screen.document(picture_as_dict(picture))
-    screen.print(AnyTerminal(TopFrame(picture, SortOrder.TREE if board.chosen else SortOrder.FDS)))
+    snapshot = model.refresh()
+    if not snapshot.rows:
+        raise InputError("none of these processes is there" if model.chosen else "this user has no such processes")
+    screen.document(top_as_dict(snapshot))
+    screen.print(AnyTerminal(TopFrame(snapshot, SortOrder.TREE if model.chosen else SortOrder.FDS)))
     return FINE

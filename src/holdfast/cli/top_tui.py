@@ -77,12 +77,12 @@ class TopApp(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, board: TopModel, every_s: float) -> None:
+    def __init__(self, model: TopModel, every_s: float) -> None:
         super().__init__()
         self.title = "holdfast top"
-        self.order = SortOrder.TREE if board.chosen else SortOrder.FDS
+        self.order = SortOrder.TREE if model.chosen else SortOrder.FDS
         self.paused = False
-        self._board = board
+        self._model = model
         self._every_s = every_s
         self._picture: TopSnapshot | None = None
         self._busy = False
@@ -113,13 +113,13 @@ class TopApp(App[None]):
 
     @work(thread=True)
     def _refresh(self) -> None:
-        picture = self._board.refresh()
-        self.call_from_thread(self._take, picture)
+        snapshot = self._model.refresh()
+        self.call_from_thread(self._take, snapshot)
 
-    def _take(self, picture: TopSnapshot) -> None:
+    def _take(self, snapshot: TopSnapshot) -> None:
         self._busy = False
         if not self.paused:
-            self._picture = picture
+            self._picture = snapshot
             self._draw()
 
     def _draw(self) -> None:

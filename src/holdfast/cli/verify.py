@@ -71,8 +71,8 @@ differs from its manifest; 3 a file cannot be read (and none is corrupt).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,20 +82,20 @@ import click
 from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.tar.verify import TarReport, verify_tar
-from ..formats.tfrecord.diagnostics import Problem
-from ..formats.tfrecord.verify import FileReport, verify_file
+from ..formats.tfrecord.verify import TFRecordReport, verify_file
+from ..formats.verify import Problem
 from .app import FINE, FOUND, NO_ACCESS, command
 from .console import Screen, bar_for
 from .parallel_jobs import for_each_file, jobs_option
 from .path_arguments import is_hdf5, is_run, is_tar, runs_in, size_of_run, split_runs
-from .tables import show_flaws, show_problems, show_wrongs
+from .tables import show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.verify import HDF5Report
     from ..writer.verify import Problem as RunProblem
     from ..writer.verify import Report
 
-    AnyReport = FileReport | HDF5Report | TarReport
+    AnyReport = TFRecordReport | HDF5Report | TarReport
 
 _SHOWN_FILES = 20
 _SHOWN_PROBLEMS = 8
@@ -146,15 +146,11 @@ def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | 
     problem = _check_manifest(file, run)
     if problem is None:
         return report
-    if isinstance(report, FileReport):
-        wrong = [Problem(0, None, problem)] if problem else []
-        return report._replace(ok=report.ok and not problem, problems=[*report.problems, *wrong])
     if problem:
-        from ..formats.hdf5.verify import Flaw
-
-        return report._replace(ok=False, problems=[*report.problems, Flaw(None, None, None, problem)])
+        offset = 0 if isinstance(report, TFRecordReport) else None
+        return replace(report, problems=[*report.problems, Problem(offset, None, problem)])
     notes = [note for note in report.notes if note not in report.unchecked]  # the file checksum covers these
-    return report._replace(notes=notes, unchecked=())
+    return replace(report, notes=notes, unchecked=())
 
 
 def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
@@ -169,19 +165,14 @@ def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyRepor
 
 def _show(screen: Screen, report: AnyReport) -> None:
     screen.print(screen.styled(report.path, "bold red"))
-    if isinstance(report, FileReport):
-        show_problems(screen, report.problems)
-    elif isinstance(report, TarReport):
-        show_wrongs(screen, report.problems)
-    else:
-        show_flaws(screen, report.problems)
+    show_problems(screen, report.problems, inline=isinstance(report, TarReport))
 
 
 def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
     """Prints each note once, with its files unless it concerns all of them."""
     files: dict[str, list[str]] = {}
     for report in reports:
-        for note in _notes(report):
+        for note in report.notes:
             files.setdefault(note, []).append(report.path)
     for note, paths in list(files.items())[:_SHOWN_NOTES]:
         whose = paths[0] if len(paths) == 1 else counted(len(paths), "file")
@@ -190,23 +181,15 @@ def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
         screen.print(f"… and {counted(len(files) - _SHOWN_NOTES, 'more note')} (--json lists all).")
 
 
-def _notes(report: AnyReport) -> list[str]:
-    return [] if isinstance(report, FileReport) else report.notes
-
-
-def _unchecked(report: AnyReport) -> Sequence[str]:
-    return _notes(report) if isinstance(report, (FileReport, TarReport)) else report.unchecked
-
-
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
-    records = [report.records for report in reports if isinstance(report, FileReport)]
+    records = [report.records for report in reports if isinstance(report, TFRecordReport)]
     samples = [report.samples for report in reports if isinstance(report, TarReport)]
-    datasets = [report.datasets for report in reports if not isinstance(report, (FileReport, TarReport))]
+    datasets = [report.datasets for report in reports if not isinstance(report, (TFRecordReport, TarReport))]
     if not bad:
         size = format_bytes(sum(report.bytes for report in reports))
         kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
         contents = [counted(sum(counts), what) for counts, what in kinds if counts]
-        blind = sum(bool(_unchecked(report)) for report in reports)
+        blind = sum(bool(report.unchecked) for report in reports)
         what = "it" if blind == len(reports) else counted(blind, "file")
         verdict = f"no corruption found, but not all of {what} could be checked" if blind else "all intact"
         return f"{counted(len(reports), 'file')}, {', '.join(contents)}, {size}: {verdict}"

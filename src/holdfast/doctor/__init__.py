@@ -1,1 +1,1 @@
-"""From what was seen of a process to a verdict: pure functions over dataclasses, no I/O and no clock."""
+"""Finds descriptor leaks: samples a process, classifies its descriptors and their trend, and renders the verdict."""

@@ -1,45 +1,43 @@
-"""What a process's descriptors are like, as numbers: counted in one look, or grown between two."""
+"""Counts a process's descriptors by kind and state, in one snapshot or as the growth between two."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ..procfs.descriptors import Descriptor, Kind
 from ..procfs.peers import PeerState, PipeEnd
 from ..procfs.snapshot import ProcessSnapshot, Snapshot
-from .model import FdProfile, Match, PathCount, Trend
-from .trend import JobTrend
+from .model import FdProfile, PathCount
 
 _PIPE = Kind.PIPE
 _TORCH = "/dev/shm/torch_"
 _GPU = ("/dev/nvidia", "/dmabuf:")
-# A memfd's path is a name that many of them share; deleted files, and most shared memory, are another one each time.
+# The path of a memfd is a label that many share; deleted files and most shared memory have a different one each time.
 _HAS_PATH = frozenset({Kind.FILE, Kind.DEVICE})
 _ZOMBIE = "Z"
 
 
-def structure_of(look: ProcessSnapshot, children: int = 0, zombies: int = 0) -> FdProfile:
-    """One process. `children` are all that it has; `zombies` are those of them that ended and were not waited for.
+def profile_of(proc: ProcessSnapshot, children: int = 0, zombies: int = 0) -> FdProfile:
+    """Counts one process. `children` are all of its children, `zombies` those that ended and were not waited for.
 
-    Where its descriptors may not be seen, their number is all that is told of them.
+    Where its descriptors cannot be listed, only their number is set.
     """
-    table = look.descriptors or ()
+    table = proc.descriptors or ()
     rest = [one for one in table if one.kind is not _PIPE]  # of pipes there may be tens of thousands
-    kinds = look.kinds
+    kinds = proc.kinds
     sockets = [one.socket for one in rest if one.socket is not None]
     tcp = [one for one in sockets if one.family.startswith("tcp")]
     states = Counter(one.state for one in tcp)
-    hup, err = _dead(look.ends)
+    hup, err = _dead(proc.ends)
     return FdProfile(
-        fds=look.fd_count if look.fd_count is not None else len(table),
+        fds=proc.fd_count if proc.fd_count is not None else len(table),
         kinds=kinds,
-        self_pairs=len({end.inode for end in look.ends_of(PeerState.SELF)}),
+        self_pairs=len({end.inode for end in proc.ends_of(PeerState.SELF)}),
         hup=hup,
         err=err,
-        live=len(look.ends_of(PeerState.ALIVE)),
-        unknown=len(look.ends_of(PeerState.UNKNOWN)),
+        live=len(proc.ends_of(PeerState.ALIVE)),
+        unknown=len(proc.ends_of(PeerState.UNKNOWN)),
         close_wait=states["CLOSE_WAIT"],
         established=states["ESTABLISHED"],
         established_to=_commonest(one.remote for one in tcp if one.state == "ESTABLISHED"),
@@ -51,27 +49,27 @@ def structure_of(look: ProcessSnapshot, children: int = 0, zombies: int = 0) -> 
         nvidia=sum(one.target.startswith(_GPU) for one in rest),
         children=children,
         zombies=zombies,
-        threads=look.process.threads or 0,
+        threads=proc.process.threads or 0,
     )
 
 
-def structures_of(snapshot: Snapshot) -> dict[int, FdProfile]:
-    """Every process of a snapshot by its pid, each with its children counted."""
+def profiles_of(snapshot: Snapshot) -> dict[int, FdProfile]:
+    """Counts every process of a snapshot, by pid, with its children."""
     states: dict[int | None, list[str]] = {}
-    for look in snapshot.processes:
-        states.setdefault(look.process.ppid, []).append(look.process.state)
+    for proc in snapshot.processes:
+        states.setdefault(proc.process.ppid, []).append(proc.process.state)
     found = {}
-    for look in snapshot.processes:
-        own = states.get(look.process.pid, [])
-        found[look.process.pid] = structure_of(look, children=len(own), zombies=own.count(_ZOMBIE))
+    for proc in snapshot.processes:
+        own = states.get(proc.process.pid, [])
+        found[proc.process.pid] = profile_of(proc, children=len(own), zombies=own.count(_ZOMBIE))
     return found
 
 
 def grown(before: FdProfile, after: FdProfile) -> FdProfile:
-    """What `after` has more than `before`; never negative.
+    """Returns how much `after` exceeds `before`; never negative.
 
-    Of the path opened most and of the far address met most it is the least that they can have grown by: before, no
-    other was there more often.
+    For the most frequent path and remote address it is a lower bound of their growth: before, no other was more
+    frequent.
     """
     return FdProfile(
         fds=_more(before.fds, after.fds),
@@ -97,7 +95,7 @@ def grown(before: FdProfile, after: FdProfile) -> FdProfile:
 
 
 def _dead(ends: Iterable[PipeEnd]) -> tuple[int, int]:
-    ways = Counter(end.access for end in ends if end.fate is PeerState.DEAD)
+    ways = Counter(end.access for end in ends if end.peer_state is PeerState.DEAD)
     return ways["r"], ways["w"]
 
 
@@ -106,7 +104,7 @@ def _is_by_name(one: Descriptor) -> bool:
 
 
 def _commonest(names: Iterable[str]) -> PathCount | None:
-    """The one met most; of equals the first by name, so that two looks at the same thing agree."""
+    """Returns the most frequent one; of several the first by name, so that two snapshots of the same state agree."""
     counted = Counter(names)
     if not counted:
         return None
@@ -125,27 +123,3 @@ def _more_kinds(before: Mapping[Kind, int], after: Mapping[Kind, int]) -> dict[K
 def _more_times(before: PathCount | None, after: PathCount | None) -> PathCount | None:
     times = _more(before.times if before else 0, after.times if after else 0)
     return PathCount(path=after.path, times=times) if after and times else None
-
-
-# Everything that is known of one process, gathered for a verdict.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictInput:
-    """None is unknown. `structure` is the last full look, `first` an earlier one; `match` explains what grew."""
-
-    fds: int | None
-    soft: float | None
-    hard: float | None
-    trend: Trend | None = None
-    jobs: JobTrend | None = None
-    structure: FdProfile | None = None
-    first: FdProfile | None = None
-    match: Match | None = None
-    uptime_s: float | None = None
-    pid: int | None = None
-
-    @property
-    def growing(self) -> Trend | None:
-        """The trend, if there is one that grows."""
-        return self.trend if self.trend is not None and self.trend.grows else None

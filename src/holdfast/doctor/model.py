@@ -1,4 +1,4 @@
-"""What goes into a judgement and what comes out of it. Nothing here decides anything."""
+"""Data classes that verdicts are made from and returned in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 from ..procfs.descriptors import Kind
 from .remedies import Remedy
 
-# ---- in: what was seen -------------------------------------------------------------------------------------
+# ---- inputs ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One process at one moment. `at_s` counts from anywhere, but from the same moment in all samples of a series."""
+    """One process at one moment. `at_s` is in seconds since an origin that all samples of a series share."""
 
     at_s: float
     fds: int
@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSample:
-    """Right after a job ended: far better evidence than the clock."""
+    """The descriptor count right after a job ended: better evidence than a sample by the clock."""
 
     job: int
     fds: int
@@ -38,12 +38,12 @@ class PathCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FdProfile:
-    """What a process's descriptors are like, as numbers. Descriptors are counted, not pipes, unless it says so.
+    """Counts of a process's descriptors by kind and state. Pipes count once per end, except in `self_pairs`.
 
     self_pairs     pipes with both ends in this process and none elsewhere: two descriptors each
     hup, err       read ends without a writer, write ends without a reader, in any process: dead
-    live           pipe ends whose far end another process has
-    unknown        pipe ends whose far end may be with a process that could not be looked into
+    live           pipe ends whose other end is open in another process
+    unknown        pipe ends whose other end may be open in a process that could not be inspected
     """
 
     fds: int
@@ -55,11 +55,11 @@ class FdProfile:
     unknown: int = 0
     close_wait: int = 0
     established: int = 0
-    established_to: PathCount | None = None  # the far address most of them have
+    established_to: PathCount | None = None  # the most frequent remote address
     unix_sockets: int = 0
     torch_shm: int = 0  # /dev/shm/torch_… (deleted)
     shm: int = 0
-    deleted: int = 0  # regular files that have no name any more
+    deleted: int = 0  # regular files that were unlinked
     most_opened: PathCount | None = None
     nvidia: int = 0
     children: int = 0
@@ -71,7 +71,7 @@ class FdProfile:
         return self.hup + self.err
 
 
-# ---- out: what it means ------------------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------------------------
 
 
 class Verdict(StrEnum):
@@ -85,27 +85,39 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """How the floor of a count moves. `low` and `high` are the ends of the 95 % interval of `per_hour`.
+    """The trend of a count's baseline. `low` and `high` bound the 95 % interval of `per_hour`.
 
-    `low` is above zero exactly where the floor `grows`: what settles, or rose in too short a watch, may have come to
-    its end by now.
+    `low` is above zero exactly where the baseline `grows`: growth that slows down, or that was watched too briefly, may
+    have ended by now.
     """
 
     per_hour: float
     low: float
     high: float
-    rise: float  # from the first bin's floor to the last one's
+    rise: float  # from the first bin's baseline to the last one's
     span_s: float
     bins: int
-    grows: bool  # by the rule: certain, large enough, and in every third of the time
-    settles: bool  # it rose, but ever less
-    unclear: bool = False  # it rose, and was watched for too short a time to tell that from a job or a rhythm
-    steady: bool = False  # it grows, for a day or more, and did so all the time
+    grows: bool  # significant, large enough, and in every third of the time
+    settles: bool  # it rose, but more and more slowly
+    unclear: bool = False  # it rose, in too short a watch to rule out a job or a cycle
+    steady: bool = False  # it grew for a day or more without a pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTrend:
+    """Descriptors that each job leaves open. `low` and `high` bound the 95 % interval of `per_job`."""
+
+    per_job: float
+    low: float
+    high: float
+    rise: float
+    jobs: int
+    grows: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """When a line will be crossed, if it goes on like this. `eta_s` is (earliest, latest); inf: never at that pace."""
+    """When a limit will be reached at the current rate. `eta_s` is (earliest, latest); inf: never."""
 
     line: str  # "soft limit", "guard cap", "pipe shrink"
     at: int  # descriptors (for "pipe shrink": pipes of this user)
@@ -114,28 +126,52 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A signature that fits. It explains `count` descriptors, or what else it counts; nobody can use `dead` of them."""
+    """A matching signature. It explains `count` descriptors (or children, threads), of which `dead` are unusable."""
 
     name: str
     cause: str
     advice: tuple[str, ...]
     count: int
     dead: int
-    share: float  # of all descriptors, or of those that grew
-    cure: Remedy | None = None
+    share: float  # of all descriptors, or of the new ones
+    remedy: Remedy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictInput:
+    """All facts that a verdict is based on; None is unknown.
+
+    `profile` is of the last snapshot, `first` of an earlier one; `match` explains the growth between them.
+    """
+
+    fds: int | None
+    soft: float | None
+    hard: float | None
+    trend: Trend | None = None
+    jobs: JobTrend | None = None
+    profile: FdProfile | None = None
+    first: FdProfile | None = None
+    match: Match | None = None
+    uptime_s: float | None = None
+    pid: int | None = None
+
+    @property
+    def growing(self) -> Trend | None:
+        """The trend, if it grows."""
+        return self.trend if self.trend is not None and self.trend.grows else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The judgement of one process."""
+    """The verdict on one process, with its evidence."""
 
     verdict: Verdict
-    evidence: tuple[str, ...]  # whole sentences, the one that decided first
+    evidence: tuple[str, ...]  # sentences, the decisive one first
     advice: tuple[str, ...]
     fds: int | None
     soft: float | None
     hard: float | None
-    structure: FdProfile | None
+    profile: FdProfile | None
     trend: Trend | None
     forecasts: tuple[Forecast, ...]
     match: Match | None

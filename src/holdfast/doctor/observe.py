@@ -1,4 +1,4 @@
-"""What was asked about: a process and its descendants, each with its judgement."""
+"""Watches process trees and returns a diagnosis of each process: `hold.diagnose` and `holdfast doctor`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Protocol
 
 from ..errors import HoldfastError, InputError
 from ..fd_owners.agent import ask_owners
-from ..procfs.limits import Limit
+from ..procfs.limits import PIPE_PAGES, Limit
 from ..procfs.peers import PeerState
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
-from .fd_profile import grown, structures_of
+from .fd_profile import grown, profiles_of
 from .model import Diagnosis, FdProfile, JobSample, Verdict
 from .sampler import ENDED, EVERY_S, Watch
 from .signatures import match
-from .verdict import LEAST_S, PIPE_PAGES, judge, sureness_of
+from .verdict import LEAST_S, classify, confidence_of
 
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
-class Judged(Protocol):
-    """A process that was looked at, and what it means."""
+class HasDiagnosis(Protocol):
+    """A process snapshot with its diagnosis."""
 
     @property
-    def look(self) -> ProcessSnapshot: ...
+    def snapshot(self) -> ProcessSnapshot: ...
     @property
     def diagnosis(self) -> Diagnosis: ...
 
@@ -39,69 +39,69 @@ class Judged(Protocol):
 class WatchTarget:
     """`judged` is never empty: the process asked for first, then its descendants, each after its parent.
 
-    role      what it is called at the top of its page
-    shared    the limits that all of them draw on
-    sureness  how sure the verdict is, and how long a watch would settle it; empty where it was not watched
-    held_by   where the Python objects are that keep descriptors open, if the process answers
+    role        how the process is called at the top of its page
+    shared      the limits that all of them share
+    confidence  how sure the verdict is, and how long a watch would settle it; empty without a watch
+    held_by     the referrer chains that keep descriptors open, if the process answers (see `hold.listen`)
     """
 
-    judged: tuple[Judged, ...]
+    processes: tuple[HasDiagnosis, ...]
     role: str = "process"
     shared: tuple[Limit, ...] = ()
     whole_tree: bool = True
     watched_s: float = 0.0
-    sureness: str = ""
+    confidence: str = ""
     held_by: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
-        return self.judged[0].look.process.pid
+        return self.processes[0].snapshot.process.pid
 
     @property
-    def worst(self) -> Judged:
-        """The one that is told of: the first where several are as bad."""
-        return max(self.judged, key=lambda one: SEVERITY[one.diagnosis.verdict])
+    def worst(self) -> HasDiagnosis:
+        """The process with the worst verdict; the first of several."""
+        return max(self.processes, key=lambda one: SEVERITY[one.diagnosis.verdict])
 
     @property
     def verdict(self) -> Verdict:
         return self.worst.diagnosis.verdict
 
 
-# Where the Python objects are that keep a target's descriptors open, if the target answers.
+# ---- referrer chains ---------------------------------------------------------------------------------------
 
 _SHOWN = 3
 _WITHIN_S = 8.0
 
 
 def with_holders(target: WatchTarget) -> WatchTarget:
-    """The target with the answer of its worst process, where there is anything to ask about."""
+    """Returns the target with the referrer chains of its worst process, if that has suspicious descriptors."""
     fds = suspects(target.worst)
-    groups = ask_owners(target.worst.look.process.pid, fds, within_s=_WITHIN_S) if fds else None
+    groups = ask_owners(target.worst.snapshot.process.pid, fds, within_s=_WITHIN_S) if fds else None
     return replace(target, held_by=tuple(str(group) for group in groups[:_SHOWN])) if groups else target
 
 
-def suspects(one: Judged) -> list[int]:
-    """The descriptors to ask about: those nobody can use any more, else those of the commonest kind."""
-    if one.look.descriptors is None or SEVERITY[one.diagnosis.verdict] < SEVERITY[Verdict.GROWING]:
+def suspects(one: HasDiagnosis) -> list[int]:
+    """Returns the unusable descriptors, else those of the most frequent kind."""
+    if one.snapshot.descriptors is None or SEVERITY[one.diagnosis.verdict] < SEVERITY[Verdict.GROWING]:
         return []
-    dead = [end.fd for end in one.look.ends if end.fate in (PeerState.DEAD, PeerState.SELF)]
-    commonest = next(iter(one.look.kinds), None)
-    return dead or [fd.fd for fd in one.look.descriptors if fd.kind is commonest]
+    dead = [end.fd for end in one.snapshot.ends if end.peer_state in (PeerState.DEAD, PeerState.SELF)]
+    commonest = next(iter(one.snapshot.kinds), None)
+    return dead or [fd.fd for fd in one.snapshot.descriptors if fd.kind is commonest]
 
 
-# Several process trees watched at the same time, each judged at the end.
+# ---- several process trees ---------------------------------------------------------------------------------
 
-_TELL_EVERY_S = 0.2
+_PROGRESS_EVERY_S = 0.2
 
 
 class _StoppedError(Exception):
-    """The watch was called off."""
+    """The watch was stopped."""
 
 
 class Examination:
-    """`errors` are sentences on the processes that could not be looked at.
+    """Watches several process trees at the same time. `errors` has a sentence on each that could not be inspected.
 
-    An interrupted `watch` is no loss: `conclude` judges by what was seen until then.
+    After an interrupted `watch`, `conclude` uses the samples so far.
     """
 
     def __init__(self, pids: Sequence[int], *, tree: bool = True, role: str = "process", procfs: ProcFS = REAL) -> None:
@@ -121,37 +121,37 @@ class Examination:
         if self._stop.wait(seconds):
             raise _StoppedError
 
-    def watch(self, for_s: float | None, tell: Callable[[float], None] = lambda passed_s: None) -> None:
-        """Samples all of them for that long; None: each until its verdict is told, 15 minutes at most.
+    def watch(self, for_s: float | None, progress: Callable[[float], None] = lambda passed_s: None) -> None:
+        """Samples all of them for that long; None: each until its verdict is conclusive, 15 minutes at most.
 
-        `tell` hears now and then how many seconds have passed.
+        Calls `progress(seconds passed)` from time to time.
         """
         if not self._seen:
             return
         self._was_watched = True
         passed = [0.0] * len(self._seen)
 
-        def note(at: int, seconds: float) -> None:
+        def report(at: int, seconds: float) -> None:
             passed[at] = seconds
 
         with ThreadPoolExecutor(len(self._seen), "holdfast-watch") as pool:
             try:
-                running = [pool.submit(self._watch_one, at, for_s, note) for at in range(len(self._seen))]
-                while wait(running, _TELL_EVERY_S).not_done:
-                    tell(min(passed))
+                running = [pool.submit(self._watch_one, at, for_s, report) for at in range(len(self._seen))]
+                while wait(running, _PROGRESS_EVERY_S).not_done:
+                    progress(min(passed))
             finally:
-                # Before the pool is left, which waits for its threads.
+                # Before leaving the pool, which joins its threads.
                 self._stop.set()
                 self._watched_s = max(passed)
         for one in running:
             one.result()
 
-    def _watch_one(self, at: int, for_s: float | None, note: Callable[[int, float], None]) -> None:
+    def _watch_one(self, at: int, for_s: float | None, report: Callable[[int, float], None]) -> None:
         try:
             if for_s is None:
-                self._seen[at].watch_until_told(lambda seconds: note(at, seconds))
+                self._seen[at].watch_until_conclusive(lambda seconds: report(at, seconds))
             else:
-                self._seen[at].watch(for_s, lambda seconds: note(at, seconds))
+                self._seen[at].watch(for_s, lambda seconds: report(at, seconds))
         except _StoppedError:
             pass
 
@@ -159,34 +159,36 @@ class Examination:
         found = []
         for seen in self._seen:
             target = WatchTarget(
-                judged=tuple(seen.conclude()),
+                processes=tuple(seen.conclude()),
                 role=self._role,
                 shared=seen.first.shared,
                 whole_tree=seen.first.whole_tree,
                 watched_s=self._watched_s,
             )
             if self._was_watched:
-                target = replace(target, sureness=sureness_of(target.worst.diagnosis).sentence)
+                target = replace(target, confidence=confidence_of(target.worst.diagnosis).sentence)
             if target.worst.diagnosis.fds is None:
-                self.errors.append(f"process {target.pid}: its descriptors may not be seen; ask as its user or as root")
+                self.errors.append(
+                    f"process {target.pid}: permission denied to list its descriptors; run as its user or as root"
+                )
             else:
                 found.append(with_holders(target))
         return found
 
 
-# One process tree: a full look, cheap samples for a while, a full look again, and a verdict on each process.
+# ---- one process tree: a snapshot, samples for a while, a second snapshot, and a verdict on each process ----
 
-# The longest that a watch takes which ends by itself.
+# The longest watch that ends by itself.
 MOST_S = 900.0
 _ROUNDS = 60
 _SOONEST_S = 0.1
-_ENDED = "it ended while it was watched: this is how it was before"
-_NOT_WAITED_FOR = "it has ended and holds nothing any more; its parent has not waited for it yet"
+_ENDED = "it ended while it was watched: this is its last state"
+_NOT_WAITED_FOR = "it has ended and holds nothing; its parent has not waited for it yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed:
-    look: ProcessSnapshot
+    snapshot: ProcessSnapshot
     diagnosis: Diagnosis
 
 
@@ -199,13 +201,13 @@ def diagnose(
     jobs: Sequence[JobSample] = (),
     cap: int | None = None,
 ) -> list[Diagnosed]:
-    """A verdict on a process, by default this one, and on each of its descendants; the process itself comes first.
+    """Returns a verdict on a process, by default this one, and on each of its descendants; the process comes first.
 
     With `for_s` it is watched that long: growth shows only then. `jobs` (the count after each job) and `cap` (where a
-    guard will act) are of the process itself. InputError: there is no such process.
+    guard will act) apply to the process itself. Raises InputError if there is no such process.
     """
     if not 0 <= for_s < math.inf:
-        raise ValueError(f"expected a time to watch, or 0 for one look, got {for_s} s")
+        raise ValueError(f"expected a duration in seconds, or 0 for one snapshot, got {for_s} s")
     seen = Observation(pid, tree=tree, procfs=procfs)
     if for_s > 0:
         seen.watch(for_s)
@@ -213,7 +215,7 @@ def diagnose(
 
 
 class Observation:
-    """The steps of `diagnose`, for those who interrupt the watch and still want a verdict, or watch on after one."""
+    """The steps of `diagnose`, for callers that interrupt the watch or continue it after a verdict."""
 
     def __init__(
         self,
@@ -232,54 +234,54 @@ class Observation:
         self._wait = wait
         self._watch: Watch | None = None
 
-    def watch(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
-        """Samples for that long; `tell` hears after each round how many seconds have passed, and may end the watch."""
+    def watch(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:
+        """Samples for that long; calls `progress(seconds passed)` after each round, which ends the watch by True."""
         if not 0 < for_s < math.inf:
-            raise ValueError(f"expected a time to watch above zero, got {for_s} s")
+            raise ValueError(f"expected a duration above zero, got {for_s} s")
         if self._watch is None:
             every_s = min(EVERY_S, max(_SOONEST_S, for_s / _ROUNDS))
             self._watch = Watch([self._pid], self._procfs, self._clock, self._wait, tree=self._tree, every_s=every_s)
-        self._watch.run(for_s, tell)
+        self._watch.run(for_s, progress)
 
-    def watch_until_told(self, tell: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
-        """Samples until the verdict on every process of the first look is clear, `most_s` at most.
+    def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
+        """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
 
-        Where the first look proves a leak, nothing is sampled.
+        Where the first snapshot proves a leak, nothing is sampled.
         """
-        if self._is_told():
+        if self._is_conclusive():
             return
 
-        def tell_or_end(passed_s: float) -> bool:
-            ended = tell is not None and bool(tell(passed_s))
-            return ended or (passed_s >= LEAST_S and self._is_told())
+        def report(passed_s: float) -> bool:
+            ended = progress is not None and bool(progress(passed_s))
+            return ended or (passed_s >= LEAST_S and self._is_conclusive())
 
-        self.watch(most_s, tell_or_end)
+        self.watch(most_s, report)
 
-    def _is_told(self) -> bool:
-        """Whether one is proven bad, or the verdicts on all that live are clear: by the samples, without a new look."""
+    def _is_conclusive(self) -> bool:
+        """Whether one process is proven bad, or the samples are conclusive for all that are alive."""
         if self.first.root.process.state in ENDED:
             return True
-        found = self._judge_all(self.first, None, (), None)
+        found = self._classify_all(self.first, None, (), None)
         if any(one.diagnosis.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) for one in found):
             return True
         if self._watch is None:
             return False
-        living = [one for one in found if one.look.process.pid in self._watch.alive]
-        return all(sureness_of(one.diagnosis).told for one in living)
+        living = [one for one in found if one.snapshot.process.pid in self._watch.alive]
+        return all(confidence_of(one.diagnosis).conclusive for one in living)
 
     def conclude(self, *, jobs: Sequence[JobSample] = (), cap: int | None = None) -> list[Diagnosed]:
-        """The last look, where it was watched, and the verdicts."""
+        """Takes a second snapshot if the process was watched, and returns the verdicts."""
         if self.first.root.process.state in ENDED:
-            return _saying(_NOT_WAITED_FOR, self._judge_all(self.first, None, jobs, cap))
+            return _with_sentence(_NOT_WAITED_FOR, self._classify_all(self.first, None, jobs, cap))
         if self._watch is None:
-            return self._judge_all(self.first, None, jobs, cap)
-        last = self._look_again()
+            return self._classify_all(self.first, None, jobs, cap)
+        last = self._scan_again()
         if last is not None:
-            return self._judge_all(last, self.first, jobs, cap)
-        return _saying(_ENDED, self._judge_all(self.first, None, jobs, cap))
+            return self._classify_all(last, self.first, jobs, cap)
+        return _with_sentence(_ENDED, self._classify_all(self.first, None, jobs, cap))
 
-    def _look_again(self) -> Snapshot | None:
-        """None if the process has ended, even where its pid is another one's by now, or nobody has waited for it."""
+    def _scan_again(self) -> Snapshot | None:
+        """Returns None if the process has ended, also if its pid was reused or it is a zombie."""
         try:
             last = take_snapshot(self._pid, self._tree, self._procfs)
         except InputError:
@@ -287,32 +289,32 @@ class Observation:
         root = last.root.process
         return last if root.identity == self.first.root.process.identity and root.state not in ENDED else None
 
-    def _judge_all(
+    def _classify_all(
         self, last: Snapshot, first: Snapshot | None, jobs: Sequence[JobSample], cap: int | None
     ) -> list[Diagnosed]:
-        structures = structures_of(last)
+        profiles = profiles_of(last)
         before = {} if first is None else _by_identity(first)
         pipe_limit = _pipe_limit(last.shared)
-        ended = last is self.first  # of one that was watched, the last sample is newer
+        ended = last is self.first  # then the last sample is newer than the snapshot
         found = []
-        for look in last.processes:
-            root = look is last.root
-            diagnosis = self._judge(
-                look,
-                structures[look.process.pid],
-                before.get(look.process.identity),
+        for proc in last.processes:
+            root = proc is last.root
+            diagnosis = self._classify(
+                proc,
+                profiles[proc.process.pid],
+                before.get(proc.process.identity),
                 jobs=jobs if root else (),
                 cap=cap if root else None,
-                pipe_limit=None if look.process.uid in (0, None) else pipe_limit,
+                pipe_limit=None if proc.process.uid in (0, None) else pipe_limit,
                 ended=ended,
             )
-            found.append(Diagnosed(look=look, diagnosis=diagnosis))
+            found.append(Diagnosed(snapshot=proc, diagnosis=diagnosis))
         return found
 
-    def _judge(
+    def _classify(
         self,
-        look: ProcessSnapshot,
-        structure: FdProfile,
+        proc: ProcessSnapshot,
+        profile: FdProfile,
         first: FdProfile | None,
         *,
         jobs: Sequence[JobSample],
@@ -320,38 +322,36 @@ class Observation:
         pipe_limit: int | None,
         ended: bool,
     ) -> Diagnosis:
-        nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
-        series = self._watch.series.get(look.process.identity) if self._watch is not None else None
-        return judge(
-            fds=series.latest.fds if ended and series is not None and series.latest else look.fd_count,
+        nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
+        series = self._watch.series.get(proc.process.identity) if self._watch is not None else None
+        return classify(
+            fds=series.latest.fds if ended and series is not None and series.latest else proc.fd_count,
             soft=nofile.soft,
             hard=nofile.hard,
             samples=series.samples if series is not None else (),
             jobs=jobs,
-            structure=None if look.descriptors is None else structure,
-            first_structure=first,
-            match=match(structure, None if first is None else grown(first, structure)),
+            profile=None if proc.descriptors is None else profile,
+            first_profile=first,
+            match=match(profile, None if first is None else grown(first, profile)),
             cap=cap,
             pipe_limit=pipe_limit,
-            uptime_s=look.process.uptime_s,
-            pid=look.process.pid,
+            uptime_s=proc.process.uptime_s,
+            pid=proc.process.pid,
         )
 
 
-def _saying(sentence: str, found: list[Diagnosed]) -> list[Diagnosed]:
-    """With a sentence on the process itself before all others."""
+def _with_sentence(sentence: str, found: list[Diagnosed]) -> list[Diagnosed]:
+    """Puts a sentence before the evidence on the process itself."""
     root = found[0]
-    said = (sentence, *root.diagnosis.evidence)
-    return [replace(root, diagnosis=replace(root.diagnosis, evidence=said)), *found[1:]]
+    evidence = (sentence, *root.diagnosis.evidence)
+    return [replace(root, diagnosis=replace(root.diagnosis, evidence=evidence)), *found[1:]]
 
 
 def _by_identity(snapshot: Snapshot) -> dict[Identity, FdProfile]:
-    """Without those whose descriptors could not be seen: as if they had none, everything would have grown."""
-    structures = structures_of(snapshot)
+    """Leaves out processes whose descriptors could not be listed: all of them would count as growth."""
+    profiles = profiles_of(snapshot)
     return {
-        look.process.identity: structures[look.process.pid]
-        for look in snapshot.processes
-        if look.descriptors is not None
+        proc.process.identity: profiles[proc.process.pid] for proc in snapshot.processes if proc.descriptors is not None
     }
 
 

@@ -1,4 +1,4 @@
-"""What doctor found, for machines. The names of the keys are a promise."""
+"""Renders what doctor found: as JSON, whose keys are stable, and as one page for each process asked about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +18,7 @@ from .._util.text import counted, format_bytes, printable
 from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
 from .messages import number_words, range_words, span_words
 from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
-from .observe import SEVERITY, Judged, WatchTarget
+from .observe import SEVERITY, HasDiagnosis, WatchTarget
 from .remedies import Remedy
 from .sampler import ENDED
 from .signatures import is_certain
@@ -26,7 +27,7 @@ SOFT_LIMIT = "soft limit"
 
 
 def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) -> dict[str, Any]:
-    """One target is the document itself; several, or one that could not be looked at beside it, are a list."""
+    """Returns one target as the document itself; several, or one beside errors, as a list."""
     if len(targets) == 1 and not errors:
         return target_as_dict(targets[0])
     if not targets:
@@ -37,34 +38,34 @@ def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) 
 
 
 def target_as_dict(target: WatchTarget) -> dict[str, Any]:
-    """The facts are those of the worst process of its tree, which `about` names."""
+    """Describes the worst process of the tree, which `about` names."""
     worst = target.worst
     diagnosis = worst.diagnosis
     return {
         "pid": target.pid,
-        "about": worst.look.process.pid,
+        "about": worst.snapshot.process.pid,
         "command": command_of(worst),
-        "uptime_s": None if (up := worst.look.process.uptime_s) is None else round(up, 1),
+        "uptime_s": None if (up := worst.snapshot.process.uptime_s) is None else round(up, 1),
         "watched_s": round(target.watched_s, 3),
         "verdict": diagnosis.verdict.value,
-        "evidence": [*diagnosis.evidence, *([target.sureness] if target.sureness else [])],
-        "advice": [*diagnosis.advice, *([] if (cure := cure_of(diagnosis)) is None else [str(cure)])],
+        "evidence": [*diagnosis.evidence, *([target.confidence] if target.confidence else [])],
+        "advice": [*diagnosis.advice, *([] if (remedy := remedy_of(diagnosis)) is None else [str(remedy)])],
         "fds": diagnosis.fds,
         "limit": finite(diagnosis.soft),
         "hard_limit": finite(diagnosis.hard),
         "kinds": kinds_of(worst),
-        "dead_pipes": None if diagnosis.structure is None else diagnosis.structure.dead_pipes,
-        "self_pairs": None if diagnosis.structure is None else diagnosis.structure.self_pairs,
+        "dead_pipes": None if diagnosis.profile is None else diagnosis.profile.dead_pipes,
+        "self_pairs": None if diagnosis.profile is None else diagnosis.profile.self_pairs,
         "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
         "eta_s": eta_of(diagnosis),
         "signature": None if (match := blamed(diagnosis)) is None else match.name,
         "held_by": list(target.held_by),
-        "tree": [_row(one) for one in target.judged],
+        "tree": [_row(one) for one in target.processes],
     }
 
 
-def _row(one: Judged) -> dict[str, Any]:
-    process = one.look.process
+def _row(one: HasDiagnosis) -> dict[str, Any]:
+    process = one.snapshot.process
     return {
         "pid": process.pid,
         "ppid": process.ppid,
@@ -78,30 +79,30 @@ def _row(one: Judged) -> dict[str, Any]:
     }
 
 
-def command_of(one: Judged) -> str:
-    """As it was called; a kernel thread and a process that ended have only a name."""
-    return one.look.process.cmdline or one.look.process.comm
+def command_of(one: HasDiagnosis) -> str:
+    """Returns the command line; a kernel thread or an ended process has only a name."""
+    return one.snapshot.process.cmdline or one.snapshot.process.comm
 
 
 def blamed(diagnosis: Diagnosis) -> Match | None:
-    """What fits, where something is wrong: a healthy process may have many files and sockets, and more of them now."""
+    """Returns the match if something is wrong: a healthy process may have many files and sockets, too."""
     match = diagnosis.match
     if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
         return match
     return None
 
 
-def cure_of(diagnosis: Diagnosis) -> Remedy | None:
-    """What to write, where there is something to mend."""
+def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
+    """Returns the remedy if something is wrong."""
     bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
-    return diagnosis.match.cure if bad and diagnosis.match is not None else None
+    return diagnosis.match.remedy if bad and diagnosis.match is not None else None
 
 
-def kinds_of(one: Judged) -> dict[str, int] | None:
-    """The most frequent first; None where they may not be seen."""
-    if one.look.descriptors is None:
+def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
+    """Returns the counts by kind, the most frequent first; None where they cannot be listed."""
+    if one.snapshot.descriptors is None:
         return None
-    return {kind.value: times for kind, times in one.look.kinds.items()}
+    return {kind.value: times for kind, times in one.snapshot.kinds.items()}
 
 
 def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None:
@@ -109,14 +110,14 @@ def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None
 
 
 def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
-    """To the soft limit: the earliest and the latest, null for never."""
+    """Returns the earliest and the latest time to the soft limit, null for never."""
     forecast = forecast_of(diagnosis)
     if forecast is None or finite(forecast.eta_s[0]) is None:
         return None
     return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
 
 
-# How a verdict looks.
+# ---- marks, bars and tables --------------------------------------------------------------------------------
 
 MARKS = {
     Verdict.OK: "✓",
@@ -141,18 +142,16 @@ def marked(verdict: Verdict) -> str:
 
 
 def use_style(ratio: float) -> str:
-    """The colour of a bar: from the half on it is worth a look."""
+    """Returns the colour of a bar."""
     return "red" if ratio >= 0.85 else "yellow" if ratio >= 0.5 else "green"
 
-
-# Numbers as pictures of one line.
 
 _PARTS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def bar(ratio: float, width: int) -> str:
-    """As much of `width` filled as is used; anything used shows, and full is full only when nothing is left."""
+    """Draws the used part of `width`. rich's Bar has no background: the free part would not show in a pipe."""
     ratio = min(1.0, max(0.0, ratio))
     eighths = int(ratio * width * 8)
     if ratio > 0:
@@ -162,7 +161,7 @@ def bar(ratio: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values, from their lowest to their highest; a line without change stays at the bottom."""
+    """Draws the values from their lowest to their highest; a constant stays at the bottom."""
     shown = _squeeze(values, width)
     if not shown:
         return ""
@@ -172,17 +171,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _squeeze(values: Sequence[float], width: int) -> list[float]:
-    """One value for each column: the lowest of its stretch, so that a floor that rises is seen to rise."""
+    """Keeps the lowest value for each column, so that a rising baseline shows."""
     if len(values) <= width:
         return list(values)
     edges = [len(values) * at // width for at in range(width + 1)]
     return [min(values[edges[at] : edges[at + 1]]) for at in range(width)]
 
 
-# Rows under each other, each one line: what may be cut gives way to what must be read whole.
-
 GAP = 2
-_LEAST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,46 +188,29 @@ class TableColumn:
     cut: bool = False
 
 
-def lay_out(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], width: int, gap: int = GAP) -> list[Text]:
-    """The head, then the rows, none longer than `width` unless even the uncut cells are."""
-    widths = [max([len(column.head), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
-    _shrink(columns, widths, width - gap * (len(columns) - 1))
-    head = [Text(column.head, style="bold") for column in columns]
-    return [_line(columns, widths, row, gap) for row in [head, *rows]]
+def make_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], width: int, gap: int = GAP) -> Constrain:
+    """Lays out rows of one line each; the widest columns with `cut`, or else the last one, are truncated."""
+    made = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    cut = [column for column in columns if column.cut] or columns[-1:]
+    for column in columns:
+        # rich narrows columns that may wrap; a cell that may not wrap is truncated there.
+        made.add_column(column.head, justify="right" if column.right else "left", no_wrap=column not in cut)
+    for row in rows:
+        for cell in row:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        made.add_row(*row)
+    return Constrain(made, width)
 
 
-def _shrink(columns: Sequence[TableColumn], widths: list[int], width: int) -> None:
-    """The widest of those that may be cut first."""
-    over = sum(widths) - width
-    while over > 0:
-        at = max((at for at, column in enumerate(columns) if column.cut), key=widths.__getitem__, default=None)
-        if at is None or widths[at] <= _LEAST:
-            return
-        widths[at] -= 1
-        over -= 1
-
-
-def _line(columns: Sequence[TableColumn], widths: Sequence[int], cells: Sequence[Text], gap: int) -> Text:
-    line = Text(no_wrap=True)
-    for at, (column, wide, cell) in enumerate(zip(columns, widths, cells, strict=True)):
-        shown = cell.copy()
-        shown.truncate(wide, overflow="ellipsis")
-        pad = " " * (wide - shown.cell_len)
-        line.append_text(Text(pad) + shown if column.right else shown + Text(pad))
-        line.append(" " * gap if at + 1 < len(columns) else "")
-    line.rstrip()
-    return line
-
-
-# When something will be: how long until then, and at what o'clock.
+# ---- forecasts ---------------------------------------------------------------------------------------------
 
 _DAY_S = 86400
-# Beyond that a forecast says "never".
+# Later than this counts as never.
 _FAR_S = 100 * 365 * _DAY_S
 
 
 def clock(now: datetime, seconds: float) -> str:
-    """`20:41`, `Thu 14:00`, `12 Mar`, `Mar 2031`: as exact as it needs to be that far away."""
+    """`20:41`, `Thu 14:00`, `12 Mar`, `Mar 2031`: less exact the further away."""
     at = now + timedelta(seconds=min(seconds, _FAR_S))
     if at.date() == now.date():
         return at.strftime("%H:%M")
@@ -257,14 +236,14 @@ def when(eta_s: tuple[float, float], now: datetime) -> str:
 
 
 def short_when(eta_s: tuple[float, float]) -> str:
-    """For a narrow column: `~2 h 10 min`, `>2 h` where it may be never, "" where it is."""
+    """For a narrow column: `~2 h 10 min`, `>2 h` if it may never happen, "" if it does not."""
     low, high = eta_s
     if not low < _FAR_S:
         return ""
     return f"~{span_words((low + high) / 2)}" if high < _FAR_S else f">{span_words(low)}"
 
 
-# A tree of processes as a table.
+# ---- the tree of processes ---------------------------------------------------------------------------------
 
 WIDE = 110
 SHOWN = 24
@@ -279,23 +258,23 @@ COLUMNS = (
 )
 _KINDS = 3
 _STEP = 3
-# Deeper ones are drawn no further to the right: the numbers beside them must stay on the line.
+# Deeper processes are not indented further, so that their numbers stay on the line.
 _DEEPEST = 4
 
 
-def tree_lines(judged: Sequence[Judged], width: int, shown: int = SHOWN) -> list[Text]:
-    """The table line by line; where rows are left out the last line says so."""
-    kept = choose(judged, shown)
-    stems = draw_stems([(one.look.process.pid, one.look.process.ppid) for one in kept])
+def tree_table(processes: Sequence[HasDiagnosis], width: int, shown: int = SHOWN) -> Group:
+    """Returns a table with a row for each process; the last line says how many are left out."""
+    kept = choose(processes, shown)
+    stems = draw_stems([(one.snapshot.process.pid, one.snapshot.process.ppid) for one in kept])
     columns = COLUMNS if width >= WIDE else COLUMNS[:-1]
     rows = [_cells(one, stem)[: len(columns)] for one, stem in zip(kept, stems, strict=True)]
-    left = len(judged) - len(kept)
+    left = len(processes) - len(kept)
     more = [Text(f"… and {left:,} more processes (--json lists all)")] if left else []
-    return lay_out(columns, rows, width) + more
+    return Group(make_table(columns, rows, width), *more)
 
 
-def _cells(one: Judged, stem: str) -> list[Text]:
-    process, diagnosis = one.look.process, one.diagnosis
+def _cells(one: HasDiagnosis, stem: str) -> list[Text]:
+    process, diagnosis = one.snapshot.process, one.diagnosis
     rss = "?" if process.rss_bytes is None else format_bytes(process.rss_bytes)
     return [
         Text.assemble((stem, "dim"), str(process.pid)),
@@ -308,26 +287,26 @@ def _cells(one: Judged, stem: str) -> list[Text]:
     ]
 
 
-def kinds_in_short(one: Judged, most: int = _KINDS) -> str:
+def kinds_in_short(one: HasDiagnosis, most: int = _KINDS) -> str:
     """`pipe 18 file 6 socket 2`: the most frequent ones."""
-    if one.look.process.state in ENDED:
-        return "ended, not waited for"
-    if one.look.descriptors is None:
-        return "not to be seen"
-    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.look.kinds.items())[:most])
+    if one.snapshot.process.state in ENDED:
+        return "zombie, not waited for"
+    if one.snapshot.descriptors is None:
+        return "permission denied"
+    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.snapshot.kinds.items())[:most])
 
 
-def choose(judged: Sequence[Judged], shown: int) -> list[Judged]:
-    """All, or the first and the worst ones, in the order of the tree."""
-    if len(judged) <= shown:
-        return list(judged)
-    ranked = sorted(judged[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
-    among = {id(one) for one in [judged[0], *ranked[: shown - 1]]}
-    return [one for one in judged if id(one) in among]
+def choose(processes: Sequence[HasDiagnosis], shown: int) -> list[HasDiagnosis]:
+    """Returns all, or the first and the worst ones, in the order of the tree."""
+    if len(processes) <= shown:
+        return list(processes)
+    ranked = sorted(processes[1:], key=lambda one: (-SEVERITY[one.diagnosis.verdict], -(one.diagnosis.fds or 0)))
+    among = {id(one) for one in [processes[0], *ranked[: shown - 1]]}
+    return [one for one in processes if id(one) in among]
 
 
 def draw_stems(rows: Sequence[tuple[int, int | None]]) -> list[str]:
-    """(pid, parent) of each, parents first -> what is drawn before the pid: `├─ `, `│  └─ `; "" where it has none."""
+    """(pid, parent) of each, parents first -> the prefix of the pid: `├─ `, `│  └─ `. rich's Tree has no columns."""
     parents: dict[int, int | None] = {}
     for pid, parent in rows:
         parents[pid] = parent if parent in parents else None
@@ -346,19 +325,19 @@ def _stem(pid: int, parents: Mapping[int, int | None], last: Mapping[int, int]) 
     return drawn
 
 
-# What doctor found, for people: one page for each process asked about.
+# ---- the page ----------------------------------------------------------------------------------------------
 
 _LABEL = 12
-_PAGE = 140  # wider than that nobody reads a line to its end
+_PAGE = 140  # longer lines are hard to read
 _USED = 0.5
-# That which is never used up by itself, and that which has a line of its own.
+# nofile has a line of its own, and nr_open is not used up.
 _NOT_LISTED = {"nofile", "nr_open"}
-# What the kernel does not hold root to.
+# The kernel does not enforce these for root.
 _NOT_FOR_ROOT = {"nproc", "pipe_user_pages"}
 
 
 class DoctorPage:
-    """Lays itself out for the width it is given."""
+    """The page on one target, laid out for the given width."""
 
     def __init__(self, target: WatchTarget, now: datetime) -> None:
         self._target = target
@@ -371,17 +350,16 @@ class DoctorPage:
         yield self._headline(width)
         yield ""
         yield Padding(self._facts(width), (0, 0, 0, 2), expand=False)
-        if len(self._target.judged) > 1:
+        if len(self._target.processes) > 1:
             yield ""
-            for line in tree_lines(self._target.judged, width - 2):
-                yield Text("  ") + line
+            yield Padding(tree_table(self._target.processes, width - 2), (0, 0, 0, 2), expand=False)
         yield ""
         yield Padding(self._meaning(), (0, 0, 0, 2), expand=False)
 
     # ---- the first line ----------------------------------------------------------------------------------
 
     def _headline(self, width: int) -> Text:
-        process = self._worst.look.process
+        process = self._worst.snapshot.process
         name = f"{printable(self._target.role)} {process.pid}"
         up = "" if process.uptime_s is None else f"   up {span_words(process.uptime_s)}"
         verdict = self._verdict()
@@ -398,29 +376,28 @@ class DoctorPage:
     def _verdict(self) -> Text:
         verdict = self._diagnosis.verdict
         forecast = forecast_of(self._diagnosis)
-        dark = when(forecast.eta_s, self._now) if forecast else ""
-        said = f"{marked(verdict)} · dark {dark}" if dark else marked(verdict)
-        return Text(said, style=STYLES[verdict])
+        eta = when(forecast.eta_s, self._now) if forecast else ""
+        return Text(f"{marked(verdict)} · exhausted {eta}" if eta else marked(verdict), style=STYLES[verdict])
 
     # ---- facts -------------------------------------------------------------------------------------------
 
     def _facts(self, width: int) -> Table:
         made = _grid()
         made.add_row("descriptors", self._descriptors(width))
-        if width < WIDE and (airbag := self._airbag()):
-            made.add_row("", Text(airbag, "dim"))
+        if width < WIDE and (hard := self._hard_limit()):
+            made.add_row("", Text(hard, "dim"))
         made.add_row("growth", _growth(self._diagnosis.trend, self._target.watched_s))
         for forecast in self._diagnosis.forecasts:
             if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
                 made.add_row("", f"{forecast.line} ({forecast.at:,}) {soon}")
         made.add_row("kinds", self._kinds())
-        if pipes := _dead_pipes(self._diagnosis.structure):
+        if pipes := _dead_pipes(self._diagnosis.profile):
             made.add_row("dead pipes", pipes)
-        limits = [*self._worst.look.limits, *self._target.shared]
-        root = self._worst.look.process.uid == 0
+        limits = [*self._worst.snapshot.limits, *self._target.shared]
+        root = self._worst.snapshot.process.uid == 0
         _list(made, "also used", _uses(_tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED), width))
         if not self._target.whole_tree:
-            made.add_row("children", "could not be looked for: no descriptor is free here")
+            made.add_row("children", "not scanned: this process has no free descriptor")
         return made
 
     def _descriptors(self, width: int) -> Text:
@@ -428,20 +405,20 @@ class DoctorPage:
         text = Text(f"{quantity(diagnosis.fds)} of {quantity(diagnosis.soft)} soft")
         if (used := used_part(diagnosis.fds, diagnosis.soft)) is not None:
             text.append("   ").append_text(_bar(used, width))
-        if width >= WIDE and (airbag := self._airbag()):
-            text.append(f"   {airbag}", "dim")
+        if width >= WIDE and (hard := self._hard_limit()):
+            text.append(f"   {hard}", "dim")
         return text
 
-    def _airbag(self) -> str:
+    def _hard_limit(self) -> str:
         hard = self._diagnosis.hard
-        return f"airbag: hard limit {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
+        return f"hard limit: {quantity(hard)}" if hard is not None and hard != self._diagnosis.soft else ""
 
     def _kinds(self) -> str:
-        if self._worst.look.descriptors is None:
-            uid = self._worst.look.process.uid
+        if self._worst.snapshot.descriptors is None:
+            uid = self._worst.snapshot.process.uid
             owner = "another user" if uid is None else f"user {uid}"
-            return f"not to be seen: the process is of {owner}; ask as that user or as root (with CAP_SYS_PTRACE)"
-        return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.look.kinds.items()) or "none"
+            return f"permission denied: the process belongs to {owner}; run as that user or as root"
+        return " · ".join(f"{kind.value} {times:,}" for kind, times in self._worst.snapshot.kinds.items()) or "none"
 
     # ---- what it means -----------------------------------------------------------------------------------
 
@@ -449,15 +426,15 @@ class DoctorPage:
         diagnosis = self._diagnosis
         made = _grid()
         _list(made, "because", [printable(line) for line in diagnosis.evidence])
-        if self._target.sureness:
-            made.add_row("how sure", printable(self._target.sureness))
+        if self._target.confidence:
+            made.add_row("confidence", printable(self._target.confidence))
         if match := blamed(diagnosis):
             made.add_row("cause", printable(f"looks like {match.cause}"))
         _list(made, "held by", [printable(line) for line in self._target.held_by])
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))
-        if cure := cure_of(diagnosis):
-            _list(made, "write", [*cure.code, f"({cure.page})"])
+        if remedy := remedy_of(diagnosis):
+            _list(made, "write", [*remedy.code, f"({remedy.page})"])
         return made
 
 
@@ -487,26 +464,26 @@ def _numbered(lines: Sequence[str]) -> RenderableType:
 def _growth(trend: Trend | None, watched_s: float) -> str:
     if trend is not None:
         sign, span = "+" if trend.per_hour > 0 else "", span_words(trend.span_s)
-        return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), its floor over {span}"
+        return f"{sign}{number_words(trend.per_hour)}/h ({range_words(trend.low, trend.high)}), baseline over {span}"
     if watched_s:
-        return f"not to be told from {span_words(watched_s)}: watch it for longer"
-    return "seen once: --for auto watches until it can tell"
+        return f"unclear after {span_words(watched_s)}: watch it longer"
+    return "one snapshot: --for auto watches until the verdict is clear"
 
 
-def _dead_pipes(structure: FdProfile | None) -> str:
-    if structure is None or not (structure.dead_pipes or structure.self_pairs):
+def _dead_pipes(profile: FdProfile | None) -> str:
+    if profile is None or not (profile.dead_pipes or profile.self_pairs):
         return ""
-    if not structure.dead_pipes:
-        return f"none; {counted(structure.self_pairs, 'pipe')} with both ends in this process alone"
-    return f"{structure.dead_pipes:,}: their far end is closed in every process{_mix(structure)}"
+    if not profile.dead_pipes:
+        return f"none; {counted(profile.self_pairs, 'pipe')} with both ends in this process"
+    return f"{profile.dead_pipes:,}: the other end is closed in every process{_mix(profile)}"
 
 
-def _mix(structure: FdProfile) -> str:
-    """` (1 self-pair : 4 HUP : 4 ERR)`: the finished loaders of W workers leave 1 : W : W."""
-    parts = [(structure.self_pairs, "self-pair"), (structure.hup, "HUP"), (structure.err, "ERR")]
+def _mix(profile: FdProfile) -> str:
+    """` (1 internal : 4 HUP : 4 ERR)`: finished loaders of W workers leave 1 : W : W."""
+    parts = [(profile.self_pairs, "internal"), (profile.hup, "HUP"), (profile.err, "ERR")]
     there = [(times, name) for times, name in parts if times]
     if len(there) == 1:
-        return " (read ends)" if structure.hup else " (write ends)"
+        return " (read ends)" if profile.hup else " (write ends)"
     least = min(times for times, _ in there)
     return f" ({' : '.join(f'{round(times / least, 1):g} {name}' for times, name in there)})"
 

@@ -1,4 +1,4 @@
-"""What `top` says of the chosen process."""
+"""Renders `holdfast top`: one frame for a terminal of any width or a pipe, the cells of the live view, and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
-from ..procfs.limits import Limit, amount, finite, quantity, used_part
+from ..procfs.limits import PIPE_PAGES, Limit, amount, finite, quantity, used_part
 from .messages import number_words
 from .observe import SEVERITY
 from .render import (
@@ -24,7 +24,7 @@ from .render import (
     eta_of,
     forecast_of,
     kinds_of,
-    lay_out,
+    make_table,
     marked,
     short_when,
     sparkline,
@@ -34,7 +34,7 @@ from .top_model import TopRow, TopSnapshot
 
 
 def detail(row: TopRow) -> RenderableType:
-    """The command, the kinds, why the verdict, the cause and what to do."""
+    """Shows the selected process: command, kinds, evidence, cause and advice."""
     diagnosis = row.diagnosis
     head = Text.assemble(
         (str(row.pid), "bold"),
@@ -46,7 +46,7 @@ def detail(row: TopRow) -> RenderableType:
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(width=8, style="dim", no_wrap=True)
     made.add_column(overflow="fold")
-    _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.look.kinds.items())])
+    _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.snapshot.kinds.items())])
     _add(made, "because", diagnosis.evidence)
     _add(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
     _add(made, "do", diagnosis.advice)
@@ -58,11 +58,8 @@ def _add(made: Table, label: str, lines: Sequence[str]) -> None:
         made.add_row("" if at else label, printable(line))
 
 
-# One frame of `top`: for a terminal of any width, for a pipe, and cell by cell for the live view.
-
 WIDE = 120
 _BAR = 8
-_PAGES_PER_PIPE = 16
 
 
 class SortOrder(StrEnum):
@@ -85,7 +82,7 @@ COLUMNS = (
     TableColumn("limit", right=True),
     TableColumn("used"),
     TableColumn("Δ/h", right=True),
-    TableColumn("dark in", right=True),
+    TableColumn("full in", right=True),
     TableColumn("dead", right=True),
     TableColumn("verdict"),
     TableColumn("history"),
@@ -93,22 +90,22 @@ COLUMNS = (
     TableColumn("thr", right=True),
     TableColumn("command", cut=True),
 )
-# The least width at which they are shown; the others always are: whose it is, how many, and the verdict.
+# The minimum width at which a column is shown; pid, fds and verdict always are.
 _ONLY_FROM = {"limit": WIDE, "history": WIDE, "RSS": WIDE, "thr": WIDE} | dict.fromkeys(
-    ("used", "Δ/h", "dark in", "dead", "command"), 58
+    ("used", "Δ/h", "full in", "dead", "command"), 58
 )
 _PAGE = 180
 
 
 def columns_for(width: int) -> list[int]:
-    """Which of COLUMNS there is room for."""
+    """Returns the indices of COLUMNS that fit."""
     return [at for at, column in enumerate(COLUMNS) if width >= _ONLY_FROM.get(column.head, 0)]
 
 
 def arrange(rows: Sequence[TopRow], order: SortOrder) -> list[tuple[TopRow, str]]:
-    """The rows in this order, each with what is drawn before its pid."""
+    """Sorts the rows, and returns each with the prefix of its pid."""
     if order is SortOrder.TREE:
-        return list(zip(rows, draw_stems([(row.pid, row.look.process.ppid) for row in rows]), strict=True))
+        return list(zip(rows, draw_stems([(row.pid, row.snapshot.process.ppid) for row in rows]), strict=True))
     return [(row, "") for row in sorted(rows, key=_ASCENDING[order])]
 
 
@@ -117,7 +114,7 @@ def cells_of(row: TopRow, stem: str) -> list[Text]:
     diagnosis = row.diagnosis
     used = used_part(row.fds, diagnosis.soft) or 0.0
     forecast = forecast_of(diagnosis)
-    dead = 0 if diagnosis.structure is None else diagnosis.structure.dead_pipes
+    dead = 0 if diagnosis.profile is None else diagnosis.profile.dead_pipes
     return [
         Text.assemble((stem, "dim"), str(row.pid)),
         Text(quantity(row.fds)),
@@ -146,33 +143,33 @@ def host_line(host: Sequence[Limit]) -> Text:
     names = {"file_max": "open files of the machine", "pipe_user_pages": "pipes seen", "dev_shm_bytes": "/dev/shm"}
     line = Text()
     for limit in host:
-        per = _PAGES_PER_PIPE if limit.name == "pipe_user_pages" else 1
+        per = PIPE_PAGES if limit.name == "pipe_user_pages" else 1
         used, most = (None if value is None else value / per for value in (limit.used, limit.soft))
         line.append(" · " if line else "")
         line.append(f"{names[limit.name]} ", "dim")
-        # Kernels write "no limit" as the largest number there is.
+        # Kernels report "no limit" as the largest integer.
         most = float("inf") if most is not None and most > 1e15 else most
         line.append(f"{amount(limit, used)} of {amount(limit, most)}", use_style(limit.ratio or 0.0))
     return line
 
 
 class TopFrame:
-    """A picture that lays itself out for the width it is given."""
+    """One frame, laid out for the given width."""
 
-    def __init__(self, picture: TopSnapshot, order: SortOrder = SortOrder.TREE) -> None:
-        self._picture = picture
+    def __init__(self, snapshot: TopSnapshot, order: SortOrder = SortOrder.TREE) -> None:
+        self._snapshot = snapshot
         self._order = order
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = min(options.max_width, _PAGE)
         shown = columns_for(width)
-        rows = [cells_of(row, stem) for row, stem in arrange(self._picture.rows, self._order)]
-        yield host_line(self._picture.host)
+        rows = [cells_of(row, stem) for row, stem in arrange(self._snapshot.rows, self._order)]
+        yield host_line(self._snapshot.host)
         yield ""
         cells = [[row[at] for at in shown] for row in rows]
-        yield from lay_out([COLUMNS[at] for at in shown], cells, width, gap=2 if width >= WIDE else 1)
+        yield make_table([COLUMNS[at] for at in shown], cells, width, gap=2 if width >= WIDE else 1)
         yield ""
-        yield summary(self._picture.rows)
+        yield summary(self._snapshot.rows)
 
 
 def summary(rows: Sequence[TopRow]) -> Text:
@@ -186,11 +183,11 @@ def summary(rows: Sequence[TopRow]) -> Text:
     return line
 
 
-def picture_as_dict(picture: TopSnapshot) -> dict[str, Any]:
+def top_as_dict(snapshot: TopSnapshot) -> dict[str, Any]:
     """Unlimited and unknown are null."""
     return {
-        "host": {limit.name: {"used": limit.used, "limit": finite(limit.soft)} for limit in picture.host},
-        "processes": [_row_as_dict(row) for row in picture.rows],
+        "host": {limit.name: {"used": limit.used, "limit": finite(limit.soft)} for limit in snapshot.host},
+        "processes": [_row_as_dict(row) for row in snapshot.rows],
     }
 
 
@@ -198,12 +195,12 @@ def _row_as_dict(row: TopRow) -> dict[str, Any]:
     diagnosis = row.diagnosis
     return {
         "pid": row.pid,
-        "ppid": row.look.process.ppid,
+        "ppid": row.snapshot.process.ppid,
         "command": command_of(row),
         "fds": row.fds,
         "limit": finite(diagnosis.soft),
         "kinds": kinds_of(row),
-        "dead_pipes": None if diagnosis.structure is None else diagnosis.structure.dead_pipes,
+        "dead_pipes": None if diagnosis.profile is None else diagnosis.profile.dead_pipes,
         "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
         "eta_s": eta_of(diagnosis),
         "rss_bytes": row.rss_bytes,

@@ -1,4 +1,4 @@
-"""What was sampled of one process: fine for the last hour, coarser the older it is, never more than a few thousand."""
+"""Samples process trees at intervals and keeps a bounded history of each process, coarser the older it is."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _COARSE = (Tier(60, 2 * 86400), Tier(900, 30 * 86400))
 
 
 def tiers_for(every_s: float) -> tuple[Tier, ...]:
-    """For samples taken every so many seconds, of which the last 720 stay as they are: of 5 s, an hour."""
-    # Half of it: of two samples that come a little early or late, none may replace the other.
+    """Returns tiers for samples at this interval, the last 720 at full resolution: an hour for 5 s."""
+    # Half of the interval: a sample that comes a little early must not replace the one before.
     return Tier(every_s / 2, _FINE_SAMPLES * every_s), *_COARSE
 
 
 class _Ring:
-    """One tier. Of all samples in a stretch of `every_s` the lowest stays: the floor must survive the thinning."""
+    """One tier. It keeps the lowest sample of each period of `every_s`, so that thinning preserves the baseline."""
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
@@ -40,7 +40,7 @@ class _Ring:
         self.kept: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> list[Sample]:
-        """Returns what is too old for this tier."""
+        """Returns the samples that are too old for this tier."""
         stretch = sample.at_s // self._tier.every_s
         if self.kept and stretch == self._stretch:
             if sample.fds <= self.kept[-1].fds:
@@ -55,7 +55,7 @@ class _Ring:
 
 
 class Series:
-    """One process's samples. `ended_at_s` is when it was found to be gone."""
+    """The samples of one process. `ended_at_s` is when it was found to have ended."""
 
     def __init__(self, identity: Identity, every_s: float) -> None:
         self.identity = identity
@@ -64,7 +64,7 @@ class Series:
         self._rings = [_Ring(tier) for tier in tiers_for(every_s)]
 
     def add(self, sample: Sample) -> None:
-        """Samples come in the order of time."""
+        """Adds a sample; they come in time order."""
         self.latest = sample
         old = [sample]
         for ring in self._rings:
@@ -72,28 +72,26 @@ class Series:
 
     @property
     def samples(self) -> list[Sample]:
-        """Oldest first, the latest always among them."""
+        """Oldest first; includes the latest."""
         found = [one for ring in reversed(self._rings) for one in ring.kept]
         if self.latest is not None and found and found[-1] is not self.latest:
             found.append(self.latest)
         return found
 
 
-# Cheap samples of process trees, taken again and again.
-
 EVERY_S = 5.0
 ENDED = frozenset("ZX")
 # Reading the parent of every process costs more than the samples.
 _FIND_EVERY_S = 15.0
 _MOST_ENDED = 256
-# Samples at even times would meet jobs of the same rhythm at the same point, which wanders: a slope out of nothing.
-_UNEVEN = 0.25
+# Samples at exact intervals would alias with periodic jobs, which shows as a slope.
+_JITTER = 0.25
 
 
 class Watch:
-    """Processes, with their descendants if `tree`, each under its pid and start: a pid given out again is another one.
+    """Samples processes, with their descendants if `tree`, each identified by pid and start time.
 
-    A process that ends stays, as ended, with what was seen of it; of these the last 256.
+    Processes that ended keep their samples; the last 256 of them are kept.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Watch:
         every_s: float = EVERY_S,
     ) -> None:
         if every_s <= 0:
-            raise ValueError(f"expected a time between samples above zero, got {every_s} s")
+            raise ValueError(f"expected an interval above zero, got {every_s} s")
         self.roots = tuple(dict.fromkeys(pids))
         self.series: dict[Identity, Series] = {}
         self.every_s = every_s
@@ -115,7 +113,7 @@ class Watch:
         self._clock = clock
         self._wait = wait
         self._tree = tree
-        self._chance = random.Random()
+        self._rng = random.Random()
         self._found_at_s: float | None = None
         self._children: Counter[int] = Counter()
         self._alive: dict[int, Series] = {}
@@ -126,7 +124,7 @@ class Watch:
         return self._alive
 
     def sample(self) -> None:
-        """One round: new processes are found now and then, all known ones are sampled."""
+        """Samples all known processes, and looks for new ones from time to time."""
         now = self._clock()
         if self._found_at_s is None or now - self._found_at_s >= _FIND_EVERY_S:
             self._find()
@@ -134,25 +132,25 @@ class Watch:
         for pid in list(self._alive):
             self._sample_one(pid)
 
-    def run(self, for_s: float, tell: Callable[[float], object] | None = None) -> None:
-        """Samples for that long, at the start and at the end too; `tell` hears after each one how many seconds passed.
+    def run(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:
+        """Samples for that long, including the start and the end; calls `progress(seconds passed)` after each sample.
 
-        A true answer of `tell` ends the watch. An interrupt keeps what was sampled.
+        The watch ends early if `progress` returns true. An interrupt keeps the samples.
         """
         start = self._clock()
-        turn = 0
+        rounds = 0
         while True:
             self.sample()
             passed = self._clock() - start
-            if tell is not None and tell(passed):
+            if progress is not None and progress(passed):
                 return
             if passed >= for_s:
                 return
-            # From the start and not from the last sample, so that slow rounds do not add up; turns missed are left out.
-            turn = max(turn + 1, int(passed / self.every_s))
-            due = turn * self.every_s
+            # Counted from the start, so that the delays of slow rounds do not add up; missed rounds are skipped.
+            rounds = max(rounds + 1, int(passed / self.every_s))
+            due = rounds * self.every_s
             if due < for_s:
-                due += self._chance.uniform(-_UNEVEN, _UNEVEN) * self.every_s
+                due += self._rng.uniform(-_JITTER, _JITTER) * self.every_s
             self._wait(max(0.0, min(due, for_s) - passed))
 
     def _find(self) -> None:
@@ -180,7 +178,7 @@ class Watch:
         series = self._alive[pid]
         now = self._clock()
         vitals = read_vitals(self._procfs, pid)
-        # Asked afterwards: the same process before and after was the same in between.
+        # Checked after reading: a process that is the same before and after was the same in between.
         if self._is_gone(series.identity):
             self._end(pid, now)
             if pid in self.roots and not self._is_gone(Identity(pid, None)):
@@ -198,7 +196,7 @@ class Watch:
             )
 
     def _is_gone(self, identity: Identity) -> bool:
-        """Another one has its pid, or nobody has waited for it yet: its 0 descriptors are not what it held."""
+        """Whether its pid was reused, or it is a zombie, whose 0 descriptors are no sample."""
         seen = read_stat(self._procfs, identity.pid)
         if seen is None:
             return stat_or_none(self._procfs, f"/proc/{identity.pid}") is None

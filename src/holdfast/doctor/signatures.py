@@ -1,7 +1,8 @@
-"""How much of a structure each known cause would explain.
+"""Recognises known causes of leaks by the descriptors they leave open.
 
-Every function takes a Structure, of what is there or of what grew, and counts what looks like its cause. No two count
-the same descriptor, so that the largest of them is the one to name.
+A signature is a row of `SIGNATURES`: a matcher that counts the descriptors it explains in an `FdProfile` (of all
+descriptors, or of the new ones), the cause, and advice. No two matchers count the same descriptor, so the one with the
+largest count names the cause. A new signature needs a leaky program under tests/victims and a clean counterpart of it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from ..procfs.descriptors import Kind
 from .model import FdProfile, Match, Trend
 from .remedies import FIND_LEAK, LOADER, READ_BOUNDED, Remedy
 
-# A loader with more workers than that is rarer than some processes kept beside one wake-up pipe.
+# More dead ends per internal pipe than this are rarely one loader with that many workers.
 MOST_WORKERS = 32
-# Of Popen with both pipes, or of a Process, as many ends are for writing as for reading; of Popen's output, none.
+# Popen with stdin and stdout, or a Process, leaves as many write ends as read ends; unread output leaves no write ends.
 _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """`count` are explained, `dead` of them are of no use to anyone; `what` is the path or address they share."""
+    """`count` descriptors are explained, `dead` of them are unusable; `what` is the path or address they share."""
 
     count: int
     dead: int = 0
@@ -32,7 +33,7 @@ class Matcher:
 
 
 def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
-    """Of dead loaders: self-pairs, and dead ends each way (self-pairs : HUP : ERR = 1 : W : W for W workers)."""
+    """Counts finished loaders and dead ends each way: one with W workers leaves self_pairs : hup : err = 1 : W : W."""
     each_way = min(seen.hup, seen.err)
     loaders = min(seen.self_pairs, each_way)
     return (loaders, each_way) if each_way <= MOST_WORKERS * loaders else (0, 0)
@@ -50,7 +51,7 @@ def dead_loaders(seen: FdProfile) -> Matcher:
 
 
 def ended_processes(seen: FdProfile) -> Matcher:
-    """Ends for writing among the dead ones: what was opened to talk to a process, not only to hear it."""
+    """Dead ends with a share of write ends: pipes in both directions, not only a command's output."""
     hup, err = _other_dead_ends(seen)
     return Matcher(hup + err, hup + err) if err * _FEW > hup else Matcher(0)
 
@@ -85,7 +86,7 @@ def one_peer(seen: FdProfile) -> Matcher:
 
 
 def event_loops(seen: FdProfile) -> Matcher:
-    """asyncio's loop is an eventpoll and a pair of Unix sockets; others wake theirs by an eventfd."""
+    """An asyncio loop is an eventpoll and a pair of Unix sockets; other loops are woken by an eventfd."""
     loops = seen.kinds.get(Kind.EVENTPOLL, 0)
     wakers = min(seen.kinds.get(Kind.EVENTFD, 0), loops)
     return Matcher(loops + _loop_sockets(seen) + wakers)
@@ -116,7 +117,7 @@ def shared_memory(seen: FdProfile) -> Matcher:
 
 
 def one_path(seen: FdProfile) -> Matcher:
-    """Twice is no pattern: then each of them is a file among others."""
+    """Counts a path only from three times on: two are no pattern."""
     most = seen.most_opened
     return Matcher(most.times, what=most.path) if most and most.times > 2 else Matcher(0)
 
@@ -167,16 +168,16 @@ def threads(seen: FdProfile) -> Matcher:
 # A new row needs a function above that counts what it explains, and a program under tests/leaky_programs that leaks on
 # purpose, with a clean counterpart that does the same work without the leak.
 
-# Fewer than this many, or less than this part, is nothing to speak of.
+# A signature must explain at least this many descriptors, and this part of all.
 AT_LEAST = 16
 AT_LEAST_PART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """`ordinary` is how many a healthy process may have: seen once, only what it has beyond that stands out.
+    """`ordinary` is how many a healthy process may have: in a single snapshot only more than that count.
 
-    `{what}` in the cause becomes the path or the address that they share. `of` tells what is counted.
+    `{what}` in the cause becomes the shared path or address. `of` names what is counted.
     """
 
     name: str
@@ -185,7 +186,7 @@ class Signature:
     advice: tuple[str, ...]
     ordinary: int = 0
     of: str = "descriptors"
-    cure: Remedy | None = None
+    remedy: Remedy | None = None
 
 
 SIGNATURES = (
@@ -193,12 +194,12 @@ SIGNATURES = (
     Signature(
         name="dead-dataloader-iterators",
         fits=dead_loaders,
-        cause="finished DataLoader iterators are still referenced: their workers have ended, their pipes stay open",
+        cause="finished DataLoader iterators are still referenced: their workers have exited, their pipes stay open",
         advice=(
             "drop the iterator after the loop, or keep one loader with persistent_workers=True",
-            "look for what keeps it: a list or attribute, a kept exception (its traceback), a reference cycle",
+            "find the reference: a list or attribute, a stored exception (its traceback), a reference cycle",
         ),
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="ended-processes",
@@ -208,25 +209,25 @@ SIGNATURES = (
             "call Process.join() and then Process.close(), and drop the object",
             "use `with subprocess.Popen(…)`, or subprocess.run, which close stdin and stdout",
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="unread-output",
         fits=unread_output,
         cause="the output of commands that have ended was never read to its end and closed",
         advice=("use `with subprocess.Popen(…)`, Popen.communicate() or subprocess.run(capture_output=True)",),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="queues-never-closed",
         fits=queues,
-        cause="pipes that only this process has both ends of: multiprocessing queues or pools made and never closed",
+        cause="pipes with both ends in this process: multiprocessing queues or pools that were never closed",
         advice=(
             "call Queue.close() and Queue.join_thread() when done with a queue; close both ends of a Pipe",
             "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
         ),
         ordinary=32,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="workers-never-joined",
@@ -238,25 +239,25 @@ SIGNATURES = (
             "end workers of your own: Process.join(), `with ProcessPoolExecutor(…)`, Pool.terminate() and Pool.join()",
         ),
         ordinary=4 * MOST_WORKERS + 2,
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="pipes-not-seen-through",
         fits=unknown_pipes,
-        cause="pipes whose far end could not be looked at: they may be dead or in use",
-        advice=("look again as root or as a parent of the process: then it shows which pipes are dead",),
+        cause="pipes whose other end could not be inspected: they may be dead or in use",
+        advice=("run as root or as a parent of the process to see which pipes are dead",),
         ordinary=4 * MOST_WORKERS + 2,
     ),
     # ---- sockets
     Signature(
         name="responses-never-closed",
         fits=close_wait,
-        cause="the other side closed these connections (CLOSE_WAIT) and this process did not",
+        cause="the peer closed these connections (CLOSE_WAIT) and this process did not",
         advice=(
             "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
             "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="client-per-call",
@@ -264,7 +265,7 @@ SIGNATURES = (
         cause="open connections to one address, {what}: a client is made for every call",
         advice=("make the client once and share it; bound its connection pool",),
         ordinary=64,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="event-loops-never-closed",
@@ -272,7 +273,7 @@ SIGNATURES = (
         cause="event loops (an eventpoll and what wakes it) are made and never closed",
         advice=("use asyncio.run, or asyncio.Runner for many calls; call loop.close() on a loop of your own",),
         ordinary=48,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="unix-sockets-kept",
@@ -283,7 +284,7 @@ SIGNATURES = (
             "keep one connection to a local service instead of one for every call",
         ),
         ordinary=64,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="sockets-never-closed",
@@ -291,7 +292,7 @@ SIGNATURES = (
         cause="sockets, to many addresses or to none, are opened and never closed",
         advice=("use `with socket.socket(…)`, close clients after use, and set timeouts on what a server accepts",),
         ordinary=512,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     # ---- files and memory
     Signature(
@@ -303,7 +304,7 @@ SIGNATURES = (
             'or call torch.multiprocessing.set_sharing_strategy("file_system"), and watch /dev/shm',
         ),
         ordinary=16,
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Signature(
         name="shared-memory-kept",
@@ -311,7 +312,7 @@ SIGNATURES = (
         cause="blocks of shared memory are opened and never closed",
         advice=("call SharedMemory.close() in every process, and SharedMemory.unlink() once",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="one-path-many-times",
@@ -319,7 +320,7 @@ SIGNATURES = (
         cause="{what} is open many times: it is opened again for every item",
         advice=("open it once in each process and share the handle, or close it after each item (`with open(…)`)",),
         ordinary=16,
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
     Signature(
         name="files-never-closed",
@@ -330,7 +331,7 @@ SIGNATURES = (
             "bound the number of handles that are kept: functools.lru_cache does not close what it drops",
         ),
         ordinary=512,
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
     Signature(
         name="deleted-files-kept",
@@ -341,7 +342,7 @@ SIGNATURES = (
             "use `with tempfile.TemporaryFile()`",
         ),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="memfds-kept",
@@ -349,7 +350,7 @@ SIGNATURES = (
         cause="memory files (memfd) are made and never closed: shared buffers between processes",
         advice=("close the buffer in every process that got it, or use a fixed set of buffers again and again",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="gpu-handles-kept",
@@ -367,7 +368,7 @@ SIGNATURES = (
         fits=inotify,
         cause="a file watcher (inotify) is made for every job and never closed",
         advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Signature(
         name="pidfds-kept",
@@ -375,9 +376,9 @@ SIGNATURES = (
         cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
         advice=("wait for every child (Popen.wait, `await process.wait()`), and call os.close on a pidfd",),
         ordinary=16,
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
-    # ---- no descriptors, but they run out as well
+    # ---- not descriptors, but limited as well
     Signature(
         name="zombies",
         fits=zombies,
@@ -405,23 +406,23 @@ SIGNATURES = (
 _NEVER_ORDINARY = tuple(row for row in SIGNATURES if not row.ordinary)
 
 
-def match(structure: FdProfile, grown: FdProfile | None = None) -> Match | None:
-    """The row that explains most of what grew; seen once, most of what is there beyond the ordinary. None if none does.
+def match(profile: FdProfile, grown: FdProfile | None = None) -> Match | None:
+    """Returns the signature that explains most of the growth, or, in a single snapshot, most of what is not ordinary.
 
-    A look of half a minute sees a slow leak grow by nothing: what no healthy process has is named even then.
+    A short watch sees no growth of a slow leak: descriptors that no healthy process has are named even then.
     """
     if grown is None:
-        return _best(structure, SIGNATURES, seen_once=True)
-    return _best(grown, SIGNATURES, seen_once=False) or _best(structure, _NEVER_ORDINARY, seen_once=True)
+        return _best(profile, SIGNATURES, seen_once=True)
+    return _best(grown, SIGNATURES, seen_once=False) or _best(profile, _NEVER_ORDINARY, seen_once=True)
 
 
 def is_certain(found: Match) -> bool:
-    """Whether it is wrong by itself, however many there are and whether or not they grow."""
+    """Whether a match is a fault by itself, without growth."""
     return any(row.name == found.name for row in _NEVER_ORDINARY)
 
 
 def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Match | None:
-    """Descriptors first: threads and children that came with them are their consequence."""
+    """Tries descriptors first: threads and children that appear with them are a consequence."""
     for counted, total in _totals(seen).items():
         found = [(row, row.fits(seen), row.ordinary if seen_once else 0) for row in rows if row.of == counted]
         found = [one for one in found if one[1].count - one[2] >= max(AT_LEAST, AT_LEAST_PART * total)]
@@ -432,7 +433,7 @@ def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Mat
 
 
 def _totals(seen: FdProfile) -> dict[str, int]:
-    """Some of what grew may have taken the place of what went: then the kinds tell of more than the sum does."""
+    """New descriptors may have replaced closed ones: then the kinds add up to more than the total growth."""
     fds = max(seen.fds, sum(seen.kinds.values()))
     return {"descriptors": fds, "children": seen.children, "threads": seen.threads}
 
@@ -445,96 +446,99 @@ def _match(row: Signature, fit: Matcher, total: int) -> Match:
         count=fit.count,
         dead=fit.dead,
         share=min(1.0, fit.count / total) if total else 0.0,
-        cure=row.cure,
+        remedy=row.remedy,
     )
 
 
-# Descriptors that nobody can use any more: what a leak consists of and a working set does not.
+# ---- unusable descriptors: a leak consists of them, a working set does not ----------------------------------
 
 MANY = 64
 _MANY_LOADERS = 8
 _MANY_ENDS = 256
 _MANY_HALF_OPEN = 1024
 _LEAST = 16
-# What makes its queues and pools for longer than that is not starting.
+# A process that still creates queues and pools after this time is not starting up.
 _START_S = 600.0
 _NONE = FdProfile(fds=0)
 
 
-def count_dead(structure: FdProfile) -> int:
-    """Pipe ends whose far end is closed everywhere, pipes that only this process has, connections left half open."""
-    return _count_pipes(structure) + structure.close_wait
+def count_dead(profile: FdProfile) -> int:
+    """Counts pipe ends whose other end is closed, pipes within this process, and half-closed connections."""
+    return _count_pipes(profile) + profile.close_wait
 
 
-def _count_pipes(structure: FdProfile) -> int:
-    return structure.dead_pipes + 2 * structure.self_pairs
+def _count_pipes(profile: FdProfile) -> int:
+    return profile.dead_pipes + 2 * profile.self_pairs
 
 
-def are_many(structure: FdProfile) -> bool:
-    """Whether they are worth a sentence: half of all at least."""
-    return count_dead(structure) >= MANY and 2 * count_dead(structure) >= structure.fds
+def are_many(profile: FdProfile) -> bool:
+    """Whether unusable descriptors are worth mentioning: at least half of all."""
+    return count_dead(profile) >= MANY and 2 * count_dead(profile) >= profile.fds
 
 
-def are_mostly_dead_pipes(structure: FdProfile) -> bool:
-    """Whether more than half of all descriptors are pipes that nobody can use: suspicious, and no proof of a leak.
+def are_mostly_dead_pipes(profile: FdProfile) -> bool:
+    """Whether more than half of all descriptors are unusable pipes: suspicious, but no proof of a leak.
 
-    Fewer than 16 do not count: of a process whose parent has died, stdin, stdout and stderr are dead pipes.
+    Fewer than 16 do not count: stdin, stdout and stderr of a process whose parent has died are dead pipes.
     """
-    pipes = _dead_pipes_and_pairs(structure)
-    return pipes >= _LEAST and 2 * pipes > structure.fds
+    pipes = _dead_pipes_and_pairs(profile)
+    return pipes >= _LEAST and 2 * pipes > profile.fds
 
 
-def _dead_pipes_and_pairs(structure: FdProfile) -> int:
-    """Threads may talk through a pipe that only this process has: it counts only beside dead ones."""
-    pipes = _count_pipes(structure)
-    return pipes if 3 * structure.dead_pipes >= pipes else structure.dead_pipes
+def _dead_pipes_and_pairs(profile: FdProfile) -> int:
+    """Counts pipes within the process only where dead ones are among them: threads may communicate through them."""
+    pipes = _count_pipes(profile)
+    return pipes if 3 * profile.dead_pipes >= pipes else profile.dead_pipes
 
 
-def are_most_at_once(structure: FdProfile) -> bool:
-    """Whether one look is enough: they are half of all at least, and more than a healthy process ever has."""
-    proof = _proven_pipes(structure) + _proven_connections(structure)
-    return proof > 0 and 2 * proof >= structure.fds
+def are_most_at_once(profile: FdProfile) -> bool:
+    """Whether one snapshot proves a leak: at least half of all are unusable, more than a healthy process ever has."""
+    proof = _proven_pipes(profile) + _proven_connections(profile)
+    return proof > 0 and 2 * proof >= profile.fds
 
 
-def _proven_pipes(structure: FdProfile) -> int:
-    """Threads may talk through a pipe that only this process has: without dead ones beside them these prove nothing.
+def _proven_pipes(profile: FdProfile) -> int:
+    """Threads may communicate through a pipe within the process: without dead ones such pipes prove nothing.
 
-    Healthy are as well a trainer that keeps its used up iterators, one for each of its few loaders, until the next
-    epoch, and a batch of processes, all but the last of them ended, before it is dropped.
+    A trainer that keeps the finished iterators of its few loaders until the next epoch is healthy, too, and so is a
+    batch of processes that have ended and are about to be dropped.
     """
-    pipes = _count_pipes(structure)
-    loaders = min(structure.self_pairs, structure.hup, structure.err)
-    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or structure.dead_pipes >= _MANY_ENDS)
-    return pipes if enough and 3 * structure.dead_pipes >= pipes else 0
+    pipes = _count_pipes(profile)
+    loaders = min(profile.self_pairs, profile.hup, profile.err)
+    enough = pipes >= MANY and (loaders >= _MANY_LOADERS or profile.dead_pipes >= _MANY_ENDS)
+    return pipes if enough and 3 * profile.dead_pipes >= pipes else 0
 
 
-def _proven_connections(structure: FdProfile) -> int:
-    """A pool keeps idle connections that the server gave up, and a client may close its side and wait for the answer.
+def _proven_connections(profile: FdProfile) -> int:
+    """A pool keeps idle connections that the server closed, and a client may half-close and wait for the answer.
 
-    Neither is a leak, and neither is there a thousand times.
+    Neither is a leak, and neither comes to a thousand.
     """
-    return structure.close_wait if structure.close_wait >= _MANY_HALF_OPEN else 0
+    return profile.close_wait if profile.close_wait >= _MANY_HALF_OPEN else 0
 
 
-def are_most_of_growth(trend: Trend, structure: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
-    """Whether they are half or more of what the floor rose by.
+def are_most_of_growth(trend: Trend, profile: FdProfile | None, first: FdProfile | None, match: Match | None) -> bool:
+    """Whether unusable descriptors are at least half of the baseline's rise.
 
-    Between two looks a burst may have come or gone: the floor's rise counts where it is the smaller one. Seen once,
-    what was dead before cannot be told from what grew, so there must be many.
+    A burst may have begun or ended between the two snapshots, so the smaller of their difference and the baseline's
+    rise counts. A single snapshot cannot separate old from new ones, so it needs many.
     """
-    if structure is None:
+    if profile is None:
         return match is not None and match.dead >= max(MANY, trend.rise / 2)
     if first is None:
-        return _proof_of_growth(structure, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
-    grown = _proof_of_growth(structure, first, trend.span_s)
-    return grown >= max(_LEAST, min(structure.fds - first.fds, trend.rise) / 2)
+        return _proof_of_growth(profile, _NONE, trend.span_s) >= max(MANY, trend.rise / 2)
+    grown = _proof_of_growth(profile, first, trend.span_s)
+    return grown >= max(_LEAST, min(profile.fds - first.fds, trend.rise) / 2)
 
 
-def _proof_of_growth(structure: FdProfile, first: FdProfile, span_s: float) -> int:
-    """How many more are dead; in the time of a start only what was in use and is not any more: queues between threads
-    are made then, and as more clients come, more of them have closed their side and wait for the answer."""
+def _proof_of_growth(profile: FdProfile, first: FdProfile, span_s: float) -> int:
+    """Counts how many more are unusable.
+
+    During start-up only pipes that were in use and are dead now count: a process then creates queues between threads,
+    and more clients bring more half-closed connections.
+    """
     if span_s >= _START_S:
-        return count_dead(structure) - count_dead(first)
-    ends = structure.dead_pipes - first.dead_pipes
-    pipes = _count_pipes(structure) - _count_pipes(first)
+        return count_dead(profile) - count_dead(first)
+    ends = profile.dead_pipes - first.dead_pipes
+    pipes = _count_pipes(profile) - _count_pipes(first)
     return pipes if 3 * ends >= pipes else ends

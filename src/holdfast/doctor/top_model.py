@@ -1,4 +1,4 @@
-"""Many processes on one board: counts at every refresh, full looks and verdicts as often as they are cheap."""
+"""The data behind `holdfast top`: counts at every refresh, snapshots and verdicts as often as their cost allows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..procfs.limits import Limit, shared_limits
 from ..procfs.processes import MANY_FDS, Identity, find_busy, roots_of
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
-from .fd_profile import grown, structures_of
+from .fd_profile import grown, profiles_of
 from .model import Diagnosis, FdProfile
 from .sampler import Series, Watch
 from .signatures import match
-from .verdict import judge
+from .verdict import classify
 
-_LOOK_EVERY_S = 15.0
-_JUDGE_EVERY_S = 5.0
-# A look or a verdict that took a second is made again after 50 at the earliest.
+_SCAN_EVERY_S = 15.0
+_CLASSIFY_EVERY_S = 5.0
+# A snapshot or a verdict that took a second is repeated after 50 s at the earliest.
 _REST = 50
 _MOVED = 32
 _HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
@@ -29,9 +29,9 @@ _HOST = ("file_max", "pipe_user_pages", "dev_shm_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopRow:
-    """One process. `history` are its counts, oldest first."""
+    """One process. `history` has its counts, oldest first."""
 
-    look: ProcessSnapshot
+    snapshot: ProcessSnapshot
     diagnosis: Diagnosis
     fds: int | None
     rss_bytes: int | None
@@ -40,19 +40,19 @@ class TopRow:
 
     @property
     def pid(self) -> int:
-        return self.look.process.pid
+        return self.snapshot.process.pid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSnapshot:
-    """All rows, each after its parent; `host` are the machine's limits that these processes draw on."""
+    """All rows, each after its parent; `host` has the limits of the machine that these processes share."""
 
     rows: tuple[TopRow, ...]
     host: tuple[Limit, ...]
 
 
 class TopModel:
-    """`refresh()` again and again. Without pids: this user's processes with children or with many descriptors."""
+    """Call `refresh()` repeatedly. Without pids it shows this user's processes with children or many descriptors."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class TopModel:
         self._procfs = procfs
         self._clock = clock
         self._watch = Watch((), procfs, clock, every_s=every_s)
-        self._looks: dict[Identity, tuple[ProcessSnapshot, FdProfile]] = {}
+        self._snapshots: dict[Identity, tuple[ProcessSnapshot, FdProfile]] = {}
         self._first: dict[Identity, FdProfile] = {}
         self._verdicts: dict[Identity, Diagnosis] = {}
         self._pipe_pages: int | None = None
-        self._look_again_at_s = self._look_soonest_s = self._judge_again_at_s = -math.inf
+        self._scan_again_at_s = self._scan_soonest_s = self._classify_again_at_s = -math.inf
 
     @property
     def chosen(self) -> bool:
@@ -78,90 +78,90 @@ class TopModel:
 
     def refresh(self) -> TopSnapshot:
         now = self._clock()
-        looked = now >= self._look_again_at_s or (now >= self._look_soonest_s and self._has_moved())
-        if looked:
-            self._look()
+        scanned = now >= self._scan_again_at_s or (now >= self._scan_soonest_s and self._has_moved())
+        if scanned:
+            self._scan()
         self._watch.sample()
-        if looked or self._clock() >= self._judge_again_at_s:
-            self._judge_all()
-        rows = [row for identity in self._looks if (row := self._row(identity)) is not None]
+        if scanned or self._clock() >= self._classify_again_at_s:
+            self._classify_all()
+        rows = [row for identity in self._snapshots if (row := self._row(identity)) is not None]
         return TopSnapshot(rows=tuple(rows), host=tuple(self._host()))
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         began = self._clock()
         pids = self._pids
         roots = roots_of(list(find_busy(self._procfs) if pids is None else pids), self._procfs)
         self._watch.roots = tuple(roots)
-        self._looks = {}
+        self._snapshots = {}
         pages = 0
         for root in roots:
             try:
                 snapshot = take_snapshot(root, True, self._procfs)
             except InputError:
-                continue  # it ended since it was found
+                continue  # it has ended meanwhile
             self._keep(snapshot)
             pages += next((limit.used or 0 for limit in snapshot.shared if limit.name == "pipe_user_pages"), 0)
         self._pipe_pages = pages
         now = self._clock()
-        self._look_soonest_s = now + _REST * (now - began)
-        self._look_again_at_s = max(self._look_soonest_s, now + _LOOK_EVERY_S)
+        self._scan_soonest_s = now + _REST * (now - began)
+        self._scan_again_at_s = max(self._scan_soonest_s, now + _SCAN_EVERY_S)
 
     def _has_moved(self) -> bool:
-        """Whether a process has far more or far fewer than when it was looked at: its kinds are stale then."""
-        for identity, (look, _) in self._looks.items():
-            seen = look.fd_count or 0
+        """Whether a count differs so much from the last snapshot that its kinds are stale."""
+        for identity, (proc, _) in self._snapshots.items():
+            seen = proc.fd_count or 0
             if abs((_latest(self._watch.series.get(identity), seen) or 0) - seen) > max(_MOVED, seen / 4):
                 return True
         return False
 
     def _keep(self, snapshot: Snapshot) -> None:
-        structures = structures_of(snapshot)
-        for look in snapshot.processes:
-            structure = structures[look.process.pid]
-            if self._pids is not None or structure.children or (look.fd_count or 0) > MANY_FDS:
-                identity = look.process.identity
-                self._looks[identity] = look, structure
-                if look.descriptors is not None:
-                    self._first.setdefault(identity, structure)
+        profiles = profiles_of(snapshot)
+        for proc in snapshot.processes:
+            profile = profiles[proc.process.pid]
+            if self._pids is not None or profile.children or (proc.fd_count or 0) > MANY_FDS:
+                identity = proc.process.identity
+                self._snapshots[identity] = proc, profile
+                if proc.descriptors is not None:
+                    self._first.setdefault(identity, profile)
 
-    def _judge_all(self) -> None:
+    def _classify_all(self) -> None:
         began = self._clock()
-        self._verdicts = {identity: self._judge(identity) for identity in self._looks}
-        self._first = {identity: first for identity, first in self._first.items() if identity in self._looks}
+        self._verdicts = {identity: self._classify(identity) for identity in self._snapshots}
+        self._first = {identity: first for identity, first in self._first.items() if identity in self._snapshots}
         now = self._clock()
-        self._judge_again_at_s = now + max(_JUDGE_EVERY_S, _REST * (now - began))
+        self._classify_again_at_s = now + max(_CLASSIFY_EVERY_S, _REST * (now - began))
 
-    def _judge(self, identity: Identity) -> Diagnosis:
-        look, structure = self._looks[identity]
+    def _classify(self, identity: Identity) -> Diagnosis:
+        proc, profile = self._snapshots[identity]
         series = self._watch.series.get(identity)
-        nofile = next((limit for limit in look.limits if limit.name == "nofile"), Limit(name="nofile"))
+        nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
         first = self._first.get(identity)
-        again = first is not None and first is not structure
-        return judge(
-            fds=_latest(series, look.fd_count),
+        again = first is not None and first is not profile
+        return classify(
+            fds=_latest(series, proc.fd_count),
             soft=nofile.soft,
             hard=nofile.hard,
             samples=series.samples if series is not None else (),
-            structure=None if look.descriptors is None else structure,
-            first_structure=first if again else None,
-            match=match(structure, grown(first, structure) if first is not None and again else None),
-            uptime_s=look.process.uptime_s,
+            profile=None if proc.descriptors is None else profile,
+            first_profile=first if again else None,
+            match=match(profile, grown(first, profile) if first is not None and again else None),
+            uptime_s=proc.process.uptime_s,
             pid=identity.pid,
         )
 
     def _row(self, identity: Identity) -> TopRow | None:
-        """None: it has ended."""
-        look, _ = self._looks[identity]
+        """Returns None if the process has ended."""
+        proc, _ = self._snapshots[identity]
         series = self._watch.series.get(identity)
         if series is not None and series.ended_at_s is not None:
             return None
         latest = None if series is None else series.latest
         return TopRow(
-            look=look,
+            snapshot=proc,
             diagnosis=self._verdicts[identity],
-            fds=_latest(series, look.fd_count),
-            rss_bytes=latest.rss_bytes if latest else look.process.rss_bytes,
-            threads=latest.threads if latest else look.process.threads,
+            fds=_latest(series, proc.fd_count),
+            rss_bytes=latest.rss_bytes if latest else proc.process.rss_bytes,
+            threads=latest.threads if latest else proc.process.threads,
             history=tuple(sample.fds for sample in series.samples) if series is not None else (),
         )
 
@@ -169,7 +169,7 @@ class TopModel:
         found = []
         for limit in shared_limits(self._procfs, self._procfs.own_pid() or 0):
             if limit.name == "pipe_user_pages":
-                # The kernel does not hold root to it.
+                # The kernel does not enforce it for root.
                 soft = limit.soft if os.geteuid() else math.inf
                 found.append(Limit(name=limit.name, used=self._pipe_pages, soft=soft, hard=limit.hard))
             elif limit.name in _HOST:

@@ -58,7 +58,7 @@ def explain_sighting(
         if path is not None
         else [*paths_in(seen.text), *paths_in(own_context(seen.text, seen.context))]
     )
-    return of_sighting(seen, gather(seen.row.asks, _whose(pid, shell), pid, names, procfs))
+    return of_sighting(seen, gather(seen.rule.facts, _scope(pid, shell), pid, names, procfs))
 
 
 def _explain_exception(
@@ -69,10 +69,10 @@ def _explain_exception(
     if found is None:
         return of_unknown_exception(links)
     names = [os.fspath(path)] if path is not None else _names(links, found.link)
-    return of_exception(found, gather(found.row.asks, _whose(pid, False), pid, names, procfs))
+    return of_exception(found, gather(found.rule.facts, _scope(pid, False), pid, names, procfs))
 
 
-def _whose(pid: int | None, shell: bool) -> Scope:
+def _scope(pid: int | None, shell: bool) -> Scope:
     if pid is not None and pid != os.getpid():
         return Scope.OTHER
     return Scope.SHELL if shell and pid is None else Scope.OWN

@@ -21,7 +21,7 @@ RULES: tuple[Rule, ...] = (
     *rules_processes.RULES,
     *rules_files.GENERAL,
 )
-_ALL = {needle for row in RULES for needle in row.needles}
+_ALL = {needle for rule in RULES for needle in rule.needles}
 # What a line is searched for first: a needle inside of another one finds that as well.
 NEEDLES = tuple(sorted(one for one in _ALL if not any(other != one and other in one for other in _ALL)))
 
@@ -41,22 +41,22 @@ def rule_of(line: str, before: str = "") -> Rule | None:
     lower = line.lower()
     context: str | None = None
     best: Rule | None = None
-    for row in RULES:
-        if best is not None and row.rank <= best.rank:
+    for rule in RULES:
+        if best is not None and rule.rank <= best.rank:
             continue
-        for needle in row.needles:  # a loop, not any(): it is twice as fast, and a log may have millions of such lines
+        for needle in rule.needles:  # a loop, not any(): it is twice as fast, and a log may have millions of such lines
             if needle in lower:
                 break
         else:
             continue
-        if row.pattern and not _compiled(row.pattern).search(line):
+        if rule.pattern and not _compiled(rule.pattern).search(line):
             continue
-        if row.near:
+        if rule.near:
             if context is None:
                 context = own_context(line, before).lower()
-            if not any(word in context for word in row.near):
+            if not any(word in context for word in rule.near):
                 continue
-        best = row
+        best = rule
     return best
 
 
@@ -134,7 +134,7 @@ class FoundCause:
     """What a chain turned out to be. `line` is the text that was recognised."""
 
     link: CauseLink
-    row: Rule
+    rule: Rule
     line: str
 
 
@@ -206,22 +206,22 @@ def recognise(links: list[CauseLink], frames: Frames = lambda traceback: "") -> 
     """The most telling of them; of several one that was meant, then one with the errno itself, then the outermost."""
     best: tuple[tuple[int, bool, bool, int], FoundCause] | None = None
     for link in links:
-        for row, line in _rows(link, frames):
-            exact = link.errno is not None and link.errno == row.errno
-            key = (row.rank, link.meant, exact, -len(link.path))
+        for rule, line in _matches(link, frames):
+            exact = link.errno is not None and link.errno == rule.errno
+            key = (rule.rank, link.meant, exact, -len(link.path))
             if best is None or key > best[0]:
-                best = key, FoundCause(link, row, line)
+                best = key, FoundCause(link, rule, line)
     return best[1] if best else None
 
 
-def _rows(link: CauseLink, frames: Frames) -> Iterator[tuple[Rule, str]]:
+def _matches(link: CauseLink, frames: Frames) -> Iterator[tuple[Rule, str]]:
     before = frames(link.error.__traceback__)
     lines = message_of(link.error).splitlines() or [""]
     lines[0] = f"{type(link.error).__name__}: {_with_errno(link, lines[0])}"
     for at, line in enumerate(lines):
-        row = rule_of(line, "\n".join([before, *lines[max(0, at - 40) : at]]))
-        if row is not None:
-            yield row, line
+        rule = rule_of(line, "\n".join([before, *lines[max(0, at - 40) : at]]))
+        if rule is not None:
+            yield rule, line
 
 
 def message_of(error: BaseException) -> str:

@@ -11,12 +11,19 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-from ..doctor.fd_profile import structures_of
+from ..doctor.fd_profile import profiles_of
 from ..doctor.model import Match
 from ..doctor.signatures import match
 from ..errors import InputError
 from ..procfs.descriptors import count
-from ..procfs.limits import process_limits, shared_limits, threads_by_user
+from ..procfs.limits import (
+    available_memory,
+    number_after,
+    process_limits,
+    read_cgroup_file,
+    shared_limits,
+    threads_by_user,
+)
 from ..procfs.locks import command_of, locks_of
 from ..procfs.procfs import ProcFS, number_or_none, read_or_none, stat_or_none
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
@@ -97,38 +104,38 @@ _ABOUT_DESCRIPTORS = {Fact.DESCRIPTORS, Fact.HIGHEST}
 _BY_TREE = "queues-never-closed"  # cannot be told without knowing what the children have
 
 
-def gather(asks: Iterable[Fact], whose: Scope, pid: int | None, names: Sequence[str], procfs: ProcFS) -> SystemContext:
+def gather(facts: Iterable[Fact], scope: Scope, pid: int | None, names: Sequence[str], procfs: ProcFS) -> SystemContext:
     """`names` may be files or not. InputError: `pid` is no process."""
-    wanted = set(asks)
+    wanted = set(facts)
     target = procfs.own_pid() if pid is None else pid
     if target is None:  # a /proc of another namespace, or none at all
         return SystemContext(
-            whose=whose, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names)
+            scope=scope, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names)
         )
     owner = stat_or_none(procfs, f"/proc/{target}")
     if owner is None:
         if pid is not None:
             raise InputError(f"there is no process {pid}")
-        return SystemContext(whose=whose, pid=target, files=_files(wanted, names, procfs), disks=_disks(wanted, names))
-    facts: dict[str, Any] = {}
-    if wanted & _ABOUT_DESCRIPTORS and whose is not Scope.SHELL:
-        facts |= _descriptors(target, procfs)
+        return SystemContext(scope=scope, pid=target, files=_files(wanted, names, procfs), disks=_disks(wanted, names))
+    known: dict[str, Any] = {}
+    if wanted & _ABOUT_DESCRIPTORS and scope is not Scope.SHELL:
+        known |= _descriptors(target, procfs)
     users = threads_by_user(procfs) if Fact.TASKS in wanted else {}
-    fds = facts.pop("fds", None)
+    fds = known.pop("fds", None)
     limits = [*process_limits(procfs, target, fds, users.get(owner.st_uid)), *shared_limits(procfs, target)]
     if Fact.MEMORY in wanted:
-        facts |= _memory(target, procfs)
+        known |= _memory(target, procfs)
     if Fact.MAPS in wanted:
-        facts |= _maps(target, procfs)
+        known |= _maps(target, procfs)
     return SystemContext(
-        whose=whose,
+        scope=scope,
         pid=target,
         command=command_of(procfs, target),
         limits={limit.name: limit for limit in limits},
         is_root=owner.st_uid == 0,
         files=_files(wanted, names, procfs),
         disks=_disks(wanted, names),
-        **facts,
+        **known,
     )
 
 
@@ -147,26 +154,17 @@ def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
 def _match(seen: Snapshot, look: ProcessSnapshot) -> Match | None:
     if look.descriptors is None:
         return None
-    found = match(structures_of(seen)[look.process.pid])
+    found = match(profiles_of(seen)[look.process.pid])
     return None if found and found.name == _BY_TREE and not seen.whole_tree else found
 
 
 def _memory(pid: int, procfs: ProcFS) -> dict[str, Any]:
     return {
-        "available_bytes": parse_available(read_or_none(procfs, "/proc/meminfo") or ""),
+        "available_bytes": available_memory(procfs),
         "overcommit": number_or_none(procfs, "/proc/sys/vm/overcommit_memory"),
         "address_space_bytes": _address_space(pid, procfs),
-        "oom_kills": _oom_kills(pid, procfs),
+        "oom_kills": number_after(read_cgroup_file(procfs, pid, "memory.events"), "oom_kill"),
     }
-
-
-def parse_available(text: str) -> int | None:
-    """`MemAvailable:   24013072 kB` of `/proc/meminfo` -> bytes."""
-    for line in text.splitlines():
-        words = line.split()
-        if line.startswith("MemAvailable:") and len(words) > 1 and words[1].isdigit():
-            return int(words[1]) * 1024
-    return None
 
 
 def _address_space(pid: int, procfs: ProcFS) -> int | None:
@@ -175,18 +173,6 @@ def _address_space(pid: int, procfs: ProcFS) -> int | None:
     except (OSError, ValueError):
         return None
     return soft if soft >= 0 else None
-
-
-def _oom_kills(pid: int, procfs: ProcFS) -> int | None:
-    """`oom_kill 3` of the group's memory.events (version 2); in a container its own group is the mount's top."""
-    lines = (read_or_none(procfs, f"/proc/{pid}/cgroup") or "").splitlines()
-    path = next((line[3:].rstrip("/") for line in lines if line.startswith("0::")), "")
-    for folder in (f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"):
-        for line in (read_or_none(procfs, f"{folder}/memory.events") or "").splitlines():
-            name, _, times = line.partition(" ")
-            if name == "oom_kill" and times.isdigit():
-                return int(times)
-    return None
 
 
 def _maps(pid: int, procfs: ProcFS) -> dict[str, Any]:
@@ -242,18 +228,18 @@ def _disks(wanted: set[Fact], names: Sequence[str]) -> tuple[Disk, ...]:
         return ()
     found: dict[int, Disk] = {}
     for name in names or (".", os.environ.get("TMPDIR") or "/tmp"):
-        place = _nearest(name) if os.sep in name or not names else None
-        if place is None or len(found) >= _FILES:
+        position = _nearest(name) if os.sep in name or not names else None
+        if position is None or len(found) >= _FILES:
             continue
         try:
-            device = os.stat(place).st_dev
-            disk = os.statvfs(place)
+            device = os.stat(position).st_dev
+            disk = os.statvfs(position)
         except (OSError, ValueError):
             continue
         found.setdefault(
             device,
             Disk(
-                path=_absolute(place),
+                path=_absolute(position),
                 size_bytes=disk.f_blocks * disk.f_frsize,
                 free_bytes=disk.f_bavail * disk.f_frsize,
                 inodes=disk.f_files,
@@ -265,9 +251,9 @@ def _disks(wanted: set[Fact], names: Sequence[str]) -> tuple[Disk, ...]:
 
 def _nearest(name: str) -> str | None:
     """The path, or the folder it would be in. None: not even that is there."""
-    for place in (name, os.path.dirname(_absolute(name))):
-        if os.path.exists(place):
-            return place
+    for position in (name, os.path.dirname(_absolute(name))):
+        if os.path.exists(position):
+            return position
     return None
 
 

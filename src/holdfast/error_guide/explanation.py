@@ -52,7 +52,7 @@ class Explanation:
     count: int = 1
     first: LogPosition | None = None
     last: LogPosition | None = None
-    cure: Remedy | None = None
+    remedy: Remedy | None = None
 
     @property
     def known(self) -> bool:
@@ -75,8 +75,8 @@ def body(what: Explanation, width: int = 80) -> list[tuple[str, str]]:
     lines += _labelled("here", what.here, width)
     lines += _labelled("mistaken for", [what.mistaken_for] if what.mistaken_for else [], width)
     lines += _labelled("do", [f"{at}. {one}" for at, one in enumerate(what.advice, 1)], width, hang=3)
-    if what.cure is not None:
-        code = (*what.cure.code, f"({what.cure.page})")  # as it is: it is there to be copied
+    if what.remedy is not None:
+        code = (*what.remedy.code, f"({what.remedy.page})")  # as it is: it is there to be copied
         lines += [(f"{_INDENT}{'' if at else 'write':<{_LABEL}}", line) for at, line in enumerate(code)]
     lines += _labelled("found", _found(what), width)
     return lines
@@ -105,57 +105,57 @@ def _part(label: str, text: str, width: int, hang: int) -> Iterator[tuple[str, s
 def _found(what: Explanation) -> list[str]:
     parts = [what.chain] if what.first is None and what.chain else []
     if what.first is not None and what.last is not None and (what.count > 1 or what.first.line > 1):
-        parts.append(_places(what.count, what.first, what.last))
+        parts.append(_positions(what.count, what.first, what.last))
     if what.text and what.text != what.title:
         parts.append(what.text if len(what.text) <= _TEXT else what.text[: _TEXT - 1] + "…")
     return parts
 
 
-def _places(count: int, first: LogPosition, last: LogPosition) -> str:
+def _positions(count: int, first: LogPosition, last: LogPosition) -> str:
     if count == 1:
-        return f"once, in {_place(first, first.source)}"
+        return f"once, in {_position(first, first.source)}"
     between = "" if first.source == last.source else first.source
-    return f"on {count:,} lines: the first is {_place(first, between)}, the last {_place(last, last.source)}"
+    return f"on {count:,} lines: the first is {_position(first, between)}, the last {_position(last, last.source)}"
 
 
-def _place(place: LogPosition, source: str) -> str:
+def _position(position: LogPosition, source: str) -> str:
     of = f" of {source}" if source else ""
-    time = f" ({place.time})" if place.time else ""
-    return f"line {place.line:,}{of}{time}"
+    time = f" ({position.time})" if position.time else ""
+    return f"line {position.line:,}{of}{time}"
 
 
 # A row of the table and the facts of this machine -> an explanation.
 
 
-def of_exception(found: FoundCause, here: SystemContext) -> Explanation:
-    row, link = found.row, found.link
+def of_exception(found: FoundCause, context: SystemContext) -> Explanation:
+    rule, link = found.rule, found.link
     return Explanation(
-        name=row.name,
-        title=row.title,
-        errno=row.errno if link.errno is None else link.errno,
-        says=row.says,
-        here=sentences(row.asks, here),
-        mistaken_for=row.mistaken_for,
-        advice=_advice(row, here),
-        cure=_cure(row, here),
+        name=rule.name,
+        title=rule.title,
+        errno=rule.errno if link.errno is None else link.errno,
+        says=rule.says,
+        here=sentences(rule.facts, context),
+        mistaken_for=rule.mistaken_for,
+        advice=_advice(rule, context),
+        remedy=_remedy(rule, context),
         chain=link.chain,
         text=" ".join(found.line.split())[:400],
     )
 
 
-def of_sighting(seen: Sighting, here: SystemContext) -> Explanation:
-    row = seen.row
-    place = f"{seen.first.source} " if seen.first.source else ""
+def of_sighting(seen: Sighting, context: SystemContext) -> Explanation:
+    rule = seen.rule
+    position = f"{seen.first.source} " if seen.first.source else ""
     return Explanation(
-        name=row.name,
-        title=row.title,
-        errno=row.errno,
-        says=row.says,
-        here=sentences(row.asks, here),
-        mistaken_for=row.mistaken_for,
-        advice=_advice(row, here),
-        cure=_cure(row, here),
-        chain=f"{place}line {seen.first.line:,}",
+        name=rule.name,
+        title=rule.title,
+        errno=rule.errno,
+        says=rule.says,
+        here=sentences(rule.facts, context),
+        mistaken_for=rule.mistaken_for,
+        advice=_advice(rule, context),
+        remedy=_remedy(rule, context),
+        chain=f"{position}line {seen.first.line:,}",
         text=seen.text,
         count=seen.count,
         first=seen.first,
@@ -163,25 +163,25 @@ def of_sighting(seen: Sighting, here: SystemContext) -> Explanation:
     )
 
 
-def _advice(row: Rule, here: SystemContext) -> tuple[str, ...]:
+def _advice(rule: Rule, context: SystemContext) -> tuple[str, ...]:
     """What leaks here comes before what leaks elsewhere."""
-    leak = _leak(row, here)
-    advice: tuple[str, ...] = row.advice
+    leak = _leak(rule, context)
+    advice: tuple[str, ...] = rule.advice
     if leak is not None:
-        advice = (*(_sentence(one) for one in leak.advice[:1]), *row.advice)
-    if here.whose is Scope.SHELL:
+        advice = (*(_sentence(one) for one in leak.advice[:1]), *rule.advice)
+    if context.scope is Scope.SHELL:
         return advice
-    return tuple(one.replace("PID", str(here.pid)) for one in advice)
+    return tuple(one.replace("PID", str(context.pid)) for one in advice)
 
 
-def _cure(row: Rule, here: SystemContext) -> Remedy | None:
-    leak = _leak(row, here)
-    return leak.cure if leak is not None and leak.cure is not None else row.cure
+def _remedy(rule: Rule, context: SystemContext) -> Remedy | None:
+    leak = _leak(rule, context)
+    return leak.remedy if leak is not None and leak.remedy is not None else rule.remedy
 
 
-def _leak(row: Rule, here: SystemContext) -> Match | None:
+def _leak(rule: Rule, context: SystemContext) -> Match | None:
     """What leaks here, for an error that a leak explains."""
-    return here.match if row.rank is Rank.CAUSE and row.asks[:1] == (Fact.DESCRIPTORS,) else None
+    return context.match if rule.rank is Rank.CAUSE and rule.facts[:1] == (Fact.DESCRIPTORS,) else None
 
 
 def _sentence(text: str) -> str:
@@ -234,16 +234,16 @@ def explanation_as_dict(one: Explanation) -> dict[str, Any]:
         "says": one.says,
         "here": list(one.here),
         "mistaken_for": one.mistaken_for,
-        "advice": [*one.advice, *([] if one.cure is None else [str(one.cure)])],
+        "advice": [*one.advice, *([] if one.remedy is None else [str(one.remedy)])],
         "chain": one.chain,
         "text": one.text,
         "count": one.count,
-        "first": _place_as_dict(one.first),
-        "last": _place_as_dict(one.last),
+        "first": _position_as_dict(one.first),
+        "last": _position_as_dict(one.last),
     }
 
 
-def _place_as_dict(place: LogPosition | None) -> dict[str, Any] | None:
-    if place is None:
+def _position_as_dict(position: LogPosition | None) -> dict[str, Any] | None:
+    if position is None:
         return None
-    return {"source": place.source or None, "line": place.line, "time": place.time}
+    return {"source": position.source or None, "line": position.line, "time": position.time}

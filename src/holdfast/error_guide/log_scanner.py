@@ -91,7 +91,7 @@ class LogPosition:
 class Sighting:
     """One kind of error in a text. `text` is its first line, shortened, and `context` what stood above that."""
 
-    row: Rule
+    rule: Rule
     count: int
     first: LogPosition
     last: LogPosition
@@ -133,7 +133,7 @@ class Scanner:
 
     def sightings(self) -> list[Sighting]:
         """The most telling kind first, then the most frequent."""
-        return sorted(self._found.values(), key=lambda one: (-one.row.rank, -one.count))
+        return sorted(self._found.values(), key=lambda one: (-one.rule.rank, -one.count))
 
     def _take(self, end: int, again: int = 0) -> None:
         block = bytes(self._rest[:end])
@@ -155,18 +155,18 @@ class Scanner:
             self._look(line, _text(block[begin:stop]), _text(above))
 
     def _look(self, line: int, text: str, before: str) -> None:
-        row = rule_of(text, before)
-        if row is None:
+        rule = rule_of(text, before)
+        if rule is None:
             return
-        known = self._found.get(row.name)
+        known = self._found.get(rule.name)
         if known and (known.last.source, known.last.line) == (self._source, line):
             return  # the same line, seen in parts
-        place = LogPosition(self._source, line, self._clock.at(line, text, before))
+        position = LogPosition(self._source, line, self._clock.at(line, text, before))
         if known:
             known.count += 1
-            known.last = place
+            known.last = position
         else:
-            self._found[row.name] = Sighting(row, 1, place, place, _short(text), before)
+            self._found[rule.name] = Sighting(rule, 1, position, position, _short(text), before)
 
 
 def _spans(block: bytes) -> set[tuple[int, int, int]]:

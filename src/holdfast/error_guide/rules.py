@@ -46,7 +46,7 @@ class NamedFile:
 class SystemContext:
     """`limits` by name, as proc has them: nofile, nproc, cgroup_pids, dev_shm_bytes, …"""
 
-    whose: Scope
+    scope: Scope
     pid: int
     command: str = ""
     limits: Mapping[str, Limit] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class SystemContext:
 class Rank(IntEnum):
     """How much a kind of error tells, if several are found together."""
 
-    SEQUEL = 1  # what follows from something else: the cause is elsewhere
+    CONSEQUENCE = 1  # what follows from something else: the cause is elsewhere
     SIGN = 2  # one of few things, to be told apart by facts
     CAUSE = 3  # this is what went wrong
 
@@ -112,6 +112,6 @@ class Rule:
     rank: Rank
     says: str
     mistaken_for: str
-    asks: tuple[Fact, ...] = ()
+    facts: tuple[Fact, ...] = ()
     advice: tuple[str, ...]
-    cure: Remedy | None = None
+    remedy: Remedy | None = None

@@ -25,7 +25,7 @@ RULES = (
             "one for as long as the tensor lives, and every live DataLoader iterator 4 pipes a worker and 2 more."
         ),
         mistaken_for="Dead workers, or too small a limit. The workers are well; somebody keeps tensors or iterators.",
-        asks=(Fact.DESCRIPTORS,),
+        facts=(Fact.DESCRIPTORS,),
         advice=(
             "Do not keep what a loader gave: `clone()` a tensor that stays (also behind `.numpy()`), and drop "
             "iterators after the loop, and exceptions whose traceback holds one.",
@@ -33,7 +33,7 @@ RULES = (
             "`torch.multiprocessing.set_sharing_strategy('file_system')` needs no descriptor per tensor, but leaves "
             "files in /dev/shm when a run is killed.",
         ),
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Rule(
         name="ancdata",
@@ -46,13 +46,13 @@ RULES = (
             "kernel drops it without an error. It is EMFILE in the process that receives, mostly torch's main process."
         ),
         mistaken_for="A fault of the network, of multiprocessing, or of the worker that sent it.",
-        asks=(Fact.DESCRIPTORS,),
+        facts=(Fact.DESCRIPTORS,),
         advice=(
             "Do not keep tensors that come from workers: each holds a descriptor. `clone()` those that stay.",
             _FIND_THE_LEAK,
             _RAISE,
         ),
-        cure=LOADER,
+        remedy=LOADER,
     ),
     Rule(
         name="inotify_instances",
@@ -66,7 +66,7 @@ RULES = (
             "descriptors are free."
         ),
         mistaken_for="The limit of open files (`ulimit -n`), which has the same errno.",
-        asks=(Fact.INOTIFY, Fact.DESCRIPTORS),
+        facts=(Fact.INOTIFY, Fact.DESCRIPTORS),
         advice=(
             "Share one watcher in a process, and close it when its work is done.",
             "As root: `sysctl fs.inotify.max_user_instances=512`.",
@@ -81,7 +81,7 @@ RULES = (
         rank=Rank.CAUSE,
         says="The whole machine has no open file left (fs.file-max). Every process but root's is hit.",
         mistaken_for="This process's own limit, EMFILE. Raising `ulimit -n` does not help.",
-        asks=(Fact.HOST_FILES, Fact.DESCRIPTORS),
+        facts=(Fact.HOST_FILES, Fact.DESCRIPTORS),
         advice=(
             "Find who has them: `holdfast top`, or `ls /proc/PID/fd | wc -l` for the largest processes.",
             "As root: `sysctl fs.file-max=N`.",
@@ -102,14 +102,14 @@ RULES = (
             "A fault of the network: with one descriptor left a TLS client raises SSLError. Also a limit that is too "
             "small: a process that leaks reaches any limit."
         ),
-        asks=(Fact.DESCRIPTORS,),
+        facts=(Fact.DESCRIPTORS,),
         advice=(
             _FIND_THE_LEAK,
             "Close what is opened per item: `with open(…)`, one session for all requests, one DataLoader for all "
             "epochs, no kept iterators, tensors or exceptions.",
             _RAISE,
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Rule(
         name="select",
@@ -121,12 +121,12 @@ RULES = (
             "or once had: the number of this descriptor is too high for select."
         ),
         mistaken_for="The limit of open files. A higher one makes it worse: it lets the numbers grow past 1023.",
-        asks=(Fact.HIGHEST, Fact.DESCRIPTORS),
+        facts=(Fact.HIGHEST, Fact.DESCRIPTORS),
         advice=(
             "Use poll or epoll: `selectors.DefaultSelector()`, `select.poll()`, or a newer version of the library.",
             "A thousand descriptors are much for one process: " + _FIND_THE_LEAK,
         ),
-        cure=FIND_LEAK,
+        remedy=FIND_LEAK,
     ),
     Rule(
         name="EBADF",
@@ -141,7 +141,7 @@ RULES = (
             "and the error comes up there, in code that did nothing wrong."
         ),
         mistaken_for="Too many open files. A full table gives errno 24, never 9; no limit is involved.",
-        asks=(Fact.DESCRIPTORS,),
+        facts=(Fact.DESCRIPTORS,),
         advice=(
             "Look for two owners of one number: os.close(f.fileno()), os.fdopen without closefd=False, "
             "socket(fileno=…), a handle inherited over fork and closed on both sides.",

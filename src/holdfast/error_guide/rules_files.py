@@ -28,13 +28,13 @@ RULES = (
             "time this is raised: HDF5 cuts before it locks."
         ),
         mistaken_for="A limit of descriptors or processes, because the errno is 11 here; and a broken file system.",
-        asks=(Fact.LOCKS,),
+        facts=(Fact.LOCKS,),
         advice=(
             "Let the holder close it, or end it. A handle inherited over fork keeps the lock as well.",
             _ONE_OWNER + " Create with mode 'x' under a temporary name, never 'w' over a file that is in use.",
             _NEVER_UNLOCK,
         ),
-        cure=LOCKED,
+        remedy=LOCKED,
     ),
     Rule(
         name="h5_no_locks",
@@ -47,12 +47,12 @@ RULES = (
             "Lustre without -o flock, an object store). Nobody holds the file."
         ),
         mistaken_for="Another process that has the file open: that is errno 11.",
-        asks=(),
+        facts=(),
         advice=(
             "To read: HDF5_USE_FILE_LOCKING=FALSE, or h5py.File(…, 'r', locking=False).",
             "To write: on a local disk, and copy the finished file. " + _ONE_OWNER,
         ),
-        cure=WRITE,
+        remedy=WRITE,
     ),
     Rule(
         name="h5_flags",
@@ -64,12 +64,12 @@ RULES = (
             "the mark away; then what it had not flushed is lost."
         ),
         mistaken_for="A lock: a lock goes with its process, this mark stays in the file.",
-        asks=(Fact.LOCKS, Fact.HEAD),
+        facts=(Fact.LOCKS, Fact.HEAD),
         advice=(
             "See that no process writes it; then copy the file, and `h5clear -s COPY` takes the mark away.",
             "Check the copy's rows against a count kept elsewhere before trusting it.",
         ),
-        cure=WRITE,
+        remedy=WRITE,
     ),
     Rule(
         name="h5_twice",
@@ -81,12 +81,12 @@ RULES = (
             "now, or any, where mode 'w' is to empty it. A cell of a notebook that failed half-way keeps its handle."
         ),
         mistaken_for="Another process, or a damaged file. Another process gives `unable to lock file`.",
-        asks=(Fact.LOCKS,),
+        facts=(Fact.LOCKS,),
         advice=(
             "Close the other handle: `with h5py.File(…) as f:` everywhere, and no handle kept by a Dataset.",
             "In a notebook restart the kernel; exceptions keep handles as well, by their traceback.",
         ),
-        cure=PROTECT,
+        remedy=PROTECT,
     ),
     Rule(
         name="h5_truncated",
@@ -99,13 +99,13 @@ RULES = (
             "died or is still at work."
         ),
         mistaken_for="A wrong version of h5py or HDF5.",
-        asks=(Fact.HEAD, Fact.LOCKS, Fact.DISK),
+        facts=(Fact.HEAD, Fact.LOCKS, Fact.DISK),
         advice=(
             "Compare size and checksum with the source, and copy it again.",
             "If it is still being written, wait; write under a temporary name and rename when closed.",
             "A file whose writer was killed cannot be trusted, even where it opens: write it anew.",
         ),
-        cure=READ_AROUND,
+        remedy=READ_AROUND,
     ),
     Rule(
         name="h5_signature",
@@ -117,12 +117,12 @@ RULES = (
             "it), cut at the front, or another thing: a git-lfs pointer, a web page that says 404, gzip, NetCDF-3."
         ),
         mistaken_for="A damaged file that could be repaired.",
-        asks=(Fact.HEAD, Fact.LOCKS),
+        facts=(Fact.HEAD, Fact.LOCKS),
         advice=(
             "Look at it: `file NAME`, `head -c 200 NAME`; `git lfs pull` fetches what a pointer stands for.",
             "If a writer has it, wait until it has closed it.",
         ),
-        cure=READ_AROUND,
+        remedy=READ_AROUND,
     ),
     Rule(
         name="tfrecord_start",
@@ -135,13 +135,13 @@ RULES = (
             "all: compressed with GZIP or ZLIB and read as plain, a pointer of git-lfs, or a download's error page."
         ),
         mistaken_for="Damage in the data.",
-        asks=(Fact.HEAD,),
+        facts=(Fact.HEAD,),
         advice=(
             "`holdfast inspect FILE` says what it is; GZIP and ZLIB are told by content.",
             "In TensorFlow: TFRecordDataset(files, compression_type='GZIP').",
             "`holdfast verify FILE` checks every record; `holdfast salvage FILE OUT` gets the intact ones back.",
         ),
-        cure=READ_AROUND,
+        remedy=READ_AROUND,
     ),
     Rule(
         name="tf_checkpoint",
@@ -154,7 +154,7 @@ RULES = (
             "writer was ended."
         ),
         mistaken_for="Damaged training data: DataLossError stands for both.",
-        asks=(Fact.HEAD,),
+        facts=(Fact.HEAD,),
         advice=(
             "Give the prefix that all its files have in common, as `tf.train.latest_checkpoint(folder)` does.",
             "Compare the sizes of `.index` and `.data-*` with the source, and copy them again; take the last one "
@@ -176,14 +176,14 @@ RULES = (
             "Several processes that read one file: reading is safe. And ignore_errors() does not skip the bad "
             "record, but drops the rest of the file."
         ),
-        asks=(Fact.HEAD, Fact.DISK),
+        facts=(Fact.HEAD, Fact.DISK),
         advice=(
             "`holdfast verify FILE` tells damage from an unfinished file, and names every bad record.",
             "`holdfast salvage FILE OUT` writes all intact records to a new file, also those behind the damage.",
             "One writer for a file, under a temporary name until it is closed. Keep counts elsewhere: a file cut "
             "between two records raises nothing.",
         ),
-        cure=READ_AROUND,
+        remedy=READ_AROUND,
     ),
     Rule(
         name="EAGAIN_lock",
@@ -195,13 +195,13 @@ RULES = (
         rank=Rank.CAUSE,
         says="flock or lockf was asked not to wait (LOCK_NB), and another process has the lock.",
         mistaken_for="Too many open files (errno 24), or too many processes: the same errno comes from fork.",
-        asks=(Fact.LOCKS,),
+        facts=(Fact.LOCKS,),
         advice=(
             "Wait for the holder, without LOCK_NB or in a loop with a bound.",
             "A child that inherited the descriptor keeps an flock alive after its parent is gone: end it, too.",
             "Closing any descriptor of the file drops a process's lockf locks: use flock for files opened twice.",
         ),
-        cure=LOCKED,
+        remedy=LOCKED,
     ),
     Rule(
         name="ENOLCK",
@@ -215,7 +215,7 @@ RULES = (
             "folder on it where caches keep their lock files. Nobody holds the lock."
         ),
         mistaken_for="A lock that another process holds: that is errno 11. Libraries that try again for ever hang.",
-        asks=(),
+        facts=(),
         advice=(
             "Keep caches and lock files on a local disk: HF_HOME, XDG_CACHE_HOME, TORCH_HOME or TMPDIR.",
             "On NFS mount with working locks (version 4 has them built in), or with `local_lock=flock` if one machine "
@@ -234,13 +234,13 @@ RULES = (
             "while this process had it open, or the server exports another disk now. The open handle stays useless."
         ),
         mistaken_for="A damaged file or a broken network: other files of the same mount can be read.",
-        asks=(),
+        facts=(),
         advice=(
             "Open the file again by its name. A worker whose current folder is gone has to be started again.",
             "Do not replace or remove files that others read: write a new version under a new name.",
             "If every path of the mount says so, mount it again.",
         ),
-        cure=WRITE,
+        remedy=WRITE,
     ),
     Rule(
         name="inotify_watches",
@@ -253,7 +253,7 @@ RULES = (
             "fs.inotify.max_user_watches allows."
         ),
         mistaken_for="A full disk.",
-        asks=(Fact.INOTIFY,),
+        facts=(Fact.INOTIFY,),
         advice=(
             "Watch less: leave out data folders, node_modules, .git and checkpoints.",
             "As root: `sysctl fs.inotify.max_user_watches=524288`.",
@@ -271,13 +271,13 @@ RULES = (
             "/dev/shm and /tmp are file systems of their own."
         ),
         mistaken_for="The data disk, when it was /dev/shm; and inotify's watches give the same errno.",
-        asks=(Fact.DISK, Fact.SHM),
+        facts=(Fact.DISK, Fact.SHM),
         advice=(
             "`df -h` and `df -i` on the path in question; deleted files that are still open count: `lsof +L1`.",
             "What was being written is not whole: HDF5 files above all. `holdfast verify` tells for TFRecord.",
             "Temporary files elsewhere: TMPDIR=/big/disk.",
         ),
-        cure=WRITE,
+        remedy=WRITE,
     ),
     Rule(
         name="EDQUOT",
@@ -288,13 +288,13 @@ RULES = (
         rank=Rank.CAUSE,
         says="This user, group or project has all the bytes or files that its quota allows, however empty the disk is.",
         mistaken_for="A full disk: `df` shows room.",
-        asks=(Fact.DISK,),
+        facts=(Fact.DISK,),
         advice=(
             "`quota -s`, or `lfs quota -h -u $USER PATH` on Lustre, says which one is full; files count as well.",
             "Caches and checkpoints elsewhere: HF_HOME, XDG_CACHE_HOME, TORCH_HOME, TMPDIR. What was being written is "
             "not whole.",
         ),
-        cure=WRITE,
+        remedy=WRITE,
     ),
     Rule(
         name="h5_open",
@@ -309,7 +309,7 @@ RULES = (
         rank=Rank.SIGN,
         says="h5py could not open the file. What stands in the parentheses is the reason; this text has none known.",
         mistaken_for="A damaged file: a wrong path, missing rights or no free descriptor say the same.",
-        asks=(Fact.HEAD, Fact.LOCKS, Fact.DESCRIPTORS),
+        facts=(Fact.HEAD, Fact.LOCKS, Fact.DESCRIPTORS),
         advice=(
             "See that the path exists for the process that opens it: workers and containers have other folders.",
             "See that no other process writes it.",
@@ -332,12 +332,12 @@ GENERAL = (
             "nowhere, or a file that another process has removed or has not written yet."
         ),
         mistaken_for="Missing rights, which are errno 13, and a full table of descriptors, which is errno 24.",
-        asks=(),
+        facts=(),
         advice=(
             "Look with the eyes of the process that failed: `ls -l /proc/PID/cwd`, and `ls` inside its container.",
             "Give workers absolute paths, and let one process make folders before the others start.",
             "Read only files that are finished: write under a temporary name and rename.",
         ),
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
 )

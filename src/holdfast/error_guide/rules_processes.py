@@ -50,7 +50,7 @@ RULES = (
             "threads of the user together, not enforced for root), the control group's pids.max, or threads-max."
         ),
         mistaken_for="Too many open files. A full table of descriptors gives errno 24, and fork works on.",
-        asks=(Fact.TASKS,),
+        facts=(Fact.TASKS,),
         advice=(
             _FEWER_THREADS,
             "Look for processes nobody waits for: `ps -eo stat,ppid,comm | grep ^Z` shows those without a wait().",
@@ -68,7 +68,7 @@ RULES = (
             "pids.max of the control group, threads-max), or there is no room for its stack (`ulimit -v`)."
         ),
         mistaken_for="Too little memory on the machine, or too many open files. Threads need no descriptor.",
-        asks=(Fact.TASKS, Fact.MEMORY),
+        facts=(Fact.TASKS, Fact.MEMORY),
         advice=(
             "See what starts them: `py-spy dump --pid PID`, or `threading.enumerate()`, names all threads. A pool or "
             "a client made per job is the usual reason.",
@@ -88,13 +88,13 @@ RULES = (
             "(at flock or lockf with LOCK_NB, at h5py.File), or a non-blocking socket or pipe has nothing to give now."
         ),
         mistaken_for="Too many open files. That is errno 24; descriptors never give errno 11.",
-        asks=(Fact.TASKS, Fact.LOCKS),
+        facts=(Fact.TASKS, Fact.LOCKS),
         advice=(
             "See which call raised it: the last line of the traceback in your own code.",
             "At a fork: fewer processes and threads, or a higher limit of tasks.",
             "At a lock: wait for its holder. At a socket or a pipe: it was made non-blocking; poll it first.",
         ),
-        cure=LOCKED,
+        remedy=LOCKED,
     ),
     Rule(
         name="oom",
@@ -106,14 +106,14 @@ RULES = (
             "had no memory left. Pages of /dev/shm count as memory of the group."
         ),
         mistaken_for="A crash of the process that died: it is the largest that is taken, not the one that leaks.",
-        asks=(Fact.MEMORY, Fact.SHM),
+        facts=(Fact.MEMORY, Fact.SHM),
         advice=(
             "Less at a time: fewer workers, a smaller prefetch_factor and batch; no big Python lists in the Dataset, "
             "whose pages every worker copies by counting references.",
             "Watch the tree's memory with `holdfast top`.",
             "Give the container or job more memory.",
         ),
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
     Rule(
         name="mmap",
@@ -126,7 +126,7 @@ RULES = (
             "mappings as vm.max_map_count allows (65,530), one for every tensor kept: memory itself is not short."
         ),
         mistaken_for="Too little memory.",
-        asks=(Fact.MAPS, Fact.SHM, Fact.MEMORY),
+        facts=(Fact.MAPS, Fact.SHM, Fact.MEMORY),
         advice=(
             "Keep fewer tensors that come from workers: `clone()` those that stay, or join small ones into one.",
             "As root: `sysctl vm.max_map_count=1048576`.",
@@ -145,7 +145,7 @@ RULES = (
             "Memory can be free all the same."
         ),
         mistaken_for="A leak. A full control group does not say this: it kills (exit code 137).",
-        asks=(Fact.MEMORY, Fact.MAPS),
+        facts=(Fact.MEMORY, Fact.MAPS),
         advice=(
             "Start workers before the big data is loaded, or with the start method `forkserver`; subprocess.Popen "
             "uses vfork, which needs no such promise, unless preexec_fn is given.",
@@ -179,11 +179,11 @@ RULES = (
             "batch system's or the container's (time or memory is up), or somebody's kill -9."
         ),
         mistaken_for="A bug in the program that died.",
-        asks=(Fact.MEMORY, Fact.SHM),
+        facts=(Fact.MEMORY, Fact.SHM),
         advice=(
             "`dmesg -T | grep -i -E 'oom|killed process'`, `kubectl describe pod` or `sacct -j JOB` say who did it.",
             "Out of memory: fewer workers, smaller batches and prefetch, or more memory for the container.",
         ),
-        cure=READ_BOUNDED,
+        remedy=READ_BOUNDED,
     ),
 )

@@ -33,10 +33,10 @@ _KINDS = {
 }
 
 
-def file_locks(here: SystemContext) -> Iterator[str]:
-    if not here.files:
+def file_locks(context: SystemContext) -> Iterator[str]:
+    if not context.files:
         yield "Name the file (--path FILE, or path=…) to see who holds its lock."
-    for file in here.files:
+    for file in context.files:
         if file.locks is None:
             yield f"Who locks {file.path} cannot be seen from here."
             continue
@@ -44,7 +44,7 @@ def file_locks(here: SystemContext) -> Iterator[str]:
         if not holding:
             yield f"Nobody holds a lock on {file.path} now."
         for lock in holding[:_MOST_LOCKS]:
-            yield _held(file.path, lock, here.pid)
+            yield _held(file.path, lock, context.pid)
         if len(holding) > _MOST_LOCKS:
             yield f"So do {len(holding) - _MOST_LOCKS:,} more."
         waiting = [str(lock.pid) for lock in file.locks if lock.waiting and lock.pid is not None]
@@ -62,8 +62,8 @@ def _held(path: str, lock: Lock, own: int) -> str:
     return f"{who} holds {what}{how}."
 
 
-def file_heads(here: SystemContext) -> Iterator[str]:
-    for file in here.files:
+def file_heads(context: SystemContext) -> Iterator[str]:
+    for file in context.files:
         if file.size_bytes is not None:
             yield _head(file)
 
@@ -98,85 +98,85 @@ _TASKS = {
 }
 
 
-def sentences(asks: Iterable[Fact], here: SystemContext) -> tuple[str, ...]:
+def sentences(facts: Iterable[Fact], context: SystemContext) -> tuple[str, ...]:
     """What the facts say about a row's questions; what could not be seen is left out."""
-    return tuple(line for ask in asks for line in _SAY[ask](here))
+    return tuple(line for ask in facts for line in _SAY[ask](context))
 
 
-def _descriptors(here: SystemContext) -> Iterator[str]:
-    limit = here.limits.get("nofile", Limit(name="nofile"))
+def _descriptors(context: SystemContext) -> Iterator[str]:
+    limit = context.limits.get("nofile", Limit(name="nofile"))
     if limit.soft is None:
         return
     hard = f"; its hard limit is {_number(limit.hard)}" if limit.hard is not None and limit.hard > limit.soft else ""
-    if here.whose is Scope.SHELL:
+    if context.scope is Scope.SHELL:
         yield (
             f"A process started from here may have {_number(limit.soft)} descriptors{hard}. "
             "With --pid PID: how many one uses."
         )
         return
     if limit.used is None:
-        yield f"{_who(here)} may have {_number(limit.soft)} descriptors{hard}; how many it has cannot be seen."
+        yield f"{_who(context)} may have {_number(limit.soft)} descriptors{hard}; how many it has cannot be seen."
         return
     yield (
-        f"{_who(here)} has {limit.used:,} of {_number(limit.soft)} descriptors{hard}. "
+        f"{_who(context)} has {limit.used:,} of {_number(limit.soft)} descriptors{hard}. "
         f"{_fullness(limit, _FEW_FREE, 'No number is free.', 'That is not much left.', 'There is room now.')}"
     )
-    if here.kinds:
-        yield "Of these: " + " · ".join(f"{kind} {times:,}" for kind, times in list(here.kinds.items())[:6]) + "."
-    if here.match is not None:
-        yield f"{here.match.count:,} of them look like this: {here.match.cause}."
+    if context.kinds:
+        yield "Of these: " + " · ".join(f"{kind} {times:,}" for kind, times in list(context.kinds.items())[:6]) + "."
+    if context.match is not None:
+        yield f"{context.match.count:,} of them look like this: {context.match.cause}."
 
 
-def _highest(here: SystemContext) -> Iterator[str]:
-    if here.highest_fd is not None and here.whose is not Scope.SHELL:
-        over = "select() cannot take it" if here.highest_fd >= 1024 else "still below 1024"
-        yield f"The highest number in use is {here.highest_fd:,}: {over}."
+def _highest(context: SystemContext) -> Iterator[str]:
+    if context.highest_fd is not None and context.scope is not Scope.SHELL:
+        over = "select() cannot take it" if context.highest_fd >= 1024 else "still below 1024"
+        yield f"The highest number in use is {context.highest_fd:,}: {over}."
 
 
-def _host_files(here: SystemContext) -> Iterator[str]:
-    limit = here.limits.get("file_max")
+def _host_files(context: SystemContext) -> Iterator[str]:
+    limit = context.limits.get("file_max")
     if limit is not None and limit.used is not None and limit.soft is not None:
         most = "as many as it likes" if limit.soft >= 1 << 60 else f"{_number(limit.soft)} at most"
         yield f"This machine has {limit.used:,} open files, and may have {most} (fs.file-max)."
 
 
-def _tasks(here: SystemContext) -> Iterator[str]:
-    known = [(name, here.limits[name]) for name in _TASKS if name in here.limits]
+def _tasks(context: SystemContext) -> Iterator[str]:
+    known = [(name, context.limits[name]) for name in _TASKS if name in context.limits]
     known = [(name, limit) for name, limit in known if limit.used is not None and limit.soft not in (None, math.inf)]
     full = [(name, limit) for name, limit in known if (limit.ratio or 0) >= _NEARLY]
     for name, limit in full or known[:2]:
-        note = " It does not bind root." if name == "nproc" and here.is_root else ""
+        note = " It does not bind root." if name == "nproc" and context.is_root else ""
         yield f"{limit.used:,} of {_number(limit.soft)} {_TASKS[name]} are in use.{note}"
-    binding = [name for name, _ in full if not (name == "nproc" and here.is_root)]
+    binding = [name for name, _ in full if not (name == "nproc" and context.is_root)]
     if known and not binding:
         yield "So no limit of tasks is near now; it may have been when the error came."
 
 
-def _memory(here: SystemContext) -> Iterator[str]:
-    group = here.limits.get("cgroup_memory")
+def _memory(context: SystemContext) -> Iterator[str]:
+    group = context.limits.get("cgroup_memory")
     if group is not None and group.used is not None and group.soft not in (None, math.inf):
         yield f"The control group uses {format_bytes(group.used)} of {format_bytes(int(group.soft or 0))} of memory."
-    if here.oom_kills:
-        times = "once" if here.oom_kills == 1 else f"{here.oom_kills:,} times"
+    if context.oom_kills:
+        times = "once" if context.oom_kills == 1 else f"{context.oom_kills:,} times"
         yield f"The kernel has killed for lack of memory in this control group {times}."
-    if here.available_bytes is not None:
-        rule = " Overcommit is switched off (vm.overcommit_memory=2)." if here.overcommit == 2 else ""
-        yield f"The machine has {format_bytes(here.available_bytes)} of memory available now.{rule}"
-    if here.address_space_bytes is not None:
-        yield f"`ulimit -v` holds the process to {format_bytes(here.address_space_bytes)} of address space."
+    if context.available_bytes is not None:
+        rule = " Overcommit is switched off (vm.overcommit_memory=2)." if context.overcommit == 2 else ""
+        yield f"The machine has {format_bytes(context.available_bytes)} of memory available now.{rule}"
+    if context.address_space_bytes is not None:
+        yield f"`ulimit -v` holds the process to {format_bytes(context.address_space_bytes)} of address space."
 
 
-def _maps(here: SystemContext) -> Iterator[str]:
-    if here.most_maps is None or here.whose is Scope.SHELL:
+def _maps(context: SystemContext) -> Iterator[str]:
+    if context.most_maps is None or context.scope is Scope.SHELL:
         return
-    limit = Limit(name="maps", used=here.maps, soft=here.most_maps)
-    if here.maps is not None:
+    limit = Limit(name="maps", used=context.maps, soft=context.most_maps)
+    if context.maps is not None:
         said = _fullness(limit, _FEW_FREE, "That is all.", "That is not much left.", "That is not what is short now.")
-        yield f"{_who(here)} has {here.maps:,} of {here.most_maps:,} mappings (vm.max_map_count). {said}"
+        yield f"{_who(context)} has {context.maps:,} of {context.most_maps:,} mappings (vm.max_map_count). {said}"
 
 
-def _shm(here: SystemContext) -> Iterator[str]:
-    limit = here.limits.get("dev_shm_bytes")
+def _shm(context: SystemContext) -> Iterator[str]:
+    limit = context.limits.get("dev_shm_bytes")
     if limit is None or limit.used is None or limit.soft is None:
         return
     size = int(limit.soft)
@@ -185,8 +185,8 @@ def _shm(here: SystemContext) -> Iterator[str]:
     yield f"/dev/shm has {format_bytes(limit.used)} of {format_bytes(size)} in use. {said}{small}".strip()
 
 
-def _disk(here: SystemContext) -> Iterator[str]:
-    for disk in here.disks:
+def _disk(context: SystemContext) -> Iterator[str]:
+    for disk in context.disks:
         yield _one_disk(disk)
 
 
@@ -199,17 +199,17 @@ def _one_disk(disk: Disk) -> str:
     return f"{text}."
 
 
-def _inotify(here: SystemContext) -> Iterator[str]:
+def _inotify(context: SystemContext) -> Iterator[str]:
     for name, what in (("inotify_instances", "instances"), ("inotify_watches", "watches")):
-        limit = here.limits.get(name)
+        limit = context.limits.get(name)
         if limit is not None and limit.soft is not None:
             yield f"Each user may have {_number(limit.soft)} inotify {what} (fs.inotify.max_user_{what})."
 
 
-def _who(here: SystemContext) -> str:
-    if here.whose is Scope.OTHER:
-        return f"Process {here.pid} ({here.command})" if here.command else f"Process {here.pid}"
-    return f"This process ({here.pid})"
+def _who(context: SystemContext) -> str:
+    if context.scope is Scope.OTHER:
+        return f"Process {context.pid} ({context.command})" if context.command else f"Process {context.pid}"
+    return f"This process ({context.pid})"
 
 
 def _fullness(limit: Limit, few: int, full: str, nearly: str, fine: str) -> str:

@@ -78,7 +78,7 @@ _LONGEST = 107
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
 
 
-def folders() -> list[Path]:
+def socket_dirs() -> list[Path]:
     """In order of preference. Who asks may have another environment than who answers, so that all are tried."""
     uid = os.getuid()
     runtime = [Path(place) for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}") if place]
@@ -91,14 +91,14 @@ def socket_name(pid: int, procfs: ProcFS = REAL) -> str | None:
     return None if seen is None else f"{pid}-{seen.start_ticks}.sock"
 
 
-def own_place() -> Path:
+def own_socket_path() -> Path:
     """The path to listen at, in a folder that was made or found to be safe."""
     pid = REAL.own_pid()
     name = None if pid is None else socket_name(pid)
     if name is None:
         raise InputError("this process is not to be seen in /proc: nobody could find it to ask")
     whys = []
-    for folder in folders():
+    for folder in socket_dirs():
         if len(os.fsencode(folder / name)) > _LONGEST:
             whys.append(f"{folder} is too long a path for a socket")
             continue
@@ -124,11 +124,11 @@ def make_private(folder: Path) -> None:
         os.chmod(folder, 0o700)
 
 
-def places_of(pid: int) -> list[Path]:
+def socket_paths(pid: int) -> list[Path]:
     """Where a process may be listening: only folders that are this user's own are believed."""
     name = socket_name(pid)
     found = []
-    for folder in folders() if name else ():
+    for folder in socket_dirs() if name else ():
         with contextlib.suppress(OSError):
             seen = os.lstat(folder)
             if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and (folder / str(name)).is_socket():
@@ -136,16 +136,16 @@ def places_of(pid: int) -> list[Path]:
     return found
 
 
-def clean_up(folder: Path) -> None:
+def remove_stale_sockets(folder: Path) -> None:
     """Takes away the sockets of processes that have ended without doing so."""
     for name in os.listdir(folder):
         match = _NAME.fullmatch(name)
-        if match and socket_name(int(match[1])) != name and is_dead(folder / name):
+        if match and socket_name(int(match[1])) != name and is_stale(folder / name):
             with contextlib.suppress(OSError):
                 os.unlink(folder / name)
 
 
-def is_dead(place: Path) -> bool:
+def is_stale(place: Path) -> bool:
     """Nobody listens there. A process of another pid namespace looks ended from here, and is not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
@@ -244,7 +244,7 @@ class Responder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.path = own_place()
+        self.path = own_socket_path()
         self._uses = 0
         with contextlib.ExitStack() as undo:
             self._reserve = undo.enter_context(Reserve(_KEPT))
@@ -257,7 +257,7 @@ class Responder:
             self._undo = undo.pop_all()
         call_after_fork(self)
         with contextlib.suppress(OSError):
-            clean_up(self.path.parent)
+            remove_stale_sockets(self.path.parent)
 
     def close(self, within_s: float | None = None) -> None:
         """Waits for an answer under way, which takes some seconds at most; if that is too long, only hides."""
@@ -308,10 +308,10 @@ class Responder:
             return
         try:
             request = receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
-            said = answer(request, self.name, self._own(connection))
+            reply = answer(request, self.name, self._own(connection))
         except WireError as error:
-            said = {"error": str(error)}
-        send(connection, said, _ANSWER_S)
+            reply = {"error": str(error)}
+        send(connection, reply, _ANSWER_S)
 
     def _own(self, connection: socket.socket) -> set[int]:
         return {*self._reserve.fds, self._socket.fileno(), self._wake, connection.fileno()}
@@ -328,7 +328,7 @@ class AgentListener:
         """Safe to call twice, and in a forked child, where nothing is left to be closed."""
         responder, self._responder = self._responder, None
         if responder is not None:
-            _let_go(responder)
+            _release(responder)
 
     def __enter__(self) -> AgentListener:
         return self
@@ -361,7 +361,7 @@ def listen(name: str | None = None) -> AgentListener:
         return AgentListener(_responder)
 
 
-def _let_go(responder: Responder) -> None:
+def _release(responder: Responder) -> None:
     global _responder
     with _lock:
         if responder is not _responder:  # a forked child's, or closed at exit
@@ -385,7 +385,7 @@ def _bind(path: Path) -> socket.socket:
         try:
             made.bind(str(path))
         except OSError:
-            if not is_dead(path):
+            if not is_stale(path):
                 raise
             os.unlink(path)
             made.bind(str(path))
@@ -412,18 +412,18 @@ _MOST_FDS = 5_000  # as many as fit into a request
 def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any] | None:
     """Its answer; None if it does not listen to this user, is too slow, or says what was not agreed on."""
     deadline = time.monotonic() + within_s
-    for place in places_of(pid):
+    for place in socket_paths(pid):
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(within_s)
                 connection.connect(str(place))
                 _must_be_own(connection)
                 send(connection, request, deadline - time.monotonic())
-                said = receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
+                reply = receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
         except (OSError, WireError):
             continue
-        if isinstance(said, dict) and "error" not in said:
-            return said
+        if isinstance(reply, dict) and "error" not in reply:
+            return reply
     return None
 
 
@@ -443,12 +443,12 @@ def ask_owners(
     request: dict[str, Any] = {"ask": "owners", "within_s": max(0.1, min(within_s / 2, 5.0))}
     if numbers is not None:
         request["fds"] = spread(numbers, _MOST_FDS)
-    said = ask(pid, request, within_s=within_s)
-    if said is None:
+    reply = ask(pid, request, within_s=within_s)
+    if reply is None:
         return None
     scale = len(numbers) / len(request["fds"]) if numbers else 1.0
     try:
-        return [_group(row, scale) for row in said["groups"]]
+        return [_group(row, scale) for row in reply["groups"]]
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -62,7 +62,7 @@ def match_mapped(fds: Iterable[int], maps: Iterable[mmap.mmap]) -> dict[int, lis
 
 def _file_of(fd: int) -> tuple[int, str]:
     try:
-        return os.fstat(fd).st_ino, os.readlink(f"/proc/self/fd/{fd}")
+        return os.fstat(fd).st_ino, REAL.readlink(f"/proc/self/fd/{fd}")
     except OSError:  # closed meanwhile
         return -1, ""
 
@@ -99,42 +99,42 @@ _HAVE_GC = 1 << 14
 _ONLY_TELL = ("holdfast.procfs.", "holdfast.fd_owners.", "holdfast.filelocks.", "holdfast.leakcheck.")
 
 
-def _socket(thing: Any) -> tuple[int, ...]:
-    return (sys.modules["_socket"].socket.fileno(thing),)
+def _socket(obj: Any) -> tuple[int, ...]:
+    return (sys.modules["_socket"].socket.fileno(obj),)
 
 
-def _file(thing: Any) -> tuple[int, ...]:
+def _file(obj: Any) -> tuple[int, ...]:
     kind = sys.modules["_io"].FileIO
     try:
-        fd = kind.fileno(thing)
+        fd = kind.fileno(obj)
     except ValueError:  # closed
         return ()
     # Python's own standard streams leave theirs open; whoever holds them is still what a person looks for.
-    return (fd,) if fd <= 2 or kind.closefd.__get__(thing) else ()
+    return (fd,) if fd <= 2 or kind.closefd.__get__(obj) else ()
 
 
-def _epoll(thing: Any) -> tuple[int, ...]:
+def _epoll(obj: Any) -> tuple[int, ...]:
     try:
-        return (sys.modules["select"].epoll.fileno(thing),)
+        return (sys.modules["select"].epoll.fileno(obj),)
     except ValueError:
         return ()
 
 
-def _popen(thing: Any) -> tuple[int, ...]:
+def _popen(obj: Any) -> tuple[int, ...]:
     """Of multiprocessing: the ends of the pipes to its process are with its finalizer."""
-    finalizer = _attribute(thing, "finalizer")
+    finalizer = _attribute(obj, "finalizer")
     args = _attribute(finalizer, "_args")
-    numbers = args if isinstance(args, tuple) else (_attribute(thing, "sentinel"),)
+    numbers = args if isinstance(args, tuple) else (_attribute(obj, "sentinel"),)
     return tuple(number for number in numbers if _is_number(number))
 
 
-def read_map(thing: Any) -> tuple[int, ...]:
+def read_map(obj: Any) -> tuple[int, ...]:
     """A mmap object has a descriptor and tells nobody: see `mapped`."""
     return ()
 
 
-def _connection(thing: Any) -> tuple[int, ...]:
-    return _numbers(thing, ["_handle"])
+def _connection(obj: Any) -> tuple[int, ...]:
+    return _numbers(obj, ["_handle"])
 
 
 _KNOWN: tuple[tuple[str, str, Reader, Kind | None], ...] = (
@@ -185,7 +185,7 @@ def _find_likely(kind: type) -> Reader | None:
     if issubclass(kind, type) or not kind.__flags__ & _HEAP_TYPE or str(kind.__module__).startswith(_ONLY_TELL):
         return None
     names = [name for name in ATTRIBUTES if _is_plain(kind, name)]
-    return (lambda thing: _numbers(thing, names)) if names else None
+    return (lambda obj: _numbers(obj, names)) if names else None
 
 
 def _is_plain(kind: type, name: str) -> bool:
@@ -197,13 +197,13 @@ def _is_plain(kind: type, name: str) -> bool:
     return bool(kind.__dictoffset__)
 
 
-def _numbers(thing: object, names: list[str]) -> tuple[int, ...]:
-    return tuple(value for name in names if _is_number(value := _attribute(thing, name)))
+def _numbers(obj: object, names: list[str]) -> tuple[int, ...]:
+    return tuple(value for name in names if _is_number(value := _attribute(obj, name)))
 
 
-def _attribute(thing: object, name: str) -> Any:
+def _attribute(obj: object, name: str) -> Any:
     try:
-        return object.__getattribute__(thing, name)
+        return object.__getattribute__(obj, name)
     except AttributeError:
         return None
 

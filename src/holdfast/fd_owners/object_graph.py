@@ -47,7 +47,7 @@ class ObjectWalk:
     def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
         self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id
         self.maps: dict[int, mmap.mmap] = {}
-        self.whole = False  # everything was seen
+        self.complete = False  # everything was seen
         self._wanted = frozenset(wanted)
         self._look_for: frozenset[int] = frozenset()
         self._readers = readers
@@ -63,24 +63,24 @@ class ObjectWalk:
             self._note_all(readers.likely)
 
     def _note_all(self, reader_of: Callable[[type], Reader | None]) -> None:
-        for thing in gc.get_objects():
-            if reader := reader_of(type(thing)):
-                self._note(thing, reader)
+        for obj in gc.get_objects():
+            if reader := reader_of(type(obj)):
+                self._note(obj, reader)
 
-    def _note(self, thing: object, reader: Reader) -> None:
+    def _note(self, obj: object, reader: Reader) -> None:
         if reader is read_map:
-            self.maps[id(thing)] = cast("mmap.mmap", thing)
+            self.maps[id(obj)] = cast("mmap.mmap", obj)
             return
-        fds = reader(thing)
-        if fds and not self._wanted.isdisjoint(fds) and id(thing) not in self.owners:
-            self.owners[id(thing)] = thing, tuple(fd for fd in fds if fd in self._wanted)
+        fds = reader(obj)
+        if fds and not self._wanted.isdisjoint(fds) and id(obj) not in self.owners:
+            self.owners[id(obj)] = obj, tuple(fd for fd in fds if fd in self._wanted)
 
     def owned(self) -> set[int]:
         return {fd for _, fds in self.owners.values() for fd in fds}
 
-    def add_owner(self, thing: object, fd: int) -> None:
-        _, fds = self.owners.get(id(thing), (thing, ()))
-        self.owners[id(thing)] = thing, (*fds, fd)
+    def add_owner(self, obj: object, fd: int) -> None:
+        _, fds = self.owners.get(id(obj), (obj, ()))
+        self.owners[id(obj)] = obj, (*fds, fd)
 
     def run(self, look_for: Collection[int] = ()) -> None:
         """Goes on until every owner is reached and `look_for` have owners too, or all was seen."""
@@ -89,7 +89,7 @@ class ObjectWalk:
             self._from[id(own)] = OUTSIDE
         modules, frames = module_starts(), frame_starts()
         for start in modules:  # marked at once: no path goes through another module's namespace
-            self._from[id(start.thing)] = start.root
+            self._from[id(start.obj)] = start.root
         theirs = [start for start in (*modules, *frames) if not start.mine]
         # A module's variable before a local one: it lasts.
         for starts in ([one for one in modules if one.mine], [one for one in frames if one.mine], theirs):
@@ -100,7 +100,7 @@ class ObjectWalk:
             self._walk(self._begin_types())
         if not self._done() and not self._cut:
             self._walk(self._begin_outside())
-            self.whole = not self._cut
+            self.complete = not self._cut
 
     def _done(self) -> bool:
         return all(one in self._from for one in self.owners) and self.owned().issuperset(self._look_for)
@@ -112,9 +112,9 @@ class ObjectWalk:
         level = []
         for start in starts:
             is_space = start.root.module is not None
-            if is_space or (type(start.thing) not in _LEAVES and id(start.thing) not in self._from):
-                self._reach(start.thing, start.root)
-                level.append(start.thing)
+            if is_space or (type(start.obj) not in _LEAVES and id(start.obj) not in self._from):
+                self._reach(start.obj, start.root)
+                level.append(start.obj)
         return level
 
     def _begin_types(self) -> list[object]:
@@ -131,27 +131,27 @@ class ObjectWalk:
         """What was not reached and has more references than the rest of what was not reached accounts for."""
         rest = self.unreached()
         inner: dict[int, int] = {}
-        for thing in rest:
-            for child in _referents(thing):
+        for obj in rest:
+            for child in _referents(obj):
                 inner[id(child)] = inner.get(id(child), 0) + 1
         ours = _count_references([object()])[0]
         level: list[object] = []
-        for thing, count in zip(rest, _count_references(rest), strict=True):
-            noted = (id(thing) in self.owners) + (id(thing) in self.maps)
-            if count > ours + noted + inner.get(id(thing), 0):
-                level.append(thing)
-        for thing in level:
-            self._reach(thing, OUTSIDE)
+        for obj, count in zip(rest, _count_references(rest), strict=True):
+            noted = (id(obj) in self.owners) + (id(obj) in self.maps)
+            if count > ours + noted + inner.get(id(obj), 0):
+                level.append(obj)
+        for obj in level:
+            self._reach(obj, OUTSIDE)
         return level
 
     def unreached(self) -> list[object]:
         own = {id(one) for one in (*self._own(), *self.owners.values())}
-        return [thing for thing in gc.get_objects() if id(thing) not in self._from and id(thing) not in own]
+        return [obj for obj in gc.get_objects() if id(obj) not in self._from and id(obj) not in own]
 
-    def _reach(self, thing: object, by: object) -> None:
-        self._from[id(thing)] = by
-        if reader := self._readers.sure(type(thing)):
-            self._note(thing, reader)
+    def _reach(self, obj: object, by: object) -> None:
+        self._from[id(obj)] = by
+        if reader := self._readers.sure(type(obj)):
+            self._note(obj, reader)
 
     def _walk(self, level: list[object]) -> None:
         for _ in range(MOST_STEPS):
@@ -163,57 +163,57 @@ class ObjectWalk:
     def _spread(self, level: list[object]) -> Iterator[object]:
         """The things that these hold and that were not reached before."""
         reached, reader_of = self._from, self._readers.sure
-        for at, thing in enumerate(level):
+        for at, obj in enumerate(level):
             if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or time.monotonic() > self._deadline):
                 self._cut = True
                 return
-            own_type = type(thing)
-            for child in _referents(thing):
+            own_type = type(obj)
+            for child in _referents(obj):
                 if type(child) in _LEAVES or id(child) in reached:
                     continue
                 if child is own_type:
-                    self._types.append((child, thing))
+                    self._types.append((child, obj))
                     continue
-                reached[id(child)] = thing
+                reached[id(child)] = obj
                 if not gc.is_tracked(child) and (reader := reader_of(type(child))):  # all others were looked at
                     self._note(child, reader)
                 yield child
 
-    def path_to(self, thing: object) -> tuple[Root, list[object]] | None:
+    def path_to(self, obj: object) -> tuple[Root, list[object]] | None:
         """The root, and the things from it to this one; None: it was not reached."""
         path: list[object] = []
-        while type(thing) is not Root:
-            path.append(thing)
-            if id(thing) not in self._from or len(path) > 2 * MOST_STEPS:
+        while type(obj) is not Root:
+            path.append(obj)
+            if id(obj) not in self._from or len(path) > 2 * MOST_STEPS:
                 return None
-            thing = self._from[id(thing)]
-        return thing, path[::-1]
+            obj = self._from[id(obj)]
+        return obj, path[::-1]
 
 
-def _referents(thing: Any) -> Iterable[object]:
-    if type(thing) in _CONTAINERS and len(thing) > MOST_ELEMENTS:
-        return list(islice(thing.values() if type(thing) is dict else thing, MOST_ELEMENTS))
-    return gc.get_referents(thing)
+def _referents(obj: Any) -> Iterable[object]:
+    if type(obj) in _CONTAINERS and len(obj) > MOST_ELEMENTS:
+        return list(islice(obj.values() if type(obj) is dict else obj, MOST_ELEMENTS))
+    return gc.get_referents(obj)
 
 
-def _count_references(things: list[object]) -> list[int]:
-    return [sys.getrefcount(thing) for thing in things]
+def _count_references(objs: list[object]) -> list[int]:
+    return [sys.getrefcount(obj) for obj in objs]
 
 
 class Cycles:
     """What hangs on nothing but itself: who of these holds whom."""
 
-    def __init__(self, things: Iterable[object]) -> None:
-        members = {id(one): one for one in things}
+    def __init__(self, objs: Iterable[object]) -> None:
+        members = {id(one): one for one in objs}
         self._holders: dict[int, object] = {}
         for one in members.values():
             for child in gc.get_referents(one):
                 if id(child) in members and child is not one:
                     self._holders.setdefault(id(child), one)
 
-    def path_to(self, thing: object, most: int = 8) -> list[object]:
+    def path_to(self, obj: object, most: int = 8) -> list[object]:
         """Some of those that hold it, and it."""
-        path = [thing]
+        path = [obj]
         while len(path) < most and (holder := self._holders.get(id(path[0]))) is not None:
             if any(holder is one for one in path):
                 break

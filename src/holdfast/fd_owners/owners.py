@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 
 from ..errors import InputError
 from ..procfs.descriptors import Kind, kind_of, list_fds
-from ..procfs.procfs import REAL
+from ..procfs.procfs import REAL, readlink_or_none
 from .fd_readers import Readers, match_mapped
 from .object_graph import Cycles, ObjectWalk
 from .paths import ROOTS, TORCH_STORAGE, HeldBy, Labels, OwnerGroup, OwnerPath, Root, group_paths
@@ -77,13 +76,13 @@ def _tell(walk: ObjectWalk) -> list[OwnerPath]:
     labels = Labels()
     told: list[OwnerPath] = []
     apart: Cycles | None = None
-    for thing, fds in walk.owners.values():
-        path = walk.path_to(thing)
+    for obj, fds in walk.owners.values():
+        path = walk.path_to(obj)
         if path is None:
-            held = HeldBy.CYCLE if walk.whole else HeldBy.UNKNOWN
+            held = HeldBy.CYCLE if walk.complete else HeldBy.UNKNOWN
             if apart is None:
-                apart = Cycles(walk.unreached() if walk.whole else ())
-            path = Root(held, ROOTS[held]), apart.path_to(thing)
+                apart = Cycles(walk.unreached() if walk.complete else ())
+            path = Root(held, ROOTS[held]), apart.path_to(obj)
         root, steps, owner = labels.words(*path)
         told += [OwnerPath(fd, path[0].held, root, steps, owner) for fd in fds]
     return told
@@ -97,10 +96,7 @@ def _without_owner(fd: int, target: str) -> list[OwnerPath]:
 
 
 def _target(fd: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return None
+    return readlink_or_none(REAL, f"/proc/self/fd/{fd}")
 
 
 def open_fds() -> list[int]:

@@ -195,7 +195,7 @@ class Start:
     """Something a root holds. `mine`: a person's own code, to be searched before libraries."""
 
     root: Root
-    thing: object
+    obj: object
     mine: bool
 
 
@@ -220,8 +220,8 @@ def frame_starts() -> list[Start]:
     found = []
     for frame, thread in running_frames():
         mine = is_mine(frame.f_code.co_filename)
-        for name, thing in locals_of(frame).items():
-            found.append(Start(_of_local(frame, name, thread), thing, mine))
+        for name, obj in locals_of(frame).items():
+            found.append(Start(_of_local(frame, name, thread), obj, mine))
     return found
 
 
@@ -263,9 +263,9 @@ _PLAIN = (dict, list, tuple, set, frozenset, deque)
 _SILENT = (*_PLAIN, CellType, TracebackType)
 
 
-def is_a(thing: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+def is_a(obj: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
     """Unlike isinstance it never asks the thing for its `__class__`, which may be somebody's property."""
-    return issubclass(type(thing), kind)
+    return issubclass(type(obj), kind)
 
 
 class Labels:
@@ -274,120 +274,120 @@ class Labels:
     def __init__(self) -> None:
         self._places: dict[int, dict[int, str]] = {}
 
-    def words(self, root: Root, things: list[object]) -> tuple[str, tuple[str, ...], str]:
+    def words(self, root: Root, objs: list[object]) -> tuple[str, tuple[str, ...], str]:
         """The root's words, the steps', and the owner's name. The last of the things is the owner."""
-        things = _without_inner_files(things)
+        objs = _without_inner_files(objs)
         current, at = root.text, 0
         if root.held is HeldBy.MODULE:
-            name = _key(things[0], things[1], {}) if len(things) > 1 else None
+            name = _key(objs[0], objs[1], {}) if len(objs) > 1 else None
             current, at = root.of_variable(str(name)), 1
-        said = []
-        while at < len(things) - 1:
-            name = name_of(things[at])
-            edge, taken = self._edge(things, at)
+        reply = []
+        while at < len(objs) - 1:
+            name = name_of(objs[at])
+            edge, taken = self._edge(objs, at)
             if name:
-                said.append(current)
+                reply.append(current)
                 current = name
             current += edge
             at += taken
-        said.append(current)
-        return said[0], tuple(said[1:]), name_of(things[-1]) or type(things[-1]).__name__
+        reply.append(current)
+        return reply[0], tuple(reply[1:]), name_of(objs[-1]) or type(objs[-1]).__name__
 
-    def _edge(self, things: list[object], at: int) -> tuple[str, int]:
+    def _edge(self, objs: list[object], at: int) -> tuple[str, int]:
         """How a thing holds the next one that matters, and how many things on that is."""
-        thing, child = things[at], things[at + 1]
-        after = things[at + 2] if at + 2 < len(things) else None
-        if after is not None and is_a(child, dict) and _is_namespace(thing, child):
+        obj, child = objs[at], objs[at + 1]
+        after = objs[at + 2] if at + 2 < len(objs) else None
+        if after is not None and is_a(child, dict) and _is_namespace(obj, child):
             return f".{_key(child, after, {})}", 2
-        if is_a(thing, FunctionType) and child is thing.__closure__ and is_a(after, CellType):
+        if is_a(obj, FunctionType) and child is obj.__closure__ and is_a(after, CellType):
             # Not by index(): cells are compared by what is in them.
             which = _key(child, after, {})
-            return f" closure '{thing.__code__.co_freevars[which]}'", 2
-        if is_a(thing, local) and is_a(child, dict) and is_a(after, dict):
-            inside = things[at + 3] if at + 3 < len(things) else None
+            return f" closure '{obj.__code__.co_freevars[which]}'", 2
+        if is_a(obj, local) and is_a(child, dict) and is_a(after, dict):
+            inside = objs[at + 3] if at + 3 < len(objs) else None
             return f".{_key(after, inside, {})}", 3
-        return self._simple_edge(thing, child), 1
+        return self._simple_edge(obj, child), 1
 
-    def _simple_edge(self, thing: object, child: object) -> str:
-        if is_a(thing, (dict, list, tuple, deque)):
-            return self._element(thing, child)
-        if is_a(thing, (set, frozenset)):
+    def _simple_edge(self, obj: object, child: object) -> str:
+        if is_a(obj, (dict, list, tuple, deque)):
+            return self._element(obj, child)
+        if is_a(obj, (set, frozenset)):
             return "{…}"
-        if is_a(thing, BaseException) and is_a(child, TracebackType):
+        if is_a(obj, BaseException) and is_a(child, TracebackType):
             return " traceback"
-        if is_a(thing, FrameType):
-            return _local(thing, child)
-        if type(thing) in _FRAME_OF:
-            return _local(getattr(thing, _FRAME_OF[type(thing)]), child)
-        if is_a(thing, (*_SILENT, MethodType, BuiltinMethodType)):
+        if is_a(obj, FrameType):
+            return _local(obj, child)
+        if type(obj) in _FRAME_OF:
+            return _local(getattr(obj, _FRAME_OF[type(obj)]), child)
+        if is_a(obj, (*_SILENT, MethodType, BuiltinMethodType)):
             return ""
-        name = _attribute(thing, child)
+        name = _attribute(obj, child)
         return f".{name}" if name else ""
 
-    def _element(self, thing: Any, child: object) -> str:
-        fields = getattr(type(thing), "_fields", None) if is_a(thing, tuple) else None
-        if len(thing) <= _MANY:
+    def _element(self, obj: Any, child: object) -> str:
+        fields = getattr(type(obj), "_fields", None) if is_a(obj, tuple) else None
+        if len(obj) <= _MANY:
             places: dict[int, str] = {}
         else:
-            places = self._places.setdefault(id(thing), {})
-        place = _key(thing, child, places)
+            places = self._places.setdefault(id(obj), {})
+        place = _key(obj, child, places)
         if isinstance(fields, tuple) and isinstance(place, int) and place < len(fields):
             return f".{fields[place]}"
         return f"[{place if isinstance(place, int) else _short(place)}]"
 
 
-def name_of(thing: object) -> str:
+def name_of(obj: object) -> str:
     """What a thing is called; "" for those that are only on the way."""
-    if type(thing) in _SILENT or type(thing).__name__ in ("defaultdict", "OrderedDict"):
+    if type(obj) in _SILENT or type(obj).__name__ in ("defaultdict", "OrderedDict"):
         return ""
-    if is_a(thing, FrameType):
-        return place_of(thing)
-    if is_a(thing, FunctionType):
-        return f"function {thing.__name__}"
-    if is_a(thing, MethodType):
-        return f"method {thing.__func__.__name__}" if isinstance(thing.__func__, FunctionType) else "method"
-    if type(thing) in _FRAME_OF:
-        return f"{type(thing).__name__.replace('_', ' ')} {vars(type(thing))['__name__'].__get__(thing)}()"
-    if is_a(thing, type):
-        return f"class {thing.__name__}"
-    if is_a(thing, BuiltinMethodType):
-        return f"method {thing.__name__}"
-    return "thread-local" if is_a(thing, local) else type(thing).__name__
+    if is_a(obj, FrameType):
+        return place_of(obj)
+    if is_a(obj, FunctionType):
+        return f"function {obj.__name__}"
+    if is_a(obj, MethodType):
+        return f"method {obj.__func__.__name__}" if isinstance(obj.__func__, FunctionType) else "method"
+    if type(obj) in _FRAME_OF:
+        return f"{type(obj).__name__.replace('_', ' ')} {vars(type(obj))['__name__'].__get__(obj)}()"
+    if is_a(obj, type):
+        return f"class {obj.__name__}"
+    if is_a(obj, BuiltinMethodType):
+        return f"method {obj.__name__}"
+    return "thread-local" if is_a(obj, local) else type(obj).__name__
 
 
-def _without_inner_files(things: list[object]) -> list[object]:
+def _without_inner_files(objs: list[object]) -> list[object]:
     """A text file holds a buffer, which holds the file that owns the descriptor: one file to anybody."""
-    end = len(things)
-    while end > 1 and all(type(one).__name__ in _FILES for one in things[end - 2 : end]):
+    end = len(objs)
+    while end > 1 and all(type(one).__name__ in _FILES for one in objs[end - 2 : end]):
         end -= 1
-    return things[:end]
+    return objs[:end]
 
 
-def _is_namespace(thing: object, child: dict[Any, Any]) -> bool:
-    if is_a(thing, type):
-        return any(one is child for one in gc.get_referents(_dict_of_type(thing)))
-    return dict_of(thing) is child
+def _is_namespace(obj: object, child: dict[Any, Any]) -> bool:
+    if is_a(obj, type):
+        return any(one is child for one in gc.get_referents(_dict_of_type(obj)))
+    return dict_of(obj) is child
 
 
-def dict_of(thing: object) -> dict[str, Any] | None:
+def dict_of(obj: object) -> dict[str, Any] | None:
     """An instance's own dictionary, not by way of a property of that name."""
-    for base in type(thing).__mro__:
+    for base in type(obj).__mro__:
         found = _dict_of_type(base).get("__dict__")
         if found is not None:
-            space = found.__get__(thing) if isinstance(found, GetSetDescriptorType) else None
+            space = found.__get__(obj) if isinstance(found, GetSetDescriptorType) else None
             return space if type(space) is dict else None
     return None
 
 
-def _attribute(thing: object, child: object) -> str:
-    for name, value in (dict_of(thing) or {}).items():
+def _attribute(obj: object, child: object) -> str:
+    for name, value in (dict_of(obj) or {}).items():
         if value is child:
             return name
-    for base in type(thing).__mro__:
+    for base in type(obj).__mro__:
         for name, member in _dict_of_type(base).items():
             if isinstance(member, MemberDescriptorType):
                 try:
-                    if member.__get__(thing) is child:
+                    if member.__get__(obj) is child:
                         return str(name)
                 except AttributeError:  # a slot without a value
                     continue

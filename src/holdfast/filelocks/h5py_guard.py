@@ -28,6 +28,7 @@ from .._util.process import call_after_fork
 from .._util.text import format_bytes, one_line
 from ..errors import ForkedWriterError, TargetExistsError, WriteError, WriterBusyError
 from ..procfs.locks import LockKind, locks_of, writers_of
+from ..procfs.procfs import REAL, readlink_or_none
 
 OVERWRITE_VARIABLE = "HOLDFAST_H5PY_OVERWRITE"
 _DRIVERS = (None, "sec2", "stdio", "direct", "core", "log")  # those that use one file of the given name
@@ -274,7 +275,9 @@ def _detach(fid: Any) -> bool:
         return not writes  # it writes through the user's object, which cannot be detached
     if not writes:
         return False
-    fds = [fid.get_vfd_handle()] if driver in _FD_DRIVERS else _writing_fds(fid.name)
+    # The core and stdio drivers do not expose their descriptors.
+    own = REAL.own_pid() or 0
+    fds = [fid.get_vfd_handle()] if driver in _FD_DRIVERS else [one.fd for one in writers_of(fid.name, pids=[own])]
     if any(_is_detached(fd) for fd in fds):
         return False  # by its owner, which may close the number again
     for fd in fds:
@@ -283,26 +286,8 @@ def _detach(fid: Any) -> bool:
 
 
 def _is_detached(fd: int) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith(("/memfd:holdfast-", os.devnull))
-    except OSError:
-        return False
-
-
-def _writing_fds(name: bytes) -> list[int]:
-    """Returns this process's writable descriptors of a file: the core and stdio drivers do not tell theirs."""
-    found = []
-    try:
-        want = os.stat(name)
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with open(f"/proc/self/fdinfo/{fd}") as file:
-                flags = int(file.read().split("flags:")[1].split()[0], 8)
-            got = os.stat(f"/proc/self/fd/{fd}")
-            if (got.st_dev, got.st_ino) == (want.st_dev, want.st_ino) and flags & os.O_ACCMODE != os.O_RDONLY:
-                found.append(fd)
-    except OSError:
-        pass
-    return found
+    target = readlink_or_none(REAL, f"/proc/self/fd/{fd}") or ""
+    return target.startswith(("/memfd:holdfast-", os.devnull))
 
 
 def _close(fid: Any) -> None:

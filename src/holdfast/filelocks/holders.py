@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .._util.text import one_line
 from ..errors import InputError
-from ..procfs.locks import Holder, Lock, LockKind, locks_of, parse_locks, writers_of
+from ..procfs.locks import Holder, Lock, LockKind, lock_lines, locks_of, parse_locks, writers_of
 from ..procfs.procfs import REAL, ProcFS, list_pids, read_or_none
 from .lock_file import LOCK_SUFFIX, lock_path, read_note
 
@@ -138,8 +138,7 @@ def _lines_about(lock: Lock, procfs: ProcFS) -> Iterator[str]:
     except OSError:
         return
     for fd in fds:
-        text = read_or_none(procfs, f"/proc/{lock.pid}/fdinfo/{fd}") or ""
-        yield from (line for line in text.splitlines() if line.startswith("lock:"))
+        yield from lock_lines(procfs, lock.pid, fd)
 
 
 def _one_each(holders: list[Holder]) -> list[Holder]:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from .._util.text import one_line
 from ..errors import WriteError
+from ..procfs.locks import find_mount
+from ..procfs.procfs import REAL
 
 LOCK_SUFFIX = ".lock"
 _MOST_BYTES = 4096
@@ -101,22 +103,6 @@ def read_note(path: str) -> LockNote | None:
 
 
 def filesystem_of(path: str) -> str:
-    """`nfs4 on /data`, by `/proc/self/mountinfo`; "" where that cannot be read.
-
-    ```
-    31 27 0:29 /vol /data rw,relatime shared:7 - nfs4 server:/vol rw,vers=4.2
-    ```
-    """
-    best, name = "", ""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        words = line.split()
-        point = words[4].encode().decode("unicode_escape")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best) and "-" in words:
-            best, name = point, words[words.index("-") + 1]
-    return f"{name} on {best}" if name else ""
+    """Returns `nfs4 on /data`; "" where the mounts cannot be read."""
+    mount = find_mount(REAL, path)
+    return "" if mount is None else f"{mount.kind} on {mount.point}"

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .resources import take_picture
+from .resources import take_resource_snapshot
 
 
 class ImportWatch:
@@ -55,13 +55,13 @@ class ImportWatch:
         if thread in self._importing:
             yield
             return
-        before = take_picture(processes=False)
+        before = take_resource_snapshot(processes=False)
         self._importing.add(thread)
         try:
             yield
         finally:
             self._importing.discard(thread)
-            self.opened |= take_picture(processes=False).keys() - before.keys()
+            self.opened |= take_resource_snapshot(processes=False).keys() - before.keys()
 
 
 class _Watched(Loader):

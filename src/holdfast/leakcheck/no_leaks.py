@@ -17,7 +17,7 @@ from ..fd_owners.owners import find_paths
 from ..fd_owners.paths import OwnerGroup, OwnerPath, group_paths
 from ..procfs.descriptors import Kind
 from .import_hook import ImportWatch
-from .resources import KINDS, Resource, take_picture, without_strangers
+from .resources import KINDS, Resource, exclude_other_processes, take_resource_snapshot
 
 STEP_S = 0.01
 _MOST_LINES = 20
@@ -41,10 +41,10 @@ class Check:
     """A picture from before, to be compared with what is there later. Imports in between are watched."""
 
     def __init__(self, kinds: Iterable[str] | None = None) -> None:
-        self.forgiven: set[Hashable] = set()
+        self.ignored: set[Hashable] = set()
         self._kinds = check_kinds(kinds)
         self._watch = ImportWatch()
-        self._before = frozenset(take_picture())
+        self._before = frozenset(take_resource_snapshot())
         self._watch.__enter__()
 
     def stop(self) -> None:
@@ -52,20 +52,24 @@ class Check:
         self._watch.__exit__()
 
     @contextmanager
-    def forgiving(self) -> Iterator[None]:
+    def ignoring(self) -> Iterator[None]:
         """What appears within the block is not this one's to give back."""
-        before = take_picture()
+        before = take_resource_snapshot()
         try:
             yield
         finally:
-            self.forgiven |= take_picture().keys() - before.keys()
+            self.ignored |= take_resource_snapshot().keys() - before.keys()
 
     def left(self, collect: bool = False) -> list[Resource]:
         """What would be a leak if it stayed."""
         if collect:
             gc.collect()
-        known = self._before | self._watch.opened | self.forgiven
-        return [thing for key, thing in take_picture().items() if key not in known and thing.kind in self._kinds]
+        known = self._before | self._watch.opened | self.ignored
+        return [
+            resource
+            for key, resource in take_resource_snapshot().items()
+            if key not in known and resource.kind in self._kinds
+        ]
 
     def waits(self, most: int, within_s: float, collect: bool) -> Iterator[float]:
         """How long to wait before each next look, as long as there is something that may still go."""
@@ -79,27 +83,27 @@ class Check:
 
     def over(self, most: int) -> list[Resource]:
         """All that is left, if it is more than that and not another process's doing."""
-        things = self.left()
-        if len(things) <= most:
+        resources = self.left()
+        if len(resources) <= most:
             return []
-        certain = sorted(without_strangers(dict(enumerate(things))).values())
+        certain = sorted(exclude_other_processes(dict(enumerate(resources))).values())
         return certain if len(certain) > most else []
 
 
-def tell(things: Collection[Resource], allowed: int = 0) -> tuple[str, tuple[tuple[str, str], ...]]:
+def describe_leaks(resources: Collection[Resource], allowed: int = 0) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The text, and each thing with its kind. With the paths to what holds the descriptors."""
-    counts = Counter(thing.kind for thing in things)
+    counts = Counter(resource.kind for resource in resources)
     head = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     lines = [f"left behind: {head}" + (f" (allowed: {allowed:,})" if allowed else "")]
-    lines += [f"  {thing.kind}: {thing.what}" for thing in list(things)[:_MOST_LINES]]
-    if len(things) > _MOST_LINES:
-        lines.append(f"  … and {len(things) - _MOST_LINES:,} more")
-    lines += [f"  held by {line}" for line in _holders(things)]
-    return "\n".join(lines), tuple((thing.kind, thing.what) for thing in things)
+    lines += [f"  {resource.kind}: {resource.what}" for resource in list(resources)[:_MOST_LINES]]
+    if len(resources) > _MOST_LINES:
+        lines.append(f"  … and {len(resources) - _MOST_LINES:,} more")
+    lines += [f"  held by {line}" for line in _holders(resources)]
+    return "\n".join(lines), tuple((resource.kind, resource.what) for resource in resources)
 
 
-def _holders(things: Iterable[Resource]) -> list[str]:
-    fds = [thing.fd for thing in things if thing.fd is not None][:_MOST_LOOKED_AT]
+def _holders(resources: Iterable[Resource]) -> list[str]:
+    fds = [resource.fd for resource in resources if resource.fd is not None][:_MOST_LOOKED_AT]
     if not fds:
         return []
     paths: list[OwnerPath] = find_paths(fds, within_s=_OWNERS_S)
@@ -152,7 +156,7 @@ class NoLeaks:
         if check is not None:
             for wait_s in check.waits(self._max, self._within_s, self._gc):
                 time.sleep(wait_s)
-            self._judge(check)
+            self._raise_if_leaked(check)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -167,7 +171,7 @@ class NoLeaks:
         if check is not None:
             for wait_s in check.waits(self._max, self._within_s, self._gc):
                 await asyncio.sleep(wait_s)
-            self._judge(check)
+            self._raise_if_leaked(check)
 
     def _end(self, error: BaseException | None) -> Check | None:
         """None: an exception is under way, and is what matters."""
@@ -176,13 +180,13 @@ class NoLeaks:
         if error is None:
             return check
         if isinstance(error, Exception) and (left := check.over(self._max)):
-            text, _ = tell(left, self._max)
+            text, _ = describe_leaks(left, self._max)
             error.add_note(f"also, {text}\n  (what only this exception's frames hold goes with it)")
         return None
 
-    def _judge(self, check: Check) -> None:
+    def _raise_if_leaked(self, check: Check) -> None:
         if left := check.over(self._max):
-            raise LeakError(*tell(left, self._max))
+            raise LeakError(*describe_leaks(left, self._max))
 
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -25,10 +25,10 @@ class Resource(NamedTuple):
     fd: int | None = None
 
 
-Picture = dict[Hashable, Resource]
+ResourceSnapshot = dict[Hashable, Resource]
 
 
-def take_picture(*, processes: bool = True) -> Picture:
+def take_resource_snapshot(*, processes: bool = True) -> ResourceSnapshot:
     """Each thing by what makes it the same one later."""
     found = {**dict(_descriptors()), **dict(_threads()), **dict(_shm_files())}
     return found | dict(_children()) if processes else found
@@ -89,18 +89,18 @@ def _kept_by_python() -> tuple[set[object], set[object]]:
     return pids, {getattr(tracker, "_fd", None), getattr(server, "_forkserver_alive_fd", None)}
 
 
-def without_strangers(things: Picture) -> Picture:
+def exclude_other_processes(resources: ResourceSnapshot) -> ResourceSnapshot:
     """Without files in /dev/shm that a process has which is not below this one, or that are another user's."""
-    files = {key: thing.what for key, thing in things.items() if thing.kind == SHM_FILE}
+    files = {key: resource.what for key, resource in resources.items() if resource.kind == SHM_FILE}
     if not files:
-        return things
+        return resources
     own = REAL.own_pid()
     family = {own, *(descendants(read_parents(REAL), own) if own is not None else ())}
     theirs = {path for path in files.values() if _is_of_another(path)}
     for pid in list_pids(REAL):
         if pid not in family:
             theirs |= _used_by(pid, set(files.values()) - theirs)
-    return {key: thing for key, thing in things.items() if files.get(key) not in theirs}
+    return {key: resource for key, resource in resources.items() if files.get(key) not in theirs}
 
 
 def _is_of_another(path: str) -> bool:

@@ -1,4 +1,7 @@
-"""One thing that can run out."""
+"""Reads the limits of a process, its user, its control group and the machine, and how much of each is used.
+
+What cannot be read (another user's, hidden in a container, absent from this kernel) is None, never an error.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from .descriptors import Kind
 from .peers import Tables
 from .procfs import ProcFS, list_pids, number_or_none, read_or_none, stat_or_none
 
+# A new pipe buffer has 16 pages, unless its user is over pipe-user-pages-soft.
+PIPE_PAGES = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """`soft` is where trouble begins, `hard` how far `soft` can be raised. None is unknown, `math.inf` unlimited."""
+    """`soft` is enforced, `hard` is how far `soft` can be raised. None is unknown, `math.inf` unlimited."""
 
     name: str
     used: int | None = None
@@ -24,34 +30,34 @@ class Limit:
 
     @property
     def headroom(self) -> float | None:
-        """How many more there may be."""
+        """How many more are allowed."""
         if self.used is None or self.soft is None:
             return None
         return max(0, self.soft - self.used)
 
     @property
     def ratio(self) -> float | None:
-        """The used part: 0 of none or of unlimited, 1 where nothing is left."""
+        """The used fraction: 0 of an infinite limit, 1 of a limit of 0."""
         if self.used is None or self.soft is None:
             return None
         return self.used / self.soft if self.soft else 1.0
 
 
 def tightest(limits: Iterable[Limit]) -> Limit | None:
-    """The one used most, of those of which that is known."""
+    """Returns the limit with the highest known ratio."""
     known = [limit for limit in limits if limit.ratio is not None]
     return max(known, key=lambda limit: limit.ratio or 0.0, default=None)
 
 
-# What a process's control group lets it have: tasks and memory, in versions 1 and 2.
+# ---- control groups, versions 1 and 2 ----------------------------------------------------------------------
 
 _MOUNT = "/sys/fs/cgroup"
-# Version 1 writes "no limit" as the largest multiple of a page below 2**63.
+# Version 1 writes "no limit" as the largest multiple of the page size below 2**63.
 _V1_UNLIMITED = 1 << 62
 
 
 def parse_cgroup(text: str) -> dict[str, str]:
-    """`/proc/PID/cgroup` -> path by controller; version 2 has the one of the empty name.
+    """`/proc/PID/cgroup` -> path by controller; the controller of version 2 has the empty name.
 
     ```
     12:pids:/system.slice/worker.service
@@ -78,7 +84,7 @@ def memory_limit(procfs: ProcFS, pid: int) -> Limit:
 
 
 def _cgroup_limit(procfs: ProcFS, pid: int, name: str, v2: tuple[str, str], v1: tuple[str, str]) -> Limit:
-    """Every group above binds as well, so that the one used most is the one that counts."""
+    """Returns the tightest limit among the group and its ancestors: all of them apply."""
     title = f"cgroup_{name}"
     paths = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "")
     found: list[Limit] = []
@@ -100,9 +106,9 @@ def _read_all(procfs: ProcFS, title: str, mount: str, path: str, files: tuple[st
 
 
 def _upwards(mount: str, path: str) -> Iterator[str]:
-    """The group's folder and those above it, up to the mount: in a container that is often the only one to be seen."""
+    """Yields the group's folder and its ancestors up to the mount, often the only visible one in a container."""
     parts = [part for part in path.split("/") if part]
-    if ".." in parts:  # a group outside of this one's namespace: its folder is not here
+    if ".." in parts:  # the group is outside of this namespace, so its folder is not visible
         parts = []
     for length in range(len(parts), -1, -1):
         yield "/".join([mount, *parts[:length]])
@@ -118,18 +124,40 @@ def _cgroup_number(text: str | None) -> float | None:
     return math.inf if int(word) >= _V1_UNLIMITED else int(word)
 
 
-# What the kernel does not count for anyone, counted over the processes looked at: they use at least that much.
+def read_cgroup_file(procfs: ProcFS, pid: int, name: str) -> str:
+    """Reads a file of the process's version 2 group; in a container the group's files are often only at the mount."""
+    path = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "").get("", "/").strip("/")
+    return read_or_none(procfs, f"{_MOUNT}/{path}/{name}") or read_or_none(procfs, f"{_MOUNT}/{name}") or ""
 
-# A new pipe has room for 16 pages, unless somebody asked for more or the user has had his share.
-_PIPE_PAGES = 16
+
+def number_after(text: str, title: str) -> int | None:
+    """`oom_kill 3\\n`, "oom_kill" -> 3: the number in the row with this title."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == title and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def available_memory(procfs: ProcFS) -> int | None:
+    """Reads `MemAvailable:   12345678 kB` of `/proc/meminfo` -> bytes."""
+    kib = number_after(read_or_none(procfs, "/proc/meminfo") or "", "MemAvailable:")
+    return None if kib is None else kib * 1024
+
+
+# ---- limits of the process, its user and the machine -------------------------------------------------------
 
 
 def used_limits(procfs: ProcFS, root: int, tables: Tables) -> list[Limit]:
-    """The limits that all of them draw on."""
+    """Returns the limits that these processes share.
+
+    The kernel does not expose how many pipe pages and inotify instances a user has: they are summed over the scanned
+    processes, which is a lower bound.
+    """
     pipes, inotify = Kind.PIPE, Kind.INOTIFY
     watchers = [(pid, one.fd) for pid, table in tables.items() for one in table or () if one.kind is inotify]
     own = {
-        "pipe_user_pages": _PIPE_PAGES
+        "pipe_user_pages": PIPE_PAGES
         * len({one.inode for table in tables.values() for one in table or () if one.kind is pipes}),
         "inotify_instances": len(watchers),
         "inotify_watches": _watches(procfs, watchers),
@@ -140,7 +168,7 @@ def used_limits(procfs: ProcFS, root: int, tables: Tables) -> list[Limit]:
 
 
 def _watches(procfs: ProcFS, watchers: list[tuple[int, int]]) -> int | None:
-    """fdinfo of an inotify descriptor has a row `inotify wd:1 ino:…` for every watch."""
+    """Counts the watches: fdinfo of an inotify descriptor has a row `inotify wd:1 ino:…` for each."""
     rows = 0
     for pid, fd in watchers:
         text = read_or_none(procfs, f"/proc/{pid}/fdinfo/{fd}")
@@ -150,12 +178,8 @@ def _watches(procfs: ProcFS, watchers: list[tuple[int, int]]) -> int | None:
     return rows
 
 
-# Everything a process can run out of: how much there is, how much is used.
-#
-# What cannot be read (another user's, hidden in a container, absent from this kernel) is None, never an error.
-
 _ROWS = {"Max open files": "nofile", "Max processes": "nproc"}
-_ASKED = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+_RLIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +191,7 @@ class Bounds:
 
 
 def parse_limits(text: str) -> dict[str, Bounds]:
-    """The rows of `/proc/PID/limits` that matter here.
+    """Parses the rows "open files" and "processes" of `/proc/PID/limits`.
 
     ```
     Limit                     Soft Limit           Hard Limit           Units
@@ -189,7 +213,7 @@ def _number(word: str) -> float:
 
 
 def parse_file_nr(text: str) -> tuple[int, int, int] | None:
-    """`1504\\t0\\t9223372036854775807\\n`: allocated, of these free, at most."""
+    """`1504\\t0\\t9223372036854775807\\n` -> allocated, of these free, maximum."""
     words = text.split()
     if len(words) != 3 or not all(word.isdigit() for word in words):
         return None
@@ -204,16 +228,16 @@ def parse_loadavg_threads(text: str) -> int | None:
 
 
 def process_limits(procfs: ProcFS, pid: int, fds: int | None, user_threads: int | None) -> tuple[Limit, Limit]:
-    """nofile and nproc, which each process has its own of. nproc is used by all of the user's threads together."""
+    """Returns nofile and nproc of a process. nproc is used by all threads of the user together."""
     rows = parse_limits(read_or_none(procfs, f"/proc/{pid}/limits") or "")
-    for name, which in _ASKED.items():
-        if name not in rows and (asked := _ask(procfs, pid, which)):
-            rows[name] = asked
+    for name, which in _RLIMITS.items():
+        if name not in rows and (bounds := _call_prlimit(procfs, pid, which)):
+            rows[name] = bounds
     return _limit("nofile", fds, rows.get("nofile")), _limit("nproc", user_threads, rows.get("nproc"))
 
 
-def _ask(procfs: ProcFS, pid: int, which: int) -> Bounds | None:
-    """By system call, which needs no descriptor but a right to the process."""
+def _call_prlimit(procfs: ProcFS, pid: int, which: int) -> Bounds | None:
+    """Calls prlimit(2), which needs permission for the process but no free descriptor."""
     try:
         soft, hard = procfs.rlimit(pid, which)
     except (OSError, ValueError):
@@ -228,7 +252,7 @@ def _limit(name: str, used: int | None, bounds: Bounds | None) -> Limit:
 
 
 def threads_by_user(procfs: ProcFS) -> dict[int, int]:
-    """Threads of each uid that this /proc shows; a container shows only its own, so there may be more."""
+    """Counts the threads of each uid that are visible in this /proc; a container shows only its own."""
     found: dict[int, int] = {}
     for pid in list_pids(procfs):
         process = stat_or_none(procfs, f"/proc/{pid}")
@@ -238,15 +262,15 @@ def threads_by_user(procfs: ProcFS) -> dict[int, int]:
 
 
 def count_threads(procfs: ProcFS, pid: int) -> int | None:
-    """By the links of the folder of threads: no descriptor, and other users' processes too."""
+    """Counts the links of the `task` folder: that needs no descriptor and works for other users' processes."""
     task = stat_or_none(procfs, f"/proc/{pid}/task")
     return None if task is None else max(0, task.st_nlink - 2)
 
 
 def shared_limits(procfs: ProcFS, pid: int) -> list[Limit]:
-    """What a process shares with others: the machine's tables, its control group, `/dev/shm`.
+    """Returns limits of the machine, of the process's control group and of `/dev/shm`.
 
-    The kernel does not tell how many pipe pages, inotify instances and watches a user has: `used` is None there.
+    `used` is None for pipe pages, inotify instances and watches: the kernel does not expose them per user.
     """
     file_nr = parse_file_nr(read_or_none(procfs, "/proc/sys/fs/file-nr") or "")
     used, most = (file_nr[0] - file_nr[1], file_nr[2]) if file_nr else (None, None)
@@ -271,7 +295,7 @@ def _sysctl(procfs: ProcFS, name: str, path: str, used: int | None = None) -> Li
 
 
 def _pipe_pages(procfs: ProcFS) -> Limit:
-    """Past the soft one new pipes shrink to two pages; past the hard one there are none. 0 is no limit."""
+    """Beyond the soft limit new pipes shrink to two pages; beyond the hard one creating a pipe fails. 0: no limit."""
     soft, hard = (number_or_none(procfs, f"/proc/sys/fs/pipe-user-pages-{which}") for which in ("soft", "hard"))
     return Limit(name="pipe_user_pages", soft=math.inf if soft == 0 else soft, hard=math.inf if hard == 0 else hard)
 
@@ -285,7 +309,7 @@ def shm_limit(procfs: ProcFS) -> Limit:
     return Limit(name="dev_shm_bytes", used=size - disk.f_bfree * disk.f_frsize, soft=size, hard=size)
 
 
-# The limits by the names people look for.
+# ---- labels and formatting ---------------------------------------------------------------------------------
 
 NAMES = {
     "nofile": "open files",
@@ -310,7 +334,7 @@ def name_of(limit: Limit) -> str:
 
 
 def amount(limit: Limit, value: float | None) -> str:
-    """A number of what this limit counts: `12.3 GB` or `4,711`."""
+    """Formats a value in the unit of this limit: `12.3 GB` or `4,711`."""
     return quantity(value, in_bytes=limit.name in _BYTES)
 
 
@@ -323,14 +347,14 @@ def quantity(value: float | None, *, in_bytes: bool = False) -> str:
 
 
 def used_part(used: int | None, most: float | None) -> float | None:
-    """0 to 1 and above; of nothing at all, everything is used. None is unknown."""
+    """Returns the used fraction: above 1 beyond the limit, 1 for a limit of 0, None if unknown."""
     if used is None or most is None:
         return None
     return used / most if most else 1.0
 
 
 def percent(ratio: float) -> str:
-    """`3.4 %`, `97.5 %`, `202 %`; never `100 %` while something is left."""
+    """`3.4 %`, `97.5 %`, `202 %`; never `100 %` below the limit."""
     if ratio >= 1:
         return f"{ratio * 100:,.0f} %" if ratio < 1000 else "far too many"
     return f"{min(ratio * 100, 99.9):.1f} %"

@@ -1,4 +1,4 @@
-"""Which processes hold a lock on a file, and which wait for one."""
+"""Finds the processes that hold a lock on a file, wait for one, or have the file open for writing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SHOWN = 60
 
 class LockKind(StrEnum):
     FLOCK = "flock"
-    POSIX = "posix"  # lockf, fcntl(F_SETLK): of a process, gone as soon as it closes any descriptor of the file
-    OFD = "ofd"  # fcntl(F_OFD_SETLK): of an open file, as flock
+    POSIX = "posix"  # lockf, fcntl(F_SETLK): owned by a process, released when it closes any descriptor of the file
+    OFD = "ofd"  # fcntl(F_OFD_SETLK): owned by an open file description, like flock
     LEASE = "lease"
 
 
@@ -23,7 +23,7 @@ _KINDS = {"FLOCK": LockKind.FLOCK, "POSIX": LockKind.POSIX, "OFDLCK": LockKind.O
 
 
 class LockRow(NamedTuple):
-    """One row of `/proc/locks`. `pid` is -1 for an open file's lock and 0 for a process this /proc does not show."""
+    """One row of `/proc/locks`. `pid` is -1 for an OFD lock and 0 for a process that is not visible in this /proc."""
 
     kind: LockKind
     exclusive: bool
@@ -34,10 +34,10 @@ class LockRow(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """One process with a lock, or waiting for it. `pid` None: it is held, but by none that this user may look into.
+    """One process that holds a lock or waits for it. `pid` None: no process that this user may inspect holds it.
 
-    `inherited`: another process took the lock, and this one got the descriptor from it (over a fork, mostly): the lock
-    stays until both have closed it.
+    `inherited`: another process took the lock and this one has a copy of the descriptor, mostly by a fork: the lock
+    is released when both have closed it.
     """
 
     pid: int | None
@@ -49,7 +49,7 @@ class Lock(NamedTuple):
 
 
 def parse_locks(text: str) -> list[LockRow]:
-    """`/proc/locks`, or the `lock:` rows of a `/proc/PID/fdinfo/FD`; a row with an arrow waits for the one above.
+    """Parses `/proc/locks`, or the `lock:` rows of `/proc/PID/fdinfo/FD`; a row with an arrow waits for the one above.
 
     ```
     1: FLOCK  ADVISORY  WRITE 2450 fe:00:2146545 0 EOF
@@ -80,29 +80,30 @@ def _parse_row(words: list[str], waiting: bool) -> LockRow | None:
             waiting=waiting,
         )
     except (IndexError, KeyError, ValueError):
-        return None  # a torn line, or a kind of lock of a kernel to come
+        return None  # an incomplete line, or a kind of lock that a later kernel adds
 
 
 def locks_of(path: str | os.PathLike[str], procfs: ProcFS = REAL) -> list[Lock] | None:
-    """Who holds a lock on this file now, holders first, then those who wait. None: that cannot be seen.
+    """Lists the processes that hold a lock on this file, then those that wait. None: `/proc/locks` cannot be read.
 
-    Needs descriptors: three at most at a time. OSError: there is no such file.
+    Needs up to three free descriptors. Raises OSError if there is no such file.
     """
-    want = os.stat(path)
+    status = os.stat(path)
     text = read_or_none(procfs, "/proc/locks")
     if text is None:
         return None
-    devices = {(os.major(want.st_dev), os.minor(want.st_dev))}
-    rows = [row for row in parse_locks(text) if row.inode == want.st_ino]
-    if rows and not any(row.device in devices for row in rows):
-        # btrfs and overlays tell stat() another device than they tell the table of locks.
-        devices = _devices_of_mount(procfs, os.path.realpath(path))
-    rows = [row for row in rows if row.device in devices]
+    device = os.major(status.st_dev), os.minor(status.st_dev)
+    rows = [row for row in parse_locks(text) if row.inode == status.st_ino]
+    if rows and not any(row.device == device for row in rows):
+        # btrfs and overlayfs report another device to stat() than to /proc/locks.
+        mount = find_mount(procfs, os.path.realpath(path))
+        device = (-1, -1) if mount is None else mount.device
+    rows = [row for row in rows if row.device == device]
     return [*_holding(procfs, [row for row in rows if not row.waiting]), *_waiting(procfs, rows)]
 
 
 def _holding(procfs: ProcFS, rows: list[LockRow]) -> Iterator[Lock]:
-    """The table names who took the lock; descriptors tell who has it: they are copied by fork, and sent."""
+    """`/proc/locks` names who took the lock; the open descriptors, which are copied by fork, show who has it now."""
     if not rows:
         return
     having: dict[tuple[LockKind, bool, int], list[int]] = {}
@@ -111,16 +112,16 @@ def _holding(procfs: ProcFS, rows: list[LockRow]) -> Iterator[Lock]:
             pids = having.setdefault((row.kind, row.exclusive, row.pid), [])
             if pid not in pids:
                 pids.append(pid)
-    told = set()
+    reported = set()
     for row in rows:
         key = (row.kind, row.exclusive, row.pid)
-        if key in told:
-            continue  # another range of the same process's, or another open file's: all of those are in `having`
-        told.add(key)
+        if key in reported:
+            continue  # another byte range, or another open file: `having` covers all of those
+        reported.add(key)
         alive = row.pid > 0 and stat_or_none(procfs, f"/proc/{row.pid}") is not None
         pids = having.get(key, [])
         if alive and row.pid not in pids and not pids:
-            pids = [row.pid]  # another user's: its descriptors may not be seen
+            pids = [row.pid]  # another user's process, whose descriptors this one may not list
         for pid in sorted(pids, key=lambda pid: pid != row.pid):
             taker = pid == row.pid or row.kind is LockKind.OFD
             yield Lock(pid, command_of(procfs, pid), row.kind, row.exclusive, inherited=not taker)
@@ -137,7 +138,7 @@ def _waiting(procfs: ProcFS, rows: Iterable[LockRow]) -> Iterator[Lock]:
 
 
 def _rows_of(procfs: ProcFS, pid: int, like: LockRow) -> Iterator[LockRow]:
-    """The locks on that file that this process has a descriptor of. Nothing is followed: it may be on a dead mount."""
+    """Yields the locks on that file that a process has a descriptor of, without following links to dead mounts."""
     folder = f"/proc/{pid}/fd"
     try:
         names = procfs.listdir(folder)
@@ -145,44 +146,56 @@ def _rows_of(procfs: ProcFS, pid: int, like: LockRow) -> Iterator[LockRow]:
         return
     for name, target in zip(names, procfs.read_targets(folder, names), strict=True):
         if target.startswith("/"):
-            for row in parse_locks(_lock_lines(read_or_none(procfs, f"/proc/{pid}/fdinfo/{name}") or "")):
+            for row in parse_locks("\n".join(lock_lines(procfs, pid, name))):
                 if (row.device, row.inode) == (like.device, like.inode):
                     yield row
 
 
-def _lock_lines(fdinfo: str) -> str:
-    return "\n".join(line for line in fdinfo.splitlines() if line.startswith("lock:"))
+def lock_lines(procfs: ProcFS, pid: int, fd: str) -> list[str]:
+    """Returns the `lock:` rows of a descriptor's fdinfo."""
+    text = read_or_none(procfs, f"/proc/{pid}/fdinfo/{fd}") or ""
+    return [line for line in text.splitlines() if line.startswith("lock:")]
 
 
-def _devices_of_mount(procfs: ProcFS, path: str) -> set[tuple[int, int]]:
-    """The device of the file system a path is on, by `/proc/self/mountinfo`.
+class Mount(NamedTuple):
+    """A file system as `/proc/self/mountinfo` lists it."""
+
+    point: str
+    device: tuple[int, int]
+    kind: str
+
+
+def find_mount(procfs: ProcFS, path: str) -> Mount | None:
+    """Finds the mount that a path is on; None if the list cannot be read.
 
     ```
     27 1 254:0 / / rw,relatime - ext4 /dev/root rw
     31 27 0:29 /vol /data rw,relatime shared:7 - btrfs /dev/vdb rw
     ```
     """
-    best, found = "", set()
+    found: Mount | None = None
     for line in (read_or_none(procfs, "/proc/self/mountinfo") or "").splitlines():
         words = line.split()
         try:
             major, minor = map(int, words[2].split(":"))
             point = words[4].encode().decode("unicode_escape")
+            kind = words[words.index("-") + 1]
         except (IndexError, ValueError):
             continue
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, found = point, {(major, minor)}
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and (found is None or len(point) >= len(found.point)):
+            found = Mount(point, (major, minor), kind)
     return found
 
 
 def command_of(procfs: ProcFS, pid: int) -> str:
-    """`python3 train.py`, short; "" where it may not be read."""
+    """Returns the command line, shortened: `python3 train.py`; "" where it cannot be read."""
     text = (read_or_none(procfs, f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
     text = text or (read_or_none(procfs, f"/proc/{pid}/comm") or "").strip()
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-# Which processes hold a file open for writing.
+# ---- writers -----------------------------------------------------------------------------------------------
 
 
 class Holder(NamedTuple):
@@ -191,48 +204,41 @@ class Holder(NamedTuple):
     command: str
 
 
-def writers_of(path: str | os.PathLike[str]) -> list[Holder]:
-    """Every process (that this user may look at) with a descriptor of this file open for writing. Linux; else none."""
+def writers_of(
+    path: str | os.PathLike[str] | bytes, procfs: ProcFS = REAL, pids: Iterable[int] | None = None
+) -> list[Holder]:
+    """Lists the descriptors of this file that are open for writing, in all processes or in those of `pids`.
+
+    Processes that this user may not inspect are left out. The list is empty where there is no /proc.
+    """
     try:
-        want = os.stat(path)
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        status = os.stat(path)
     except OSError:
         return []
-    found = []
-    for pid in pids:
-        for fd in _descriptors(pid):
-            try:
-                got = os.stat(f"/proc/{pid}/fd/{fd}")
-                if (got.st_dev, got.st_ino) == (want.st_dev, want.st_ino) and _writes(
-                    _read(f"/proc/{pid}/fdinfo/{fd}")
-                ):
-                    found.append(Holder(pid, fd, _command(_read(f"/proc/{pid}/cmdline"))))
-            except OSError:
-                continue  # closed, or its process ended, since it was listed
-    return found
+    wanted = (status.st_dev, status.st_ino)
+    return [
+        Holder(pid, fd, command_of(procfs, pid))
+        for pid, fd, identity in open_files(procfs, pids)
+        if identity == wanted and _is_writable(read_or_none(procfs, f"/proc/{pid}/fdinfo/{fd}") or "")
+    ]
 
 
-def _descriptors(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return []
+def open_files(procfs: ProcFS = REAL, pids: Iterable[int] | None = None) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Yields pid, descriptor, and (device, inode) of everything open in these processes, by default in all."""
+    for pid in list_pids(procfs) if pids is None else pids:
+        try:
+            names = procfs.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue  # another user's process, or one that has ended
+        for name in names:
+            status = stat_or_none(procfs, f"/proc/{pid}/fd/{name}")
+            if status is not None:
+                yield pid, int(name), (status.st_dev, status.st_ino)
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-
-
-def _writes(fdinfo: str) -> bool:
-    """`pos:\\t0\\nflags:\\t0100001\\n…` -> True: the lowest two octal bits are the access mode."""
+def _is_writable(fdinfo: str) -> bool:
+    """`pos:\\t0\\nflags:\\t0100001\\n…` -> True: the lowest two bits are the access mode."""
     for line in fdinfo.splitlines():
         if line.startswith("flags:"):
             return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return False
-
-
-def _command(cmdline: str) -> str:
-    """`python3\\0train.py\\0` -> `python3 train.py`, short."""
-    text = " ".join(cmdline.split("\0")).strip()
-    return text if len(text) <= 60 else text[:59] + "…"

@@ -36,7 +36,7 @@ class PeerState(StrEnum):
 _READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
 _PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
-_SELF, _ALIVE, _DEAD, _UNKNOWN = _FATES = tuple(PeerState)
+_SELF, _ALIVE, _DEAD, _UNKNOWN = _PEER_STATES = tuple(PeerState)
 _new_tuple = tuple.__new__
 
 
@@ -65,7 +65,7 @@ class PipeEnd(NamedTuple):
     fd: int
     inode: int
     access: str
-    fate: PeerState
+    peer_state: PeerState
     peers: tuple[int, ...] = ()
 
 
@@ -88,7 +88,7 @@ def pair_pipes(
 def _pair_compiled(
     tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None
 ) -> dict[int, list[PipeEnd]]:
-    return fdscan.pair_pipes(tables, access, poll, _PIPE, PipeEnd, _FATES)
+    return fdscan.pair_pipes(tables, access, poll, _PIPE, PipeEnd, _PEER_STATES)
 
 
 def _pair(tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None) -> dict[int, list[PipeEnd]]:
@@ -104,7 +104,7 @@ def _pair(tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poll
         alone = [fd for fd, _ in ends if fd not in far]
         answers = poll(pid, alone) if poll and alone else {}
         more = access(pid, [fd for fd in alone if fd not in answers and fd not in known[pid]])
-        found[pid] = _judge(pid, ends, far, answers, {**known[pid], **more})
+        found[pid] = _classify(pid, ends, far, answers, {**known[pid], **more})
     return found
 
 
@@ -134,7 +134,7 @@ def _far_holders(ends: Pipes, known: Mapping[int, str], holders: Holders) -> dic
     return found
 
 
-def _judge(
+def _classify(
     pid: int,
     ends: Pipes,
     far: Mapping[int, set[int]],
@@ -147,15 +147,15 @@ def _judge(
         peers: tuple[int, ...] = ()
         if fd in answers:
             way, dead = answers[fd]
-            fate = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # that one is its own far end
+            peer_state = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # that one is its own far end
         elif fd in far:
-            way, fate = ways[fd], _SELF
+            way, peer_state = ways[fd], _SELF
             if far[fd] != here:
-                fate, peers = _ALIVE, tuple(sorted(far[fd] - here))
+                peer_state, peers = _ALIVE, tuple(sorted(far[fd] - here))
         else:
             way = ways.get(fd, "")
-            fate = _SELF if way == "rw" else _UNKNOWN
-        found.append(_new_tuple(PipeEnd, (pid, fd, inode, way, fate, peers)))
+            peer_state = _SELF if way == "rw" else _UNKNOWN
+        found.append(_new_tuple(PipeEnd, (pid, fd, inode, way, peer_state, peers)))
     return found
 
 
@@ -248,7 +248,7 @@ def _ask_other(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
                 break
             found = _ask(borrowed)
         finally:
-            _give_back(borrowed)
+            _return(borrowed)
         answers.update((borrowed[fd], answer) for fd, answer in found.items())
     return answers
 
@@ -269,7 +269,7 @@ def _borrow(pidfd: int, waiting: list[int], borrowed: dict[int, int]) -> bool:
     return True
 
 
-def _give_back(borrowed: Collection[int]) -> None:
+def _return(borrowed: Collection[int]) -> None:
     """The kernel gave out the lowest free numbers: mostly they lie in one piece, which is closed by one call."""
     if borrowed and max(borrowed) - min(borrowed) + 1 == len(borrowed):
         os.closerange(min(borrowed), max(borrowed) + 1)
@@ -298,7 +298,7 @@ class SocketEnd(NamedTuple):
     fd: int
     inode: int
     peer_inode: int | None
-    fate: PeerState
+    peer_state: PeerState
     peers: tuple[int, ...] = ()
 
 
@@ -314,10 +314,10 @@ def pair_sockets(tables: Mapping[int, Iterable[Descriptor]], rows: Mapping[int, 
         for _, inode, _ in ends:
             if (there := first.setdefault(inode, pid)) != pid:
                 shared.setdefault(inode, {there}).add(pid)
-    return {pid: _judge_unix(pid, ends, rows, first, shared) for pid, ends in sockets.items()}
+    return {pid: _classify_unix(pid, ends, rows, first, shared) for pid, ends in sockets.items()}
 
 
-def _judge_unix(
+def _classify_unix(
     pid: int,
     ends: Iterable[tuple[int, int, SocketInfo | None]],
     rows: Mapping[int, UnixRow],
@@ -331,15 +331,15 @@ def _judge_unix(
             continue
         far = rows[inode].far if inode in rows else None
         peers: tuple[int, ...] = ()
-        fate = _UNIX_UNKNOWN if far is None else _UNIX_DEAD
+        peer_state = _UNIX_UNKNOWN if far is None else _UNIX_DEAD
         if far:
             there = first.get(far)
-            fate = _UNIX_SELF if there == pid else _UNIX_ALIVE
+            peer_state = _UNIX_SELF if there == pid else _UNIX_ALIVE
             if far in shared:
-                fate, peers = _UNIX_ALIVE, tuple(sorted(shared[far] - {pid}))
+                peer_state, peers = _UNIX_ALIVE, tuple(sorted(shared[far] - {pid}))
             elif there is not None and there != pid:
                 peers = (there,)
-        found.append(_new_tuple(SocketEnd, (pid, fd, inode, far, fate, peers)))
+        found.append(_new_tuple(SocketEnd, (pid, fd, inode, far, peer_state, peers)))
     return found
 
 
@@ -348,7 +348,7 @@ def _judge_unix(
 # What was seen of each process; None: it may not be looked into.
 Tables = dict[int, list[Descriptor] | None]
 # Of the sockets in a table: where each is, and its inode.
-Places = list[tuple[int, int]]
+SocketPositions = list[tuple[int, int]]
 
 
 def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
@@ -356,29 +356,29 @@ def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
 
     The tables are those of a network namespace: read once for all processes in it.
     """
-    places = {pid: found for pid, table in tables.items() if table and (found := _socket_places(table))}
+    positions = {pid: found for pid, table in tables.items() if table and (found := _socket_positions(table))}
     spaces: dict[str, list[int]] = {}
-    for pid in places:
+    for pid in positions:
         spaces.setdefault(readlink_or_none(procfs, f"/proc/{pid}/ns/net") or str(pid), []).append(pid)
     unix = procfs.unix_rows() if spaces else {}
     sockets: dict[int, list[Descriptor]] = {}
     for pids in spaces.values():
-        wanted = {inode for pid in pids for _, inode in places[pid]}
+        wanted = {inode for pid in pids for _, inode in positions[pid]}
         known = read_sockets(procfs, pids[-1], wanted, unix)
         for pid in pids:
-            sockets[pid] = _put(known, tables[pid] or [], places[pid])
+            sockets[pid] = _put(known, tables[pid] or [], positions[pid])
     return pair_sockets(sockets, unix)
 
 
-def _socket_places(table: Sequence[Descriptor]) -> Places:
+def _socket_positions(table: Sequence[Descriptor]) -> SocketPositions:
     socket = Kind.SOCKET
     return [(at, one.inode or 0) for at, one in enumerate(table) if one.kind is socket]
 
 
-def _put(known: Mapping[int, SocketInfo], table: list[Descriptor], places: Places) -> list[Descriptor]:
+def _put(known: Mapping[int, SocketInfo], table: list[Descriptor], positions: SocketPositions) -> list[Descriptor]:
     """The sockets at these places, each as it is in the table now."""
     found = []
-    for at, inode in places:
+    for at, inode in positions:
         one = table[at]
         if inode in known:
             one = table[at] = _new_tuple(Descriptor, (one.fd, one.kind, one.target, inode, known[inode]))

@@ -82,6 +82,12 @@ def read_stat(procfs: ProcFS, pid: int) -> Stat | None:
     return parse_stat(read_or_none(procfs, f"/proc/{pid}/stat") or "")
 
 
+def read_cpu_s(procfs: ProcFS, pid: int) -> float:
+    """Reads the CPU time that a process has used, user and system; 0 if it cannot be read."""
+    words = (read_or_none(procfs, f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / _TICKS_PER_S if len(words) > 12 else 0.0
+
+
 def read_process(procfs: ProcFS, pid: int) -> Process | None:
     """What can be seen of a process; None if there is none of this pid."""
     folder = stat_or_none(procfs, f"/proc/{pid}")
@@ -265,7 +271,7 @@ def _line_of(parents: dict[int, int], pid: int | None) -> list[int]:
 
 
 _STATES = {
-    "T": "stopped by a signal (SIGCONT lets it go on)",
+    "T": "stopped by a signal (SIGCONT resumes it)",
     "t": "stopped by a debugger",
     "D": "waiting for a disk or a network mount",
     "R": "running",
@@ -278,18 +284,18 @@ def is_stopped(pid: int) -> bool:
     return _state(pid) in ("T", "t")
 
 
-def tell_state(pid: int) -> str:
+def describe_state(pid: int) -> str:
     state = _state(pid)
     return _STATES.get(state, f"in state {state}") if state else "gone"
 
 
-def tell_end(exit_code: int | None) -> str:
+def describe_exit(exit_code: int | None) -> str:
     if exit_code is None:
-        return "ended; how is not known"
+        return "ended with an unknown exit code"
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     name = _signal_name(-exit_code)
-    hint = "; if nobody did so on purpose, it was out of memory" if -exit_code == signal.SIGKILL else ""
+    hint = " (out of memory, unless somebody killed it on purpose)" if -exit_code == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 

@@ -25,43 +25,43 @@ from .procfs import REAL, ProcFS
 _MOST_FDS = 100
 
 
-def plain_snapshot(snapshot: Snapshot, descriptors: bool) -> dict[str, Any]:
+def snapshot_as_dict(snapshot: Snapshot, descriptors: bool) -> dict[str, Any]:
     tightest = snapshot.tightest
     return {
         "pid": snapshot.root.process.pid,
         "fd_count": snapshot.fd_count,
         "kinds": _by_name(snapshot.kinds),
         "whole_tree": snapshot.whole_tree,
-        "tightest": None if tightest is None else plain_limit(tightest),
-        "shared": [plain_limit(limit) for limit in snapshot.shared],
-        "processes": [plain_look(look, descriptors) for look in snapshot.processes],
+        "tightest": None if tightest is None else limit_as_dict(tightest),
+        "shared": [limit_as_dict(limit) for limit in snapshot.shared],
+        "processes": [process_as_dict(proc, descriptors) for proc in snapshot.processes],
     }
 
 
-def plain_look(look: ProcessSnapshot, descriptors: bool) -> dict[str, Any]:
+def process_as_dict(proc: ProcessSnapshot, descriptors: bool) -> dict[str, Any]:
     plain = {
-        **asdict(look.process),
-        "children": look.children,
-        "fd_count": look.fd_count,
-        "kinds": None if look.descriptors is None else _by_name(look.kinds),
+        **asdict(proc.process),
+        "children": proc.children,
+        "fd_count": proc.fd_count,
+        "kinds": None if proc.descriptors is None else _by_name(proc.kinds),
         "path_groups": [
             {"path": group.path, "kind": str(group.kind), "count": len(group.fds), "fds": list(group.fds[:_MOST_FDS])}
-            for group in look.path_groups
+            for group in proc.path_groups
         ],
-        "pipe_ends": _fates(look.ends),
-        "socket_ends": _fates(look.socket_ends),
-        "limits": [plain_limit(limit) for limit in look.limits],
+        "pipe_ends": _count_states(proc.ends),
+        "socket_ends": _count_states(proc.socket_ends),
+        "limits": [limit_as_dict(limit) for limit in proc.limits],
     }
     if descriptors:
-        ends: dict[int, PipeEnd | SocketEnd] = {end.fd: end for end in look.ends}
-        ends.update((end.fd, end) for end in look.socket_ends)
+        ends: dict[int, PipeEnd | SocketEnd] = {end.fd: end for end in proc.ends}
+        ends.update((end.fd, end) for end in proc.socket_ends)
         plain["descriptors"] = (
-            None if look.descriptors is None else [_descriptor(one, ends.get(one.fd)) for one in look.descriptors]
+            None if proc.descriptors is None else [_descriptor(one, ends.get(one.fd)) for one in proc.descriptors]
         )
     return plain
 
 
-def plain_limit(limit: Limit) -> dict[str, Any]:
+def limit_as_dict(limit: Limit) -> dict[str, Any]:
     return {
         "name": limit.name,
         "used": limit.used,
@@ -81,9 +81,9 @@ def _by_name(kinds: dict[Any, int]) -> dict[str, int]:
     return {str(kind): times for kind, times in kinds.items()}
 
 
-def _fates(ends: Iterable[PipeEnd | SocketEnd]) -> dict[str, int]:
-    counted = Counter(end.fate for end in ends)
-    return {str(fate): counted[fate] for fate in PeerState}
+def _count_states(ends: Iterable[PipeEnd | SocketEnd]) -> dict[str, int]:
+    counted = Counter(end.peer_state for end in ends)
+    return {str(peer_state): counted[peer_state] for peer_state in PeerState}
 
 
 def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, A
     if one.socket is not None:
         plain["socket"] = one.socket._asdict()
     if end is not None:
-        plain |= {"fate": str(end.fate), "peers": list(end.peers)}
+        plain |= {"fate": str(end.peer_state), "peers": list(end.peers)}
         if isinstance(end, PipeEnd):
             plain["access"] = end.access
     return plain
@@ -125,12 +125,12 @@ class ProcessSnapshot:
     def path_groups(self) -> list[PathGroup]:
         return group_paths(self.descriptors or ())
 
-    def ends_of(self, fate: PeerState) -> list[PipeEnd]:
-        return [end for end in self.ends if end[4] is fate]  # by its place: a name costs twice as much
+    def ends_of(self, peer_state: PeerState) -> list[PipeEnd]:
+        return [end for end in self.ends if end[4] is peer_state]  # by its place: a name costs twice as much
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
         """For JSON; with every single descriptor if asked for."""
-        return plain_look(self, descriptors)
+        return process_as_dict(self, descriptors)
 
     def __str__(self) -> str:
         process = self.process
@@ -160,21 +160,21 @@ class Snapshot:
     @property
     def fd_count(self) -> int | None:
         """Of all processes; None if one of them could not be counted."""
-        counts = [look.fd_count for look in self.processes]
+        counts = [proc.fd_count for proc in self.processes]
         return None if None in counts else sum(filter(None, counts))
 
     @property
     def kinds(self) -> dict[Kind, int]:
-        return count_kinds(chain.from_iterable(look.descriptors or () for look in self.processes))
+        return count_kinds(chain.from_iterable(proc.descriptors or () for proc in self.processes))
 
     @property
     def tightest(self) -> Limit | None:
         """Of everything that can run out, for any of them, what is used most."""
-        return tightest([*self.shared, *(limit for look in self.processes for limit in look.limits)])
+        return tightest([*self.shared, *(limit for proc in self.processes for limit in proc.limits)])
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
         """For JSON; with every single descriptor if asked for."""
-        return plain_snapshot(self, descriptors)
+        return snapshot_as_dict(self, descriptors)
 
     def __str__(self) -> str:
         more = len(self.processes) - 1
@@ -184,8 +184,8 @@ class Snapshot:
         return f"{self.root}{below}{used}"
 
     def __repr__(self) -> str:
-        look = "processes" if len(self.processes) > 1 else "process"
-        return f"<Snapshot of {self.root!r}, {len(self.processes)} {look}, {_count(self.fd_count)} descriptors>"
+        proc = "processes" if len(self.processes) > 1 else "process"
+        return f"<Snapshot of {self.root!r}, {len(self.processes)} {proc}, {_count(self.fd_count)} descriptors>"
 
 
 def _count(number: int | None) -> str:
@@ -231,10 +231,10 @@ def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
         raise InputError(f"there is no process {root}")
     sockets, pipes = name_sockets(procfs, tables), find_pipe_ends(procfs, tables)
     users = threads_by_user(procfs)
-    whole = not tree or root in parents
-    children = Counter(parents.values()) if tree and whole else None
-    looks = tuple(
-        _look(
+    complete = not tree or root in parents
+    children = Counter(parents.values()) if tree and complete else None
+    processes = tuple(
+        _process_snapshot(
             procfs,
             process,
             tables[one],
@@ -245,10 +245,10 @@ def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
         )
         for one, process in seen.items()
     )
-    return Snapshot(processes=looks, shared=tuple(used_limits(procfs, root, tables)), whole_tree=whole)
+    return Snapshot(processes=processes, shared=tuple(used_limits(procfs, root, tables)), whole_tree=complete)
 
 
-def _look(
+def _process_snapshot(
     procfs: ProcFS, process: Process, table: Sequence[Descriptor] | None, users: Mapping[int, int], **more: Any
 ) -> ProcessSnapshot:
     fds = count(procfs, process.pid) if table is None else len(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from holdfast.doctor.fd_profile import structure_of
+from holdfast.doctor.fd_profile import profile_of
 from holdfast.doctor.model import FdProfile
 from holdfast.doctor.sampler import Watch
 from holdfast.procfs.peers import PeerState
@@ -61,7 +61,7 @@ class Incident:
     def watch(self, every_s: float) -> Watch:
         return Watch([PID], self.procfs, self.clock, self.wait, every_s=every_s)
 
-    def look(self) -> FdProfile:
+    def profile(self) -> FdProfile:
         """A full look. In memory nothing can be polled: an end without a partner is dead, as poll would say."""
         fake = FakeProc()
         fake.add_process(PID, comm="python")
@@ -72,6 +72,9 @@ class Incident:
                 fd += 1
         for number in range(fd, self.fds):
             fake.add_fd(PID, number, f"/data/{number}")
-        look = take_snapshot(PID, procfs=fake).root
-        ends = tuple(end._replace(fate=PeerState.DEAD) if end.fate is PeerState.UNKNOWN else end for end in look.ends)
-        return structure_of(dataclasses.replace(look, ends=ends))
+        profile = take_snapshot(PID, procfs=fake).root
+        ends = tuple(
+            end._replace(peer_state=PeerState.DEAD) if end.peer_state is PeerState.UNKNOWN else end
+            for end in profile.ends
+        )
+        return profile_of(dataclasses.replace(profile, ends=ends))

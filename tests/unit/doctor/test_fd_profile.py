@@ -12,7 +12,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.doctor.fd_profile import grown, structure_of, structures_of
+from holdfast.doctor.fd_profile import grown, profile_of, profiles_of
 from holdfast.doctor.model import FdProfile, PathCount
 from holdfast.procfs.descriptors import Descriptor, Kind, kind_of
 from holdfast.procfs.processes import Process
@@ -37,7 +37,7 @@ def files(*targets: str) -> list[Descriptor]:
 
 
 def look_here() -> FdProfile:
-    return structure_of(take_snapshot(tree=False).root)
+    return profile_of(take_snapshot(tree=False).root)
 
 
 # ---- real descriptors --------------------------------------------------------------------------------------
@@ -60,9 +60,9 @@ def test_the_ends_of_pipes() -> None:
 
 
 def test_a_pipe_to_a_child_lives() -> None:
-    before = structures_of(take_snapshot())[ME]  # other tests' helpers are its children as well
+    before = profiles_of(take_snapshot())[ME]  # other tests' helpers are its children as well
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        more = grown(before, structures_of(take_snapshot())[ME])
+        more = grown(before, profiles_of(take_snapshot())[ME])
         child.communicate()
     assert (more.live, more.dead_pipes, more.self_pairs) == (2, 0, 0)
     assert (more.children, more.zombies) == (1, 0)
@@ -106,11 +106,11 @@ def test_files_by_their_names(tmp_path: Path) -> None:
 
 
 def test_a_child_that_ended_is_a_child_and_a_zombie() -> None:
-    before = structures_of(take_snapshot())[ME]
+    before = profiles_of(take_snapshot())[ME]
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        more = grown(before, structures_of(take_snapshot())[ME])
+        more = grown(before, profiles_of(take_snapshot())[ME])
     finally:
         os.waitpid(pid, 0)
     assert (more.children, more.zombies) == (1, 1)
@@ -121,14 +121,14 @@ def test_a_child_that_ended_is_a_child_and_a_zombie() -> None:
 
 def test_handles_of_a_gpu() -> None:
     """There is none in most machines: by the names that its driver gives."""
-    seen = structure_of(look_at(*files("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dmabuf:", "/dev/null")))
+    seen = profile_of(look_at(*files("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dmabuf:", "/dev/null")))
     assert seen.nvidia == 4
     assert seen.most_opened == PathCount(path="/dev/null", times=1)
 
 
 def test_files_with_no_name_or_a_shared_one_are_not_one_path() -> None:
     targets = ["/memfd:x (deleted)"] * 5 + ["/tmp/log (deleted)"] * 4 + ["/dev/shm/a"] * 4 + ["/b"] * 2 + ["/a"] * 2
-    assert structure_of(look_at(*files(*targets))).most_opened == PathCount(path="/a", times=2)
+    assert profile_of(look_at(*files(*targets))).most_opened == PathCount(path="/a", times=2)
 
 
 def test_only_tcp_is_established() -> None:
@@ -136,18 +136,18 @@ def test_only_tcp_is_established() -> None:
     info = SocketInfo("udp", "ESTABLISHED", "1.1.1.1:1", "2.2.2.2:2")
     udp = Descriptor(fd=3, kind=Kind.SOCKET, target="socket:[1]", inode=1, socket=info)
     unnamed = Descriptor(fd=4, kind=Kind.SOCKET, target="socket:[2]", inode=2)
-    seen = structure_of(look_at(udp, unnamed))
+    seen = profile_of(look_at(udp, unnamed))
     assert (seen.established, seen.established_to, seen.kinds) == (0, None, {Kind.SOCKET: 2})
 
 
 def test_what_may_not_be_seen_is_counted_only() -> None:
-    look = ProcessSnapshot(process=Process(pid=7), fd_count=4000, descriptors=None, ends=(), limits=())
-    assert structure_of(look) == FdProfile(fds=4000)
+    proc = ProcessSnapshot(process=Process(pid=7), fd_count=4000, descriptors=None, ends=(), limits=())
+    assert profile_of(proc) == FdProfile(fds=4000)
 
 
 def test_nothing_at_all_may_be_seen() -> None:
-    look = ProcessSnapshot(process=Process(pid=7), fd_count=None, descriptors=None, ends=(), limits=())
-    assert structure_of(look, children=3, zombies=1) == FdProfile(fds=0, children=3, zombies=1)
+    proc = ProcessSnapshot(process=Process(pid=7), fd_count=None, descriptors=None, ends=(), limits=())
+    assert profile_of(proc, children=3, zombies=1) == FdProfile(fds=0, children=3, zombies=1)
 
 
 # ---- what grew ---------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_what_became_less_did_not_grow() -> None:
 
 
 counts = st.integers(0, 1000)
-structures = st.builds(
+profiles = st.builds(
     FdProfile,
     fds=counts,
     kinds=st.dictionaries(st.sampled_from(Kind), counts),
@@ -182,7 +182,7 @@ structures = st.builds(
 )
 
 
-@given(structures, structures)
+@given(profiles, profiles)
 def test_growth_is_never_negative(before: FdProfile, after: FdProfile) -> None:
     more = grown(before, after)
     assert all(times > 0 for times in more.kinds.values())
@@ -190,6 +190,6 @@ def test_growth_is_never_negative(before: FdProfile, after: FdProfile) -> None:
     assert more.established_to is None or more.established_to.times > 0
 
 
-@given(structures)
+@given(profiles)
 def test_nothing_grew_between_two_equal_looks(seen: FdProfile) -> None:
     assert grown(seen, seen) == FdProfile(fds=0)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.doctor.model import JobSample, Verdict
 from holdfast.doctor.observe import MOST_S, Observation, diagnose
-from holdfast.doctor.verdict import LEAST_S, sureness_of
+from holdfast.doctor.verdict import LEAST_S, confidence_of
 from holdfast.errors import InputError
 from holdfast.procfs.procfs import REAL, number_or_none
 from unit.procfs.fake_proc import FakeProc, FakeStat
@@ -53,10 +53,10 @@ def _leak(child: subprocess.Popen[str], times: int) -> None:
 
 def test_this_process_at_one_look() -> None:
     (own, *_) = diagnose()
-    assert own.look.process.pid == os.getpid()
-    assert own.diagnosis.fds == own.look.fd_count
+    assert own.snapshot.process.pid == os.getpid()
+    assert own.diagnosis.fds == own.snapshot.fd_count
     assert own.diagnosis.trend is None
-    assert own.diagnosis.structure is not None
+    assert own.diagnosis.profile is not None
     assert own.diagnosis.soft is not None
 
 
@@ -65,7 +65,7 @@ def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.LEAK
     assert found.diagnosis.evidence[0] == (
-        "280 of its 283 descriptors are pipes whose far end is closed in every process"
+        "280 of its 283 descriptors are pipes whose other end is closed in every process"
     )
     assert found.diagnosis.match is not None
     assert found.diagnosis.match.dead == 280
@@ -75,7 +75,9 @@ def test_mostly_dead_pipes_are_not_ok_though_too_few_to_prove_a_leak(victim: sub
     _leak(victim, 40)
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.GROWING
-    assert found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose far end is closed in every process"
+    assert (
+        found.diagnosis.evidence[0] == "80 of its 83 descriptors are pipes whose other end is closed in every process"
+    )
     assert f"holdfast doctor {victim.pid} --for 10m" in " ".join(found.diagnosis.advice)
 
 
@@ -103,8 +105,8 @@ def test_a_watch_sees_it_grow_and_what_grows(victim: subprocess.Popen[str]) -> N
     assert diagnosis.verdict is Verdict.LEAK
     assert diagnosis.trend is not None
     assert diagnosis.trend.per_hour == pytest.approx(7200, rel=0.05)
-    assert diagnosis.evidence[0].startswith("its floor rose by")
-    assert "120 more than at the first look are of no use to anyone" in diagnosis.evidence
+    assert diagnosis.evidence[0].startswith("its baseline rose by")
+    assert "120 more are unusable than in the first snapshot" in diagnosis.evidence
     assert diagnosis.forecasts[0].line == "soft limit"
     assert f"prlimit --pid {victim.pid}" in diagnosis.advice[-1]
 
@@ -135,7 +137,7 @@ def test_a_watch_ends_when_the_growth_is_clear(victim: subprocess.Popen[str]) ->
     clock = SlowLeak(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
     heard: list[float] = []
-    seen.watch_until_told(heard.append)
+    seen.watch_until_conclusive(heard.append)
     assert LEAST_S <= clock.now_s < MOST_S
     assert heard[0] == 0
     assert heard[-1] == clock.now_s
@@ -146,7 +148,7 @@ def test_and_where_one_look_proves_a_leak_nothing_is_waited_for(victim: subproce
     _leak(victim, 140)
     clock = SlowLeak(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     assert clock.now_s == 0
     assert seen.conclude()[0].diagnosis.verdict is Verdict.LEAK
 
@@ -160,21 +162,21 @@ def test_and_when_the_process_ends(victim: subprocess.Popen[str]) -> None:
 
     clock = EndingClock(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     assert clock.now_s < MOST_S
     assert seen.conclude()[0].diagnosis.evidence[0].startswith("it ended while it was watched")
 
 
-@pytest.mark.parametrize(("soft", "told"), [(65536, True), (1024, False)])
-def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, told: bool) -> None:
+@pytest.mark.parametrize(("soft", "conclusive"), [(65536, True), (1024, False)])
+def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, conclusive: bool) -> None:
     """With 924 free, a leak that a quarter of an hour does not show can reach the limit within a week."""
     fake = _fake(100, soft=soft)
     clock = GrowingClock(fake, pace=0)
     seen = Observation(7, procfs=fake, clock=clock, wait=clock.wait)
-    seen.watch_until_told()
+    seen.watch_until_conclusive()
     found = seen.conclude()[0].diagnosis
     assert found.verdict is Verdict.OK
-    assert (clock.now_s < MOST_S, sureness_of(found).told) == (told, told)
+    assert (clock.now_s < MOST_S, confidence_of(found).conclusive) == (conclusive, conclusive)
     assert clock.now_s <= MOST_S
 
 
@@ -187,11 +189,11 @@ def test_a_tree_has_its_root_first() -> None:
         both = diagnose(child.pid)
         alone = diagnose(child.pid, tree=False)
         child.communicate(b"\n")
-    assert both[0].look.process.pid == child.pid
+    assert both[0].snapshot.process.pid == child.pid
     assert len(both) == 2
-    assert both[0].diagnosis.structure is not None
-    assert both[0].diagnosis.structure.children == 1
-    assert [one.look.process.pid for one in alone] == [child.pid]
+    assert both[0].diagnosis.profile is not None
+    assert both[0].diagnosis.profile.children == 1
+    assert [one.snapshot.process.pid for one in alone] == [child.pid]
 
 
 def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> None:
@@ -199,7 +201,7 @@ def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> Non
     seen.watch(0.05)
     victim.communicate()
     (found,) = seen.conclude()
-    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
+    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is its last state"
 
 
 def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subprocess.Popen[str]) -> None:
@@ -210,7 +212,7 @@ def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subpro
     before = seen.conclude()[0].diagnosis
     _end_without_waiting(victim)
     (found,) = seen.conclude()
-    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is how it was before"
+    assert found.diagnosis.evidence[0] == "it ended while it was watched: this is its last state"
     assert found.diagnosis.fds == before.fds
     assert found.diagnosis.trend == before.trend
     assert found.diagnosis.verdict is Verdict.GROWING  # which of them were dead, nobody can tell any more
@@ -219,9 +221,7 @@ def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subpro
 def test_one_that_had_ended_before(victim: subprocess.Popen[str]) -> None:
     _end_without_waiting(victim)
     (found,) = diagnose(victim.pid)
-    assert found.diagnosis.evidence[0] == (
-        "it has ended and holds nothing any more; its parent has not waited for it yet"
-    )
+    assert found.diagnosis.evidence[0] == ("it has ended and holds nothing; its parent has not waited for it yet")
     assert diagnose(victim.pid, 0.1)[0].diagnosis.evidence[0] == found.diagnosis.evidence[0]
 
 
@@ -249,7 +249,7 @@ def test_a_time_to_watch_must_be_one() -> None:
 
 @pytest.mark.parametrize("for_s", [-1.0, float("nan"), float("inf")])
 def test_nonsense_is_not_taken_for_one_look(for_s: float) -> None:
-    with pytest.raises(ValueError, match="expected a time to watch, or 0 for one look, got"):
+    with pytest.raises(ValueError, match="expected a duration in seconds, or 0 for one snapshot, got"):
         diagnose(for_s=for_s)
 
 
@@ -320,5 +320,5 @@ def test_another_users_descriptors_are_counted_and_not_judged() -> None:
     fake = _fake(100)
     fake.denied.add("/proc/7/fd")
     (found,) = diagnose(7, procfs=fake)
-    assert (found.diagnosis.fds, found.diagnosis.structure) == (100, None)
+    assert (found.diagnosis.fds, found.diagnosis.profile) == (100, None)
     assert found.diagnosis.verdict is Verdict.OK

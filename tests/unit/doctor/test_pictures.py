@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from rich.text import Text
 
-from holdfast.doctor.render import TableColumn, bar, clock, draw_stems, lay_out, short_when, sparkline, when
+from holdfast.doctor.render import TableColumn, bar, clock, draw_stems, make_table, short_when, sparkline, when
 from holdfast.procfs.limits import NAMES, Limit, amount, finite, name_of, percent, quantity
 
 NOW = datetime(2026, 3, 4, 18, 31)
@@ -114,6 +116,13 @@ def test_a_tree_is_drawn_beside_the_pids() -> None:
 def test_what_may_be_cut_gives_way() -> None:
     columns = (TableColumn("pid"), TableColumn("fds", right=True), TableColumn("command", cut=True))
     rows = [[Text("4711"), Text("12,345"), Text("python train.py --epochs 90")]]
-    wide, narrow = lay_out(columns, rows, 80), lay_out(columns, rows, 24)
-    assert [line.plain for line in wide] == ["pid      fds  command", "4711  12,345  python train.py --epochs 90"]
-    assert narrow[1].plain == "4711  12,345  python tr…"
+    wide, narrow = _lines(columns, rows, 80), _lines(columns, rows, 24)
+    assert wide == ["pid      fds  command", "4711  12,345  python train.py --epochs 90"]
+    assert narrow[1] == "4711  12,345  python tr…"
+
+
+def _lines(columns: tuple[TableColumn, ...], rows: list[list[Text]], width: int) -> list[str]:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as page:
+        console.print(make_table(columns, rows, width))
+    return [line.rstrip() for line in page.get().splitlines()]

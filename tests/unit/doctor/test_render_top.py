@@ -6,18 +6,18 @@ import json
 import math
 
 import pytest
-from judged_cases import child, leak
+from diagnosis_cases import child, leak
 from rich.console import Console
 
 from holdfast.doctor.model import Verdict
-from holdfast.doctor.render_top import COLUMNS, WIDE, SortOrder, TopFrame, arrange, columns_for, detail, picture_as_dict
+from holdfast.doctor.render_top import COLUMNS, WIDE, SortOrder, TopFrame, arrange, columns_for, detail, top_as_dict
 from holdfast.doctor.top_model import TopRow, TopSnapshot
 from holdfast.procfs.limits import Limit
 
 
 def row(case: object, fds: int, rss_bytes: int = 10**9) -> TopRow:
     return TopRow(
-        look=case.look,  # type: ignore[attr-defined]
+        snapshot=case.snapshot,  # type: ignore[attr-defined]
         diagnosis=case.diagnosis,  # type: ignore[attr-defined]
         fds=fds,
         rss_bytes=rss_bytes,
@@ -58,7 +58,7 @@ def test_a_wide_frame() -> None:
     assert lines[0] == (
         "open files of the machine 1,504 of unlimited · pipes seen 100 of 1,024 · /dev/shm 1.00 GB of 8.00 GB"
     )
-    assert lines[2].replace("dark in", "dark").split() == [column.head.split()[0] for column in COLUMNS]
+    assert lines[2].replace("full in", "full").split() == [column.head.split()[0] for column in COLUMNS]
     [row] = [line for line in lines if line.startswith("41231")]
     for part in ("63,912", "65,536", "███████▊", "+421", "~2 h 10 min", "63,840", "✗ LEAK", "▁▁█", "3 B"):
         assert part in row
@@ -101,7 +101,7 @@ def test_the_detail_of_the_chosen_one() -> None:
 
 
 def test_the_document() -> None:
-    found = picture_as_dict(TopSnapshot(rows=ROWS, host=(Limit(name="file_max", used=1, soft=math.inf),)))
+    found = top_as_dict(TopSnapshot(rows=ROWS, host=(Limit(name="file_max", used=1, soft=math.inf),)))
     assert found["host"] == {"file_max": {"used": 1, "limit": None}}
     assert [one["verdict"] for one in found["processes"]] == ["OK", "LEAK", "GROWING"]
     assert found["processes"][1]["eta_s"] == [7260, 8340]

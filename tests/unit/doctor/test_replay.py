@@ -14,7 +14,7 @@ from holdfast.doctor.fd_profile import grown
 from holdfast.doctor.model import Diagnosis, FdProfile, Sample, Verdict
 from holdfast.doctor.sampler import Watch
 from holdfast.doctor.signatures import match
-from holdfast.doctor.verdict import judge
+from holdfast.doctor.verdict import classify
 from holdfast.procfs.processes import Identity
 
 QUARTER_S = 900.0
@@ -22,16 +22,16 @@ QUARTER_S = 900.0
 DARK_S = (SOFT - BASE) / PER_DAY * DAY_S
 
 
-def _judge(
+def _classify(
     incident: Incident, watch: Watch, first: FdProfile | None = None, last: FdProfile | None = None
 ) -> Diagnosis:
-    return judge(
+    return classify(
         fds=incident.fds,
         soft=SOFT,
         hard=SOFT,
         samples=watch.series[Identity(PID, 500)].samples,
-        structure=last,
-        first_structure=first,
+        profile=last,
+        first_profile=first,
         match=None if last is None else match(last, None if first is None else grown(first, last)),
         uptime_s=incident.now_s,
         pipe_limit=1024,
@@ -46,10 +46,10 @@ def test_six_days() -> None:
     soon = 6 * HOUR_S
     while incident.now_s < 6.6 * DAY_S:
         watch.run(QUARTER_S if incident.now_s < soon else 12 * HOUR_S)
-        found = _judge(incident, watch)
+        found = _classify(incident, watch)
         since.setdefault(found.verdict, incident.now_s)
         if found.verdict is Verdict.GROWING:
-            assert any("not yet one day" in one or "watched for" in one for one in found.evidence)
+            assert any("less than a day" in one or "watched for" in one for one in found.evidence)
         if incident.now_s == pytest.approx(soon):
             _check_forecast(found, DARK_S - soon)
     assert since[Verdict.GROWING] <= 2 * HOUR_S
@@ -72,22 +72,22 @@ def test_a_leak_within_a_quarter_of_an_hour_of_the_first_full_look() -> None:
     incident = Incident(seed=2)
     watch = incident.watch(every_s=5)
     watch.run(2 * HOUR_S)
-    assert _judge(incident, watch).verdict is Verdict.GROWING
-    first = incident.look()
+    assert _classify(incident, watch).verdict is Verdict.GROWING
+    first = incident.profile()
     watch.run(QUARTER_S)
-    found = _judge(incident, watch, first, incident.look())
+    found = _classify(incident, watch, first, incident.profile())
     assert found.verdict is Verdict.LEAK
     assert found.match is not None
     assert found.match.name == "dead-dataloader-iterators"
-    assert any("are of no use to anyone" in sentence for sentence in found.evidence)
+    assert any("are unusable" in sentence for sentence in found.evidence)
     assert "pipe shrink" in [one.line for one in found.forecasts]
 
 
 def test_one_look_at_a_worker_that_is_nearly_dark() -> None:
     incident = Incident()
     incident.wait(1.5 * DAY_S)
-    look = incident.look()
-    found = judge(fds=look.fds, soft=SOFT, hard=SOFT, structure=look, match=match(look), uptime_s=1.5 * DAY_S)
+    profile = incident.profile()
+    found = classify(fds=profile.fds, soft=SOFT, hard=SOFT, profile=profile, match=match(profile), uptime_s=1.5 * DAY_S)
     assert found.verdict is Verdict.LEAK
     assert "seen once; 417 an hour on average since its start 1 d 12 h ago" in " ".join(found.evidence)
 
@@ -96,7 +96,7 @@ def test_one_look_at_a_worker_that_is_nearly_dark() -> None:
 
 
 def _judge_series(samples: list[Sample]) -> Verdict:
-    return judge(fds=samples[-1].fds, soft=SOFT, hard=SOFT, samples=samples).verdict
+    return classify(fds=samples[-1].fds, soft=SOFT, hard=SOFT, samples=samples).verdict
 
 
 @pytest.mark.parametrize("name", sorted(HEALTHY))

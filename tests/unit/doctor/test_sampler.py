@@ -206,19 +206,19 @@ def test_it_tells_how_far_it_is_and_can_be_interrupted() -> None:
     fake = FakeProc()
     _add(fake, 7, 30)
     clock = Clock()
-    told: list[float] = []
+    conclusive: list[float] = []
 
     def tell(passed_s: float) -> None:
-        told.append(passed_s)
+        conclusive.append(passed_s)
         if passed_s > 30:
             raise KeyboardInterrupt
 
     watch = Watch([7], fake, clock, clock.wait)
     with pytest.raises(KeyboardInterrupt):
         watch.run(60, tell)
-    assert told[0] == 0
-    assert told == sorted(told)
-    assert len(watch.series[Identity(7, 500)].samples) == len(told)
+    assert conclusive[0] == 0
+    assert conclusive == sorted(conclusive)
+    assert len(watch.series[Identity(7, 500)].samples) == len(conclusive)
 
 
 def test_slow_rounds_do_not_add_up() -> None:

@@ -11,8 +11,8 @@ from holdfast.procfs.descriptors import Kind
 NOTHING = FdProfile(fds=0)
 
 
-def name_of(structure: FdProfile, grown: FdProfile | None = None) -> str | None:
-    found = match(structure, grown)
+def name_of(profile: FdProfile, grown: FdProfile | None = None) -> str | None:
+    found = match(profile, grown)
     return found.name if found else None
 
 

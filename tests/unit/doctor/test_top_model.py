@@ -39,15 +39,15 @@ def leaker(pipes: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_board_shows_the_tree_and_forgets_who_ended() -> None:
-    board = TopModel([os.getpid()])
+    model = TopModel([os.getpid()])
     with leaker(300) as child:
-        rows = {row.pid: row for row in board.refresh().rows}
+        rows = {row.pid: row for row in model.refresh().rows}
         assert rows.keys() >= {os.getpid(), child.pid}
         assert rows[child.pid].diagnosis.verdict is Verdict.LEAK
         assert rows[child.pid].fds == 300 + 3
         assert rows[child.pid].history == (303,)
         pid = child.pid
-    assert pid not in {row.pid for row in board.refresh().rows}
+    assert pid not in {row.pid for row in model.refresh().rows}
 
 
 def test_a_board_of_nobody_is_empty() -> None:
@@ -95,15 +95,15 @@ def test_nobody_to_look_at() -> None:
 def test_a_count_that_has_moved_far_is_looked_at_again_at_once() -> None:
     """The clock moves by a second only, far less than the time between two looks."""
     now = [0.0]
-    board = TopModel([os.getpid()], clock=lambda: now[0])
-    board.refresh()
+    model = TopModel([os.getpid()], clock=lambda: now[0])
+    model.refresh()
     pipes = [os.pipe() for _ in range(100)]
     try:
         now[0] += 1.0
-        board.refresh()  # sees the count, and that it moved
+        model.refresh()  # sees the count, and that it moved
         now[0] += 1.0
-        [row] = [row for row in board.refresh().rows if row.pid == os.getpid()]
-        assert len(row.look.descriptors or ()) >= 200
+        [row] = [row for row in model.refresh().rows if row.pid == os.getpid()]
+        assert len(row.snapshot.descriptors or ()) >= 200
     finally:
         for pair in pipes:
             for fd in pair:

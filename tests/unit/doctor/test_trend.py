@@ -27,14 +27,14 @@ from holdfast.doctor.trend import (
     Baseline,
     Shape,
     bin_width,
-    find_floors,
+    find_baselines,
     find_job_trend,
     find_slope,
     find_trend,
     shape_of,
     trend_of,
 )
-from holdfast.doctor.verdict import judge
+from holdfast.doctor.verdict import classify
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -48,24 +48,24 @@ def _samples(*counts: int, every_s: float = 60.0) -> list[Sample]:
 
 
 def test_the_floor_is_the_minimum_of_each_bin() -> None:
-    found = find_floors(_samples(5, 9, 3, 8, 7, 6, 9), bin_s=120)
+    found = find_baselines(_samples(5, 9, 3, 8, 7, 6, 9), bin_s=120)
     assert found == [Baseline(60, 3), Baseline(180, 7), Baseline(300, 6)]
 
 
 def test_bins_end_with_the_last_sample_and_are_never_cut_short() -> None:
     """The first sample is older than three whole bins: it is left out."""
-    assert [floor.fds for floor in find_floors(_samples(1, 9, 3, 8, 7, 6, 9, 9), bin_s=120)] == [3, 6, 9]
+    assert [baseline.fds for baseline in find_baselines(_samples(1, 9, 3, 8, 7, 6, 9, 9), bin_s=120)] == [3, 6, 9]
 
 
 def test_a_stretch_without_samples_has_no_floor() -> None:
-    found = find_floors([Sample(at_s=0, fds=1), Sample(at_s=10, fds=2), Sample(at_s=100, fds=3)], bin_s=10)
-    assert [floor.fds for floor in found] == [1, 3]
+    found = find_baselines([Sample(at_s=0, fds=1), Sample(at_s=10, fds=2), Sample(at_s=100, fds=3)], bin_s=10)
+    assert [baseline.fds for baseline in found] == [1, 3]
 
 
 def test_no_floors_without_a_span() -> None:
-    assert find_floors([]) == []
-    assert find_floors(_samples(5)) == []
-    assert find_floors([Sample(at_s=3, fds=1), Sample(at_s=3, fds=2)]) == []
+    assert find_baselines([]) == []
+    assert find_baselines(_samples(5)) == []
+    assert find_baselines([Sample(at_s=3, fds=1), Sample(at_s=3, fds=2)]) == []
 
 
 def test_bins_suit_the_span() -> None:
@@ -78,10 +78,10 @@ def test_bins_suit_the_span() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e7), st.integers(0, 10**6)), min_size=2, max_size=60))
 def test_floors_are_bounded_and_in_order(points: list[tuple[float, int]]) -> None:
     samples = [Sample(at_s=at, fds=fds) for at, fds in sorted(points)]
-    found = find_floors(samples)
+    found = find_baselines(samples)
     assert len(found) <= MOST_BINS
-    assert [floor.at_s for floor in found] == sorted(floor.at_s for floor in found)
-    assert {floor.fds for floor in found} <= {one.fds for one in samples}
+    assert [baseline.at_s for baseline in found] == sorted(baseline.at_s for baseline in found)
+    assert {baseline.fds for baseline in found} <= {one.fds for one in samples}
 
 
 # ---- slope -------------------------------------------------------------------------------------------------
@@ -309,16 +309,16 @@ def _growing(maker: Maker, span_s: float) -> int:
     found = 0
     for seed in range(100):
         samples = make_samples(maker(random.Random(seed)), span_s / HOUR_S, every_s=max(0.25, span_s / 240), seed=seed)
-        judged = judge(fds=samples[-1].fds, soft=20_000, hard=20_000, samples=samples, uptime_s=6 * HOUR_S)
-        found += judged.verdict is Verdict.GROWING
-        assert judged.trend is not None
-        assert (judged.trend.low > 0) == (judged.verdict is Verdict.GROWING)
+        processes = classify(fds=samples[-1].fds, soft=20_000, hard=20_000, samples=samples, uptime_s=6 * HOUR_S)
+        found += processes.verdict is Verdict.GROWING
+        assert processes.trend is not None
+        assert (processes.trend.low > 0) == (processes.verdict is Verdict.GROWING)
     return found
 
 
 def test_a_fast_leak_of_a_young_process_is_told_in_seconds() -> None:
     samples = make_samples(on_top(72_000, flat)(random.Random(1)), 5 / HOUR_S, every_s=0.1)
-    found = judge(fds=samples[-1].fds, soft=20_000, hard=20_000, samples=samples, uptime_s=6)
+    found = classify(fds=samples[-1].fds, soft=20_000, hard=20_000, samples=samples, uptime_s=6)
     assert found.verdict is Verdict.GROWING
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.doctor.model import Diagnosis, FdProfile, JobSample, Match, Sample, Verdict
-from holdfast.doctor.verdict import count_pipes, eta_s, is_exhausted, judge, sureness_of
+from holdfast.doctor.verdict import classify, confidence_of, count_pipes, eta_s, is_exhausted
 from holdfast.procfs.descriptors import Kind
 
 HOUR_S = 3600.0
@@ -28,8 +28,8 @@ def _dead(fds: int, *, hup: int = 0, err: int = 0, self_pairs: int = 0, **more: 
     return FdProfile(fds=fds, kinds={Kind.PIPE: pipes}, hup=hup, err=err, self_pairs=self_pairs, **more)
 
 
-def _judge(fds: int = 200, soft: float = 65536, hard: float = 1048576, **more: object) -> Diagnosis:
-    return judge(fds=fds, soft=soft, hard=hard, **more)  # type: ignore[arg-type]
+def _classify(fds: int = 200, soft: float = 65536, hard: float = 1048576, **more: object) -> Diagnosis:
+    return classify(fds=fds, soft=soft, hard=hard, **more)  # type: ignore[arg-type]
 
 
 LIVE = Match(name="x", cause="y", advice=("join the workers",), count=90, dead=0, share=0.9)
@@ -43,26 +43,26 @@ INCIDENT = _dead(63_912, hup=15_960, err=15_960, self_pairs=15_960)
 
 
 def test_one_calm_look() -> None:
-    found = _judge()
+    found = _classify()
     assert found.verdict is Verdict.OK
     assert found.evidence == (
-        "seen once: whether it grows shows only when it is watched for a while",
+        "one snapshot: whether it grows shows only when it is watched",
         "it holds 200 of 65,536 descriptors (under 1 %): 65,336 are left",
     )
     assert (found.advice, found.forecasts, found.trend) == ((), (), None)
 
 
 def test_a_calm_watch() -> None:
-    found = _judge(samples=_ramp(5, 0), jobs=_jobs(30, 0))
+    found = _classify(samples=_ramp(5, 0), jobs=_jobs(30, 0))
     assert found.verdict is Verdict.OK
     assert found.evidence[:2] == (
-        "its floor did not rise for good in 5 h",
-        "jobs give back what they take: 20 of them left nothing behind for good",
+        "its baseline did not rise in 5 h",
+        "jobs release what they open: 20 of them left nothing open",
     )
 
 
 def test_little_room_gets_advice_without_a_leak() -> None:
-    found = _judge(fds=900, soft=1024, hard=4096)
+    found = _classify(fds=900, soft=1024, hard=4096)
     assert found.verdict is Verdict.OK
     assert found.advice[0] == "raise its limit while it runs: prlimit --pid PID --nofile=4096:"
     assert "hold.raise_nofile()" in found.advice[1]
@@ -70,39 +70,39 @@ def test_little_room_gets_advice_without_a_leak() -> None:
 
 def test_warm_up_settles() -> None:
     samples = [Sample(at_s=60.0 * n, fds=int(1000 - 900 * 0.985**n)) for n in range(361)]
-    found = _judge(samples=samples, match=MATCH)
+    found = _classify(samples=samples, match=MATCH)
     assert found.verdict is Verdict.SETTLING
-    assert "but ever less" in found.evidence[0]
-    assert found.advice == ("look again in an hour: what rises ever less is a warm-up most of the time",)
+    assert "but more and more slowly" in found.evidence[0]
+    assert found.advice == ("check again in an hour: growth that slows down is mostly a warm-up",)
 
 
 def test_what_cannot_be_seen() -> None:
-    found = judge(fds=None, soft=None, hard=None)
+    found = classify(fds=None, soft=None, hard=None)
     assert found.verdict is Verdict.OK
-    assert found.evidence[-1] == "its descriptors may not be seen: look as its user or as root"
-    assert judge(fds=5, soft=None, hard=None).evidence[-1] == "it holds 5 descriptors; its limit may not be seen"
-    assert judge(fds=5, soft=math.inf, hard=math.inf).evidence[-1] == "it holds 5 descriptors and has no limit"
+    assert found.evidence[-1] == "permission denied to list its descriptors: run as its user or as root"
+    assert classify(fds=5, soft=None, hard=None).evidence[-1] == "it holds 5 descriptors; its limit cannot be read"
+    assert classify(fds=5, soft=math.inf, hard=math.inf).evidence[-1] == "it holds 5 descriptors and has no limit"
 
 
 # ---- GROWING -----------------------------------------------------------------------------------------------
 
 
 def test_a_trend_alone_is_growing() -> None:
-    found = _judge(fds=2205, samples=_ramp(5, 421), pid=4711)
+    found = _classify(fds=2205, samples=_ramp(5, 421), pid=4711)
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[0] == "its floor rose by 2,006 in 5 h (421 an hour, 421–421) and survives idle"
-    assert found.evidence[1] == "the trend is not yet one day long: a daily rhythm would look the same"
+    assert found.evidence[0] == "its baseline rose by 2,006 in 5 h (421 an hour, 421–421) and stays high when idle"
+    assert found.evidence[1] == "the trend covers less than a day: a daily cycle would look the same"
     assert found.advice == (
-        "watch it at work to see which kind grows: holdfast doctor 4711 --for 10m",
+        "watch it under load to see which kind grows: holdfast doctor 4711 --for 10m",
         "until then: raise its limit while it runs: prlimit --pid 4711 --nofile=1048576:",
     )
 
 
 def test_a_short_watch_says_so() -> None:
     """Since the process was started, a minute ago, it may have grown at this pace."""
-    found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), match=LIVE, uptime_s=60)
+    found = _classify(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), match=LIVE, uptime_s=60)
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[1] == "it was watched for 30 s only: a job under way would look the same"
+    assert found.evidence[1] == "it was watched for 30 s only: a running job would look the same"
     assert "idle" not in found.evidence[0]
     assert found.advice[:2] == ("join the workers", "watch it longer before you act: holdfast doctor PID --for 10m")
 
@@ -110,14 +110,14 @@ def test_a_short_watch_says_so() -> None:
 @pytest.mark.parametrize("uptime_s", [None, 3600.0])
 def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | None) -> None:
     """At this pace it would have begun moments ago: a job under way is likelier than a leak."""
-    found = _judge(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), uptime_s=uptime_s)
+    found = _classify(samples=_ramp(30 / HOUR_S, 12_000, every_s=0.5), uptime_s=uptime_s)
     assert found.trend is not None
     assert (found.verdict, found.trend.unclear, found.trend.low) == (Verdict.UNCLEAR, True, 0)
-    assert found.evidence[0].endswith("in so short a watch a job under way would look the same")
-    sure = sureness_of(found)
-    assert (sure.told, sure.sentence) == (
+    assert found.evidence[0].endswith("in so short a time a running job would look the same")
+    sure = confidence_of(found)
+    assert (sure.conclusive, sure.sentence) == (
         False,
-        "not sure: it rose by 93 in 30 s, as in a job or a leak; a watch of 3 min would settle it",
+        "not sure: it rose by 93 in 30 s, which a job or a leak would explain; a watch of 3 min would settle it",
     )
     assert not found.forecasts
     assert found.advice == ("watch it longer before you act: holdfast doctor PID --for 10m",)
@@ -125,14 +125,14 @@ def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | Non
 
 def test_a_rise_that_reaches_the_limit_soon_is_told_in_a_short_watch() -> None:
     samples = _ramp(30 / HOUR_S, 12_000, every_s=0.5)
-    soon, later = (_judge(samples=samples, soft=samples[-1].fds + room, uptime_s=3600.0) for room in (1_500, 4_000))
+    soon, later = (_classify(samples=samples, soft=samples[-1].fds + room, uptime_s=3600.0) for room in (1_500, 4_000))
     assert (soon.verdict, later.verdict) == (Verdict.GROWING, Verdict.UNCLEAR)
 
 
 @pytest.mark.parametrize("per_day", [10_000, 2_000])
 def test_a_slow_leak_is_growing_after_five_minutes(per_day: int) -> None:
     """Its slope is printed with an interval that excludes zero: an OK beside it would contradict that."""
-    found = _judge(samples=_ramp(5 / 60, per_day / 24, every_s=5))
+    found = _classify(samples=_ramp(5 / 60, per_day / 24, every_s=5))
     assert found.trend is not None
     assert found.trend.low > 0
     assert found.verdict is Verdict.GROWING
@@ -141,13 +141,13 @@ def test_a_slow_leak_is_growing_after_five_minutes(per_day: int) -> None:
 
 def test_live_growth_is_not_called_a_leak_before_a_day() -> None:
     first, last = FdProfile(fds=100, live=20), FdProfile(fds=2200, live=2100, kinds={Kind.PIPE: 2100})
-    assert _judge(fds=2200, samples=_ramp(20, 105), structure=last, first_structure=first).verdict is Verdict.GROWING
+    assert _classify(fds=2200, samples=_ramp(20, 105), profile=last, first_profile=first).verdict is Verdict.GROWING
 
 
 def test_dead_ones_from_before_prove_nothing_of_live_growth() -> None:
     first = _dead(700, hup=150, err=150)
     last = _dead(2800, hup=150, err=150, live=2100)
-    assert _judge(fds=2800, samples=_ramp(5, 420), structure=last, first_structure=first).verdict is Verdict.GROWING
+    assert _classify(fds=2800, samples=_ramp(5, 420), profile=last, first_profile=first).verdict is Verdict.GROWING
 
 
 # ---- LEAK --------------------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ def test_dead_ones_from_before_prove_nothing_of_live_growth() -> None:
 
 def test_growth_that_is_dead_is_a_leak() -> None:
     first, last = _dead(1000, hup=2, err=2), _dead(1110, hup=30, err=30, self_pairs=25)
-    found = _judge(fds=1110, samples=_ramp(2, 50, 1000), structure=last, first_structure=first, match=MATCH)
+    found = _classify(fds=1110, samples=_ramp(2, 50, 1000), profile=last, first_profile=first, match=MATCH)
     assert found.verdict is Verdict.LEAK
     assert found.evidence[1:] == (
-        "60 of its 1,110 descriptors are pipes whose far end is closed in every process",
-        "50 of its 1,110 descriptors are the two ends of 25 pipes that no other process has",
-        "106 of the 110 that came since the first look are of no use to anyone",
+        "60 of its 1,110 descriptors are pipes whose other end is closed in every process",
+        "50 of its 1,110 descriptors are both ends of 25 pipes that no other process has open",
+        "106 of the 110 opened since the first snapshot are unusable",
         "it holds 1,110 of 65,536 descriptors (2 %): 64,426 are left",
     )
     assert found.advice[0] == "drop the iterator"
@@ -169,15 +169,15 @@ def test_growth_that_is_dead_is_a_leak() -> None:
 def test_a_burst_between_the_looks_hides_nothing() -> None:
     """800 live ones came with the burst; the floor rose by 100, and 104 more are dead."""
     first, last = _dead(1000, hup=2, err=2), _dead(1900, hup=54, err=54, live=800)
-    found = _judge(fds=1900, samples=_ramp(2, 50, 1000), structure=last, first_structure=first)
+    found = _classify(fds=1900, samples=_ramp(2, 50, 1000), profile=last, first_profile=first)
     assert found.verdict is Verdict.LEAK
 
 
 def test_connections_half_closed_are_dead() -> None:
     first, last = FdProfile(fds=100), FdProfile(fds=200, close_wait=90)
-    found = _judge(samples=_ramp(2, 50), structure=last, first_structure=first)
+    found = _classify(samples=_ramp(2, 50), profile=last, first_profile=first)
     assert found.verdict is Verdict.LEAK
-    assert "90 of its 200 descriptors are connections that the other side has closed and this one not" in " ".join(
+    assert "90 of its 200 descriptors are connections that the peer has closed and this process has not" in " ".join(
         found.evidence
     )
 
@@ -186,25 +186,25 @@ def test_connections_half_closed_are_dead() -> None:
 def test_what_a_start_opens_is_no_leak(last: FdProfile) -> None:
     """Queues between threads, and clients that have closed their side: for ten minutes they are only growth."""
     first = FdProfile(fds=100)
-    found = _judge(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), structure=last, first_structure=first)
+    found = _classify(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), profile=last, first_profile=first)
     assert found.verdict is Verdict.GROWING
     assert not any("of no use" in sentence for sentence in found.evidence)
     longer = _ramp(12 / 60, 1000, every_s=1)
-    assert _judge(fds=300, samples=longer, structure=last, first_structure=first).verdict is Verdict.LEAK
+    assert _classify(fds=300, samples=longer, profile=last, first_profile=first).verdict is Verdict.LEAK
 
 
 def test_dead_loaders_are_a_leak_at_once() -> None:
     first, last = FdProfile(fds=100), _dead(300, hup=50, err=50, self_pairs=50)
-    found = _judge(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), structure=last, first_structure=first)
+    found = _classify(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), profile=last, first_profile=first)
     assert found.verdict is Verdict.LEAK
 
 
 def test_seen_once_beside_a_trend() -> None:
     samples = _ramp(4, 100, 1000)
-    assert _judge(samples=samples, structure=_dead(1400, hup=300)).verdict is Verdict.LEAK
-    assert _judge(samples=samples, structure=_dead(1400, hup=60)).verdict is Verdict.GROWING
-    assert _judge(samples=samples, match=Match(**{**_fields(MATCH), "dead": 300})).verdict is Verdict.LEAK
-    assert _judge(samples=samples, match=MATCH).verdict is Verdict.GROWING
+    assert _classify(samples=samples, profile=_dead(1400, hup=300)).verdict is Verdict.LEAK
+    assert _classify(samples=samples, profile=_dead(1400, hup=60)).verdict is Verdict.GROWING
+    assert _classify(samples=samples, match=Match(**{**_fields(MATCH), "dead": 300})).verdict is Verdict.LEAK
+    assert _classify(samples=samples, match=MATCH).verdict is Verdict.GROWING
 
 
 def _fields(match: Match) -> dict[str, object]:
@@ -212,37 +212,37 @@ def _fields(match: Match) -> dict[str, object]:
 
 
 def test_a_day_of_growth_is_a_leak() -> None:
-    assert _judge(samples=_ramp(23, 20)).verdict is Verdict.GROWING
-    found = _judge(samples=_ramp(24, 20))
+    assert _classify(samples=_ramp(23, 20)).verdict is Verdict.GROWING
+    found = _classify(samples=_ramp(24, 20))
     assert found.verdict is Verdict.LEAK
     assert not any("one day" in sentence for sentence in found.evidence)
 
 
 def test_a_day_that_rose_twice_is_not_yet_a_leak() -> None:
     counts = [min(400, 20 * at) + (400 if at > 60 else 0) + at // 10 for at in range(110)]
-    found = _judge(samples=[Sample(at_s=900.0 * at, fds=fds) for at, fds in enumerate(counts)])
+    found = _classify(samples=[Sample(at_s=900.0 * at, fds=fds) for at, fds in enumerate(counts)])
     assert found.verdict is Verdict.GROWING
-    assert found.evidence[1] == "it did not rise all the time: a warm-up and one step later would look the same"
+    assert found.evidence[1] == "it did not rise steadily: a warm-up and one later step would look the same"
 
 
 def test_jobs_that_leave_some_behind_are_a_leak() -> None:
-    found = _judge(jobs=_jobs(30, 2))
+    found = _classify(jobs=_jobs(30, 2))
     assert found.verdict is Verdict.LEAK
-    assert found.evidence[0] == "every job leaves 2 descriptors behind (2–2, seen over 20 jobs after the warm-up)"
+    assert found.evidence[0] == "every job leaves 2 descriptors open (2–2, over 20 jobs after the warm-up)"
 
 
 def test_one_look_is_enough_where_most_are_dead() -> None:
-    found = _judge(fds=63_912, structure=INCIDENT, uptime_s=5.9 * 86400)
+    found = _classify(fds=63_912, profile=INCIDENT, uptime_s=5.9 * 86400)
     assert found.verdict is Verdict.LEAK
     assert found.evidence[2] == (
         "seen once; 451 an hour on average since its start 5 d 21 h ago: "
-        "at that pace its limit is reached in 3 h 36 min"
+        "at that rate its limit is reached in 3 h 36 min"
     )
     assert found.forecasts == ()
 
 
 @pytest.mark.parametrize(
-    "structure",
+    "profile",
     [
         pytest.param(_dead(100, hup=25, err=25), id="half and not more"),
         pytest.param(_dead(5, hup=1, err=2), id="stdin, stdout and stderr of a process whose parent died"),
@@ -254,12 +254,12 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
         pytest.param(_dead(200, unknown=180), id="unknown"),
     ],
 )
-def test_one_look_is_not_enough(structure: FdProfile) -> None:
-    assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.OK
+def test_one_look_is_not_enough(profile: FdProfile) -> None:
+    assert _classify(profile=profile, uptime_s=1000).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
-    "structure",
+    "profile",
     [
         pytest.param(_dead(100, hup=31, err=32), id="fewer than 64"),
         pytest.param(_dead(110, hup=99), id="a batch of processes that waits for the last of them"),
@@ -268,31 +268,31 @@ def test_one_look_is_not_enough(structure: FdProfile) -> None:
     ],
 )
 @pytest.mark.parametrize("samples", [(), _ramp(5 / 60, 0, every_s=5)], ids=["seen once", "watched"])
-def test_mostly_dead_pipes_are_suspicious(structure: FdProfile, samples: list[Sample]) -> None:
+def test_mostly_dead_pipes_are_suspicious(profile: FdProfile, samples: list[Sample]) -> None:
     """Too few to prove a leak, too many for an OK."""
-    found = _judge(fds=structure.fds, structure=structure, samples=samples, uptime_s=1000, match=MATCH)
+    found = _classify(fds=profile.fds, profile=profile, samples=samples, uptime_s=1000, match=MATCH)
     assert found.verdict is Verdict.GROWING
-    assert "are pipes whose far end is closed in every process" in found.evidence[0]
+    assert "are pipes whose other end is closed in every process" in found.evidence[0]
     assert found.advice[0] == "drop the iterator"
 
 
 @pytest.mark.parametrize(
-    "structure",
+    "profile",
     [_dead(100, self_pairs=16, hup=16, err=16), _dead(400, hup=256), _dead(400, hup=128, err=128, close_wait=100)],
 )
-def test_one_look_is_enough_beyond_what_is_healthy(structure: FdProfile) -> None:
-    assert _judge(structure=structure, uptime_s=1000).verdict is Verdict.LEAK
+def test_one_look_is_enough_beyond_what_is_healthy(profile: FdProfile) -> None:
+    assert _classify(profile=profile, uptime_s=1000).verdict is Verdict.LEAK
 
 
 def test_a_thousand_half_open_connections_are_enough() -> None:
-    assert _judge(fds=1100, structure=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
-    assert _judge(fds=2100, structure=_dead(2100, close_wait=1024)).verdict is Verdict.OK
+    assert _classify(fds=1100, profile=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
+    assert _classify(fds=2100, profile=_dead(2100, close_wait=1024)).verdict is Verdict.OK
 
 
 def test_dead_and_not_growing_now() -> None:
-    found = _judge(samples=_ramp(1 / 60, 0, every_s=0.5), structure=_dead(400, hup=300))
+    found = _classify(samples=_ramp(1 / 60, 0, every_s=0.5), profile=_dead(400, hup=300))
     assert found.verdict is Verdict.LEAK
-    assert "not growing while it was watched: watch it at work to learn how fast it grows" in found.evidence
+    assert "not growing while it was watched: watch it under load to see how fast it grows" in found.evidence
 
 
 # ---- EXHAUSTED ---------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_dead_and_not_growing_now() -> None:
 )
 def test_exhausted(soft: int, left: int) -> None:
     assert is_exhausted(soft - left, soft)
-    assert _judge(fds=soft - left, soft=soft).verdict is Verdict.EXHAUSTED
+    assert _classify(fds=soft - left, soft=soft).verdict is Verdict.EXHAUSTED
 
 
 @pytest.mark.parametrize(("soft", "left"), [(65536, 65), (1024, 11), (256, 9), (20, 6), (math.inf, math.inf)])
@@ -312,11 +312,11 @@ def test_not_exhausted(soft: float, left: float) -> None:
 
 
 def test_exhausted_says_the_way_out_first() -> None:
-    found = _judge(fds=1024, soft=1024, hard=4096, samples=_ramp(5, 180), match=MATCH, pid=9)
+    found = _classify(fds=1024, soft=1024, hard=4096, samples=_ramp(5, 180), match=MATCH, pid=9)
     assert found.evidence[0] == "it holds 1,024 descriptors and its soft limit is 1,024: it can open nothing more"
-    assert found.evidence[1].startswith("its floor rose by")
+    assert found.evidence[1].startswith("its baseline rose by")
     assert found.advice[:2] == ("raise its limit while it runs: prlimit --pid 9 --nofile=4096:", "drop the iterator")
-    stuck = _judge(fds=1024, soft=1024, hard=1024)
+    stuck = _classify(fds=1024, soft=1024, hard=1024)
     assert "as root: prlimit --pid PID --nofile=SOFT:HARD" in stuck.advice[0]
     assert "LimitNOFILE=" in stuck.advice[-1]
 
@@ -327,12 +327,12 @@ def test_exhausted_says_the_way_out_first() -> None:
 def test_the_lines_ahead() -> None:
     last = FdProfile(fds=2000, kinds={Kind.PIPE: 1800}, self_pairs=600)
     first = FdProfile(fds=1000, kinds={Kind.PIPE: 800}, self_pairs=100)
-    found = _judge(
+    found = _classify(
         fds=2000,
         soft=4000,
         samples=_ramp(5, 200, 1000),
-        structure=last,
-        first_structure=first,
+        profile=last,
+        first_profile=first,
         cap=3000,
         pipe_limit=1700,
     )
@@ -341,22 +341,22 @@ def test_the_lines_ahead() -> None:
     assert lines["guard cap"] == (3000, (pytest.approx(18_000), pytest.approx(18_000)))
     # 500 of 1,000 new descriptors made a new pipe: 100 an hour, and there are 1,200 of them.
     assert lines["pipe shrink"] == (1700, (pytest.approx(18_000), pytest.approx(18_000)))
-    assert "in 5 h or more its user has 1,700 pipes: from then on new ones hold 8 KiB instead of 64" in found.evidence
+    assert "in 5 h or more its user has 1,700 pipes: from then on new ones buffer 8 KiB instead of 64" in found.evidence
 
 
 def test_a_line_that_is_crossed() -> None:
     last = FdProfile(fds=5000, kinds={Kind.PIPE: 4000})
-    found = _judge(fds=5000, samples=_ramp(5, 200, 4000), structure=last, pipe_limit=1024)
+    found = _classify(fds=5000, samples=_ramp(5, 200, 4000), profile=last, pipe_limit=1024)
     assert found.forecasts[-1].eta_s == (0, 0)
     assert any("its user has 1,024 pipes or more" in sentence for sentence in found.evidence)
 
 
 def test_no_line_without_a_limit() -> None:
-    found = _judge(soft=math.inf, hard=math.inf, samples=_ramp(5, 200), pipe_limit=1024, structure=FdProfile(fds=200))
+    found = _classify(soft=math.inf, hard=math.inf, samples=_ramp(5, 200), pipe_limit=1024, profile=FdProfile(fds=200))
     assert found.verdict is Verdict.GROWING
     assert found.forecasts == ()
     assert not any("prlimit" in sentence for sentence in found.advice)
-    endless = _judge(soft=1024, hard=math.inf, samples=_ramp(5, 100))
+    endless = _classify(soft=1024, hard=math.inf, samples=_ramp(5, 100))
     assert "--nofile=1048576:" in endless.advice[-1]
 
 
@@ -397,15 +397,15 @@ def test_any_case_has_a_verdict_in_whole_sentences(
         Sample(at_s=one.at_s, fds=max(0, one.fds + chance.randint(0, 50)))
         for one in _ramp(chance.choice((0, 0.01, 3)), per_hour, 1000)
     ]
-    structure = _dead(max(fds or 0, dead), hup=dead) if chance.random() < 0.7 else None
-    found = judge(
+    profile = _dead(max(fds or 0, dead), hup=dead) if chance.random() < 0.7 else None
+    found = classify(
         fds=fds,
         soft=soft,
         hard=soft,
         samples=samples,
         jobs=_jobs(chance.randint(0, 25), chance.randint(0, 1)),
-        structure=structure,
-        first_structure=_dead(10) if structure and chance.random() < 0.5 else None,
+        profile=profile,
+        first_profile=_dead(10) if profile and chance.random() < 0.5 else None,
         match=MATCH if chance.random() < 0.5 else None,
         cap=chance.choice((None, 500)),
         pipe_limit=chance.choice((None, 1024)),

@@ -50,7 +50,7 @@ def raised(inner: Exception, outer: Exception, *, cause: bool | None) -> BaseExc
 
 def test_the_errno_behind_three_wrappers() -> None:
     one = found(SSLError(MaxRetryError(SSLError(emfile()))))
-    assert one.row.name == "EMFILE"
+    assert one.rule.name == "EMFILE"
     assert one.link.errno == errno.EMFILE
     assert one.link.chain == "SSLError ← MaxRetryError.reason ← SSLError ← OSError(24)"
 
@@ -97,31 +97,31 @@ def test_the_text_of_another_process_is_read() -> None:
         "Caught OSError in DataLoader worker process 0.\nOriginal Traceback:\nOSError: [Errno 24] Too many open files"
     )
     one = found(RuntimeError(text))
-    assert (one.row.name, one.link.chain) == ("EMFILE", "RuntimeError")
+    assert (one.rule.name, one.link.chain) == ("EMFILE", "RuntimeError")
     assert one.line == "OSError: [Errno 24] Too many open files"
 
 
 def test_the_cause_wins_over_what_came_of_it() -> None:
     error = raised(emfile(), BrokenPipeError(errno.EPIPE, "Broken pipe"), cause=False)
-    assert found(error).row.name == "EMFILE"
+    assert found(error).rule.name == "EMFILE"
 
 
 def test_what_is_meant_wins_over_what_was_handled_at_the_time() -> None:
     error = raised(OSError(errno.ENOSPC, "No space left on device"), emfile(), cause=False)
-    assert found(error).row.name == "EMFILE"
+    assert found(error).rule.name == "EMFILE"
     error = raised(
         OSError(errno.EBADF, "Bad file descriptor"), RuntimeError("received 0 items of ancdata"), cause=False
     )
-    assert found(error).row.name == "ancdata"
+    assert found(error).rule.name == "ancdata"
 
 
 def test_notes_and_the_last_words_of_a_child_are_read() -> None:
     error = RuntimeError("failed")
     error.add_note("worker 3: OSError: [Errno 24] Too many open files")
-    assert found(error).row.name == "EMFILE"
+    assert found(error).rule.name == "EMFILE"
     said = b"x" * 1_000_000 + b"\nOSError: [Errno 28] No space left on device\n"
-    assert found(subprocess.CalledProcessError(1, "x", stderr=said)).row.name == "ENOSPC"
-    assert found(subprocess.TimeoutExpired("x", 1, stderr=said.decode())).row.name == "ENOSPC"
+    assert found(subprocess.CalledProcessError(1, "x", stderr=said)).rule.name == "ENOSPC"
+    assert found(subprocess.TimeoutExpired("x", 1, stderr=said.decode())).rule.name == "ENOSPC"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_numbers_that_are_no_errno(error: OSError) -> None:
 
 
 def test_an_errno_without_words() -> None:
-    assert found(OSError(errno.EMFILE, "Zu viele offene Dateien")).row.name == "EMFILE"
+    assert found(OSError(errno.EMFILE, "Zu viele offene Dateien")).rule.name == "EMFILE"
 
 
 class Nasty(Exception):
@@ -178,7 +178,7 @@ def test_frames_tell_a_fork_from_a_lock() -> None:
     for frames, name in (("    os.fork()", "EAGAIN_tasks"), ("    fcntl.flock(f, 6)", "EAGAIN_lock"), ("", "EAGAIN")):
         one = recognise(walk(error), lambda trace, frames=frames: frames)  # type: ignore[misc]
         assert one is not None
-        assert one.row.name == name
+        assert one.rule.name == name
 
 
 def test_names_in_a_text_of_quotes_and_slashes_are_found_at_once() -> None:

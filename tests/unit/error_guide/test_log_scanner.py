@@ -17,7 +17,7 @@ def scan(*pieces: bytes, source: str = "a.log") -> Scanner:
 
 
 def found(scanner: Scanner) -> dict[str, tuple[int, int, int]]:
-    return {one.row.name: (one.count, one.first.line, one.last.line) for one in scanner.sightings()}
+    return {one.rule.name: (one.count, one.first.line, one.last.line) for one in scanner.sightings()}
 
 
 def test_errors_are_grouped_and_the_cause_comes_before_its_many_sequels() -> None:
@@ -26,7 +26,7 @@ def test_errors_are_grouped_and_the_cause_comes_before_its_many_sequels() -> Non
     lines[70] = b"INFO fine"
     scanner = scan(b"\n".join(lines))
     assert found(scanner) == {"EMFILE": (1, 51, 51), "tls": (198, 1, 200)}
-    assert [one.row.name for one in scanner.sightings()] == ["EMFILE", "tls"]
+    assert [one.rule.name for one in scanner.sightings()] == ["EMFILE", "tls"]
     assert scanner.lines == 200
 
 

@@ -149,24 +149,24 @@ IN_TRACEBACKS = [
 
 @pytest.mark.parametrize(("line", "name"), KNOWN)
 def test_a_line_is_recognised(line: str, name: str) -> None:
-    row = rule_of(line)
-    assert row is not None
-    assert row.name == name
+    rule = rule_of(line)
+    assert rule is not None
+    assert rule.name == name
 
 
 @pytest.mark.parametrize(("text", "name"), IN_TRACEBACKS)
 def test_a_line_is_told_apart_by_its_traceback(text: str, name: str) -> None:
     before, _, line = text.rpartition("\n")
-    row = rule_of(line, before)
-    assert row is not None
-    assert row.name == name
+    rule = rule_of(line, before)
+    assert rule is not None
+    assert rule.name == name
 
 
 def test_another_tracebacks_lines_do_not_count() -> None:
     before = IN_TRACEBACKS[0][0] + "\n1\n2\n3\n4\nTraceback (most recent call last):\n  File 'x'\n    sock.recv(1)"
-    row = rule_of("BlockingIOError: [Errno 11] Resource temporarily unavailable", before)
-    assert row is not None
-    assert row.name == "EAGAIN"
+    rule = rule_of("BlockingIOError: [Errno 11] Resource temporarily unavailable", before)
+    assert rule is not None
+    assert rule.name == "EAGAIN"
 
 
 @pytest.mark.parametrize("line", ["[Errno 111] Connection refused", "TimeoutError: [Errno 110] Connection timed out"])
@@ -201,25 +201,25 @@ def test_other_lines_are_nothing(line: str) -> None:
 
 
 def test_every_row_has_a_line_that_it_is() -> None:
-    assert {row.name for row in RULES} == {name for _, name in (*KNOWN, *IN_TRACEBACKS)}
+    assert {rule.name for rule in RULES} == {name for _, name in (*KNOWN, *IN_TRACEBACKS)}
 
 
-@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
-def test_a_row_is_whole(row: Rule) -> None:
-    assert row.needles
-    assert all(needle == needle.lower() for needle in (*row.needles, *row.near))
-    assert re.compile(row.pattern)
-    assert all(text.endswith((".", ")")) for text in (row.says, row.mistaken_for, *row.advice))
-    assert 1 <= len(row.advice) <= 3
-    assert row.rank in Rank
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_row_is_whole(rule: Rule) -> None:
+    assert rule.needles
+    assert all(needle == needle.lower() for needle in (*rule.needles, *rule.near))
+    assert re.compile(rule.pattern)
+    assert all(text.endswith((".", ")")) for text in (rule.says, rule.mistaken_for, *rule.advice))
+    assert 1 <= len(rule.advice) <= 3
+    assert rule.rank in Rank
 
 
 def test_names_are_told_apart() -> None:
-    assert len({row.name for row in RULES}) == len(RULES)
+    assert len({rule.name for rule in RULES}) == len(RULES)
 
 
 def test_every_needle_is_found_by_the_short_list() -> None:
-    assert all(any(short in needle for short in NEEDLES) for row in RULES for needle in row.needles)
+    assert all(any(short in needle for short in NEEDLES) for rule in RULES for needle in rule.needles)
 
 
 def test_the_context_of_a_line_is_its_traceback_or_three_lines() -> None:

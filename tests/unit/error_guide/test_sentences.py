@@ -25,7 +25,7 @@ def say(ask: Fact, here: SystemContext) -> str:
     return " ".join(sentences([ask], here))
 
 
-OWN = SystemContext(whose=Scope.OWN, pid=7)
+OWN = SystemContext(scope=Scope.OWN, pid=7)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_descriptors(used: int, end: str) -> None:
 
 def test_descriptors_of_another_and_of_nobody() -> None:
     nofile = {"nofile": Limit(name="nofile", used=None, soft=64, hard=math.inf)}
-    other = replace(OWN, whose=Scope.OTHER, command="train", limits=nofile)
+    other = replace(OWN, scope=Scope.OTHER, command="train", limits=nofile)
     assert say(Fact.DESCRIPTORS, other).startswith(
         "Process 7 (train) may have 64 descriptors; its hard limit is unlimited"
     )
-    assert "A process started from here may have 64" in say(Fact.DESCRIPTORS, replace(other, whose=Scope.SHELL))
+    assert "A process started from here may have 64" in say(Fact.DESCRIPTORS, replace(other, scope=Scope.SHELL))
     assert say(Fact.DESCRIPTORS, OWN) == ""
 
 

@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def _let_go() -> Iterator[None]:
+def _release() -> Iterator[None]:
     yield
     global kept
     kept = None
@@ -73,9 +73,9 @@ def sock() -> Iterator[list[socket.socket]]:
     one.close()
 
 
-def keep(thing: Any) -> None:
+def keep(obj: Any) -> None:
     global kept
-    kept = thing
+    kept = obj
 
 
 def held(fd: int) -> str:
@@ -93,14 +93,14 @@ def _line_of(start: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.startswith(start))
 
 
-def _generator(thing: Any) -> Iterator[None]:
-    inside = thing
+def _generator(obj: Any) -> Iterator[None]:
+    inside = obj
     yield
     del inside
 
 
-def _closure(thing: Any) -> Any:
-    return lambda: thing
+def _closure(obj: Any) -> Any:
+    return lambda: obj
 
 
 def _started(generator: Iterator[None]) -> Iterator[None]:
@@ -124,18 +124,18 @@ def _started(generator: Iterator[None]) -> Iterator[None]:
         (lambda it: Box(Slotted(it)).__dict__, "['inside'] → Slotted.inside → socket"),
         (lambda it: Box(it).method, " → method method → Box.inside → socket"),
         (lambda it: it.fileno, " → method fileno → socket"),
-        (lambda it: _closure(it), " → function <lambda> closure 'thing' → socket"),
-        (lambda it: _started(_generator(it)), " → generator _generator() local 'thing' → socket"),
+        (lambda it: _closure(it), " → function <lambda> closure 'obj' → socket"),
+        (lambda it: _started(_generator(it)), " → generator _generator() local 'obj' → socket"),
         (lambda it: ValueError(it), " → ValueError.args[0] → socket"),
     ],
 )
 def test_a_module_variable(sock: list[socket.socket], wrap: Any, words: str) -> None:
     fd = sock[0].fileno()
     keep(wrap(sock.pop()))
-    said = held(fd)
+    reply = held(fd)
     if "ValueError" in words:  # the tuple of arguments has no name that can be read without running code
-        said = said.replace("ValueError[0]", "ValueError.args[0]")
-    assert said == words
+        reply = reply.replace("ValueError[0]", "ValueError.args[0]")
+    assert reply == words
 
 
 def test_a_class_attribute(sock: list[socket.socket]) -> None:
@@ -218,9 +218,9 @@ def test_a_kept_exception(sock: list[socket.socket]) -> None:
         fail()
     except ValueError as error:
         keep([error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)])
-    said = held(fd)
-    assert said.startswith(f"[0] → ValueError traceback → {HERE}:")
-    assert said.endswith(" fail() local 'mine'[0] → socket")
+    reply = held(fd)
+    assert reply.startswith(f"[0] → ValueError traceback → {HERE}:")
+    assert reply.endswith(" fail() local 'mine'[0] → socket")
 
 
 def test_a_reference_cycle(sock: list[socket.socket]) -> None:
@@ -231,7 +231,7 @@ def test_a_reference_cycle(sock: list[socket.socket]) -> None:
         box.inside = [box, sock.pop()]
         del box
         [path] = owners(fd, within_s=60)
-        sock += [thing for thing in gc.get_objects() if type(thing) is socket.socket and thing.fileno() == fd]
+        sock += [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
     finally:
         gc.enable()
     assert path.held is HeldBy.CYCLE
@@ -241,14 +241,14 @@ def test_a_reference_cycle(sock: list[socket.socket]) -> None:
 
 def test_what_only_a_running_statement_holds(sock: list[socket.socket]) -> None:
     fd = sock[0].fileno()
-    said: list[OwnerPath] = []
+    reply: list[OwnerPath] = []
     for one in (sock.pop(), None):
         if one is not None:
             del one
-            said = owners(fd, within_s=60)
-            sock[:] = [thing for thing in gc.get_objects() if type(thing) is socket.socket and thing.fileno() == fd]
-    assert [path.held for path in said] == [HeldBy.OUTSIDE]
-    assert str(said[0]).startswith("a running statement, or C code → ")
+            reply = owners(fd, within_s=60)
+            sock[:] = [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
+    assert [path.held for path in reply] == [HeldBy.OUTSIDE]
+    assert str(reply[0]).startswith("a running statement, or C code → ")
 
 
 def test_nobody() -> None:
@@ -412,11 +412,11 @@ def test_code_of_the_things_is_never_run(sock: list[socket.socket]) -> None:
     special = ("eq", "hash", "repr", "str", "bool", "len", "iter", "getattr", "getattribute", "contains")
     space: dict[str, Any] = {f"__{name}__": refuse for name in special}
     hostile = type("Hostile", (), space | {"__class__": property(refuse), "fileno": refuse, "_fd": property(refuse)})
-    thing = hostile()
-    object.__setattr__(thing, "inside", {"a": sock[0]})
-    keep([thing])
+    obj = hostile()
+    object.__setattr__(obj, "inside", {"a": sock[0]})
+    keep([obj])
     assert held(sock.pop().fileno()) == "[0] → Hostile.inside['a'] → socket"
-    sock.append(object.__getattribute__(thing, "__dict__")["inside"]["a"])
+    sock.append(object.__getattribute__(obj, "__dict__")["inside"]["a"])
 
 
 FULL = """

@@ -156,12 +156,12 @@ one.close(); one.unlink()
     subprocess.run([sys.executable, "-c", middle], stdin=ask[0], stdout=told[1], check=True)
     os.close(ask[0])
     os.close(told[1])
-    with os.fdopen(ask[1], "w") as tell, os.fdopen(told[0]) as hear:
+    with os.fdopen(ask[1], "w") as describe_leaks, os.fdopen(told[0]) as hear:
         with no_leaks():
-            print(file=tell, flush=True)
+            print(file=describe_leaks, flush=True)
             name = hear.readline().strip()
             assert os.path.exists(f"/dev/shm/{name}")
-        print(file=tell, flush=True)
+        print(file=describe_leaks, flush=True)
         assert hear.read() == ""
 
 

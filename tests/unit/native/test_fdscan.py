@@ -130,7 +130,7 @@ def test_pairs_of_a_real_mixed_process(mixed: Path) -> None:
 
     fast = peers._pair_compiled({ME: table}, access, poll_own)
     assert fast == peers._pair({ME: table}, access, poll_own)
-    assert {end.fate for end in fast[ME]} >= {peers.PeerState.SELF, peers.PeerState.DEAD}
+    assert {end.peer_state for end in fast[ME]} >= {peers.PeerState.SELF, peers.PeerState.DEAD}
     assert all(type(end) is PipeEnd for end in fast[ME])
 
 

@@ -14,6 +14,7 @@ from holdfast.procfs.procfs import UnixRow, readlink_or_none, stat_or_none
 @dataclass
 class FakeStat:
     st_mode: int = stat.S_IFDIR | 0o555
+    st_dev: int = 1
     st_ino: int = 1
     st_nlink: int = 3
     st_uid: int = 1000

@@ -41,8 +41,8 @@ os.kill(0, signal.SIGKILL)
 
 def _told(seen: Snapshot) -> list[Any]:
     return [
-        (look.process.pid, look.fd_count, look.descriptors, look.ends, look.socket_ends, look.kinds, look.path_groups)
-        for look in seen.processes
+        (proc.process.pid, proc.fd_count, proc.descriptors, proc.ends, proc.socket_ends, proc.kinds, proc.path_groups)
+        for proc in seen.processes
     ]
 
 
@@ -59,5 +59,5 @@ def test_both_ways_tell_the_same_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> N
     assert [repr(one) for one in fast] == [repr(one) for one in slow]
     assert fast == slow
     assert len(fast) == 3
-    assert {end.fate for end in fast[0][3]} == {PeerState.SELF, PeerState.ALIVE, PeerState.DEAD}
+    assert {end.peer_state for end in fast[0][3]} == {PeerState.SELF, PeerState.ALIVE, PeerState.DEAD}
     assert sum(len(one[2]) for one in fast) > 800

@@ -237,17 +237,17 @@ def test_a_large_table_of_this_process(tmp_path: Path) -> None:
         stack.callback(os.close, first)
         for _ in range(700):
             stack.callback(os.close, os.dup(first))
-        whole = scan(REAL, ME)
+        complete = scan(REAL, ME)
         os.close(os.dup(first))
         gap = os.open(tmp_path, os.O_RDONLY)
         stack.callback(os.close, os.dup(gap))
         os.close(gap)  # a number below others is free: what the look itself opens will get it
         gapped = scan(REAL, ME)
         assert count(REAL, ME) == len(gapped or ())
-    assert whole is not None
+    assert complete is not None
     assert gapped is not None
-    assert [one.fd for one in whole] == sorted({one.fd for one in whole})
-    assert {one.fd for one in gapped} - {one.fd for one in whole} == {gap + 1}
+    assert [one.fd for one in complete] == sorted({one.fd for one in complete})
+    assert {one.fd for one in gapped} - {one.fd for one in complete} == {gap + 1}
 
 
 def test_without_a_free_descriptor_numbers_are_tried() -> None:

@@ -34,7 +34,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def _told(found: Mapping[int, Sequence[PipeEnd]]) -> dict[tuple[int, int], tuple[str, PeerState, tuple[int, ...]]]:
-    return {(pid, end.fd): (end.access, end.fate, end.peers) for pid, ends in found.items() for end in ends}
+    return {(pid, end.fd): (end.access, end.peer_state, end.peers) for pid, ends in found.items() for end in ends}
 
 
 def test_pairs_over_a_tree() -> None:
@@ -78,9 +78,9 @@ def test_pairs_over_a_tree() -> None:
 
 def test_nobody_to_ask_is_unknown_not_dead() -> None:
     (end,) = pair_pipes({1: [_end(3, 10)]}, lambda _, fds: dict.fromkeys(fds, "r"))[1]
-    assert (end.access, end.fate) == ("r", PeerState.UNKNOWN)
+    assert (end.access, end.peer_state) == ("r", PeerState.UNKNOWN)
     (alone,) = pair_pipes({1: [_end(3, 10)]}, lambda _, fds: dict.fromkeys(fds, "rw"))[1]
-    assert alone.fate is PeerState.SELF
+    assert alone.peer_state is PeerState.SELF
 
 
 def test_poll_tells_dead_ends_of_this_process(stack: ExitStack) -> None:
@@ -152,9 +152,9 @@ def test_the_ends_of_another_process() -> None:
         assert mine is not None
 
         alone = {end.fd: end for end in pair_pipes({child.pid: table}, _real_access, poll_other)[child.pid]}
-        assert (alone[dead].access, alone[dead].fate) == ("r", PeerState.DEAD)
-        assert alone[one].fate is alone[other].fate is PeerState.SELF
-        assert (alone[0].fate, alone[0].peers) == (PeerState.ALIVE, ())  # this process was not looked at
+        assert (alone[dead].access, alone[dead].peer_state) == ("r", PeerState.DEAD)
+        assert alone[one].peer_state is alone[other].peer_state is PeerState.SELF
+        assert (alone[0].peer_state, alone[0].peers) == (PeerState.ALIVE, ())  # this process was not looked at
 
         both = _told(pair_pipes({child.pid: table, ME: mine}, _real_access))
         assert both[child.pid, 0] == ("r", PeerState.ALIVE, (ME,))

@@ -10,7 +10,6 @@ import pytest
 from fake_proc import FakeProc
 
 from holdfast.procfs.descriptors import Kind
-from holdfast.procfs.held import HeldProcFS
 from holdfast.procfs.processes import KindSample, Vitals, parse_statm, read_vitals, sample_kinds
 from holdfast.procfs.procfs import REAL
 
@@ -25,19 +24,18 @@ def test_statm() -> None:
 
 
 def test_the_vitals_of_this_process() -> None:
-    with HeldProcFS() as held:
-        seen = read_vitals(held, ME)
-        assert seen.fds == len(os.listdir("/proc/self/fd")) - 1
+    seen = read_vitals(REAL, ME)
+    assert seen.fds == len(os.listdir("/proc/self/fd")) - 1
     assert seen.rss_bytes
     assert seen.threads
 
 
-def test_a_held_file_does_not_tell_of_the_next_owner_of_a_pid() -> None:
+def test_the_vitals_of_an_ended_process_are_unknown() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with child, HeldProcFS(more=(f"/proc/{child.pid}/statm",)) as held:
-        assert read_vitals(held, child.pid).rss_bytes is not None
+    with child:
+        assert read_vitals(REAL, child.pid).rss_bytes is not None
         child.communicate(b"\n")
-        assert read_vitals(held, child.pid) == Vitals(fds=None, rss_bytes=None, threads=None)
+        assert read_vitals(REAL, child.pid) == Vitals(fds=None, rss_bytes=None, threads=None)
 
 
 def test_few_descriptors_are_all_looked_at() -> None:

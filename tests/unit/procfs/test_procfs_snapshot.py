@@ -15,7 +15,6 @@ from fake_proc import FakeProc
 
 from holdfast.errors import InputError
 from holdfast.procfs.descriptors import Kind
-from holdfast.procfs.held import HeldProcFS
 from holdfast.procfs.peers import PeerState
 from holdfast.procfs.procfs import REAL, number_or_none
 from holdfast.procfs.snapshot import take_snapshot
@@ -37,15 +36,15 @@ def test_this_process(tmp_path: Path) -> None:
         for _ in range(3):
             stack.enter_context(open(tmp_path / "same", "a"))
         seen = take_snapshot(tree=False)
-    look = seen.root
-    assert look.process.pid == ME
-    assert look.fd_count == len(look.descriptors or ()) == sum(look.kinds.values())
-    assert read_end in [end.fd for end in look.ends_of(PeerState.DEAD)]
-    assert [len(group.fds) for group in look.path_groups if group.path == str(tmp_path / "same")] == [3]
-    states = {each.fd: each.socket.state for each in look.descriptors or () if each.socket}
+    proc = seen.root
+    assert proc.process.pid == ME
+    assert proc.fd_count == len(proc.descriptors or ()) == sum(proc.kinds.values())
+    assert read_end in [end.fd for end in proc.ends_of(PeerState.DEAD)]
+    assert [len(group.fds) for group in proc.path_groups if group.path == str(tmp_path / "same")] == [3]
+    states = {each.fd: each.socket.state for each in proc.descriptors or () if each.socket}
     assert states[pair[0]] == states[pair[1]] == "CONNECTED"
     assert seen.tightest is not None
-    assert {limit.name for limit in look.limits} == {"nofile", "nproc"}
+    assert {limit.name for limit in proc.limits} == {"nofile", "nproc"}
 
 
 def test_a_tree_of_real_processes() -> None:
@@ -56,14 +55,14 @@ def test_a_tree_of_real_processes() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         seen = take_snapshot()
-        pids = [look.process.pid for look in seen.processes]
+        pids = [proc.process.pid for proc in seen.processes]
         assert seen.whole_tree
         assert pids[0] == ME
         at = pids.index(child.pid)
         grandchild = seen.processes[at + 1].process
         assert grandchild.ppid == child.pid
         mine = next(end for end in seen.root.ends if end.fd == child.stdin.fileno())
-        assert mine.fate is PeerState.ALIVE
+        assert mine.peer_state is PeerState.ALIVE
         assert set(mine.peers) == {child.pid, grandchild.pid}
         child.communicate(b"\n")
 
@@ -100,8 +99,8 @@ def _fake() -> FakeProc:
 
 def test_a_fake_tree() -> None:
     seen = take_snapshot(7, procfs=_fake())
-    assert [look.process.pid for look in seen.processes] == [7, 8]
-    assert [(end.fate, end.peers) for look in seen.processes for end in look.ends] == [
+    assert [proc.process.pid for proc in seen.processes] == [7, 8]
+    assert [(end.peer_state, end.peers) for proc in seen.processes for end in proc.ends] == [
         (PeerState.ALIVE, (8,)),
         (PeerState.ALIVE, (7,)),
         (PeerState.UNKNOWN, ()),
@@ -116,7 +115,7 @@ def test_another_users_process_is_unknown_not_orphaned() -> None:
     seen = take_snapshot(7, procfs=fake)
     theirs = seen.processes[1]
     assert (theirs.descriptors, theirs.fd_count) == (None, 2)
-    assert [end.fate for end in seen.root.ends] == [PeerState.UNKNOWN]
+    assert [end.peer_state for end in seen.root.ends] == [PeerState.UNKNOWN]
 
 
 def test_a_child_that_ends_during_the_look_is_left_out() -> None:
@@ -129,7 +128,7 @@ def test_a_child_that_ends_during_the_look_is_left_out() -> None:
 
     was = _fake()
     seen = take_snapshot(7, procfs=Ending(files=was.files, links=was.links))
-    assert [look.process.pid for look in seen.processes] == [7]
+    assert [proc.process.pid for proc in seen.processes] == [7]
 
 
 def test_a_pid_given_out_again_during_the_look_is_left_out() -> None:
@@ -141,16 +140,14 @@ def test_a_pid_given_out_again_during_the_look_is_left_out() -> None:
     was = _fake()
     reused = Reused(files=was.files, links={key: it for key, it in was.links.items() if "/8/" in key})
     seen = take_snapshot(7, procfs=reused)
-    assert [look.process.pid for look in seen.processes] == [7]
+    assert [proc.process.pid for proc in seen.processes] == [7]
 
 
 FULL = """
-import json, os, resource, sys
-from holdfast.procfs.held import HeldProcFS
+import json, os, resource
 from holdfast.procfs.procfs import REAL
 from holdfast.procfs.processes import sample_kinds
 from holdfast.procfs.snapshot import take_snapshot
-held = HeldProcFS() if sys.argv[1] == "held" else REAL
 resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
 a, b = os.pipe(); os.close(b)
 c, d = os.pipe(); os.close(c)
@@ -158,15 +155,15 @@ e, f = os.pipe()
 try:
     while True: os.open(os.devnull, os.O_RDONLY)
 except OSError: pass
-seen = take_snapshot(procfs=held)
-sample = sample_kinds(held, os.getpid())
+seen = take_snapshot()
+sample = sample_kinds(REAL, os.getpid())
 try: os.open(os.devnull, os.O_RDONLY); full = False
 except OSError: full = True
 root = seen.root
 print(json.dumps({
     "full": full, "count": root.fd_count, "kinds": root.kinds, "whole": seen.whole_tree,
-    "dead": sorted(end.fd for end in root.ends if end.fate == "dead") == sorted([a, d]),
-    "self": sorted(end.fd for end in root.ends if end.fate == "self") == sorted([e, f]),
+    "dead": sorted(end.fd for end in root.ends if end.peer_state == "dead") == sorted([a, d]),
+    "self": sorted(end.fd for end in root.ends if end.peer_state == "self") == sorted([e, f]),
     "tightest": seen.tightest.name, "headroom": seen.tightest.headroom,
     "sampled": sample.looked, "rss": bool(root.process.rss_bytes), "threads": root.process.threads,
     "start": root.process.start_ticks is not None,
@@ -174,17 +171,15 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("how", ["real", "held"])
-def test_without_one_free_descriptor(how: str) -> None:
+def test_without_one_free_descriptor() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL, how], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [sys.executable, "-c", FULL], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     kinds = said.pop("kinds")
     assert kinds["pipe"] == 6  # with its stdout and stderr
     assert sum(kinds.values()) == 96
-    held = how == "held"
     assert said == {
         "full": True,
         "count": 96,
@@ -194,9 +189,9 @@ def test_without_one_free_descriptor(how: str) -> None:
         "tightest": "nofile",
         "headroom": 0,
         "sampled": 96,
-        "rss": held,
+        "rss": False,
         "threads": 1,
-        "start": held,
+        "start": False,
     }
 
 
@@ -204,30 +199,6 @@ def _run(text: str, *arguments: str) -> object:
     done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def test_what_is_held_is_let_go_after_use() -> None:
-    with HeldProcFS(more=("/proc/version", "/no/such")) as held:
-        assert held.read_text("/proc/version") == REAL.read_text("/proc/version")
-        assert held.read_text(f"/proc/{ME}/stat").split()[0] == str(ME)
-    held.close()
-    assert held.read_text("/proc/version")
-
-
-FORKS = """
-import os
-from holdfast.procfs.held import HeldProcFS
-held = HeldProcFS()
-pid = os.fork()
-if pid == 0:
-    own = held.read_text(f"/proc/{os.getpid()}/stat").split()[0]
-    os._exit(own == str(os.getpid()) and not held._fds)
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-
-
-def test_what_is_held_is_let_go_in_a_forked_child() -> None:
-    assert _run(FORKS) == 1
 
 
 OTHER_USER = """

@@ -87,7 +87,7 @@ def test_the_kernel_tells_of_real_sockets() -> None:
         assert {inode: name_row(rows[inode]) for inode in ours - {_inode(datagram)}} == {
             inode: info for inode, info in text.items() if inode != _inode(datagram)
         }
-        found = {end.fd: end.fate for end in take_snapshot(tree=False).root.socket_ends}
+        found = {end.fd: end.peer_state for end in take_snapshot(tree=False).root.socket_ends}
         assert found[one.fileno()] is found[other.fileno()] is PeerState.SELF
         assert found[left.fileno()] is found[datagram.fileno()] is PeerState.DEAD
         assert found[waiting.fileno()] is PeerState.UNKNOWN
@@ -120,13 +120,13 @@ def test_a_far_end_in_a_child_and_outside() -> None:
             child.stdout.readline()
             theirs = other.fileno()
             other.close()
-            tree = {look.process.pid: look for look in take_snapshot().processes}
+            tree = {proc.process.pid: proc for proc in take_snapshot().processes}
             mine = next(end for end in tree[ME].socket_ends if end.fd == one.fileno())
-            assert (mine.fate, mine.peers) == (PeerState.ALIVE, (child.pid,))
+            assert (mine.peer_state, mine.peers) == (PeerState.ALIVE, (child.pid,))
             back = next(end for end in tree[child.pid].socket_ends if end.fd == theirs)
-            assert (back.fate, back.peers) == (PeerState.ALIVE, (ME,))
+            assert (back.peer_state, back.peers) == (PeerState.ALIVE, (ME,))
             alone = take_snapshot(child.pid).root.socket_ends
-            assert [(end.fate, end.peers) for end in alone if end.fd == theirs] == [(PeerState.ALIVE, ())]
+            assert [(end.peer_state, end.peers) for end in alone if end.fd == theirs] == [(PeerState.ALIVE, ())]
             child.communicate(b"\n")
 
 
@@ -140,10 +140,10 @@ def test_a_fake_machine() -> None:
     for fd, inode in ((3, 10), (4, 11), (5, 12)):
         fake.add_fd(7, fd, f"socket:[{inode}]")
     fake.add_fd(8, 3, "socket:[13]")
-    assert {end.fate for end in take_snapshot(7, procfs=fake).root.socket_ends} == {PeerState.UNKNOWN}
+    assert {end.peer_state for end in take_snapshot(7, procfs=fake).root.socket_ends} == {PeerState.UNKNOWN}
     fake.peers = {10: 11, 11: 10, 12: 13, 13: 12}
     ends = take_snapshot(7, procfs=fake).root.socket_ends
-    assert [(end.fate, end.peers) for end in ends] == [
+    assert [(end.peer_state, end.peers) for end in ends] == [
         (PeerState.SELF, ()),
         (PeerState.SELF, ()),
         (PeerState.ALIVE, (8,)),

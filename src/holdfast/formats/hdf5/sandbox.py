@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from ..._util.process import child_environment, module_command
+from ...procfs.processes import read_cpu_s
+from ...procfs.procfs import REAL
 
 PROGRAM = module_command("formats.hdf5.sandbox_main")
 HANG_S = 120.0  # without any progress; a remote disk may be slow
@@ -28,7 +30,6 @@ CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
 _TICK_S = 0.1
 _READ_BYTES = 1 << 20
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 _SIZES = struct.Struct("<IQ")
 _PAGE_BYTES = 512
@@ -212,13 +213,8 @@ class SandboxedProcess:
             self.exit_reason = f"{CRASHED} ({how})"
 
     def _cpu_s(self) -> float:
-        """Returns the child's CPU time: fields 14 and 15 of `/proc/PID/stat`, counted after its name."""
-        try:
-            with open(f"/proc/{self._child.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
-        except (OSError, ValueError, IndexError):
-            return 0.0
+        """Returns the child's CPU time."""
+        return read_cpu_s(REAL, self._child.pid)
 
     def close(self) -> None:
         if self._child.poll() is None:

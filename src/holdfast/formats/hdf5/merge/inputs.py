@@ -6,7 +6,6 @@ A source must be an intact HDF5 file that nobody writes, and unchanged at the en
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -14,7 +13,7 @@ import numpy as np
 
 from ...._util.atomic import FileStamp
 from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
-from ....procfs.locks import locks_of, writers_of
+from ....procfs.locks import locks_of, open_files, writers_of
 from ...part_record import find_record
 from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
@@ -72,22 +71,8 @@ def _check_intact(path: str, size: int) -> None:
 
 
 def _open_in_any_process(expected: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Returns those of the files that some process has open, in one scan of /proc for all files."""
-    return {identity for identity in _open_files() if identity in expected}
-
-
-def _open_files() -> Iterator[tuple[int, int]]:
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue  # another user's process, or gone
-        for name in names:
-            try:
-                info = os.stat(f"/proc/{pid}/fd/{name}")
-            except OSError:
-                continue
-            yield info.st_dev, info.st_ino
+    """Returns those of the files that some process has open, by one scan of all processes."""
+    return {identity for _, _, identity in open_files() if identity in expected}
 
 
 Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, then by offset and size

@@ -8,7 +8,8 @@ import resource
 
 import pytest
 
-from holdfast.capacity import parse_cpu_max, parse_meminfo, read_room
+from holdfast.capacity import parse_cpu_max, read_limits
+from holdfast.procfs.limits import number_after
 from unit.procfs.fake_proc import FakeProc, FakeStat
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
@@ -41,41 +42,46 @@ def machine() -> FakeProc:
 
 
 def test_everything_is_read() -> None:
-    room = read_room(machine(), uid=1000)
-    assert (room.nofile.soft, room.nofile.hard, room.file_max.headroom) == (1024, 524288, 98496)
-    assert room.pipe_pages.soft == 16384
-    assert room.shm.headroom == 75 * 4096
-    tasks = {limit.name: limit.headroom for limit in room.tasks}
+    limits = read_limits(machine(), uid=1000)
+    assert (limits.nofile.soft, limits.nofile.hard, limits.file_max.headroom) == (1024, 524288, 98496)
+    assert limits.pipe_pages.soft == 16384
+    assert limits.shm.headroom == 75 * 4096
+    tasks = {limit.name: limit.headroom for limit in limits.tasks}
     assert (tasks["nproc"], tasks["cgroup_pids"]) == (493, 50)
     # Files that were read can be let go: 900 MB are used, 300 MB of that are files.
-    assert [limit.headroom for limit in room.memory] == [400_000_000, 10**10]
-    assert room.cores == min(1.5, len(os.sched_getaffinity(0)))
-    assert not room.privileged
+    assert [limit.headroom for limit in limits.memory] == [400_000_000, 10**10]
+    assert limits.cores == min(1.5, len(os.sched_getaffinity(0)))
+    assert not limits.privileged
 
 
 def test_root_is_not_held_to_the_limits_of_a_user() -> None:
-    room = read_room(machine(), uid=0)
-    assert room.privileged
-    assert "nproc" not in {limit.name for limit in room.tasks}
+    limits = read_limits(machine(), uid=0)
+    assert limits.privileged
+    assert "nproc" not in {limit.name for limit in limits.tasks}
 
 
 def test_the_files_of_a_group_may_be_at_the_mount() -> None:
     fake = machine()
     for path in [path for path in fake.files if path.startswith("/sys/fs/cgroup/job/")]:
         fake.files[path.replace("/job/", "/")] = fake.files.pop(path)
-    assert read_room(fake, uid=1000).memory[0].headroom == 400_000_000
+    assert read_limits(fake, uid=1000).memory[0].headroom == 400_000_000
 
 
 def test_nothing_to_be_read_is_unknown() -> None:
-    room = read_room(FakeProc(own=20), uid=1000, cores=4)
-    assert (room.nofile.soft, room.file_max.headroom, room.memory[1].headroom, room.cores) == (None, None, None, 4)
+    limits = read_limits(FakeProc(own=20), uid=1000, cores=4)
+    assert (limits.nofile.soft, limits.file_max.headroom, limits.memory[1].headroom, limits.cores) == (
+        None,
+        None,
+        None,
+        4,
+    )
 
 
 def test_this_machine() -> None:
-    room = read_room()
+    limits = read_limits()
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert room.nofile.soft == (math.inf if soft < 0 else soft)
-    assert 0 < room.cores <= len(os.sched_getaffinity(0))
+    assert limits.nofile.soft == (math.inf if soft < 0 else soft)
+    assert 0 < limits.cores <= len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +92,4 @@ def test_cpu_max(text: str, cores: float) -> None:
 
 
 def test_meminfo_without_the_row() -> None:
-    assert parse_meminfo("MemTotal: 5 kB\n") is None
+    assert number_after("MemTotal: 5 kB\n", "MemAvailable:") is None

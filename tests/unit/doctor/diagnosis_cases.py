@@ -16,11 +16,13 @@ from holdfast.procfs.snapshot import ProcessSnapshot
 
 @dataclass(frozen=True)
 class Case:
-    look: ProcessSnapshot
+    snapshot: ProcessSnapshot
     diagnosis: Diagnosis
 
 
-def look(pid: int = 41231, ppid: int = 1, kinds: dict[Kind, int] | None = None, **process: Any) -> ProcessSnapshot:
+def process_snapshot(
+    pid: int = 41231, ppid: int = 1, kinds: dict[Kind, int] | None = None, **process: Any
+) -> ProcessSnapshot:
     mix = {Kind.PIPE: 18, Kind.FILE: 6} if kinds is None else kinds
     table = [Descriptor(fd, kind, "x") for kind, times in mix.items() for fd in range(times)]
     facts = {
@@ -50,7 +52,7 @@ def diagnosis(verdict: Verdict = Verdict.OK, **changes: Any) -> Diagnosis:
         fds=24,
         soft=65536,
         hard=1048576,
-        structure=FdProfile(fds=24),
+        profile=FdProfile(fds=24),
         trend=None,
         forecasts=(),
         match=None,
@@ -60,13 +62,13 @@ def diagnosis(verdict: Verdict = Verdict.OK, **changes: Any) -> Diagnosis:
 
 def leak() -> Case:
     return Case(
-        look(kinds={Kind.PIPE: 63_871, Kind.DEVICE: 19, Kind.SOCKET: 1}),
+        process_snapshot(kinds={Kind.PIPE: 63_871, Kind.DEVICE: 19, Kind.SOCKET: 1}),
         diagnosis(
             Verdict.LEAK,
-            evidence=("its floor rose by 50,000 in 5 d", "63,840 of them are pipes whose far end is closed"),
+            evidence=("its baseline rose by 50,000 in 5 d", "63,840 of them are pipes whose other end is closed"),
             advice=("drop the iterator after the loop", "until then: prlimit --pid 41231 --nofile=1048576"),
             fds=63_912,
-            structure=FdProfile(fds=63_912, self_pairs=15_960, hup=31_920, err=31_920),
+            profile=FdProfile(fds=63_912, self_pairs=15_960, hup=31_920, err=31_920),
             trend=Trend(
                 per_hour=421, low=396, high=447, rise=50_000, span_s=432_000, bins=400, grows=True, settles=False
             ),
@@ -87,9 +89,9 @@ def leak() -> Case:
 
 
 def child(pid: int, ppid: int = 41231, verdict: Verdict = Verdict.OK) -> Case:
-    return Case(look(pid, ppid), diagnosis(verdict))
+    return Case(process_snapshot(pid, ppid), diagnosis(verdict))
 
 
-def target(*judged: Case, **changes: Any) -> WatchTarget:
+def target(*processes: Case, **changes: Any) -> WatchTarget:
     shm = Limit(name="dev_shm_bytes", used=7_100_000_000, soft=8_000_000_000, hard=8_000_000_000)
-    return replace(WatchTarget(judged=judged or (leak(),), role="worker", shared=(shm,)), **changes)
+    return replace(WatchTarget(processes=processes or (leak(),), role="worker", shared=(shm,)), **changes)
