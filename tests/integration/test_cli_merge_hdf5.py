@@ -141,7 +141,7 @@ def test_wrong_use(run: DatasetWriter, workers: list[Path], tmp_path: Path) -> N
         ((*workers, "-o", out, "--attributes", "error"), 2, "attribute 'rank' of '/' differs in"),
         ((*shards, "-o", tmp_path / "x.tfrecord", "--attributes", "first"), 2, "are for HDF5"),
         ((run.folder, "-o", out, "--attributes", "first"), 2, "for HDF5 files that are passed by name"),
-        ((tmp_path / "empty", "-o", out), 3, "expected data files in this folder"),
+        ((tmp_path / "empty", "-o", out), 3, "expected data files in this directory"),
         ((tmp_path / "nix.h5", "-o", out), 3, "cannot open: No such file or directory"),
         ((*workers, "-o", workers[0]), 3, "is also an input"),
         ((run.folder, "-o", tmp_path / "x.tfrecord"), 3, "the parts are hdf5"),

@@ -109,7 +109,7 @@ def test_a_folder_means_the_tfrecords_in_it(folder: Path) -> None:
     (folder / "notes.txt").write_text("not one")
     (folder / "holdfast.manifest.json").write_text('{"holdfast_manifest": 1, "files": []}')
     assert len(document("verify", folder)["files"]) == 3
-    assert "expected data files in this folder, there are none" in refused("verify", folder.parent, code=3)
+    assert "expected data files in this directory, there are none" in refused("verify", folder.parent, code=3)
 
 
 def test_quiet_leaves_only_the_exit_code(damaged: Path) -> None:

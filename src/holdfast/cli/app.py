@@ -204,7 +204,7 @@ def size_of(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 # Each text is the first line of the module's docstring, repeated here so that the overview imports no command. A test
 # compares them.
 COMMANDS = {
-    "Look": {
+    "Diagnose": {
         "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
         "top": "Show processes and their descriptors live.",
         "plan": "Check whether a run fits the limits of this machine.",

@@ -75,10 +75,10 @@ def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None
     try:
         where, records = make_index(path, place, progress)
     except (HoldfastError, OSError) as error:
-        said, code = describe(error)
+        message, code = describe(error)
         if isinstance(error, DataError):
-            said = without_path(error)
-        return Indexed(path, None, None, said.removeprefix(f"{path}: "), code)
+            message = without_path(error)
+        return Indexed(path, None, None, message.removeprefix(f"{path}: "), code)
     return Indexed(path, str(where), records)
 
 

@@ -324,8 +324,8 @@ def _filters(one: dict[str, Any]) -> str:
 def _size(one: dict[str, Any]) -> str:
     """`12 kB (3.1:1)`: the size in the file and the compression ratio."""
     stored = one["stored_bytes"]
-    packed = one["filters"] and stored and one["bytes"]
-    return format_bytes(stored) + (f" ({one['bytes'] / stored:.1f}:1)" if packed else "")
+    compressed = one["filters"] and stored and one["bytes"]
+    return format_bytes(stored) + (f" ({one['bytes'] / stored:.1f}:1)" if compressed else "")
 
 
 def _show_attributes(screen: Screen, survey: HDF5Survey) -> None:

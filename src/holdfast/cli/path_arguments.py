@@ -117,7 +117,7 @@ def _tfrecords_in(folder: str) -> list[str]:
 
 def no_data(folder: str, what: str, suffixes: Iterable[str]) -> InputError:
     names = ", ".join(f"*{suffix}" for suffix in suffixes)
-    return InputError(f"{folder}: expected {what} in this folder, there are none: {names}")
+    return InputError(f"{folder}: expected {what} in this directory, there are none: {names}")
 
 
 def _is_data(path: str) -> bool:

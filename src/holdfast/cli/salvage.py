@@ -89,14 +89,14 @@ _SHOWN_RANGES = 6
 
 
 @command(__doc__)
-@click.argument("damaged", nargs=-1, required=True, metavar="IN...")
+@click.argument("files", nargs=-1, required=True, metavar="IN...")
 @click.argument("out", metavar="OUT")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that may be data of a corrupt one.")
 @click.option("--live", is_flag=True, help="HDF5: accept a file that another process is writing.")
-def salvage(screen: Screen, damaged: tuple[str, ...], out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
+def salvage(screen: Screen, files: tuple[str, ...], out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
     work = partial(_salvage, force=force, keep_doubtful=keep_doubtful, live=live)
-    paths = expand_data(damaged)
+    paths = expand_data(files)
     if out.endswith(os.sep) or os.path.isdir(out):
         return _salvage_many(screen, work, paths, out)
     if len(paths) > 1:
@@ -110,13 +110,13 @@ def salvage(screen: Screen, damaged: tuple[str, ...], out: str, force: bool, kee
 
 
 def _salvage(
-    damaged: str, out: str, progress: Callable[[int], None], *, force: bool, keep_doubtful: bool, live: bool
+    file: str, out: str, progress: Callable[[int], None], *, force: bool, keep_doubtful: bool, live: bool
 ) -> AnySalvaged:
-    if is_hdf5(damaged):
+    if is_hdf5(file):
         from ..formats.hdf5.salvage import salvage_hdf5
 
-        return salvage_hdf5(damaged, out, overwrite=force, live=live, progress=progress)
-    return salvage_file(damaged, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=progress)
+        return salvage_hdf5(file, out, overwrite=force, live=live, progress=progress)
+    return salvage_file(file, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=progress)
 
 
 def _code(found: AnySalvaged) -> int:

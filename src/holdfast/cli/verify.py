@@ -188,11 +188,11 @@ def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
     if not bad:
         size = format_bytes(sum(report.bytes for report in reports))
         kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
-        held = [counted(sum(counts), what) for counts, what in kinds if counts]
+        contents = [counted(sum(counts), what) for counts, what in kinds if counts]
         blind = sum(bool(report.unchecked) for report in reports)
         what = "it" if blind == len(reports) else counted(blind, "file")
         verdict = f"no corruption found, but not all of {what} could be checked" if blind else "all intact"
-        return f"{counted(len(reports), 'file')}, {', '.join(held)}, {size}: {verdict}"
+        return f"{counted(len(reports), 'file')}, {', '.join(contents)}, {size}: {verdict}"
     unread = sum(not report.readable for report in bad)
     parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} corrupt"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []
@@ -307,8 +307,8 @@ def _number(number: int | None) -> str:
 
 def _run_summary(report: RunReport) -> str:
     found = report.found
-    held = f"{counted(found.parts, 'part')}, {counted(found.rows, 'row')}, {format_bytes(found.bytes)}"
+    contents = f"{counted(found.parts, 'part')}, {counted(found.rows, 'row')}, {format_bytes(found.bytes)}"
     verdict = "all as committed" if report.ok else counted(len(found.problems), "problem")
     left = f"; {counted(len(found.leftovers), 'leftover')} of dead writers" if found.leftovers else ""
     busy = f"; {counted(len(found.at_work), 'writer')} at work" if found.at_work else ""
-    return f"{printable(report.path)}: {held}: {verdict}{left}{busy}"
+    return f"{printable(report.path)}: {contents}: {verdict}{left}{busy}"

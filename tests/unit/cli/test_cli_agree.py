@@ -27,7 +27,7 @@ TWICE = (3, "expected every file once, got it twice")
 NONE = (3, "there are none")
 
 NO_RUNS = {
-    **dict.fromkeys(["index", "split"], (3, "run.hold: expected TFRecord files in this folder, there are none")),
+    **dict.fromkeys(["index", "split"], (3, "run.hold: expected TFRecord files in this directory, there are none")),
     "merge": (2, "merge it alone"),
 }
 
