@@ -58,7 +58,7 @@ def serve(out: DatasetWriter, ack: Any, statement: Path) -> None:
 
     def seal_next() -> None:
         tick()
-        statement.write_text(f"{server.stats()['sealer_pid'] or 0} {server.sealing.failures}")
+        statement.write_text(f"{server.stats()['sealer_pid'] or 0} {server.sealer.failures}")
 
     server._seal_next = seal_next  # type: ignore[method-assign]
     server.run()

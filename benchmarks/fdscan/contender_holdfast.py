@@ -30,7 +30,7 @@ def counts(pids: Sequence[int], _: ExitStack) -> Work:
     return lambda: sum(count(REAL, pid) or 0 for pid in pids)
 
 
-def vitals(pids: Sequence[int], _: ExitStack) -> Work:
+def vitals(pids: Sequence[int], stack: ExitStack) -> Work:
     return lambda: sum(read_vitals(REAL, pid).fds or 0 for pid in pids)
 
 

@@ -7,7 +7,7 @@
 
 /* The numbers are those of tf.train.Feature's oneof. */
 enum { HF_NONE = 0, HF_BYTES = 1, HF_FLOAT32 = 2, HF_INT64 = 3 };
-enum { HF_LENT_BYTES = 4 }; /* how a schema asks for bytes that stay where they are: see hf_field.lent */
+enum { HF_BORROWED_BYTES = 4 }; /* kind of a field whose bytes stay in the input buffer: see hf_field.borrowed */
 
 /* How often a column's item may occur in a row. */
 enum {
@@ -29,11 +29,11 @@ typedef struct {
     uint8_t *key;
     size_t key_len;
     int kind;
-    int depth;          /* HF_FIXED, HF_RAGGED, HF_NESTED */
-    int lent;           /* one string a row, not copied: `values` gets its start and stop in the buffer, as two int64 */
-    uint64_t count;     /* values an item: the product of its shape */
-    int has_default;    /* else a row without it is a fault; ragged columns are empty then */
-    uint8_t *fill;      /* the default: `count` values; bytes: all of them joined … */
+    int depth;       /* HF_FIXED, HF_RAGGED, HF_NESTED */
+    int borrowed;    /* one string per row, not copied: `values` gets its start and stop in the buffer, as two int64 */
+    uint64_t count;  /* values an item: the product of its shape */
+    int has_default; /* else a row without it is a fault; ragged columns are empty then */
+    uint8_t *fill;   /* the default: `count` values; bytes: all of them joined … */
     int64_t *fill_ends; /* … and where each ends */
 } hf_field;
 

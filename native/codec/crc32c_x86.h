@@ -27,7 +27,7 @@ enum {
 };
 uint64_t hf_crc_x86_wide(uint64_t state, const uint8_t *p, size_t blocks);
 
-/* A CRC behind as many zero words. */
+/* A CRC advanced by as many zero words. */
 HF_TARGET_X86 static inline uint64_t hf_crc_moved(uint64_t crc, size_t words) {
     __m128i moved =
         _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi64_si128((int64_t)hf_crc_fold[words]), 0);
@@ -64,7 +64,7 @@ HF_TARGET_X86 static inline uint64_t hf_crc_x86_lanes(uint64_t a, const uint8_t 
     return c ^ _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(moved));
 }
 
-/* Whole words. */
+/* Full words. */
 HF_TARGET_X86 static inline uint32_t hf_crc_x86_words(uint64_t a, const uint8_t *p, size_t n, uint64_t first) {
     while (n >= 24 * HF_LANE) {
         a = hf_crc_x86_lanes(a, p, HF_LANE, first);
@@ -87,7 +87,7 @@ HF_TARGET_X86 static inline uint32_t hf_crc_x86_words(uint64_t a, const uint8_t 
 }
 
 /* Zero bytes in front of data change nothing while the state is 0. So the state is mixed into the data instead, and the odd
- * bytes go first, as a word with zeros in front: behind them there are only whole words, and no tail. */
+ * bytes go first, as a word with leading zeros: after them there are only full words, and no tail. */
 HF_TARGET_X86 static inline uint64_t hf_crc_x86_odd(uint64_t init, const uint8_t *p, size_t odd) {
     return odd ? _mm_crc32_u64(0, (hf_word(p) ^ init) << (64 - 8 * odd)) : 0;
 }

@@ -60,7 +60,7 @@ void hf_rewind_row(hf_decoder *d, size_t i) {
         items = hf_last_int(&c->steps);
     }
     size_t values = (size_t)items * f->count;
-    if (f->lent) {
+    if (f->borrowed) {
         c->values.len = 16 * values;
     } else if (f->kind == HF_BYTES) {
         c->ends.len = 8 * (values + 1);
@@ -116,7 +116,7 @@ static int start_arrays(hf_decoder *d) {
         const hf_field *f = &d->fields[i];
         hf_column *c = &d->columns[i], *last = &d->last[i];
         if (!start_array(&c->values, &last->values, 0) ||
-            (f->kind == HF_BYTES && !f->lent && !start_array(&c->ends, &last->ends, 1)) ||
+            (f->kind == HF_BYTES && !f->borrowed && !start_array(&c->ends, &last->ends, 1)) ||
             (f->depth == HF_NESTED && !start_array(&c->steps, &last->steps, 1)) ||
             (f->depth != HF_FIXED && !start_array(&c->rows, &last->rows, 1))) {
             return 0;

@@ -12,8 +12,8 @@ enum {
     HF_MISSING = 17,     /* a feature without a default is not there */
     HF_WRONG_KIND = 18,  /* got: the kind that is there */
     HF_WRONG_COUNT = 19, /* got: how many values are there */
-    HF_IS_LIST = 20,     /* a feature list where one feature was wanted */
-    HF_NOT_LIST = 21,    /* one feature where a nested feature list was wanted */
+    HF_IS_LIST = 20,     /* expected one feature, got a feature list */
+    HF_NOT_LIST = 21,    /* expected a nested feature list, got one feature */
 };
 
 typedef struct {
@@ -34,14 +34,14 @@ size_t hf_decoder_width(const hf_decoder *d);
 const hf_field *hf_decoder_field(const hf_decoder *d, size_t i);
 int64_t hf_decoder_rows(const hf_decoder *d);
 
-/* Decodes frames of buf[0..n) behind what is already there, until there are max_rows rows or the bytes end. Frames are
- * checked like hf_scan's. `record` and `offset` number the first frame, for the faults. `base`: what the positions of lent
+/* Decodes frames of buf[0..n) and appends their rows, until there are max_rows rows or the bytes end. Frames are
+ * checked like hf_scan's. `record` and `offset` are those of the first frame, for the faults. `base`: what the positions of borrowed
  * bytes count from; the caller keeps that buffer as it is while it uses the columns. */
 hf_walk hf_decoder_feed(hf_decoder *d, const uint8_t *base, const uint8_t *buf, size_t n, int verify_data,
                         int64_t max_rows, int64_t record, int64_t offset);
 
 /* The same with frames that come from a file as they are needed; no new read once most_bytes are walked. No positions of
- * lent bytes: the buffer is used again. */
+ * borrowed bytes: the buffer is used again. */
 hf_walk hf_decoder_feed_file(hf_decoder *d, hf_refill *r, int verify_data, int64_t max_rows, int64_t record,
                              size_t most_bytes);
 

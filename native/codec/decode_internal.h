@@ -1,7 +1,7 @@
-/* How a decoder looks inside: shared by the files that make it up.
+/* The inside of a decoder, shared by the files that implement it.
  *   decode.c        batches, rows, faults
  *   decode_walk.c   the walk over one record's protobuf wire: every legal form of it
- *   decode_shape.c  the short cut for records that look like one before them
+ *   decode_shape.c  the fast path for records of the same layout as an earlier one
  */
 #ifndef HF_DECODE_INTERNAL_H
 #define HF_DECODE_INTERNAL_H
@@ -11,7 +11,7 @@
 #include "decode.h"
 #include "wire.h"
 
-/* What the current record has shown of one field so far. Judged once the whole record was seen, because of "last wins". */
+/* What the current record has in one field so far. Checked after the whole record, because the last value wins. */
 typedef struct {
     int64_t row;  /* the row this is about; another row's is stale */
     uint64_t n;   /* values */
@@ -34,8 +34,8 @@ struct hf_decoder {
     size_t width;
     int64_t rows;
     int out_of_memory;
-    const uint8_t *base;      /* of the positions of lent bytes */
-    size_t guess[HF_GUESSES]; /* which field the last record had at this place: records keep one order nearly always */
+    const uint8_t *base;      /* of the positions of borrowed bytes */
+    size_t guess[HF_GUESSES]; /* which field the last record had here: nearly all records keep one order */
     hf_shape *shapes[HF_SHAPES];
     uint32_t misses; /* records in a row that had no known shape */
     hf_fault *faults;
@@ -46,13 +46,13 @@ struct hf_decoder {
  * must be rewound). */
 int hf_walk_record(hf_decoder *d, const uint8_t *p, const uint8_t *end, int *field, int64_t *got);
 
-/* The same, if the record looks like one before it; 0 when it does not, and nothing is changed. */
+/* The same for a record of the layout of an earlier one; 0, and nothing is changed, if it is not. */
 int hf_shape_read(hf_decoder *d, const uint8_t *p, uint64_t length);
-/* Remembers how a record looks that was read well. */
+/* Remembers the layout of a record that was decoded. */
 void hf_shape_learn(hf_decoder *d, const uint8_t *p, uint64_t length);
 void hf_shapes_free(hf_decoder *d);
 
-/* Forgets what the current row has written to one column, or to all: nothing but the arrays' lengths says it is there. */
+/* Removes what the current row has written to one column, or to all, by resetting the arrays' lengths. */
 void hf_rewind_row(hf_decoder *d, size_t i);
 void hf_drop_row(hf_decoder *d);
 

@@ -10,7 +10,7 @@
 enum { MAX_CHECKS = 96, MAX_ACTIONS = 48, MIN_HEAD = 8 };
 
 /* What to do with one entry's values, or for a column without an entry. */
-enum { SKIP_INTS, FLOATS, ONE_INT, INTS, BYTES, LENT, DEFAULT, EMPTY };
+enum { SKIP_INTS, FLOATS, ONE_INT, INTS, BYTES, BORROWED, DEFAULT, EMPTY };
 
 typedef struct {
     uint32_t field;
@@ -87,11 +87,11 @@ static inline int act(hf_decoder *d, const action_t *a, const uint8_t *p) {
             return 0;
         }
         break;
-    case LENT:
+    case BORROWED:
         return hf_push_lent(d, &c->values, body, a->len);
     case DEFAULT:
         return hf_put_default(d, a->field);
-    default: /* EMPTY: only the row's end is said, below */
+    default: /* EMPTY: only the row's end is stored, below */
         break;
     }
     if (f->depth == HF_FIXED) {
@@ -143,7 +143,7 @@ int hf_shape_read(hf_decoder *d, const uint8_t *p, uint64_t length) {
 
 /* ---- learning ----------------------------------------------------------------------------------------------------------- */
 
-/* The bytes [from, to) must be the same, in whole words that lie within them: the record may end right behind. */
+/* Compares the bytes [from, to) in full words that lie within them: the record may end right after them. */
 static int add_checks(hf_shape *shape, const uint8_t *p, size_t from, size_t to) {
     if (to - from < MIN_HEAD) {
         return 0;
@@ -193,7 +193,7 @@ static uint32_t choose_op(const hf_field *f, int kind, size_t len) {
     case HF_INT64:
         return f->depth == HF_FIXED && f->count == 1 && len <= 10 ? ONE_INT : INTS;
     default:
-        return f->lent ? LENT : BYTES;
+        return f->borrowed ? BORROWED : BYTES;
     }
 }
 

@@ -105,7 +105,7 @@ static int read_ints(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *e
 
 static int add_bytes(hf_decoder *d, size_t i, const uint8_t *p, size_t n) {
     hf_array *values = &d->columns[i].values;
-    if (d->fields[i].lent) {
+    if (d->fields[i].borrowed) {
         if (d->seen[i].n++ == 0) {
             return hf_push_lent(d, values, p, n);
         }
@@ -152,7 +152,7 @@ int hf_check_varints(const uint8_t *p, const uint8_t *end) {
     return 1;
 }
 
-/* A list nobody wants still has to be well-formed, or a damaged record would pass because its bad part was not asked for:
+/* An unused list must be valid, too, or a corrupt record would pass because its bad part was not requested:
  * protobuf itself would refuse it. */
 static int check_list(int kind, const uint8_t *p, const uint8_t *end, int depth) {
     uint32_t number;
@@ -167,7 +167,7 @@ static int check_list(int kind, const uint8_t *p, const uint8_t *end, int depth)
     return more == 0;
 }
 
-/* The values of a Feature go behind those that the column has for this item. Another member of the oneof replaces what
+/* Appends the values of a Feature to those that the column has for this item. Another member of the oneof replaces what
  * came before it: `restart` rewinds to where this item began. */
 static int read_feature(hf_decoder *d, size_t i, const uint8_t *p, const uint8_t *end,
                         void (*restart)(hf_decoder *, size_t)) {
@@ -304,7 +304,7 @@ size_t hf_find_field(hf_decoder *d, const uint8_t *key, size_t len, size_t ordin
     return d->width;
 }
 
-/* What an entry's value is put into: nowhere, when nobody asked for it. */
+/* Returns where an entry's value goes: nowhere, if it is not requested. */
 static int read_value(hf_decoder *d, size_t i, int in_lists, const uint8_t *p, const uint8_t *end) {
     if (i == d->width) {
         return in_lists ? check_feature_list(p, end) : check_feature(p, end, HF_IN_FEATURE);
@@ -330,7 +330,7 @@ static void begin_entry(hf_decoder *d, size_t i, int in_lists) {
 }
 
 /* One entry of map<string, Feature> or map<string, FeatureList>: key = 1, value = 2, in any order and number. So the key
- * is looked for first, then the values are read. */
+ * is searched first, then the values are read. */
 static int read_entry(hf_decoder *d, int in_lists, const uint8_t *entry, const uint8_t *end, size_t ordinal) {
     uint32_t number;
     const uint8_t *p = entry, *start, *stop, *key = entry;

@@ -10,7 +10,7 @@ enum { HF_HEADER = 12, HF_FOOTER = 4, HF_OVERHEAD = 16 };
 /* Why a walk over frames stopped. The numbers are part of the Python side's contract (codec.py). */
 enum {
     HF_OK = 0,             /* everything asked for was done */
-    HF_NEED_MORE = 1,      /* the next frame goes on behind the bytes that are here */
+    HF_NEED_MORE = 1,      /* the next frame is longer than the bytes that are here */
     HF_BAD_LENGTH_CRC = 2, /* the 8 length bytes do not match their CRC */
     HF_BAD_DATA_CRC = 3,
     HF_NO_MEMORY = 4,
@@ -21,7 +21,7 @@ enum {
 int hf_frame_check(const uint8_t *p, size_t avail, int verify_data, uint64_t *length);
 
 typedef struct {
-    int64_t count;   /* whole frames walked */
+    int64_t count;   /* complete frames scanned */
     size_t consumed; /* bytes they take */
     int status;
     uint64_t needed; /* HF_NEED_MORE with a good header: bytes of the next frame, saturated */

@@ -17,7 +17,7 @@ static inline uint64_t load_end(const uint8_t *data, uint64_t i) {
     return end;
 }
 
-/* Every line of a short item, the first ones of a long one: from there on the core sees by itself what is wanted. */
+/* Prefetches every cache line of a short item, and the first ones of a long one: the CPU prefetches the rest itself. */
 static inline void fetch(const uint8_t *data, size_t size) {
     size_t most = size < FETCHED ? size : FETCHED;
     __builtin_prefetch(data);

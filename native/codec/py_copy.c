@@ -68,7 +68,7 @@ static int copy(const job *j) {
     return 1;
 }
 
-/* Whether the buffers are what they are said to be; else an error is set. */
+/* Checks the sizes of the buffers; sets a Python error if they do not fit. */
 static int fits(job *j, const Py_buffer *sizes, const Py_buffer *wanted, const Py_buffer *here,
                 const Py_buffer *again) {
     j->n = (size_t)sizes->len / sizeof(int64_t);

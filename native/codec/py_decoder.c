@@ -139,7 +139,7 @@ static PyObject *decoder_faults(PyObject *op, PyObject *unused) {
 
 /* A column's arrays that its field has; None for the others. */
 static PyObject *column_tuple(const hf_field *f, hf_column *c) {
-    int has[4] = {1, f->kind == HF_BYTES && !f->lent, f->depth == HF_NESTED, f->depth != HF_FIXED};
+    int has[4] = {1, f->kind == HF_BYTES && !f->borrowed, f->depth == HF_NESTED, f->depth != HF_FIXED};
     hf_array *arrays[4] = {&c->values, &c->ends, &c->steps, &c->rows};
     PyObject *tuple = PyTuple_New(4);
     for (int k = 0; tuple && k < 4; k++) {

@@ -20,7 +20,7 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     for (size_t i = 0; i < n; i++) {
-        fields[i].lent = 0; /* nothing is borrowed when writing */
+        fields[i].borrowed = 0; /* nothing is borrowed when writing */
     }
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     encoder_t *self = (encoder_t *)alloc(type, 0);

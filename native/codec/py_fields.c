@@ -86,12 +86,12 @@ static int set_field(hf_field *f, PyObject *tuple) {
     if (!PyArg_ParseTuple(tuple, "y#iiKO", &key, &key_len, &f->kind, &f->depth, &count, &value)) {
         return 0;
     }
-    if (f->kind == HF_LENT_BYTES) {
+    if (f->kind == HF_BORROWED_BYTES) {
         f->kind = HF_BYTES;
-        f->lent = 1;
+        f->borrowed = 1;
     }
-    if (f->lent && (f->depth != HF_FIXED || count != 1 || value != Py_None)) {
-        PyErr_SetString(PyExc_ValueError, "only one string a row, without a default, can be lent");
+    if (f->borrowed && (f->depth != HF_FIXED || count != 1 || value != Py_None)) {
+        PyErr_SetString(PyExc_ValueError, "only one string a row, without a default, can be borrowed");
         return 0;
     }
     if (f->kind < HF_BYTES || f->kind > HF_INT64 || f->depth < HF_FIXED || f->depth > HF_NESTED || count < 1 ||

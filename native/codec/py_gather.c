@@ -17,7 +17,7 @@ void hf_source_let_go(hf_source *s) {
 
 /* ---- made and freed */
 
-/* One (counts, width) into the column, and its counts behind those that are there. 0: a Python error. */
+/* Parses one (counts, width) into the column, and appends its counts to the others. 0: a Python error. */
 static int add_layout(hf_gatherer *self, PyObject *layout) {
     PyObject *counts;
     Py_ssize_t width;

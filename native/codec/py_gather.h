@@ -5,7 +5,7 @@
 #include "gather.h"
 #include "py.h"
 
-/* A batch's arrays. Freed when it has left its slot and nobody takes rows of it any more. */
+/* A batch's arrays. Freed when it has left its slot and no thread takes rows of it. */
 typedef struct {
     size_t refs, n;
     int64_t rows, bytes;

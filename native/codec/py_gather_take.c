@@ -38,7 +38,7 @@ static void finish(hf_gatherer *self, taking *t) {
     PyMem_Free(t->held);
 }
 
-/* Finds every row, or says which is not there. */
+/* Finds every row, or sets an error that names a missing one. */
 static int find_rows(hf_gatherer *self, taking *t, const uint8_t *which, const uint8_t *rows) {
     for (size_t i = 0; i < t->n; i++) {
         int64_t slot, row;

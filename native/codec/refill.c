@@ -12,8 +12,8 @@
 /* What is left is moved to the front if it is less than this, so that the same memory is read into over and over. */
 #define SMALL (1u << 14)
 
-/* Copying is ten times slower on some CPUs (AMD's Zen 3: `rep movsb`) when the target's place in its page is up to some
- * dozens of bytes behind the source's. Half a page apart is the fastest. */
+/* Copying is ten times slower on some CPUs (AMD's Zen 3: `rep movsb`) when the target's offset in its page is up to some
+ * dozens of bytes behind the source's. Half a page of distance is the fastest. */
 #define PAGE 4096u
 
 static void to_front(hf_refill *r) {

@@ -65,7 +65,7 @@ enum {
     HF_STEP = 1, /* added inside a feature list's steps */
 };
 
-/* Behind a field nobody asked for, with `depth` messages around it. */
+/* Skips a field that is not requested, at nesting level `depth`. */
 const uint8_t *hf_skip_field(const uint8_t *p, const uint8_t *end, uint32_t tag, int depth);
 
 /* Goes on to the next length-delimited field, over all others. 1: *number, *start and *stop are its; 0: there is none;

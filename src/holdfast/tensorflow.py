@@ -1,9 +1,9 @@
-"""A holdfast dataset as TensorFlow's: `ds.tf()`; and logs from its trainings: LogHook, LogCallback.
+"""holdfast datasets as tf.data.Dataset, `ds.tf()`, and logging from TensorFlow trainings: LogHook, LogCallback.
 
     dataset = hold.read("train-*.tfrecord", schema).shuffle(seed=7).batch(64).tf()
     model.fit(dataset.map(lambda batch: (batch["image"], batch["label"])), epochs=3)
 
-Columns of fixed shape are dense tensors, strings tf.string, lists of any length tf.RaggedTensor.
+Columns of fixed shape become dense tensors, strings tf.string, and lists of any length tf.RaggedTensor.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import tensorflow as tf
 from .errors import MapError, SchemaError
 from .formats.columns import BytesColumn, RaggedColumn, leaves, map_leaves, tuple_like
 from .loader.dataset import Dataset, Mixture, state_after
-from .loader.iterator import Iteration, cut_of, stop_of
-from .loader.options import Options, whole
+from .loader.iterator import Iteration, batch_plan, stop_epoch
+from .loader.options import Options, as_int
 from .runlog.logger import Log, log
 from .schema import Array, Bytes, Column, Ragged, Value
 
@@ -30,25 +30,25 @@ __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]
 
 
 def as_tf(dataset: Dataset, *, epoch: int = 0, spec: Any = None) -> Any:
-    """A tf.data.Dataset of dicts. `ds.tf()` is the same; `Passes` is the same with a way to resume."""
+    """Returns a tf.data.Dataset of dicts. `ds.tf()` does the same; `Passes` can resume as well."""
     return Passes(dataset, epoch=epoch, spec=spec).dataset
 
 
 class Passes:
-    """`dataset` is a tf.data.Dataset; each iteration of it is of the next epoch, also after one that was broken off.
+    """`dataset` is a tf.data.Dataset; each iteration of it is the next epoch, also after one that was left early.
 
-    So `fit(epochs=3)` has three orders. Whoever looks at one batch and starts over has begun two; `set_epoch` is exact.
+    So `fit(epochs=3)` sees three orders. Looking at one batch and starting over counts as two; `set_epoch` is exact.
 
-    epoch: of the first pass. With `repeat(n)` every n epochs from here on are a pass.
-    state: of `state_after`: the first pass is the one that the state was made in, and goes on from there.
-    spec:  the element_spec of columns that functions made, where one batch cannot tell: of any length, or padded.
-           Without it the functions are run on the first batch that is not filtered out whole, to see what they make;
-           if there is none, on samples that the filters do not take. Where the functions make tuples, all of it.
+    epoch: of the first pass. With `repeat(n)`, every n epochs from here on are a pass.
+    state: from `state_after`; the first pass resumes the pass that the state was saved in.
+    spec:  the element_spec of columns that functions return, where one batch does not show it: of any length, or
+           padded. Without it the functions run on the first batch with samples, or if the filters keep none, on
+           samples that they drop. Where the functions return tuples, the complete spec.
 
-    It has a cardinality where all passes have one length: not after a resume in the middle of a pass, nor where
-    samples, without batch(), may be filtered out or skipped, nor of a mix.
+    It has a cardinality where all passes have the same length: not after a resume in the middle of a pass, not for a
+    mix, and not where samples, without batch(), may be filtered out or skipped.
 
-    Nothing is sharded by TensorFlow: say `.shard("auto")` where several processes share the samples.
+    TensorFlow shards nothing: call `.shard("auto")` where several processes share the samples.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Passes:
         spec: Any = None,
     ) -> None:
         if dataset._settings.shard == "auto":
-            # Now: TensorFlow runs the generator in a thread of its own, which is in no strategy's scope.
+            # Here, because TensorFlow runs the generator in a thread outside of the strategy's scope.
             launch = dataset._launch()
             dataset = dataset.shard((launch.rank, launch.world))
         self._read, self._loaded = dataset, state
@@ -68,11 +68,11 @@ class Passes:
         self._resumes = state is not None
         self._lock = threading.Lock()
         self._convert = _batch_to_tf if dataset._settings.batched else _sample_to_tf
-        self._begin().close()  # says what is wrong with the state
+        self._begin().close()  # raises if the state does not match
         self._spec = _element_spec(dataset, spec or {})
-        self.dataset: Any = self._made()
+        self.dataset: Any = self._make_dataset()
 
-    def _made(self) -> Any:
+    def _make_dataset(self) -> Any:
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         made = tf.data.Dataset.from_generator(self._run, output_signature=self._spec)
@@ -84,20 +84,20 @@ class Passes:
         return made.with_options(options)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is of this epoch: from its beginning, or where the state it was made with says.
+        """Sets the epoch of the next pass. It begins at the start, or where the state of this object left off.
 
-        With repeat(n), that is the first epoch of the pass; a pass that is resumed goes by the state's epoch as well.
+        With repeat(n), this is the first epoch of the pass; a resumed pass accepts the state's epoch as well.
 
-        For Keras, whose fit() looks at a batch first and then starts over: call it when an epoch begins, and whatever
-        was fetched ahead before is of no account.
+        Keras' fit() reads a batch first and then starts over: call this when an epoch begins, and batches that were
+        prefetched before do not count.
         """
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         with self._lock:
             self._resumes = self._is_resumed(epoch)
             self._epoch = self._first if self._resumes else epoch
 
     def state_after(self, batches: int, *, epoch: int) -> dict[str, Any]:
-        """The state after so many batches of an epoch were taken, since its beginning or since it was resumed.
+        """Returns the state after so many batches of an epoch, from its start or from where it was resumed.
 
         With repeat(n), `epoch` is the first one of a pass, as in `set_epoch`, and the batches are those of the pass.
         """
@@ -109,9 +109,9 @@ class Passes:
         return self._loaded is not None and epoch in (self._loaded["epoch"], self._first_of_pass(self._loaded["epoch"]))
 
     def _first_of_pass(self, epoch: int) -> int:
-        """The first epoch of the pass that `epoch` is in. Of one that repeats for ever, the same epoch."""
+        """Returns the first epoch of the pass that `epoch` is in; of an endless pass, `epoch` itself."""
         settings = self._read._settings
-        stop = stop_of(settings, self._first, epoch)
+        stop = stop_epoch(settings, self._first, epoch)
         return epoch if stop is None or settings.repeat is None else stop - settings.repeat
 
     def _begin(self) -> Iteration:
@@ -124,11 +124,11 @@ class Passes:
         with self._lock:
             begun = self._begin()
             self._epoch, self._resumes = begun.next_epoch, False
-        # TensorFlow drops this generator with its iterator: that ends the iteration.
+        # TensorFlow drops this generator with its iterator, which ends the iteration.
         with begun:
             for rows in begun:
                 if self._read._settings.batched and not _has_rows(rows):
-                    yield map_leaves(_no_rows, self._spec)
+                    yield map_leaves(_empty_batch, self._spec)
                 else:
                     yield map_leaves(self._convert, rows)
 
@@ -145,7 +145,7 @@ def _batch_to_tf(column: Any) -> Any:
 
 
 def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
-    """Of objects: numpy's own strings lose the zeros at their end."""
+    """Makes an array of objects, because numpy's own strings lose trailing zeros."""
     array = np.empty(shape, object)
     array[...] = np.array(values, object).reshape(shape) if values else None
     return array
@@ -156,12 +156,12 @@ def _sample_to_tf(value: Any) -> Any:
 
 
 def _has_rows(batch: Any) -> bool:
-    """False: all samples of the batch were filtered out. Such a batch may be without columns."""
+    """Returns False if all samples of a batch were filtered out. Such a batch may have no columns."""
     return any(len(column) for _, column in leaves(batch))
 
 
-def _no_rows(spec: Any) -> Any:
-    """A batch of no samples in the form that the others have."""
+def _empty_batch(spec: Any) -> Any:
+    """Makes a batch of no samples with the given spec."""
     if isinstance(spec, tf.RaggedTensorSpec):
         values = tf.zeros([0, *_known(spec.shape[spec.ragged_rank + 1 :])], spec.dtype)
         return tf.RaggedTensor.from_nested_row_splits(values, [np.zeros(1, np.int64)] * spec.ragged_rank)
@@ -172,17 +172,16 @@ def _known(shape: Any) -> list[int]:
     return [size or 0 for size in shape]
 
 
-# ---- what they look like
+# ---- element_spec from the schema
 
 
 def _element_spec(dataset: Dataset, given: Any) -> Any:
     settings = dataset._settings
     made_by_functions = any(function.kind == "map" for function in settings.functions)
     padded = settings.batched and settings.collate == "pad"
-    collated = (
-        settings.batched and settings.collate == "ragged" and settings.functions
-    )  # fixed shapes, too, are lists then
-    if not (made_by_functions or padded or collated):
+    # With collate="ragged" and functions, columns of fixed shape become lists too.
+    made_ragged = settings.batched and settings.collate == "ragged" and settings.functions
+    if not (made_by_functions or padded or made_ragged):
         spec_of = _batch_spec if settings.batched else _sample_spec
         rows = _fixed_rows(dataset)
         found: Any = {name: spec_of(column, rows) for name, column in dataset.schema.items()}
@@ -197,7 +196,7 @@ def _element_spec(dataset: Dataset, given: Any) -> Any:
 
 
 def _cardinality(dataset: Dataset) -> Any:
-    """How many elements a pass has."""
+    """Returns how many elements a pass has."""
     settings = dataset._settings
     if isinstance(dataset, Mixture) or (_may_lose(settings) and not settings.batched):
         return tf.data.UNKNOWN_CARDINALITY
@@ -208,18 +207,18 @@ def _cardinality(dataset: Dataset) -> Any:
 
 
 def _may_lose(settings: Options) -> bool:
-    """Whether samples may be missing. Batches get shorter then, but not fewer."""
+    """Whether samples may be missing, which makes batches shorter, but not fewer."""
     return settings.on_corrupt == "skip" or any(
         function.kind == "filter" or function.on_error == "skip" for function in settings.functions
     )
 
 
 def _fixed_rows(dataset: Dataset) -> int | None:
-    """How many every batch has, if they all have as many."""
+    """Returns the size of all batches, if it is the same for all."""
     settings = dataset._settings
     if not settings.batched or settings.remainder == "keep" or _may_lose(settings):
         return None
-    return cut_of(settings, dataset._launch().world).batch
+    return batch_plan(settings, dataset._launch().world).batch
 
 
 def _batch_spec(column: Column, rows: int | None) -> Any:
@@ -239,7 +238,7 @@ def _sample_spec(column: Column, _: int | None) -> Any:
 
 
 def _shape(column: Value) -> tuple[int, ...]:
-    """A row of strings is one list of them, whatever their shape."""
+    """Returns the shape of a value; strings are a flat list, whatever their shape."""
     return (column.count,) if isinstance(column, Bytes) and column.shape else column.shape
 
 
@@ -247,21 +246,21 @@ def _dtype(column: Value) -> Any:
     return tf.as_dtype(column.dtype) if isinstance(column, Array) else tf.string
 
 
-# ---- what functions make of them
+# ---- element_spec from what functions return
 
 
 def _seen_spec(dataset: Dataset, given: Any) -> Any:
-    """From the first batch with rows, which is read once more when the pass begins: an order is the same every time."""
+    """Returns the spec of the first batch with rows. The pass reads that batch again: the order is deterministic."""
     settings = dataset._settings
     rows = _first_rows(dataset)
     if rows is None:
         unfiltered = tuple(function for function in settings.functions if function.kind != "filter")
-        with contextlib.suppress(MapError):  # the filters may be there to keep such samples from the functions
+        with contextlib.suppress(MapError):  # the filters may exist to keep such samples from the functions
             rows = _first_rows(dataset._with(functions=unfiltered, shard=(0, 1)))
     if rows is None:
         if given:
             return given
-        raise SchemaError("there is no sample that would show what the functions make of it: say tf(spec=…)")
+        raise SchemaError("expected a sample to find out what the functions return, got none: pass tf(spec=…)")
     if not isinstance(rows, (Mapping, tuple)):
         raise SchemaError(f"expected dicts or tuples from the functions, got {type(rows).__name__}")
     if isinstance(rows, tuple) and given:
@@ -284,11 +283,11 @@ def _seen_spec(dataset: Dataset, given: Any) -> Any:
 
 
 def _given_tuple(rows: tuple[Any, ...], given: Any) -> Any:
-    """The spec that was given for tuples: all of it, as a part of it has no name."""
+    """Checks the spec that was given for tuples. It must be complete, because its parts have no names."""
     try:
         tf.nest.assert_same_structure(map_leaves(lambda _: 0, rows), map_leaves(lambda _: 0, given))
     except (TypeError, ValueError):
-        raise SchemaError(f"expected a spec of the structure that the functions make, got {given!r}") from None
+        raise SchemaError(f"expected a spec of the structure that the functions return, got {given!r}") from None
     return given
 
 
@@ -302,7 +301,7 @@ def _first_rows(dataset: Dataset) -> Any:
 
 
 def _has_free_shape(column: Column | None, settings: Options) -> bool:
-    """Whether lengths may differ from one batch, or sample, to the next: as the schema has it, if it has the column."""
+    """Whether lengths may differ between batches or samples, according to the schema if it has the column."""
     if settings.collate == "pad":
         return not isinstance(column, Value)
     return not settings.batched and isinstance(column, Ragged)
@@ -340,31 +339,25 @@ def _seen_value(name: str, value: Any, _: int | None, free: bool) -> Any:
     return tf.TensorSpec([None] * seen.shape.rank, seen.dtype) if free else seen
 
 
-# What `holdfast.tensorflow` shows, beside its datasets.
-#
-# hook.py       LogHook: logs from a tf.compat.v1.train.MonitoredTrainingSession
-# callback.py   LogCallback: logs from a Keras fit()
-
-
-# Logs from a TF1-style session, as its hook.
+# ---- logging from a training
 
 _train: Any = tf.compat.v1.train
 
 
 class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """For `MonitoredTrainingSession(hooks=[LogHook("logs/exp1", {"loss": loss, "grad": grad})])` in every worker.
+    """Logs from `MonitoredTrainingSession(hooks=[LogHook("logs/exp1", {"loss": loss, "grad": grad})])` in every worker.
 
     tensors      what to log, by column: tensors, or their names in the graph
-    every_steps  at which steps of the graph's global step: those that this divides, or the first run behind one
-    options      as hold.log takes them: rank=task_index where no launcher says it, schema, every_s, …
+    every_steps  log at multiples of this global step, or at the first run after one
+    options      as hold.log takes them: rank=task_index where the launcher does not set it, schema, every_s, …
 
-    A row's step is the global step after the run it was fetched in. Workers that train asynchronously share it: of
-    theirs it is the count of all workers' runs by then.
+    The step of a row is the global step after the run that it was fetched in. Workers that train asynchronously share
+    it: it counts the runs of all workers.
 
-    What is logged is committed by rows and seconds, at the session's end, and at the program's exit; `log` is the log
-    while there is one. MonitoredTrainingSession's own checkpoint of a step is saved before its hooks see that step. So
-    that no row is missing behind a restart, give it `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`
-    with save_checkpoint_steps=None and save_checkpoint_secs=None.
+    Rows are committed by rows and seconds, at the end of the session and when the program exits; `log` is the open log.
+    MonitoredTrainingSession saves its own checkpoint of a step before its hooks see that step. So that no row is
+    missing after a restart, pass `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`,
+    save_checkpoint_steps=None and save_checkpoint_secs=None.
     """
 
     def __init__(
@@ -385,7 +378,7 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._tensors: dict[str, Any] = {}
         self._global_step: Any = None
         self._guess = self._due = 0
-        self.listener = _Commits(self)
+        self.listener = _CommitListener(self)
 
     def begin(self) -> None:
         self._global_step = _train.get_global_step()
@@ -399,12 +392,12 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self.log = log(self._logdir, **self._options)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Also when a session is made anew within a training: its step is that of the checkpoint then."""
-        self._known(int(session.run(self._global_step)))
+        """Reads the step, also of a session that is recreated from a checkpoint during a training."""
+        self._set_step(int(session.run(self._global_step)))
 
     def before_run(self, run_context: Any) -> Any:
-        # A step fetched with the run is the one before or behind it, as it happens. So runs are counted, and the step
-        # is asked for when one may be due.
+        # A step that is fetched with the run may be the one before or after it. So runs are counted, and the step is
+        # read when a row may be due.
         self._guess += 1
         return _train.SessionRunArgs(self._tensors) if self._guess >= self._due else None
 
@@ -414,9 +407,9 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         step = int(run_context.session.run(self._global_step))
         if step >= self._due and self.log is not None:
             self.log(step, **run_values.results)
-        self._known(step)
+        self._set_step(step)
 
-    def _known(self, step: int) -> None:
+    def _set_step(self, step: int) -> None:
         self._guess = step
         self._due = (step // self._every + 1) * self._every
 
@@ -426,8 +419,8 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             self.log = None
 
 
-class _Commits(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Commits what was logged before a checkpoint is saved: a training that goes on from it does not log it again."""
+class _CommitListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """Commits the rows before a checkpoint is saved: a training that resumes from it does not log them again."""
 
     def __init__(self, hook: LogHook) -> None:
         self._hook = hook
@@ -437,22 +430,20 @@ class _Commits(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc
             self._hook.log.commit()
 
 
-# Logs from a Keras fit(), as its callback.
-
 Every = Literal["epoch", "batch"]
 
 
 class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """For `model.fit(…, callbacks=[LogCallback("logs/exp1")])` in every worker.
+    """Logs from `model.fit(…, callbacks=[LogCallback("logs/exp1")])` in every worker.
 
-    every    "epoch": a row for each, whose step is the epoch's number; "batch": whose step is the optimizer's count of
-             its iterations, which a restored checkpoint restores, too
-    arrays   called with the model, for more to log with each row: a dict of arrays, by column
+    every    "epoch": a row an epoch, with its number as the step; "batch": a row a batch, with the optimizer's
+             iteration count as the step, which a restored checkpoint restores too
+    arrays   called with the model; returns a dict of arrays to log with each row
     options  as hold.log takes them: schema, every_s, replay, …
 
-    A row holds what Keras says at the end of an epoch or batch. What is logged is committed by rows and seconds, at
-    every epoch's end, when fit() ends, and at the program's exit. Let it stand before a callback that saves the model:
-    then no row is missing behind a restart. `log` is the log while there is one. The rank is that of TF_CONFIG.
+    A row holds the metrics that Keras reports at the end of an epoch or batch. Rows are committed by rows and seconds,
+    at the end of every epoch and of fit(), and when the program exits. Put it before a callback that saves the model:
+    then no row is missing after a restart. `log` is the open log. The rank is that of TF_CONFIG.
     """
 
     def __init__(
@@ -471,7 +462,7 @@ class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._every, self._arrays = every, arrays
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self.log is None:  # else an earlier fit() was left by an exception
+        if self.log is None:  # it is open if an earlier fit() raised
             self.log = log(self._logdir, **self._options)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -1,11 +1,11 @@
-"""torch's DataLoader, with an end.
+"""A drop-in DataLoader for torch that closes its workers, and datasets for torch.
 
     from holdfast.torch import DataLoader
 
     with DataLoader(dataset, batch_size=64, num_workers=4) as loader:
         for batch in loader: ...
 
-The same arguments, batches and order as torch's, for any Dataset.
+It has the arguments, batches and order of torch's DataLoader, for any Dataset.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch.utils.data
 from torch.utils.data import Dataset
 
 from ._torch.dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
-from ._torch.loader_iterator import LoaderIterator, let_go
+from ._torch.loader_iterator import LoaderIterator, clear_library_frames
 from .loader.dataset import Dataset as HoldfastDataset
 
 __all__ = ["DataLoader", "RaggedTensor", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
 
 _T_co = TypeVar("_T_co", covariant=True)
 
-# Not in the loader itself, which must still pickle and copy.
+# Not an attribute of the loader, which must pickle and copy.
 _iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[LoaderIterator]] = weakref.WeakKeyDictionary()
 
 
@@ -35,10 +35,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """A drop-in for `torch.utils.data.DataLoader` that leaves no process, thread or descriptor behind.
 
     `copy_batches=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
-    there, each tensor costs a descriptor for as long as it lives. `False` saves the copy, for batches that are used and
-    dropped.
+    there, each tensor costs a descriptor as long as it lives. `False` saves the copy, for batches that are not kept.
 
-    A dataset that has batches, `ds.batch(64).torch()`, is not batched again: `batch_size` is None there by default.
+    A dataset that has batches, `ds.batch(64).torch()`, is not batched again: `batch_size` defaults to None for it.
     """
 
     def __init__(self, dataset: Dataset[_T_co], *args: Any, copy_batches: bool = True, **kwargs: Any) -> None:
@@ -56,7 +55,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         try:
             return super().__iter__()
         except BaseException:
-            if self._iterator is not None:  # persistent workers that did not come back for another epoch
+            if self._iterator is not None:  # persistent workers that failed to begin another epoch
                 self.close()
             raise
 
@@ -68,14 +67,14 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         try:
             iterator = LoaderIterator(self, copy_batches=self.copy_batches)
         except BaseException as error:
-            let_go(error, outer)
+            clear_library_frames(error, outer)
             raise
         _iterators.setdefault(self, weakref.WeakSet()).add(iterator)
         return iterator
 
     def close(self) -> None:
-        """Ends all iterators of this loader, persistent workers too. Iterating again starts anew."""
-        kept: Any = self._iterator  # of a copy's original too: copies share persistent workers
+        """Ends all iterators of this loader, and persistent workers too. Iterating again starts new ones."""
+        kept: Any = self._iterator  # may come from the loader that this one is a copy of: they share persistent workers
         for iterator in [*_iterators.get(self, ()), *([kept] if isinstance(kept, LoaderIterator) else [])]:
             iterator.close()
         self._iterator = None
@@ -94,7 +93,7 @@ def _has_batches(dataset: Any) -> bool:
 
 
 def _signature() -> inspect.Signature:
-    """torch's, and one more. Who makes a loader anew from another one's attributes reads the names here."""
+    """Returns torch's signature and `copy_batches`: frameworks that rebuild a loader read the parameter names here."""
     torchs = inspect.signature(torch.utils.data.DataLoader.__init__)
     own = inspect.signature(DataLoader.__init__).parameters["copy_batches"]
     return torchs.replace(parameters=[*torchs.parameters.values(), own])

@@ -444,7 +444,7 @@ def stopped(sharing: str, timeout_s: float, context: str, after: int, pin_memory
             next(iterator)
         iterator._timeout = timeout_s  # to begin with, a busy machine had more
         if pin_memory:
-            iterator._feed._timeout_s = timeout_s
+            iterator._pin_queue._timeout_s = timeout_s
         pid = iterator._workers[0].pid
         os.kill(pid, signal.SIGSTOP)
         error = _drain(iterator)
@@ -589,7 +589,7 @@ def silent_sentinel() -> dict[str, Any]:
     try:
         iterator = iter(loader(Suicidal(), num_workers=1))
         iterator._workers[0]._popen.sentinel = read_end
-        with mock.patch("holdfast._torch.loader_iterator._LOOK_S", 0.1):
+        with mock.patch("holdfast._torch.loader_iterator._POLL_S", 0.1):
             error = _drain(iterator)
     finally:
         os.close(read_end)

@@ -46,7 +46,7 @@ def main(context: Any, deed: str, *here: str) -> None:
 def _tell(pool: ProcessPool, *here: str) -> None:
     for one in here:
         Path(one).read_bytes()
-    print(json.dumps([pool._crew.seed_pid, *pool.pids]), flush=True)
+    print(json.dumps([pool._processes.forkserver_pid, *pool.pids]), flush=True)
 
 
 if __name__ == "__main__":

@@ -394,13 +394,13 @@ def test_a_bar_appears_on_a_terminal_and_goes_again(long_work: Path) -> None:
     assert frames
     assert all(len(frame) <= 80 for frame in frames)
     assert any("/209.7 MB" in frame and "MB/s" in frame and ":" in frame for frame in frames)
-    assert shown.endswith("\x1b[2K1 file, 200 records, 210 MB: all whole\n")  # the bar's line was cleared
+    assert shown.endswith("\x1b[2K1 file, 200 records, 210 MB: all intact\n")  # the bar's line was cleared
 
 
 def test_no_bar_when_quiet_or_when_nobody_looks(long_work: Path) -> None:
     assert on_terminal("verify", "-q", long_work, HOLDFAST_NATIVE="0") == ("", 0)
     done = holdfast("verify", long_work, HOLDFAST_NATIVE="0")
-    assert (done.stdout, done.stderr) == ("1 file, 200 records, 210 MB: all whole\n", "")
+    assert (done.stdout, done.stderr) == ("1 file, 200 records, 210 MB: all intact\n", "")
 
 
 def test_short_work_has_no_bar(shards: list[Path]) -> None:

@@ -65,7 +65,7 @@ def test_a_whole_file(file: Path) -> None:
     done = holdfast("verify", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1 file, 2 datasets, ")
-    assert done.stdout.endswith(" kB: all whole\n")
+    assert done.stdout.endswith(" kB: all intact\n")
 
 
 def test_a_folder_of_both_formats(file: Path) -> None:
@@ -107,8 +107,8 @@ def test_text_of_a_damaged_file_fits_80_columns(file: Path) -> None:
     lines = without_styles(shown).splitlines()
     assert code == 1
     assert max(map(len, lines)) <= 80
-    assert "`holdfast salvage FILE OUT` gets back what can be read" in shown
-    assert lines[-1] == "1 of 1 file damaged"
+    assert "`holdfast salvage FILE OUT` copies what can be read" in shown
+    assert lines[-1] == "1 of 1 file corrupt"
 
 
 def test_plain_data_are_said_to_be_unchecked(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_plain_data_are_said_to_be_unchecked(tmp_path: Path) -> None:
     done = holdfast("verify", tmp_path / "a.h5")
     assert done.returncode == 0
     plain, classic, summary = done.stdout.splitlines()
-    assert plain.startswith("no checksums in this file: flips in plain data cannot be seen; ")
+    assert plain.startswith("no checksums in this file: bit flips in its data cannot be detected; ")
     assert classic.startswith("no checksums in the metadata of this file: ")
-    assert summary.endswith(": no damage found, but not all of it could be checked")
+    assert summary.endswith(": no corruption found, but not all of it could be checked")
 
 
 def test_a_link_that_leads_nowhere_is_a_note(file: Path) -> None:
@@ -128,8 +128,8 @@ def test_a_link_that_leads_nowhere_is_a_note(file: Path) -> None:
     done = holdfast("verify", file)
     assert done.returncode == 0
     note, summary = done.stdout.splitlines()
-    assert note.startswith("/gone: links to '/not/there', which HDF5 allows not to be there: ")
-    assert summary.endswith(" kB: all whole")
+    assert note.startswith("/gone: links to '/not/there', which does not exist (HDF5 allows that): ")
+    assert summary.endswith(" kB: all intact")
     [report] = document("verify", file)["files"]
     assert (report["ok"], report["problems"], report["unchecked"], len(report["notes"])) == (True, [], [], 1)
 
@@ -202,7 +202,7 @@ def test_salvage_refuses(file: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "nothing could be kept" in done.stdout
     assert "is there already" in refused("salvage", file, tmp_path / "bad.h5", code=3)
-    assert "never writes over the damaged file" in refused("salvage", file, file, "-f", code=3)
+    assert "never overwrites its input" in refused("salvage", file, file, "-f", code=3)
     assert list(everything_in(tmp_path)) == ["bad.h5", "run.h5"]
 
 

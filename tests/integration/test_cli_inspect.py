@@ -71,7 +71,7 @@ def test_text_has_the_facts_the_schema_and_first_values(file: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == str(file)
-    assert lines[1].split() == ["format", "TFRecord,", "not", "packed"]
+    assert lines[1].split() == ["format", "TFRecord,", "uncompressed"]
     assert "records    20, " in done.stdout
     assert "manifest   none beside it" in done.stdout
     assert "        'emb': hold.Float32(4)," in lines

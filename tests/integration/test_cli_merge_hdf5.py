@@ -80,7 +80,7 @@ def test_plain_files(workers: list[Path], tmp_path: Path) -> None:
         raw.seek(at + 12)
         raw.write(b"\xff\xff\xff")
     text = refused("merge", *workers, "-o", tmp_path / "bad.h5", code=1)
-    assert f"worker_10.h5 at byte {at:,}: dataset '/train/y': a chunk cannot be unpacked" in text
+    assert f"worker_10.h5 at byte {at:,}: dataset '/train/y': a chunk cannot be decoded" in text
     assert not (tmp_path / "bad.h5").exists()
 
 

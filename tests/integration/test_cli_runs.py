@@ -94,7 +94,7 @@ def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: Dataset
         [said] = document("verify", run.folder)["files"]
         assert (said["ok"], len(said["leftovers"]), len(said["at_work"])) == (True, 1, 1)
         text = holdfast("verify", run.folder).stdout
-        assert text.endswith("all as committed; 1 leftover of dead attempts; 1 at work\n")
+        assert text.endswith("all as committed; 1 leftover of dead writers; 1 writer at work\n")
         assert document("inspect", run.folder)["files"][0]["at_work"] == 1
         assert sorted(run.folder.rglob("*")) == before
 
@@ -167,17 +167,17 @@ def test_a_consolidated_file_is_checked_against_the_manifest(tmp_path: Path) -> 
         part.extend({"x": range(100)})
     made, elsewhere = tmp_path / "train.h5", tmp_path / "elsewhere" / "train.h5"
     run.consolidate(made)
-    assert holdfast("verify", made).stdout.endswith(": all whole\n")
+    assert holdfast("verify", made).stdout.endswith(": all intact\n")
     elsewhere.parent.mkdir()
     made.rename(elsewhere)
     assert "could be checked" in holdfast("verify", elsewhere).stdout
-    assert holdfast("verify", elsewhere, "--run", run.folder).stdout.endswith(": all whole\n")
+    assert holdfast("verify", elsewhere, "--run", run.folder).stdout.endswith(": all intact\n")
     data = bytearray(elsewhere.read_bytes())
     data[-1] ^= 1  # nothing in the file itself need show it
     elsewhere.write_bytes(data)
     [said] = document("verify", elsewhere, "--run", run.folder, code=1)["files"]
-    assert "000001.json says checksum " in said["problems"][-1]["reason"]
+    assert "000001.json has checksum " in said["problems"][-1]["reason"]
     elsewhere.write_bytes(data + b"x")
     [said] = document("verify", elsewhere, "--run", run.folder, code=1)["files"]
     assert any("000001.json says " in problem["reason"] for problem in said["problems"])
-    assert "expected a folder made by hold.write" in refused("verify", elsewhere, "--run", tmp_path, code=3)
+    assert "expected a dataset directory of hold.write" in refused("verify", elsewhere, "--run", tmp_path, code=3)

@@ -134,7 +134,7 @@ def test_another_takes_over(out: DatasetWriter) -> None:
         (["run", "--listen", "unix:/nowhere/at/all.sock"], 3, "cannot listen at /nowhere/at/all.sock"),
         (["run", "--token-file", "none"], 3, "none: cannot read: No such file or directory"),
         (["run", "--token-file", "run/noise"], 3, "run/noise: expected a token, got a file that is not text"),
-        (["nested"], 3, "column 'a/b' would lie inside of column 'a'"),
+        (["nested"], 3, "column 'a/b' would lie inside column 'a'"),
         (["run", "--memory", "lots"], 2, "expected a size such as 256MB"),
         (["run", "--codec", "zip"], 2, "'zip' is not one of"),
     ],

@@ -31,7 +31,7 @@ def test_whole_files_take_one_line(folder: Path) -> None:
     done = holdfast("verify", folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("3 files, 60 records, ")
-    assert done.stdout.endswith(" kB: all whole\n")
+    assert done.stdout.endswith(" kB: all intact\n")
 
 
 def test_damaged_files_are_listed_with_record_place_and_reason(damaged: Path) -> None:
@@ -45,7 +45,7 @@ def test_damaged_files_are_listed_with_record_place_and_reason(damaged: Path) ->
     assert "truncated" in lines[6]
     assert "part-0" not in done.stdout
     assert lines[-2] == "The file is damaged: `holdfast salvage FILE OUT` gets the intact records back."
-    assert lines[-1] == "2 of 3 files damaged; 58 records intact"
+    assert lines[-1] == "2 of 3 files corrupt; 58 records intact"
 
 
 def test_json_of_whole_files(folder: Path) -> None:

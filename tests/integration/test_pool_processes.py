@@ -140,7 +140,7 @@ def test_a_main_script_that_is_not_needed_is_not_imported(tmp_path: Path) -> Non
 def test_work_that_was_typed_in_is_refused() -> None:
     code = "from holdfast.loader.workers import ProcessPool\ndef work(data, tell): pass\nProcessPool(work, 1)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
-    assert "TypeError: expected work that another process can import, got work, which was typed in" in result.stderr
+    assert "TypeError: expected work that another process can import, got work from an interactive" in result.stderr
 
 
 def test_work_whose_module_cannot_be_loaded_is_told(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_tuples_and_nested_dicts(play: Player) -> None:
     assert told["ids"] == [i for i in order if i % 50 == 0]
     assert told["batches"] == -(-SAMPLES // 16)
     assert told["given"] == [i % 4 for i in order]
-    assert "expected a spec of the structure that the functions make, got {'x'" in told["wrong"]
+    assert "expected a spec of the structure that the functions return, got {'x'" in told["wrong"]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -1,1 +1,1 @@
-"""What stands behind `holdfast.torch`; the only other place that imports torch."""
+"""The implementation of `holdfast.torch`: datasets for torch, and a DataLoader whose workers always end."""

@@ -1,4 +1,4 @@
-"""Batches and samples as torch has them."""
+"""holdfast datasets as torch datasets: `ds.torch()` is iterable, `ds.torch_map()` is map-style."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from .._util.rank import ALONE, FrameworkSharder, callers, find_sharder, has_sta
 from ..errors import InputError, StateError
 from ..formats.columns import BytesColumn, RaggedColumn, tuple_like
 from ..loader.dataset import Dataset, state_after, steps_left
-from ..loader.iterator import Iteration, stop_of
-from ..loader.options import whole
+from ..loader.iterator import Iteration, stop_epoch
+from ..loader.options import as_int
 from .shared_epoch import PassStart, SharedEpoch
 
 
 class RaggedTensor(NamedTuple):
     """Lists of any length: row i is `values[row_splits[i]:row_splits[i + 1]]`.
 
-    `values` is a tensor, a list of bytes, or, for lists of lists, a Ragged. A tuple, so that torch's loaders collate,
-    pin and move it as they do any other: `torch.nested.nested_tensor_from_jagged(values, row_splits)` makes one of it.
+    `values` is a tensor, a list of bytes, or, for lists of lists, a RaggedTensor. It is a tuple, so torch's loaders can
+    collate, pin and move it. `torch.nested.nested_tensor_from_jagged(values, row_splits)` converts it.
     """
 
     values: Any
     row_splits: torch.Tensor
 
     def rows(self) -> list[Any]:
-        """One item a row."""
+        """Returns one item a row."""
         ends = self.row_splits.tolist()
         return [_rows(self.values, start, stop) for start, stop in pairwise(ends)]
 
@@ -52,7 +52,7 @@ def _rows(values: Any, start: int, stop: int) -> Any:
 
 
 def batch_to_torch(value: Any) -> Any:
-    """Arrays become tensors that share their memory, strings lists of bytes, lists of any length a Ragged."""
+    """Converts arrays to tensors that share their memory, strings to lists of bytes, ragged columns to RaggedTensor."""
     if isinstance(value, np.ndarray):
         return _tensor(value)
     if isinstance(value, RaggedColumn):
@@ -67,7 +67,7 @@ def batch_to_torch(value: Any) -> Any:
 
 
 def sample_to_torch(value: Any) -> Any:
-    """What torch's own collation takes: tensors, bytes, and lists of these."""
+    """Converts a sample to what torch's own collation takes: tensors, bytes, and lists of these."""
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, (bytes, str)):
         return _tensor(np.asarray(value))
     if isinstance(value, (memoryview, bytearray)):
@@ -84,7 +84,7 @@ def sample_to_torch(value: Any) -> Any:
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Any:
-    """Without a copy where torch can have the memory as it is. What it has no type for stays an array."""
+    """Converts without a copy where torch can use the memory. An array of a type that torch lacks stays an array."""
     if array.dtype.kind not in "biufc" or array.dtype == np.longdouble or array.dtype == np.clongdouble:
         return array
     if not array.dtype.isnative:
@@ -94,18 +94,15 @@ def _tensor(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array)
 
 
-# A holdfast dataset as torch's map-style one: `ds.torch_map()`.
-
-
 def as_torch_map(dataset: Dataset) -> TorchSamples:
-    """A Dataset of samples by number. `ds.torch_map()` is the same."""
+    """Returns a map-style Dataset of samples. `ds.torch_map()` does the same."""
     return TorchSamples(dataset)
 
 
 class TorchSamples(torch.utils.data.Dataset[Any]):
-    """Samples by number, in the order of the files, for torch's samplers: they shuffle and share, and torch collates.
+    """Samples by index, in file order; torch's samplers shuffle and shard them, and torch collates them.
 
-    Any number of workers, started in any way: files are opened in the process that reads them.
+    It works with any number of workers, started in any way: files are opened in the process that reads them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -122,91 +119,88 @@ class TorchSamples(torch.utils.data.Dataset[Any]):
         return sample_to_torch(self.dataset[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """A batch at once: torch asks for this where it is there."""
+        """Reads a batch at once; torch calls this where it exists."""
         return [sample_to_torch(sample) for sample in self.dataset[list(indices)]]
 
 
-# A holdfast dataset as torch's: `ds.torch()`.
-
-
 def as_torch(dataset: Dataset, *, epoch: int = 0) -> TorchDataset:
-    """An IterableDataset of dicts. `ds.torch()` is the same."""
+    """Returns an IterableDataset of dicts. `ds.torch()` does the same."""
     return TorchDataset(dataset, epoch)
 
 
 class TorchDataset(IterableDataset[Any]):
-    """Dicts of tensors; strings are lists of bytes, lists of any length a `holdfast.torch.RaggedTensor`.
+    """Yields dicts of tensors; strings are lists of bytes, lists of any length a `holdfast.torch.RaggedTensor`.
 
-    Iterate it as it is, or in a DataLoader: `batch_size=None` for a dataset that has batches, with any number of
-    workers, which take the batches in turn: the same batches in the same order as without any. Functions that were
-    to run in processes run in the workers themselves there.
+    Iterate it directly, or with a DataLoader: `batch_size=None` for a dataset that has batches. Any number of workers
+    gives the same batches in the same order, because they take turns. Functions with where="processes" run in these
+    workers then.
 
-    Every pass is of the next epoch, with its own order and random functions, also after a pass that was broken off;
-    with repeat(3) it is of the next three. `set_epoch` says which epoch the next pass is of, as a DistributedSampler's
-    does, and also reaches workers that stay; passes go on from there. A pass is counted when iter() is called: two
-    loaders over one TorchDataset have an epoch each. Each `ds.torch()` counts for itself.
+    Every pass is the next epoch, with its own order and random functions, also after a pass that was left early; with
+    repeat(3) it is the next three. `set_epoch` sets the epoch of the next pass, as a DistributedSampler's does, and
+    also reaches persistent workers. A pass is counted when iter() is called: two loaders over one TorchDataset read
+    different epochs. Each `ds.torch()` has a count of its own.
     """
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
-        whole("epoch", epoch, 0)
+        as_int("epoch", epoch, 0)
         self.dataset = dataset
         self._times = dataset._settings.repeat
-        self._place = SharedEpoch(PassStart(epoch, epoch, 0))
+        self._shared = SharedEpoch(PassStart(epoch, epoch, 0))
         self._pass: _Pass | None = None
-        self._ahead = False  # whether accelerate takes batches before it gives them
-        self._dispatched = False  # whether it is known, of a worker that was spawned, that accelerate dispatches
-        self._own: PassStart | None = None  # where this worker's next pass begins, if it was told by itself
+        self._ahead = False  # whether accelerate fetches batches ahead
+        self._dispatched = False  # set in a spawned worker when accelerate dispatches the batches
+        self._own: PassStart | None = None  # in a worker: where its next pass begins, from load_state_dict
         self._epochs = dataset._with(repeat=1)
         self._inside: Dataset | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is of this epoch: from its beginning, or where a state of it that was loaded says."""
-        whole("epoch", epoch, 0)
+        """Sets the epoch of the next pass. It begins at the start, or where a loaded state of this epoch left off."""
+        as_int("epoch", epoch, 0)
         if _accelerate_begins_pass():
             self._check_shared()
-            return  # its own count begins at 0 after a resume, and stands still when a pass is broken off
-        self._place.set_epoch(epoch)
+            return  # accelerate's own count restarts at 0 after a resume, and stops when a pass is left early
+        self._shared.set_epoch(epoch)
         self._pass = None
 
     def __len__(self) -> int:
-        """Batches (or samples) of this rank, in all epochs of a pass."""
+        """Returns the batches (or samples) of this rank in all epochs of a pass."""
         if self._times is None:
-            raise TypeError("a dataset that repeats for ever has no length")
+            raise TypeError("a dataset that repeats forever has no length")
         return len(self._epochs) * self._times
 
     @property
     def batched(self) -> bool:
-        """Whether it gives batches, and not samples."""
+        """Whether it yields batches rather than samples."""
         return self.dataset._settings.batched
 
     def __iter__(self) -> Iterator[Any]:
-        # torch's fetcher, which calls this, knows whether the loader makes batches; nothing else tells.
+        # Only torch's fetcher, which calls this, knows whether the loader makes batches.
         if self.batched and _makes_batches(sys._getframe(1)):
             raise TypeError(
-                "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that makes batches "
-                "of them: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
+                "DataLoader: expected batch_size=None for a dataset that has batches, got a loader that batches them "
+                "again: write DataLoader(ds.torch(), batch_size=None), or leave out .batch(…)"
             )
         info = get_worker_info()
         worker, workers = (0, 1) if info is None or _are_workers_shared() else (info.id, info.num_workers)
         self._ahead = is_asked_by("accelerate.data_loader")
-        epochs = self._times or 1  # a pass without an end counts as one: how far it gets differs from rank to rank
+        epochs = self._times or 1  # an endless pass counts as one: how far it gets differs from rank to rank
         if info is None:
-            begin = self._place.begin(epochs)
+            begin = self._shared.begin(epochs)
         else:
             own, self._own = self._own, None
-            begin = self._place.begin_in_worker(epochs, _loader_number(info), own)
-        stop = stop_of(self.dataset._settings, begin.first, begin.epoch)
+            begin = self._shared.begin_in_worker(epochs, _loader_number(info), own)
+        stop = stop_epoch(self.dataset._settings, begin.first, begin.epoch)
         equal = self._dispatched or _is_dispatched(find_sharder())
-        readable = self._readable(inside=info is not None)
-        self._pass = _Pass(readable, begin, stop, worker, workers, equal=equal)
+        dataset = self._dataset_here(inside=info is not None)
+        self._pass = _Pass(dataset, begin, stop, worker, workers, equal=equal)
         return self._pass.run()
 
     def _check_shared(self) -> None:
-        """Raises in every rank, and before workers start, where accelerate would lose samples or fail on them."""
+        """Raises on every rank, before workers start, where accelerate would lose samples or fail on them."""
         sharder = find_sharder()
         if sharder is None:
             return
-        self.dataset._launch()  # says what is wrong with a rank that was given
+        self.dataset._launch()  # raises if the given rank is wrong
         if not _is_dispatched(sharder):
             if self.batched or sharder.by.batch_size is None:
                 raise TypeError(
@@ -226,7 +220,7 @@ class TorchDataset(IterableDataset[Any]):
                 "batch_size=None"
             )
 
-    def _readable(self, *, inside: bool) -> Dataset:
+    def _dataset_here(self, *, inside: bool) -> Dataset:
         if not inside:
             return self._epochs
         if self._inside is None:  # one for all passes: a cache lives in it
@@ -234,41 +228,41 @@ class TorchDataset(IterableDataset[Any]):
                 replace(one, where="inline", workers=0) if one.where == "processes" else one
                 for one in self._epochs._settings.functions
             )
-            self._inside = self._epochs._with(functions=functions)  # a loader's workers may have no children
+            self._inside = self._epochs._with(functions=functions)  # a loader's daemonic workers may have no children
         return self._inside
 
-    # ---- where it stands
+    # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process stands after the last batch it was given, good for any number of ranks and workers.
+        """Returns the position after the last batch that was yielded, valid for any number of ranks and workers.
 
-        When a loader's workers read, only who takes their batches knows how many were used: `state_after` tells then.
+        When a loader's workers read, only the caller knows how many of their batches were used: call `state_after`.
         """
         inside, ahead = get_worker_info() is not None, ""
         if self._pass is not None and self._pass.equal:
             ahead = "accelerate dispatches this dataset, and fetches"  # also where its stateful loader asks
         elif self._pass is not None and self._ahead and not is_asked_by("accelerate.data_loader"):
             ahead = "accelerate reads this dataset, and fetches"
-        elif not inside and self._place.in_workers:
+        elif not inside and self._shared.in_workers:
             ahead = "a loader's workers read this dataset, and fetch"
         if ahead:
             raise StateError(
-                f"{ahead} ahead: expected state_after(batches), with the number of batches that were taken in this pass"
+                f"{ahead} ahead: expected state_after(batches), with the number of batches that were used in this pass"
             )
-        if inside:  # a stateful loader asks each of its workers
-            return self._state(self._own or self._place.last) if self._pass is None else self._own_state(self._pass)
+        if inside:  # torchdata's stateful loader asks each of its workers
+            return self._state(self._own or self._shared.last) if self._pass is None else self._own_state(self._pass)
         if self._pass is not None and self._pass.iteration is not None:
             return self._pass.iteration.state_dict()
-        return self._state(self._place.last)
+        return self._state(self._shared.last)
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches of this pass were taken, by whatever loader."""
-        begun = self._place.last
+        """Returns the state after so many batches of this pass were used, by whatever loader."""
+        begun = self._shared.last
         return state_after(self.dataset, batches, epoch=begun.first, since=self._state(begun))
 
     def _own_state(self, own: _Pass) -> dict[str, Any]:
-        """From where this worker, among as many others, goes on with its own next batch."""
-        taken, since = own.given * own.workers, self._state(own.begin)  # the others may have had one less
+        """Returns the state from which this one of several workers continues with its own next batch."""
+        taken, since = own.given * own.workers, self._state(own.begin)  # the other workers may have yielded one less
         return state_after(self.dataset, taken, epoch=own.begin.first, since=since, at_most=True)
 
     def _state(self, begin: PassStart) -> dict[str, Any]:
@@ -276,24 +270,24 @@ class TorchDataset(IterableDataset[Any]):
             return {**begun.state_dict(), "done": begin.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on from there; the one after it is of the next epoch."""
+        """Resumes from a state in the next pass; the pass after it is the next epoch."""
         with self.dataset.iterate(0) as begun:
-            begun.load_state_dict(state)  # or says why not
+            begun.load_state_dict(state)  # raises if the state does not match
         begin = PassStart(self._first_of_pass(state["epoch"]), state["epoch"], state["done"])
         if get_worker_info() is None:
-            self._place.load(begin)
+            self._shared.load(begin)
             self._pass = None
         else:
             self._own = begin
 
     def _first_of_pass(self, epoch: int) -> int:
-        """The first epoch of the pass that `epoch` is in, counting passes of repeat(n) from those that were begun."""
-        stop = stop_of(self.dataset._settings, self._place.last.first, epoch)
+        """Returns the first epoch of the pass that `epoch` is in; with repeat(n), counted from the last pass."""
+        stop = stop_epoch(self.dataset._settings, self._shared.last.first, epoch)
         return epoch if stop is None or self._times is None or stop < self._times else stop - self._times
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker that is started anew may not know its rank: torch.distributed is not initialized in it, and who
-        asks for data is not on its stack. Where nobody said a rank, the process may be about to become one."""
+        """Adds the rank for a worker that is spawned: torch.distributed is not initialized there, and accelerate is
+        not on its stack. Without a known rank nothing is added: the process may be about to become a rank itself."""
         state = self.__dict__ | {"_pass": None, "_inside": None}
         if context.get_spawning_popen() is None:
             return state
@@ -310,19 +304,19 @@ _UNPREPARED = (
 
 
 def _is_dispatched(sharder: FrameworkSharder | None) -> bool:
-    """Whether accelerate reads on the first rank alone, and cuts what it read into parts for all of them."""
+    """Whether accelerate reads on the first rank alone and distributes parts of its batches to all ranks."""
     return sharder is not None and type(sharder.by).__name__ == "DataLoaderDispatcher"
 
 
 def _accelerate_begins_pass() -> bool:
-    """Whether set_epoch() is called by accelerate's loader as it begins a pass, and not by a user through it."""
+    """Whether accelerate's loader calls set_epoch() at the start of a pass, and not a user through it."""
     frames = dropwhile(lambda frame: module_of(frame) == __name__, callers())
     own = takewhile(lambda frame: module_of(frame) == "accelerate.data_loader", frames)
     return any(frame.f_code.co_name == "__iter__" for frame in own)
 
 
 def _are_workers_shared() -> bool:
-    """Whether datasets or webdataset asks, and gives each worker of a loader its part itself."""
+    """Whether the caller is datasets or webdataset, which divides the samples among the workers itself."""
     for frame in takewhile(lambda frame: frame.f_code.co_name != "_worker_loop", callers()):
         module = module_of(frame)
         if module == "datasets.iterable_dataset":
@@ -333,10 +327,10 @@ def _are_workers_shared() -> bool:
 
 
 def _loader_number(info: Any) -> int:
-    """What all workers of one loader iterator have in common, and no other's have: the pipe of their results.
+    """Returns a number that the workers of one loader iterator share, and no others: the inode of their result pipe.
 
-    Its number stands in a local variable of torch's loop. Where that is not on the stack, in a thread, torch's seed is
-    taken: loaders with generators of the same seed have the same.
+    The pipe is in a local variable of torch's worker loop. Where that is not on the stack, in a thread, it is torch's
+    seed, which loaders with equally seeded generators share.
     """
     frame = next((frame for frame in callers() if frame.f_code.co_name == "_worker_loop"), None)
     results: Any = None if frame is None else local_of(frame, "data_queue")
@@ -347,14 +341,14 @@ def _loader_number(info: Any) -> int:
 
 
 def _makes_batches(frame: FrameType) -> bool:
-    """Whether this is torch's fetcher, of a loader that makes batches."""
+    """Whether this is the frame of torch's fetcher, of a loader that makes batches."""
     return module_of(frame) == "torch.utils.data._utils.fetch" and local_of(frame, "auto_collation") is True
 
 
 class _Pass:
-    """Epochs from `begin` to before `stop`, as one process has them.
+    """The epochs from `begin` to before `stop`, as one process reads them.
 
-    equal: batches before the last must have as many samples: who cuts them into parts for the ranks drops the rest
+    equal: all batches but the last must have the same size, because accelerate drops what it cannot divide
     """
 
     def __init__(
@@ -365,7 +359,7 @@ class _Pass:
         self.iteration: Iteration | None = None
         settings = dataset._settings
         maps = any(one.each == "batch" and one.kind == "map" for one in settings.functions)
-        self._rows = None if maps else settings.batch  # a function may make any number of rows
+        self._rows = None if maps else settings.batch  # a batch function may return any number of rows
         self.given = 0
 
     def run(self) -> Iterator[Any]:
@@ -374,7 +368,7 @@ class _Pass:
         done, before = self.begin.done, 0
         for epoch in count(self.begin.epoch) if self._stop is None else range(self.begin.epoch, self._stop):
             steps = steps_left(self._dataset, epoch, done)
-            # Who had the last batch of an epoch is not who has the first of the next one.
+            # The turns go on across epochs: the worker after the one with the last batch takes the first.
             turn = (self._worker - before) % self.workers
             last = steps - 1 if self._stop == epoch + 1 else -1
             with self._dataset.iterate(epoch, worker=(turn, self.workers)) as self.iteration:
@@ -384,19 +378,19 @@ class _Pass:
                     self.given += 1
                     made = convert(batch)
                     if self.equal and batched and turn + number * self.workers != last:
-                        self._check_whole(made)
+                        self._check_size(made)
                     yield made
             if not steps and not done:
-                break  # nothing in an epoch: for ever would be without an end
+                break  # an endless pass over empty epochs would never yield
             before, done = before + steps, 0
 
-    def _check_whole(self, batch: Any) -> None:
+    def _check_size(self, batch: Any) -> None:
         tensors = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim)
         rows = next((len(tensor) for tensor in tensors), self._rows)
         self._rows = self._rows or rows
         if rows != self._rows:
             raise InputError(
                 f"accelerate with dispatch_batches=True: expected batches of {self._rows} samples up to the last one, "
-                f"got one of {rows}, of which accelerate may drop some. Batches get shorter by filter(), by what was "
-                f"skipped, and at the end of an epoch that repeat() goes on after. {_UNPREPARED}"
+                f"got one of {rows}, of which accelerate may drop some. Batches get shorter by filter(), by skipped "
+                f"samples, and at the end of an epoch within repeat(). {_UNPREPARED}"
             )

@@ -1,14 +1,12 @@
-"""Where the next pass begins, shared with the copies of a dataset that live in a loader's workers.
+"""The epoch of the next pass, shared with the copies of a dataset in a loader's workers.
 
-Every pass begins at the epoch after the one before. The trainer does not begin passes itself where a loader has
-workers, and workers that stay (`persistent_workers`) were started before `set_epoch` was called; so all of them agree
-through a few numbers in a file without a name. The first worker of a loader that begins its n-th pass decides where
-that pass begins, and the loader's other workers join it. A loader is known by a number of its own, not by torch's seed,
-which is the same for every loader that was given a generator with the same seed.
+Each pass is the epoch after the one before. Where a loader has workers, the trainer does not begin passes itself, and
+persistent workers were started before `set_epoch` was called. So all of them share a few numbers in a memory file. The
+first worker of a loader that begins its n-th pass decides where that pass begins, and the loader's other workers join
+it. A loader is identified by a number of its own, because torch's seed is the same for equally seeded generators.
 
-Each trainer counts for itself: ranks that were forked, or given the dataset as an argument of their process, must be in
-the same epoch, and would take turns otherwise. So the file has a slot for each of them, made when it first begins a
-pass, with a copy of what stood in the first one.
+Each trainer process has a count of its own: ranks that were forked, or got the dataset as a process argument, must be
+in the same epoch and not take turns. So the file has a slot for each, copied from the first when it begins a pass.
 """
 
 from __future__ import annotations
@@ -27,46 +25,46 @@ from torch.utils.data import get_worker_info
 
 _HEAD = struct.Struct("8q")
 _ENTRY = struct.Struct("5q")
-_KEPT = 64  # passes that a late worker can still join
+_MAX_PASSES = 64  # that a late worker can still join
 _OWNER = struct.Struct("q")
-_SLOT_BYTES = _OWNER.size + _HEAD.size + _KEPT * _ENTRY.size
+_SLOT_BYTES = _OWNER.size + _HEAD.size + _MAX_PASSES * _ENTRY.size
 
 
 class PassStart(NamedTuple):
-    """A pass is of the epochs from `first` on, and goes on in epoch `epoch` after `done` samples."""
+    """A pass over the epochs from `first` on, which resumes in epoch `epoch` after `done` samples."""
 
     first: int
     epoch: int
     done: int
 
     def after(self, epochs: int) -> PassStart:
-        """Where the next pass begins, if one has so many epochs."""
+        """Returns the start of the next pass when this one has so many epochs."""
         return PassStart(self.first + epochs, self.first + epochs, 0)
 
 
 class _Head(NamedTuple):
     next: PassStart
-    last: PassStart  # of the pass that was begun last; `next`, when none was since somebody said where to begin
+    last: PassStart  # of the last pass; equal to `next` after load() and set_epoch()
     in_workers: int
-    begun: int  # passes that workers began, ever
+    begun: int  # how many passes workers have begun
 
 
 class SharedEpoch:
-    """`loaded` is used up by one pass; the next begins at the beginning of the epoch after it."""
+    """`loaded` is the start of one pass; the next pass is the epoch after it, from its start."""
 
     def __init__(self, loaded: PassStart) -> None:
-        self._keep(_file())
+        self._attach(_create_file())
         with self._locked():
             self._add_slot(os.getpid(), _Head(loaded, loaded, 0, 0))
 
-    def _keep(self, fd: int) -> None:
+    def _attach(self, fd: int) -> None:
         self._fd = fd
         self._closer = weakref.finalize(self, os.close, fd)
-        self._own_passes = (0, 0)  # this process's id, and how many passes it began as a worker
-        self._slot = (0, 0)  # a trainer's id, and where its slot is
+        self._own_passes = (0, 0)  # this process's pid, and how many passes it has begun as a worker
+        self._slot = (0, 0)  # a trainer's pid, and the offset of its slot
 
     def load(self, loaded: PassStart) -> None:
-        """The next pass begins there."""
+        """Sets the start of the next pass."""
         with self._locked():
             self._load(loaded)
 
@@ -76,18 +74,18 @@ class SharedEpoch:
     def set_epoch(self, epoch: int) -> None:
         with self._locked():
             loaded = self._head().next
-            # A state that was loaded for this epoch, and not used yet, still holds.
+            # A loaded state of this epoch that no pass has used yet stays valid.
             self._load(PassStart(epoch, epoch, loaded.done if loaded.epoch == epoch else 0))
 
     def begin(self, epochs: int) -> PassStart:
-        """A pass of so many epochs begins in the trainer itself."""
+        """Begins a pass of so many epochs in the trainer itself."""
         with self._locked():
             head = self._head()
             self._write(head._replace(next=head.next.after(epochs), last=head.next, in_workers=0))
             return head.next
 
     def begin_in_worker(self, epochs: int, loader: int, own: PassStart | None = None) -> PassStart:
-        """A pass begins in a worker of this loader, or the worker joins the others. own: where it was told to begin."""
+        """Begins a pass in a worker of this loader, or joins the others'. own: where its own loaded state begins."""
         number = self._own_passes[1] if self._own_passes[0] == os.getpid() else 0
         self._own_passes = os.getpid(), number + 1
         with self._locked():
@@ -95,36 +93,36 @@ class SharedEpoch:
             joined = self._find(loader, number)
             begin = own or joined or head.next
             if joined is None or own is not None:
-                at = self._at() + _HEAD.size + head.begun % _KEPT * _ENTRY.size
+                at = self._head_offset() + _HEAD.size + head.begun % _MAX_PASSES * _ENTRY.size
                 os.pwrite(self._fd, _ENTRY.pack(loader, number, *begin), at)
                 self._write(_Head(begin.after(epochs), begin, 1, head.begun + 1))
             return begin
 
     def _find(self, loader: int, number: int) -> PassStart | None:
-        found = os.pread(self._fd, _KEPT * _ENTRY.size, self._at() + _HEAD.size)
+        found = os.pread(self._fd, _MAX_PASSES * _ENTRY.size, self._head_offset() + _HEAD.size)
         entries = {entry[:2]: PassStart(*entry[2:]) for entry in _ENTRY.iter_unpack(found)}
         return entries.get((loader, number))
 
     @property
     def last(self) -> PassStart:
-        """Where the pass that is going on began, or the next one will if somebody has said so since."""
+        """Where the current pass began; after load() or set_epoch(), where the next one begins."""
         with self._locked():
             return self._head().last
 
     @property
     def in_workers(self) -> bool:
-        """Whether the last pass was begun by workers."""
+        """Whether workers began the last pass."""
         with self._locked():
             return bool(self._head().in_workers)
 
     def _head(self) -> _Head:
-        return _unpack(os.pread(self._fd, _HEAD.size, self._at()))
+        return _unpack(os.pread(self._fd, _HEAD.size, self._head_offset()))
 
     def _write(self, head: _Head) -> None:
-        os.pwrite(self._fd, _pack(head), self._at())
+        os.pwrite(self._fd, _pack(head), self._head_offset())
 
-    def _at(self) -> int:
-        """Where the head of this process's trainer is; its slot is made if there is none. Only under the lock."""
+    def _head_offset(self) -> int:
+        """Returns the offset of the trainer's head, after adding a slot if it has none. Call it under the lock."""
         trainer = os.getpid() if self._own_passes[0] != os.getpid() and get_worker_info() is None else _parent_pid()
         if self._slot[0] != trainer:
             slots = range(0, os.fstat(self._fd).st_size, _SLOT_BYTES)
@@ -137,13 +135,13 @@ class SharedEpoch:
 
     def _add_slot(self, trainer: int, head: _Head) -> int:
         at = os.fstat(self._fd).st_size
-        os.ftruncate(self._fd, at + _SLOT_BYTES)  # no pass that a worker could join
+        os.ftruncate(self._fd, at + _SLOT_BYTES)  # zeros: no pass that a worker could join
         os.pwrite(self._fd, _OWNER.pack(trainer) + _pack(head), at)
         return at
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """A lock of the process: a killed worker gives it back, and a forked one does not inherit it."""
+        """Takes a POSIX lock: the kernel releases it when a worker is killed, and forked children do not inherit it."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             yield
@@ -151,9 +149,9 @@ class SharedEpoch:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For a worker that is being started the very file; anywhere else a copy of where the next pass begins."""
+        """Passes the file itself to a worker that is being started, and anywhere else the start of the next pass."""
         if context.get_spawning_popen() is not None:
-            return _opened, (reduction.DupFd(self._fd),)
+            return _reattach, (reduction.DupFd(self._fd),)
         with self._locked():
             return SharedEpoch, (self._head().next,)
 
@@ -168,19 +166,19 @@ def _unpack(found: bytes) -> _Head:
 
 
 def _parent_pid() -> int:
-    """The process that made this worker, however it was started."""
+    """Returns the pid of the process that made this worker, however it was started."""
     parent = parent_process()
     return os.getpid() if parent is None or parent.pid is None else parent.pid
 
 
-def _file() -> int:
+def _create_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("holdfast-place")
+        return os.memfd_create("holdfast-epoch")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def _opened(shared: Any) -> SharedEpoch:
-    place = SharedEpoch.__new__(SharedEpoch)
-    place._keep(shared.detach())
-    return place
+def _reattach(shared: Any) -> SharedEpoch:
+    epoch = SharedEpoch.__new__(SharedEpoch)
+    epoch._attach(shared.detach())
+    return epoch

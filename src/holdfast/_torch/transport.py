@@ -1,6 +1,15 @@
-"""Private copies of the storages in a message, read from the shared memory that a worker put them into.
+"""How batches get from a loader's workers into the trainer: read with a deadline, and copied out of shared memory.
 
-Shared memory is read here as a file and never mapped: a storage that torch maps keeps a descriptor as long as it lives.
+- MessageReader reads the result pipe. multiprocessing reads a message in one blocking call once its first byte is
+  there, so a worker that is stopped or killed in the middle of writing blocks the reader forever.
+- unpack() turns a message into a batch. A message names the functions that rebuild it; unpack() replaces some of them,
+  so nothing of torch or multiprocessing is patched, and a batch may have any structure.
+- Copies reads tensors from shared memory as from a file. A storage that torch maps keeps a descriptor while it lives.
+- SharedBatch replaces torch's "file_system" sharing, which gives each tensor a file in /dev/shm, counted by a
+  torch_shm_manager process of every worker. If either is gone when a tensor is dropped, the trainer aborts. A
+  SharedBatch holds all tensors of a batch in one memory file, which goes with its last descriptor.
+- PinQueue feeds torch's thread that pins batches, which would otherwise wait forever for a stopped worker and end with
+  a traceback for a dead one.
 """
 
 from __future__ import annotations
@@ -24,20 +33,77 @@ from typing import Any
 import torch
 import torch.multiprocessing.reductions
 
-_reductions: Any = torch.multiprocessing.reductions  # untyped, as all of this is inside torch
+_reductions: Any = torch.multiprocessing.reductions  # untyped, like all of this inside torch
 _storage: Any = torch.storage
+
 _READ_AT_ONCE_BYTES = 1 << 20
+_INLINE_BYTES = 1 << 15
+_PIPE_READ_BYTES = 1 << 20
+_LENGTH = struct.Struct("!i")
+_LONG_LENGTH = struct.Struct("!Q")
+_PIN_POLL_S = 0.25
+_ENDING_S = 5.0
+
+
+class Deadline:
+    """A point in time to wait until; None is forever."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def at_most(self, timeout_s: float) -> Deadline:
+        left_s = self.left_s()
+        return Deadline(timeout_s if left_s is None else min(timeout_s, left_s))
+
+
+class MessageReader:
+    """Reads messages from the pipe of a queue, keeping what has come of an incomplete one."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._buffer = bytearray()
+
+    def next_message(self, deadline: Deadline, others: Sequence[int]) -> bytes | None:
+        """Returns None when time is up, or when one of `others` is ready and no message has come."""
+        reader = self._queue._reader.fileno()
+        while (message := self._take()) is None:
+            if reader not in wait([reader, *others], timeout=deadline.left_s()):
+                return None
+            self._buffer += os.read(reader, _PIPE_READ_BYTES)  # cannot block: only this thread reads it
+        self._queue._sem.release()
+        return message
+
+    def _take(self) -> bytes | None:
+        start, length = self._frame()
+        if length is None or len(self._buffer) < start + length:
+            return None
+        message = bytes(memoryview(self._buffer)[start : start + length])
+        del self._buffer[: start + length]
+        return message
+
+    def _frame(self) -> tuple[int, int | None]:
+        """Returns the start and length of the message. The length is 4 bytes; over 2 GiB, it is -1 and then 8 bytes."""
+        if len(self._buffer) < _LENGTH.size:
+            return 0, None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length != -1:
+            return _LENGTH.size, length
+        start = _LENGTH.size + _LONG_LENGTH.size
+        return start, _LONG_LENGTH.unpack_from(self._buffer, _LENGTH.size)[0] if len(self._buffer) >= start else None
 
 
 class Copies:
-    """What rebuilds the tensors and storages of one message in place of torch's functions.
+    """Rebuilds the tensors and storages of one message in private memory, in place of torch's functions.
 
-    Tensors of a message that share memory still do, except small views of something large: of one row of a dataset
-    that lives in shared memory the row is copied and nothing else.
+    Tensors of a message that share memory still do, except small views of a large storage: of one row of a dataset
+    in shared memory, only the row is copied.
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, int], _Shared] = {}  # by the identity of its file
+        self._found: dict[tuple[int, int], _Shared] = {}  # by device and inode of the file
         self._by_storage: dict[int, _Shared] = {}
         self._unread: list[weakref.ref[Any]] = []
 
@@ -50,7 +116,7 @@ class Copies:
         shared = self._found[key] = _Shared(fd, nbytes)
         self._by_storage[shared.storage._cdata] = shared
         if nbytes <= _READ_AT_ONCE_BYTES:
-            shared.read_whole()
+            shared.read_all()
         return shared.storage
 
     def rebuild_typed_storage(self, storage: Any, dtype: Any) -> Any:
@@ -76,7 +142,7 @@ class Copies:
         return _reductions.rebuild_tensor(cls, storage, metadata)
 
     def finish(self) -> None:
-        """Reads what is in the batch as it is: storages that no tensor was made of."""
+        """Reads the storages that are in the batch without a tensor."""
         for unread in [ref() for ref in self._unread]:
             if unread is not None:
                 _ = unread._untyped_storage
@@ -86,7 +152,7 @@ class Copies:
             del shared.storage
             if not ref.expired():
                 shared.storage = torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
-                shared.read_whole()
+                shared.read_all()
 
     def close(self) -> None:
         for shared in self._found.values():
@@ -94,7 +160,7 @@ class Copies:
 
 
 class _Shared:
-    """A storage in shared memory. `storage` is the private one in its place: empty until it is read."""
+    """A storage in shared memory. `storage` is its private copy, empty until it is read."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self._fd = fd
@@ -102,7 +168,7 @@ class _Shared:
         self.storage = new_storage(0)
         self.is_read = False
 
-    def read_whole(self) -> Any:
+    def read_all(self) -> Any:
         if not self.is_read:
             if self.storage.nbytes() != self.nbytes:
                 self.storage.resize_(self.nbytes)
@@ -125,7 +191,7 @@ class _Shared:
 
 
 class _UnreadStorage(_storage.TypedStorage):  # type: ignore[misc]
-    """A TypedStorage that is read when its memory is first asked for: tensors of it may need a small part only."""
+    """A TypedStorage that is read when its memory is first used: tensors of it may need only a small part."""
 
     shared: _Shared
 
@@ -138,14 +204,14 @@ class _UnreadStorage(_storage.TypedStorage):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         if name != "_untyped_storage":
             raise AttributeError(name)
-        self._untyped_storage = self.shared.read_whole()
+        self._untyped_storage = self.shared.read_all()
         del self.shared
         self.__class__ = _storage.TypedStorage
         return self._untyped_storage
 
 
 def read_storage(fd: int, storage: Any, at: int) -> None:
-    """Fills a storage with what is in a file from `at` on."""
+    """Fills a storage from a file, from byte `at` on."""
     left = view(storage) if storage.nbytes() else memoryview(b"")
     while left:
         n = os.preadv(fd, [left], at)
@@ -160,31 +226,22 @@ def new_storage(nbytes: int) -> Any:
 
 
 def view(storage: Any) -> memoryview:
-    """The bytes of a storage, which must have some."""
+    """Returns the bytes of a storage, which must not be empty."""
     array: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
     return memoryview(array)
 
 
 def span(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:
-    """The items of its storage that a tensor touches: the first one, and the one behind the last."""
+    """Returns the range of storage items that a tensor uses: the first, and the one after the last."""
     if 0 in size:
         return offset, offset
     return offset, offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
-# Batches in one piece, for the sharing strategy file_system: a descriptor for each batch on its way, and no file name.
-#
-# torch's own way gives each tensor a file in /dev/shm, counted by a torch_shm_manager that every worker starts and
-# that the trainer stays connected to as long as it lives. A tensor whose file or manager is gone when it is dropped
-# aborts the trainer. A parcel holds the data of all tensors of a batch in memory that goes with its last descriptor.
+def send_as_one_buffer(queue: Any) -> None:
+    """In a worker: sends what is put into the queue as a SharedBatch while the sharing strategy is file_system.
 
-_INLINE_BYTES = 1 << 15
-
-
-def send_parcels(queue: Any) -> None:
-    """In a worker: what is put into the queue is sent as a parcel while the sharing strategy is file_system.
-
-    The strategy inherited from the trainer is set back, so that collating a batch needs no torch_shm_manager either.
+    A strategy inherited from the trainer is reset, so that collating a batch needs no torch_shm_manager either.
     """
     sharing: Any = torch.multiprocessing
     always = sharing.get_sharing_strategy() == "file_system"
@@ -197,7 +254,7 @@ def send_parcels(queue: Any) -> None:
 
 
 class SharedBatch:
-    """Packed when it is pickled, which the queue does in a thread of its own."""
+    """A batch whose tensors are pickled as one buffer. The queue pickles it in a thread of its own."""
 
     def __init__(self, item: Any) -> None:
         self._item = item
@@ -230,7 +287,7 @@ class _Packer(ForkingPickler):
 
 
 def _reduce_tensor(tensor: Any) -> Any:
-    """As torch's, but of a small view of something large the view alone."""
+    """Reduces as torch does, but sends only the view when it is a small part of its storage."""
     function, arguments = _reductions.reduce_tensor(tensor)
     if function is not _reductions.rebuild_tensor:
         return function, arguments
@@ -244,7 +301,7 @@ def _reduce_tensor(tensor: Any) -> Any:
 
 
 def _joined(storages: list[Any], nbytes: int) -> Any:
-    """All the bytes: as they are if they are few, else in memory that can be fetched by its descriptor."""
+    """Returns the bytes of all storages, or from 32 KiB on a memory file with them."""
     views = [view(storage) for storage in storages if storage.nbytes()]
     if nbytes <= _INLINE_BYTES:
         return b"".join(views)
@@ -258,7 +315,7 @@ def _joined(storages: list[Any], nbytes: int) -> Any:
         os.close(fd)
 
 
-# ---- in the trainer, whose unpickler has its own functions by these names --------------------------------------------
+# Messages name these two functions. The trainer's unpickler replaces them.
 
 
 def open_shared_batch(message: bytes, sizes: list[int], data: Any) -> Any:
@@ -289,74 +346,69 @@ def read_storages(sizes: list[int], data: Any) -> list[Any]:
     return storages
 
 
-# From a message to a batch: descriptors fetched in bounded time, tensors copied out of shared memory.
-#
-# A message names what the pickle is to be rebuilt with. Some of these names get another meaning here, so nothing of
-# torch or multiprocessing is patched, and a batch may be of any shape.
-
 _DUP_FD = ("multiprocessing.resource_sharer", "DupFd")
 _COPIED = ("rebuild_storage_fd", "rebuild_typed_storage", "rebuild_tensor")
-_OPEN_PARCEL = (open_shared_batch.__module__, open_shared_batch.__name__)
+_OPEN_BATCH = (open_shared_batch.__module__, open_shared_batch.__name__)
 _TAKE_STORAGE = (take_storage.__module__, take_storage.__name__)
-_Meanings = dict[tuple[str, str], Any]
-_now = threading.local()  # `patience`, of the message that this thread is at
+_Replacements = dict[tuple[str, str], Any]
+_current = threading.local()  # `deadline` of the message that this thread unpacks
 
 
-def unpack(message: bytes, patience: Deadline, *, copy_batches: bool) -> Any:
-    _now.patience = patience
-    meanings: _Meanings = {_DUP_FD: _FetchedDescriptor}
+def unpack(message: bytes, deadline: Deadline, *, copy_batches: bool) -> Any:
+    _current.deadline = deadline
+    replacements: _Replacements = {_DUP_FD: _FetchedDescriptor}
     if not copy_batches:
-        return _Unpickler(message, meanings).load()
+        return _Unpickler(message, replacements).load()
     copies = Copies()
-    meanings[_OPEN_PARCEL] = _opened
-    meanings |= {("torch.multiprocessing.reductions", name): getattr(copies, name) for name in _COPIED}
+    replacements[_OPEN_BATCH] = _opened
+    replacements |= {("torch.multiprocessing.reductions", name): getattr(copies, name) for name in _COPIED}
     try:
-        batch = _Unpickler(message, meanings).load()
-        copies.finish()  # when the unpickler is gone, whose memo holds every storage
+        batch = _Unpickler(message, replacements).load()
+        copies.finish()  # after the unpickler, whose memo holds every storage, is gone
     finally:
         copies.close()
     return batch
 
 
 def _opened(message: bytes, sizes: list[int], data: Any) -> Any:
-    meanings = {_DUP_FD: _FetchedDescriptor, _TAKE_STORAGE: read_storages(sizes, data).__getitem__}
-    return _Unpickler(message, meanings).load()
+    replacements = {_DUP_FD: _FetchedDescriptor, _TAKE_STORAGE: read_storages(sizes, data).__getitem__}
+    return _Unpickler(message, replacements).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, message: bytes, meanings: _Meanings) -> None:
+    def __init__(self, message: bytes, replacements: _Replacements) -> None:
         super().__init__(io.BytesIO(message))
-        self._meanings = meanings
+        self._replacements = replacements
 
     def find_class(self, module: str, name: str) -> Any:
-        meaning = self._meanings.get((module, name))
-        return super().find_class(module, name) if meaning is None else meaning
+        replacement = self._replacements.get((module, name))
+        return super().find_class(module, name) if replacement is None else replacement
 
 
 class _FetchedDescriptor:
-    """A worker's descriptor by its address. torch asks with an untimed read: a stopped worker never answers it."""
+    """Fetches a descriptor from a worker, with a timeout: torch would wait forever for a stopped worker."""
 
     _id: tuple[str, int]
 
     def detach(self) -> int:
         address, key = self._id
-        with _connect(address, _now.patience) as connection:
+        with _connect(address, _current.deadline) as connection:
             authkey = process.current_process().authkey
             answer_challenge(connection, authkey)
             deliver_challenge(connection, authkey)
             connection.send((key, os.getpid()))
             try:
                 return reduction.recv_handle(connection)
-            except RuntimeError as error:  # "received 0 items of ancdata": the kernel had no number to give it
+            except RuntimeError as error:  # "received 0 items of ancdata": this process has no free descriptor
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
-def _connect(address: str, patience: Deadline) -> Connection:
-    """The kernel keeps the time (EAGAIN when it is up): the socket stays blocking, as Connection wants it."""
+def _connect(address: str, deadline: Deadline) -> Connection:
+    """Connects with a timeout in the kernel (EAGAIN): the socket stays blocking, as Connection needs it."""
     with socket.socket(socket.AF_UNIX) as sock:
-        left_s = patience.left_s()
+        left_s = deadline.left_s()
         if left_s is not None:
-            micros = max(1, int(left_s * 1e6))  # 0 would be for ever
+            micros = max(1, int(left_s * 1e6))  # 0 would mean forever
             limit = struct.pack("@ll", *divmod(micros, 1_000_000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -364,100 +416,34 @@ def _connect(address: str, patience: Deadline) -> Connection:
         return Connection(sock.detach())
 
 
-# The trainer's end of the pipe that batches come through, read so that nobody can make it wait for ever.
-#
-# multiprocessing reads a message in one blocking go once its first byte is there; a worker that was stopped or killed
-# in the middle of writing leaves the reader waiting. Here what has come is kept, and the wait goes on to its
-# deadline.
-
-_READ_BYTES = 1 << 20
-_LENGTH = struct.Struct("!i")
-_LONG_LENGTH = struct.Struct("!Q")
-
-
-class Deadline:
-    """How long may still be waited; None is for ever."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def left_s(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-    def at_most(self, timeout_s: float) -> Deadline:
-        left_s = self.left_s()
-        return Deadline(timeout_s if left_s is None else min(timeout_s, left_s))
-
-
-class MessageReader:
-    """`next_message` gives one message, or None: time is up, or one of `others` is ready and nothing came."""
-
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
-        self._had = bytearray()
-
-    def next_message(self, patience: Deadline, others: Sequence[int]) -> bytes | None:
-        reader = self._queue._reader.fileno()
-        while (message := self._take()) is None:
-            if reader not in wait([reader, *others], timeout=patience.left_s()):
-                return None
-            self._had += os.read(reader, _READ_BYTES)  # it is readable and nobody else reads: what is there, at once
-        self._queue._sem.release()
-        return message
-
-    def _take(self) -> bytes | None:
-        start, length = self._frame()
-        if length is None or len(self._had) < start + length:
-            return None
-        message = bytes(memoryview(self._had)[start : start + length])
-        del self._had[: start + length]
-        return message
-
-    def _frame(self) -> tuple[int, int | None]:
-        """Where the message begins and how long it is: 4 bytes, or -1 and 8 bytes when it is over 2 GiB."""
-        if len(self._had) < _LENGTH.size:
-            return 0, None
-        (length,) = _LENGTH.unpack_from(self._had)
-        if length != -1:
-            return _LENGTH.size, length
-        start = _LENGTH.size + _LONG_LENGTH.size
-        return start, _LONG_LENGTH.unpack_from(self._had, _LENGTH.size)[0] if len(self._had) >= start else None
-
-
-# What the thread that pins batches reads from, in the place of the queue's own `get`.
-#
-# torch's thread reads with no end to its patience: a stopped worker keeps it, a dead one ends it with a traceback. It
-# waits here a little at a time, keeps the error for the one who asks for the batch, and ends when the crew does.
-
-_LOOK_S = 0.25
-_ENDING_S = 5.0
-
-
 class PinQueue:
-    """`get` is called by one thread alone, `close` by any other."""
+    """The queue that torch's pinning thread reads. Only that thread calls `get`, and any other calls `close`.
+
+    It waits in short steps, keeps an error for the thread that asks for the batch, and ends when the workers do.
+    """
 
     def __init__(self, timeout_s: float | None, *, copy_batches: bool) -> None:
         self._timeout_s = timeout_s
         self._copy_batches = copy_batches
-        self._inbox: MessageReader | None = None
+        self._messages: MessageReader | None = None
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()
         self.error: OSError | EOFError | None = None
 
     def attach(self, result_queue: Any) -> None:
-        self._inbox = MessageReader(result_queue)
+        self._messages = MessageReader(result_queue)
         result_queue.get = self.get
 
     def get(self, timeout: float) -> Any:
-        """A batch, or queue.Empty: then the caller looks whether it is to end, and comes again."""
+        """Returns a batch, or raises queue.Empty: torch then checks whether to end, and calls again."""
         self._reader = threading.current_thread()
-        inbox = self._inbox
-        if inbox is None or self._ended.is_set():
-            raise SystemExit  # ends a thread without a word
-        message = None if self.error else inbox.next_message(Deadline(min(timeout, _LOOK_S)), ())
+        messages = self._messages
+        if messages is None or self._ended.is_set():
+            raise SystemExit  # ends a thread silently
+        message = None if self.error else messages.next_message(Deadline(min(timeout, _PIN_POLL_S)), ())
         if message is None:
             if self.error:
-                self._ended.wait(_LOOK_S)
+                self._ended.wait(_PIN_POLL_S)
             raise queue.Empty
         try:
             return unpack(message, Deadline(self._timeout_s), copy_batches=self._copy_batches)
@@ -466,8 +452,8 @@ class PinQueue:
             raise queue.Empty from None
 
     def close(self) -> None:
-        """When workers have ended and before the pipe is closed: nothing waits for them, the thread is soon done."""
+        """Waits for the thread to end. Call it after the workers have ended and before the pipe is closed."""
         self._ended.set()
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(_ENDING_S)
-        self._inbox = None  # it and the queue keep each other
+        self._messages = None  # breaks the reference cycle with the queue

@@ -1,7 +1,7 @@
-"""The processes and queues of one iterator, kept apart from it.
+"""Starts and ends the worker processes and queues of one loader iterator.
 
-The collector may take a queue before the iterator that would send "stop" through it; then every worker is waited for in
-vain. A crew is held by the finalizer: whatever becomes garbage, in whatever order, it is whole when it is closed.
+The garbage collector may take a queue before the iterator that would send "stop" through it, and then every worker is
+waited for in vain. The finalizer holds this object, so everything is still here when it is closed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .._util.finalize import all_opened, close_leaked, finish_finalizers, note_o
 from .._util.process import ProcessMark, end_with_marked, mark_this_process
 from ..procfs.processes import is_stopped
 from ..procfs.procfs import REAL, list_pids, read_or_none
-from .transport import PinQueue, send_parcels
+from .transport import PinQueue, send_as_one_buffer
 
-GRACE_S = 5.0  # what torch gives a worker to finish the batch it is at
-_LOOK_S = 0.25
+GRACE_S = 5.0  # what torch gives a worker to finish its batch
+_POLL_S = 0.25
 _KILLED_S = 5.0
 _FEEDER_S = 1.0
 
 
 class LoaderWorkers:
-    """Stands in for the multiprocessing context that torch's iterator makes its queues and workers with."""
+    """Replaces the multiprocessing context from which torch's iterator gets its queues and workers."""
 
-    def __init__(self, context: Any, feed: PinQueue | None, *, copies: bool) -> None:
+    def __init__(self, context: Any, pin_queue: PinQueue | None, *, copies: bool) -> None:
         self._context = context
-        self._feed = feed
+        self._pin_queue = pin_queue
         self._copies = copies
         self.pid = os.getpid()
         self._trainer = mark_this_process()
@@ -47,13 +47,13 @@ class LoaderWorkers:
         close_leaked()
         note_opened(self)
 
-    # ---- what torch asks a context for ---------------------------------------------------------------------
+    # ---- the context that torch uses -----------------------------------------------------------------------
 
     def Queue(self) -> Any:
         queue = self._context.Queue()
-        queue._ignore_epipe = True  # else the thread that feeds a dead worker prints a traceback
-        if self._feed is not None and not self._queues:
-            self._feed.attach(queue)
+        queue._ignore_epipe = True  # otherwise the thread that feeds a dead worker prints a traceback
+        if self._pin_queue is not None and not self._queues:
+            self._pin_queue.attach(queue)
         self._queues.append(queue)
         return queue
 
@@ -64,22 +64,22 @@ class LoaderWorkers:
 
     def Process(self, *, target: Any, args: tuple[Any, ...]) -> Any:
         if self._folder is None:
-            with contextlib.suppress(OSError):  # then each makes its own, or says why it cannot
+            with contextlib.suppress(OSError):  # then each worker makes its own, or raises
                 self._folder = tempfile.mkdtemp(prefix="pymp-")
         results = self._queues[0] if self._copies else None
-        worker = self._context.Process(target=_work_for, args=(self._trainer, self._folder, results, target, *args))
+        worker = self._context.Process(target=_run_worker, args=(self._trainer, self._folder, results, target, *args))
         self._workers.append(worker)
         return worker
 
     @property
     def is_here(self) -> bool:
-        """False in a forked child, whose copy reaches the workers of another process."""
+        """False in a forked child: the workers belong to its parent."""
         return os.getpid() == self.pid
 
     # ---- the end -------------------------------------------------------------------------------------------
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """Nothing is left when it returns: workers, threads, pipes. In a forked child it does nothing."""
+        """Ends all workers and threads and closes all pipes. Does nothing in a forked child."""
         if self.closed or not self.is_here:
             return
         self.closed = True
@@ -90,37 +90,39 @@ class LoaderWorkers:
         finally:
             _kill(workers)
             if self._copies:
-                _sweep_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
-            if self._feed is not None:
-                self._feed.close()
+                _remove_shared_memory({worker.pid for worker in workers if not worker.is_alive()})
+            if self._pin_queue is not None:
+                self._pin_queue.close()
             for queue in self._queues:
                 _close_queue(queue)
             for worker in workers:
                 _close_worker(worker)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-            # Under spawn and forkserver a semaphore's file in /dev/shm goes with its object.
+            # Under spawn and forkserver, the file of a semaphore in /dev/shm is removed with its object.
             self._queues, self._events, self._workers = [], [], []
 
     def _ask_to_end(self) -> None:
         for event in self._events:
-            event._flag.release()  # not set(): that waits for a lock a killed worker may have died with
-        for queue in self._queues[1:]:  # the first is the one that results come through
-            with contextlib.suppress(OSError, RuntimeError, ValueError):  # no thread can be started: killed then
+            event._flag.release()  # not set(), which waits for a lock that a killed worker may have held
+        for queue in self._queues[1:]:  # the first carries the results
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # no thread can be started: kill it later
                 queue.put(None)
 
 
-def _work_for(trainer: ProcessMark, folder: str | None, results: Any, target: Callable[..., None], *args: Any) -> None:
-    """What a worker runs: `target` is torch's own loop, whose watch over the trainer a fork server deceives.
+def _run_worker(
+    trainer: ProcessMark, folder: str | None, results: Any, target: Callable[..., None], *args: Any
+) -> None:
+    """Runs torch's worker loop `target`, and ends with the trainer, which torch does not notice under a fork server.
 
-    `folder` is for the sockets that batches are fetched through. One of the worker's own would stay if it were killed.
-    `results` is the queue that batches are sent through, if they are copied in the trainer.
+    folder:   for the sockets that batches are fetched through; a killed worker would leave one of its own behind
+    results:  the queue that batches are sent through, if the trainer copies them
     """
     end_with_marked(trainer)
     if folder is not None:
         process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
     if results is not None:
-        send_parcels(results)
+        send_as_one_buffer(results)
     target(*args)
 
 
@@ -134,32 +136,32 @@ def _wait_for(workers: list[Any], grace_s: float) -> None:
         left_s = deadline - time.monotonic()
         if not living or left_s <= 0:
             return
-        wait([worker.sentinel for worker in living], timeout=min(left_s, _LOOK_S))
+        wait([worker.sentinel for worker in living], timeout=min(left_s, _POLL_S))
 
 
 def _kill(workers: list[Any]) -> None:
     for worker in workers:
         if worker.is_alive():
-            worker.kill()  # not SIGTERM: it waits while a process is stopped
+            worker.kill()  # not SIGTERM, which a stopped process does not handle
     for worker in workers:
         worker.join(timeout=_KILLED_S)
 
 
 def _close_worker(worker: Any) -> None:
-    """Gives back the descriptors of a process that has ended.
+    """Closes the descriptors of a process that has ended.
 
-    Process.close() would also forget how it ended, which those who keep the process may still ask, as with torch's.
+    Process.close() would also drop the exit code, which the holder of the process may read, as with torch's loader.
     """
-    if worker.exitcode is not None:  # else a kill waits for a disk that does not answer
+    if worker.exitcode is not None:  # otherwise it hangs in the kernel, on a disk that does not answer
         worker._popen.close()
-        worker._sentinel = -1  # the number will be that of another file
+        worker._sentinel = -1  # another file may get this number
 
 
-def _sweep_shared_memory(pids: set[int]) -> None:
-    """Removes batches shared by file name and never fetched: torch_shm_manager does so later, if at all.
+def _remove_shared_memory(pids: set[int]) -> None:
+    """Removes batches that were shared by file name and never fetched: torch_shm_manager does so later, if at all.
 
-    A file that a process has mapped is left to it: torch removes it when the last tensor in it is dropped, and aborts
-    the process if it is gone by then. Workers may have sent such tensors on their own, here or elsewhere.
+    A mapped file stays: torch removes it with the last tensor in it, and aborts the process if it is gone by then.
+    Workers may have sent such tensors to any process.
     """
     with contextlib.suppress(OSError):
         left = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if _torch_pid(name) in pids}
@@ -176,7 +178,7 @@ def _torch_pid(name: str) -> int | None:
 
 
 def _mapped_files() -> set[str]:
-    """Of all processes that may have mapped files of this user, which are those whose maps this user may read."""
+    """Returns what other processes have mapped of /dev/shm/torch_*, as far as this user may read their maps."""
     maps = (read_or_none(REAL, f"/proc/{pid}/maps") or "" for pid in list_pids(REAL))
     return {line.split(maxsplit=5)[-1] for text in maps for line in text.splitlines() if "/dev/shm/torch_" in line}
 
@@ -186,7 +188,7 @@ def _close_queue(queue: Any) -> None:
     feeder = queue._thread
     if feeder is not None:
         feeder.join(timeout=_FEEDER_S)
-        if feeder.is_alive():  # stuck in a full pipe whose only reader left is ours
+        if feeder.is_alive():  # blocked on a full pipe whose only remaining reader is this process
             queue._reader.close()
             feeder.join()
     queue._reader.close()
@@ -197,9 +199,9 @@ def _close_all() -> None:
     finish_finalizers()
     for opened in all_opened():
         if isinstance(opened, LoaderWorkers):
-            with contextlib.suppress(Exception):  # the others are to be ended as well
+            with contextlib.suppress(Exception):  # go on with the others
                 opened.close()
 
 
-# Before multiprocessing's own, which runs later and joins a stopped worker for ever.
+# Runs before multiprocessing's own exit function, which joins a stopped worker forever.
 atexit.register(_close_all)

@@ -67,99 +67,185 @@ cannot be read (and none is corrupt).
 from __future__ import annotations
 
 import math
+import os
 from codecs import getincrementaldecoder
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import numpy as np
 
 from .._util.text import counted, format_bytes, printable
+from ..errors import HoldfastError
 from ..formats.tfrecord.inspect import Survey, survey_file
-from ..schema import as_code
+from ..schema import Column, as_code
 from .app import FINE, FOUND, NO_ACCESS, command
-from .console import Screen, show_facts
+from .console import PIPE_WIDTH, Screen, show_facts
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import RunSurvey, apart, inspect_run, is_hdf5, show_survey
+from .path_arguments import is_hdf5, split_runs
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.inspect import HDF5Survey
 
+    AnySurvey: TypeAlias = "Survey | HDF5Survey | RunSurvey"
 
-_LISTED = 16
-_BYTES = 64
-_TEXT_WIDTH = 40
-_TEXT_VALUES = 6
+_COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB"}
 
 
-def as_json(values: Sequence[Any]) -> Any:
-    """One value, a list, or `{"length": …, "values": […]}`; nested for a list of lists."""
-    if len(values) == 1 and not isinstance(values[0], list):
-        return _value_as_json(values[0])
-    shown = [as_json(value) if isinstance(value, list) else _value_as_json(value) for value in values[:_LISTED]]
-    return shown if len(values) <= _LISTED else {"length": len(values), "values": shown}
+@command(__doc__)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--schema", "only_schema", is_flag=True, help="Print only the schema, as Python code.")
+@click.option(
+    "--records",
+    "sample",
+    type=click.IntRange(min=1),
+    default=100,
+    metavar="N",
+    help="Infer the schema from N records.  [default: 100]",
+)
+@jobs_option
+def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
+    folders, paths = split_runs(files)
+    work = partial(_survey, sample=sample)
+    surveys: list[AnySurvey] = [*map(_inspect_run, folders)]
+    if paths:
+        surveys += for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
+    screen.document({"files": [_as_dict(one) if isinstance(one, Survey) else one.as_dict() for one in surveys]})
+    if only_schema:
+        _show_schemas(screen, surveys)
+    else:
+        for i, survey in enumerate(surveys):
+            screen.print(*["\n"] if i else [], screen.styled(survey.path, "bold"))
+            if isinstance(survey, Survey):
+                _show(screen, survey)
+            elif isinstance(survey, RunSurvey):
+                _show_run(screen, survey)
+            else:
+                _show_hdf5(screen, survey)
+    wrong = [survey for survey in surveys if _problem(survey) is not None]
+    return FOUND if any(survey.readable for survey in wrong) else NO_ACCESS if wrong else FINE
 
 
-def _value_as_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        text = _text_of(value[:_BYTES])
-        return {"length": len(value)} | ({"hex": value[:_BYTES].hex()} if text is None else {"text": text})
-    if isinstance(value, float):
-        return float(_shortest(value)) if math.isfinite(value) else _shortest(value)
-    return value
+def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
+    if not is_hdf5(file):
+        return survey_file(file, sample=sample, progress=progress)
+    from ..formats.hdf5.inspect import inspect_hdf5
+
+    return inspect_hdf5(file, progress)
 
 
-def as_text(values: Sequence[Any]) -> str:
-    """`7`, `[0.5, 1.25, …] (128 values)`, `b'\\x89PNG…' (1,650 bytes)`."""
-    if len(values) == 1 and not isinstance(values[0], list):
-        return _value_as_text(values[0])
-    steps = any(isinstance(value, list) for value in values)
-    shown = [as_text(value) if isinstance(value, list) else _value_as_text(value) for value in values[:_TEXT_VALUES]]
-    if len(values) <= _TEXT_VALUES:
-        return f"[{', '.join(shown)}]"
-    return f"[{', '.join(shown)}, …] ({len(values):,} {'steps' if steps else 'values'})"
+def _problem(survey: AnySurvey) -> str | None:
+    if isinstance(survey, (Survey, RunSurvey)):
+        return survey.problem
+    return survey.problems[0] if survey.problems else None
 
 
-def _value_as_text(value: Any) -> str:
-    if isinstance(value, bytes):
-        shown, taken = _bytes_as_text(value)
-        return shown if taken == len(value) else f"{shown[:-1]}…{shown[-1]} ({len(value):,} bytes)"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _code(survey: AnySurvey) -> str:
+    """Returns the schema as code, or "" if there is none."""
+    if isinstance(survey, Survey):
+        return as_code(survey.inferred.schema) if survey.inferred else ""
+    return survey.code
 
 
-def _bytes_as_text(value: bytes) -> tuple[str, int]:
-    """As much of it as fits in a line, and how many bytes that is."""
-    for taken in range(min(len(value), _TEXT_WIDTH), 0, -1):
-        text = _text_of(value[:taken])
-        shown = repr(value[:taken]) if text is None else repr(text)
-        if len(shown) <= _TEXT_WIDTH + 2:
-            return shown, taken
-    return repr(value), len(value)
+def _as_dict(survey: Survey) -> dict[str, object]:
+    found = survey.inferred
+    head = {"length": survey.head_of, "hex": survey.head.hex()} if survey.head_of else None
+    return {
+        "path": survey.path,
+        "format": survey.format,
+        "compression": survey.compression,
+        "bytes": survey.file_bytes,
+        "records": survey.records,
+        "record_bytes": survey.sizes._asdict() if survey.sizes else None,
+        "schema": {name: repr(column) for name, column in found.schema.items()} if found else None,
+        "sequence": found.sequence if found else False,
+        "notes": found.notes if found else {},
+        "first": {name: as_json(values) for name, values in found.examples.items()} if found else head,
+        "problem": survey.problem,
+    }
 
 
-def _shortest(value: float) -> str:
-    """As few digits as tell this 32-bit float from its neighbours."""
-    return str(np.float32(value))
+# ---- TFRecord
 
 
-def _text_of(data: bytes) -> str | None:
-    try:
-        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() else None
+def _show(screen: Screen, survey: Survey) -> None:
+    facts = []
+    if survey.format:
+        facts = [
+            ("format", f"TFRecord, {_COMPRESSION[survey.compression]}"),
+            ("size", format_bytes(survey.file_bytes)),
+            ("records", _records(survey)),
+            ("manifest", survey.manifest),
+        ]
+    if survey.problem is not None:
+        facts.append(("problem", survey.problem))
+    if survey.hint:
+        facts.append(("", survey.hint))
+    show_facts(screen, facts)
+    if survey.inferred:
+        _show_schema(screen, survey)
+    elif survey.head_of:
+        screen.print("\n  records are not tf.train.Example messages; the first one begins with")
+        for at in range(0, len(survey.head), 16):
+            row = survey.head[at : at + 16]
+            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+            screen.print(f"    {row.hex(' '):<47}  {text}")
 
 
-# What `holdfast inspect` shows of an HDF5 file: its tree, its attributes, and the schema to read it with.
+def _records(survey: Survey) -> str:
+    intact = " intact" if survey.problem is not None else ""
+    if survey.sizes is None:
+        return f"none{intact}"
+    low, middle, high = survey.sizes
+    sizes = f"{low:,} bytes each" if low == high else f"{low:,} to {high:,} bytes, median {middle:,}"
+    return f"{survey.records:,}{intact}, {sizes}"
+
+
+def _show_schema(screen: Screen, survey: Survey) -> None:
+    found = survey.inferred
+    assert found is not None
+    kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
+    screen.print(f"\n  {kind}, inferred from the first {counted(found.records, 'record')}\n")
+    for line in f"schema = {as_code(found.schema)}".splitlines():
+        screen.print(f"    {line}")
+    if found.notes:
+        screen.print()
+        show_facts(screen, list(found.notes.items()))
+    if found.examples:
+        screen.print("\n  the first record\n")
+        show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
+
+
+def _show_schemas(screen: Screen, surveys: list[AnySurvey]) -> None:
+    """Prints the schemas as code, each once for all files that have it."""
+    by_code: dict[str, list[str]] = {}
+    for survey in surveys:
+        if _code(survey) or _problem(survey) is None:
+            by_code.setdefault(_code(survey), []).append(survey.path)
+    if any(by_code):
+        screen.print("import holdfast as hold")
+    for code, paths in by_code.items():
+        if len(by_code) > 1:
+            screen.print(*(f"\n# {printable(path)}" for path in paths))
+        screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
+    for survey in surveys:
+        if not isinstance(survey, (Survey, RunSurvey)) and survey.no_schema:
+            screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
+        if (problem := _problem(survey)) is not None:
+            screen.print(f"# {printable(survey.path)}: {printable(problem)}")
+
+
+# ---- HDF5
 
 _SHOWN_OBJECTS = 200
 _SHOWN_ATTRIBUTES = 40
-_PIPE_WIDTH = 1 << 14
 
 
-def show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
-    """Nothing is shown where nobody looks."""
+def _show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
     if not screen.talks:
         return
     facts = []
@@ -196,7 +282,7 @@ def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
     if not rows:
         return
     screen.print()
-    width = 80 if screen.terminal else _PIPE_WIDTH
+    width = 80 if screen.terminal else PIPE_WIDTH
     screen.print(Padding(make_table(columns, rows, width - 2), (0, 0, 0, 2), expand=False))
     left = len(survey.objects) - 1 - len(shown)
     if left > 0:
@@ -222,7 +308,7 @@ def _shape(one: dict[str, Any]) -> str:
     most = one["maxshape"] or []
     grows = [n is None for n in most] or [False] * len(one["shape"])
     sizes = [f"{n}{'+' if more else ''}" for n, more in zip(one["shape"], grows, strict=True)]
-    return "×".join(sizes) or "one value"
+    return "×".join(sizes) or "scalar"
 
 
 def _sizes(sizes: list[int] | None) -> str:
@@ -236,7 +322,7 @@ def _filters(one: dict[str, Any]) -> str:
 
 
 def _size(one: dict[str, Any]) -> str:
-    """`12 kB (3.1:1)`: what it takes in the file, and how much smaller that is than its values."""
+    """`12 kB (3.1:1)`: the size in the file and the compression ratio."""
     stored = one["stored_bytes"]
     packed = one["filters"] and stored and one["bytes"]
     return format_bytes(stored) + (f" ({one['bytes'] / stored:.1f}:1)" if packed else "")
@@ -276,152 +362,140 @@ def _show_hdf5_schema(screen: Screen, survey: HDF5Survey) -> None:
         screen.print(f"\n  not as columns: {printable(survey.no_schema)}")
 
 
-if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
-    from ..formats.hdf5.inspect import HDF5Survey
+# ---- dataset directories
 
-    AnySurvey = Survey | HDF5Survey | RunSurvey
-
-_PACKED = {"none": "not packed", "gzip": "packed with GZIP", "zlib": "packed with ZLIB"}
+_FORMATS = {"hdf5": "HDF5", "tfrecord": "TFRecord"}
 
 
-@command(__doc__)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--schema", "only_schema", is_flag=True, help="Only the schema, as Python code.")
-@click.option(
-    "--records",
-    "sample",
-    type=click.IntRange(min=1),
-    default=100,
-    metavar="N",
-    help="How many records to take the schema from.  [default: 100]",
-)
-@jobs_option
-def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
-    folders, paths = apart(files)
-    work = partial(_survey, sample=sample)
-    surveys: list[AnySurvey] = [*map(inspect_run, folders)]
-    if paths:
-        surveys += for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
-    screen.document({"files": [_as_dict(one) if isinstance(one, Survey) else one.as_dict() for one in surveys]})
-    if only_schema:
-        _show_schemas(screen, surveys)
-    else:
-        for i, survey in enumerate(surveys):
-            screen.print(*["\n"] if i else [], screen.styled(survey.path, "bold"))
-            if isinstance(survey, Survey):
-                _show(screen, survey)
-            elif isinstance(survey, RunSurvey):
-                show_survey(screen, survey)
-            else:
-                show_hdf5(screen, survey)
-    wrong = [survey for survey in surveys if _problem(survey) is not None]
-    return FOUND if any(survey.readable for survey in wrong) else NO_ACCESS if wrong else FINE
+@dataclass(slots=True)
+class RunSurvey:
+    """What a dataset directory contains."""
+
+    path: str
+    schema: dict[str, Column] | None = None
+    formats: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+    at_work: int = 0
+    problem: str | None = None
+    readable: bool = True
+
+    @property
+    def code(self) -> str:
+        return as_code(self.schema) if self.schema else ""
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "format": "run",
+            "bytes": self.bytes,
+            "parts": sum(self.formats.values()),
+            "formats": self.formats,
+            "rows": self.rows,
+            "schema": {name: repr(column) for name, column in self.schema.items()} if self.schema else None,
+            "at_work": self.at_work,
+            "problem": self.problem,
+        }
 
 
-def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
-    if not is_hdf5(file):
-        return survey_file(file, sample=sample, progress=progress)
-    from ..formats.hdf5.inspect import inspect_hdf5
+def _inspect_run(path: str) -> RunSurvey:
+    from ..writer.dataset import DatasetWriter
+    from ..writer.directory import read_schema
+    from ..writer.workspace import dead_workspace, workspaces
 
-    return inspect_hdf5(file, progress)
-
-
-def _problem(survey: AnySurvey) -> str | None:
-    if isinstance(survey, (Survey, RunSurvey)):
-        return survey.problem
-    return survey.problems[0] if survey.problems else None
-
-
-def _code(survey: AnySurvey) -> str:
-    """ "" where there is no schema."""
-    if isinstance(survey, Survey):
-        return as_code(survey.inferred.schema) if survey.inferred else ""
-    return survey.code
+    survey = RunSurvey(path)
+    try:
+        survey.schema = read_schema(Path(path))
+        parts = DatasetWriter(Path(os.path.abspath(path)), survey.schema).parts()
+        survey.formats = dict(sorted(Counter(part.format for part in parts).items()))
+        survey.rows, survey.bytes = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+        for workspace in workspaces(Path(path) / "tmp"):
+            with dead_workspace(workspace) as note:
+                survey.at_work += note is None
+    except HoldfastError as error:
+        survey.problem = str(error)
+    return survey
 
 
-def _as_dict(survey: Survey) -> dict[str, object]:
-    found = survey.inferred
-    head = {"length": survey.head_of, "hex": survey.head.hex()} if survey.head_of else None
-    return {
-        "path": survey.path,
-        "format": survey.format,
-        "compression": survey.compression,
-        "bytes": survey.file_bytes,
-        "records": survey.records,
-        "record_bytes": survey.sizes._asdict() if survey.sizes else None,
-        "schema": {name: repr(column) for name, column in found.schema.items()} if found else None,
-        "sequence": found.sequence if found else False,
-        "notes": found.notes if found else {},
-        "first": {name: as_json(values) for name, values in found.examples.items()} if found else head,
-        "problem": survey.problem,
-    }
-
-
-# ---- for people
-
-
-def _show(screen: Screen, survey: Survey) -> None:
-    facts = []
-    if survey.format:
-        facts = [
-            ("format", f"TFRecord, {_PACKED[survey.compression]}"),
-            ("size", format_bytes(survey.file_bytes)),
-            ("records", _records(survey)),
-            ("manifest", survey.manifest),
-        ]
-    if survey.problem is not None:
-        facts.append(("problem", survey.problem))
-    if survey.hint:
-        facts.append(("", survey.hint))
+def _show_run(screen: Screen, survey: RunSurvey) -> None:
+    count = sum(survey.formats.values())
+    which = ", ".join(f"{n:,} {_FORMATS.get(kind, kind)}" for kind, n in survey.formats.items())
+    facts = [
+        ("format", "dataset directory of hold.write"),
+        ("size", format_bytes(survey.bytes)),
+        ("parts", f"{count:,} committed" + (f" ({which})" if which else "")),
+        ("rows", f"{survey.rows:,}"),
+    ]
+    facts += [("at work", counted(survey.at_work, "writer"))] if survey.at_work else []
+    facts += [("problem", survey.problem)] if survey.problem is not None else []
     show_facts(screen, facts)
-    if survey.inferred:
-        _show_schema(screen, survey)
-    elif survey.head_of:
-        screen.print("\n  records are not tf.train.Example messages; the first one begins")
-        for at in range(0, len(survey.head), 16):
-            row = survey.head[at : at + 16]
-            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            screen.print(f"    {row.hex(' '):<47}  {text}")
-
-
-def _records(survey: Survey) -> str:
-    intact = " intact" if survey.problem is not None else ""
-    if survey.sizes is None:
-        return f"none{intact}"
-    low, middle, high = survey.sizes
-    sizes = f"{low:,} bytes each" if low == high else f"{low:,} to {high:,} bytes, median {middle:,}"
-    return f"{survey.records:,}{intact}, {sizes}"
-
-
-def _show_schema(screen: Screen, survey: Survey) -> None:
-    found = survey.inferred
-    assert found is not None
-    kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
-    screen.print(f"\n  {kind}, as the first {counted(found.records, 'record')} show it\n")
-    for line in f"schema = {as_code(found.schema)}".splitlines():
-        screen.print(f"    {line}")
-    if found.notes:
+    if survey.code:
         screen.print()
-        show_facts(screen, list(found.notes.items()))
-    if found.examples:
-        screen.print("\n  the first record\n")
-        show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
+        for line in f"schema = {survey.code}".splitlines():
+            screen.print(f"    {printable(line)}")
 
 
-def _show_schemas(screen: Screen, surveys: list[AnySurvey]) -> None:
-    """Code to paste. Files of one schema share it."""
-    by_code: dict[str, list[str]] = {}
-    for survey in surveys:
-        if _code(survey) or _problem(survey) is None:
-            by_code.setdefault(_code(survey), []).append(survey.path)
-    if any(by_code):
-        screen.print("import holdfast as hold")
-    for code, paths in by_code.items():
-        if len(by_code) > 1:
-            screen.print(*(f"\n# {printable(path)}" for path in paths))
-        screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
-    for survey in surveys:
-        if not isinstance(survey, (Survey, RunSurvey)) and survey.no_schema:
-            screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
-        if (problem := _problem(survey)) is not None:
-            screen.print(f"# {printable(survey.path)}: {printable(problem)}")
+# ---- values of the first record
+
+_LISTED = 16
+_BYTES = 64
+_TEXT_WIDTH = 40
+_TEXT_VALUES = 6
+
+
+def as_json(values: Sequence[Any]) -> Any:
+    """Returns one value, a list, or `{"length": …, "values": […]}`; nested for a list of lists."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return _value_as_json(values[0])
+    shown = [as_json(value) if isinstance(value, list) else _value_as_json(value) for value in values[:_LISTED]]
+    return shown if len(values) <= _LISTED else {"length": len(values), "values": shown}
+
+
+def _value_as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = _text_of(value[:_BYTES])
+        return {"length": len(value)} | ({"hex": value[:_BYTES].hex()} if text is None else {"text": text})
+    if isinstance(value, float):
+        return float(_shortest(value)) if math.isfinite(value) else _shortest(value)
+    return value
+
+
+def as_text(values: Sequence[Any]) -> str:
+    """Formats values: `7`, `[0.5, 1.25, …] (128 values)`, `b'\\x89PNG…' (1,650 bytes)`."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return _value_as_text(values[0])
+    steps = any(isinstance(value, list) for value in values)
+    shown = [as_text(value) if isinstance(value, list) else _value_as_text(value) for value in values[:_TEXT_VALUES]]
+    if len(values) <= _TEXT_VALUES:
+        return f"[{', '.join(shown)}]"
+    return f"[{', '.join(shown)}, …] ({len(values):,} {'steps' if steps else 'values'})"
+
+
+def _value_as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        shown, taken = _bytes_as_text(value)
+        return shown if taken == len(value) else f"{shown[:-1]}…{shown[-1]} ({len(value):,} bytes)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _bytes_as_text(value: bytes) -> tuple[str, int]:
+    """Returns as much as fits in a line, and how many bytes that is."""
+    for taken in range(min(len(value), _TEXT_WIDTH), 0, -1):
+        text = _text_of(value[:taken])
+        shown = repr(value[:taken]) if text is None else repr(text)
+        if len(shown) <= _TEXT_WIDTH + 2:
+            return shown, taken
+    return repr(value), len(value)
+
+
+def _shortest(value: float) -> str:
+    """Formats a 32-bit float with as few digits as identify it."""
+    return str(np.float32(value))
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None

@@ -80,129 +80,8 @@ if TYPE_CHECKING:
     from ..formats.hdf5.merge.api import MergedDataset, MergedHDF5
     from ..writer.consolidate import Consolidated
 
-
 _SHOWN_NOTES = 20
 _SHOWN_UNCHECKED = 3
-
-
-def is_run(path: str) -> bool:
-    """Whether a directory was created by hold.write, and its schema is readable."""
-    return os.path.isdir(os.path.join(path, "parts")) and os.path.isfile(os.path.join(path, "schema.json"))
-
-
-def merge_hdf5_files(
-    screen: Screen,
-    paths: list[str],
-    out: str,
-    *,
-    order: Any,
-    virtual: bool,
-    attributes: Any,
-    codec: Any,
-    force: bool,
-    dry_run: bool,
-) -> int:
-    from ..formats.hdf5.merge.api import merge_hdf5, plan_hdf5
-
-    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
-    if dry_run:
-        plan = plan_hdf5(paths, **options)
-        screen.document({"format": "hdf5", **plan.as_dict(), "path": out})
-        _show(screen, plan.datasets, plan.notes)
-        screen.print(f"{_said(plan)} would {_go(virtual)} {printable(out)}")
-        return FINE
-    with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        made = merge_hdf5(paths, out, **options, overwrite=force, progress=bar.advance)
-    screen.document({"format": "hdf5", **made.as_dict(), "path": out})
-    _show(screen, [], made.notes)
-    if virtual:
-        _warn_of_views(screen, len(paths))
-        screen.print(f"{_said(made)} are shown by {printable(out)}")
-        return FINE
-    if made.unchecked:
-        which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
-        named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
-        more = f" and {len(made.unchecked) - _SHOWN_UNCHECKED:,} more" if len(made.unchecked) > _SHOWN_UNCHECKED else ""
-        screen.print(f"No checksums are beside {which}: bits flipped before the merge in {named}{more} go unnoticed.")
-    screen.print(f"{_said(made)}, {format_bytes(made.bytes)}, compared with {_sources(made)}: {printable(out)}")
-    return FINE
-
-
-def merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool) -> int:
-    from ..writer.dataset import write
-
-    run = write(folder)
-    if dry_run:
-        plan = run.plan(order=order)
-        screen.document(_facts(plan) | {"path": out})
-        _show(screen, [] if virtual else plan.datasets, plan.notes)
-        screen.print(f"{_of_parts(plan)} would {_go(virtual)} {printable(out)}")
-        return FINE
-    if virtual:
-        view = run.view(out, overwrite=force)
-        screen.document({"format": "hdf5", **view.as_dict(), "path": out})
-        _warn_of_views(screen, view.files)
-        screen.print(f"{_said(view)} are shown by {printable(out)}")
-        return FINE
-    size = sum(record.bytes for record in run.parts())
-    with bar_for(screen, "merging parts", size) as bar:
-        made = run.consolidate(out, order=order, overwrite=force, progress=bar.advance)
-    screen.document(_facts(made) | {"path": out})
-    _show(screen, [], made.notes)
-    text = f"{_of_parts(made)}, {format_bytes(made.bytes)}, every checksum verified, read back"
-    screen.print(f"{text}: {printable(out)} (manifest {made.manifest})")
-    return FINE
-
-
-def _said(made: MergedHDF5) -> str:
-    datasets = counted(len(made.datasets), "dataset")
-    rows = f"{counted(made.rows, 'row')} in {datasets}" if made.rows is not None else datasets
-    return f"{rows} of {counted(made.files, 'file')}"
-
-
-def _sources(made: MergedHDF5) -> str:
-    return "its source" if made.files == 1 else "its sources"
-
-
-def _go(virtual: bool) -> str:
-    return "be shown by" if virtual else "go to"
-
-
-def _of_parts(made: Consolidated) -> str:
-    return f"{counted(made.rows, 'row')} of {counted(made.parts, 'part')}"
-
-
-def _facts(made: Consolidated) -> dict[str, object]:
-    return {
-        "format": made.format,
-        "order": made.order,
-        "parts": made.parts,
-        "rows": made.rows,
-        "bytes": made.bytes,
-        "crc32c": f"{made.crc32c:08x}",
-        "manifest": made.manifest,
-        "datasets": [one._asdict() for one in made.datasets],
-        "notes": made.notes,
-    }
-
-
-def _show(screen: Screen, datasets: Sequence[MergedDataset], notes: list[str]) -> None:
-    if datasets:
-        rows = [
-            (one.dataset, f"{one.rows:,}", one.method, format_bytes(one.copied_bytes), format_bytes(one.built_bytes))
-            for one in datasets
-        ]
-        screen.table(["dataset", ">rows", "method", ">copied", ">built"], rows, indent=2)
-        screen.print()
-    for note in notes[:_SHOWN_NOTES]:
-        screen.print(f"{printable(note)}.")
-    if len(notes) > _SHOWN_NOTES:
-        screen.print(f"… and {counted(len(notes) - _SHOWN_NOTES, 'more note')} (--json lists all)")
-
-
-def _warn_of_views(screen: Screen, files: int) -> None:
-    screen.print(f"Reading all of it keeps {counted(files, 'file')} open; where one cannot be opened, HDF5 silently")
-    screen.print("returns fill values. `holdfast verify` checks that all of them are there.")
 
 
 @command(__doc__)
@@ -240,24 +119,25 @@ def merge(
         raise _usage(f"{runs[0]!r} is a dataset directory: merge it alone, or pass its files in {runs[0]}/parts")
     options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
     if runs:
-        _refuse(compression is not None, "--compression is for TFRecord files that are passed by name")
-        _refuse(attributes is not None, "--attributes is for HDF5 files that are passed by name")
-        _refuse(codec is not None, "--codec is for HDF5 files that are passed by name")
-        return merge_run(screen, runs[0], out, **options)
+        _reject_if(compression is not None, "--compression is for TFRecord files that are passed by name")
+        _reject_if(attributes is not None, "--attributes is for HDF5 files that are passed by name")
+        _reject_if(codec is not None, "--codec is for HDF5 files that are passed by name")
+        return _merge_run(screen, runs[0], out, **options)
     paths = expand_data(files)
     hdf5 = [path for path in paths if is_hdf5(path)]
     if hdf5 and len(hdf5) < len(paths):
         other = next(path for path in paths if path not in hdf5)
         raise _usage(f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; use `holdfast convert`")
     if hdf5:
-        _refuse(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
-        _refuse(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
-        _check_name(out, HDF5_SUFFIXES, "HDF5")
-        return merge_hdf5_files(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
+        _reject_if(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
+        _reject_if(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
+        is_tfrecord = ".tfrec" in os.path.basename(out).lower()
+        _reject_if(is_tfrecord, f"{out!r} is a name for TFRecord, these are HDF5 files; use `holdfast convert`")
+        return _merge_hdf5(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
     for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
-    _refuse(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
-    if out.lower().endswith(HDF5_SUFFIXES):
-        raise _usage(f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
+    _reject_if(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
+    is_hdf5_name = out.lower().endswith(HDF5_SUFFIXES)
+    _reject_if(is_hdf5_name, f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 
 
@@ -265,16 +145,9 @@ def _usage(text: str) -> click.UsageError:
     return click.UsageError(text, click.get_current_context(silent=True))
 
 
-def _refuse(wrong: bool, text: str) -> None:
+def _reject_if(wrong: bool, text: str) -> None:
     if wrong:
         raise _usage(text)
-
-
-def _check_name(out: str, names: tuple[str, ...], kind: str) -> None:
-    if ".tfrec" in os.path.basename(out).lower():
-        raise _usage(
-            f"{out!r} is a name for TFRecord, these are {kind} files; name it *{names[0]}, or use `holdfast convert`"
-        )
 
 
 def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any, force: bool, dry_run: bool) -> int:
@@ -295,3 +168,120 @@ def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any
     what = f"{counted(entry.records, 'record')} of {counted(len(paths), 'file')}"
     screen.print(f"{what}, {format_bytes(entry.bytes)}, read back and compared: {printable(out)}")
     return FINE
+
+
+def is_run(path: str) -> bool:
+    """Whether a directory was created by hold.write, and its schema is readable."""
+    return os.path.isdir(os.path.join(path, "parts")) and os.path.isfile(os.path.join(path, "schema.json"))
+
+
+def _merge_hdf5(
+    screen: Screen,
+    paths: list[str],
+    out: str,
+    *,
+    order: Any,
+    virtual: bool,
+    attributes: Any,
+    codec: Any,
+    force: bool,
+    dry_run: bool,
+) -> int:
+    from ..formats.hdf5.merge.api import merge_hdf5, plan_hdf5
+
+    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
+    if dry_run:
+        plan = plan_hdf5(paths, **options)
+        screen.document({"format": "hdf5", **plan.as_dict(), "path": out})
+        _show(screen, plan.datasets, plan.notes)
+        screen.print(f"{_describe_merge(plan)} would {_destination(virtual)} {printable(out)}")
+        return FINE
+    with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
+        made = merge_hdf5(paths, out, **options, overwrite=force, progress=bar.advance)
+    screen.document({"format": "hdf5", **made.as_dict(), "path": out})
+    _show(screen, [], made.notes)
+    if virtual:
+        _warn_about_view(screen, len(paths))
+        screen.print(f"{_describe_merge(made)} are shown by {printable(out)}")
+        return FINE
+    if made.unchecked:
+        which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
+        named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
+        more = f" and {len(made.unchecked) - _SHOWN_UNCHECKED:,} more" if len(made.unchecked) > _SHOWN_UNCHECKED else ""
+        screen.print(f"No checksums are beside {which}: bits flipped before the merge in {named}{more} go unnoticed.")
+    sources = "its source" if made.files == 1 else "its sources"
+    screen.print(f"{_describe_merge(made)}, {format_bytes(made.bytes)}, compared with {sources}: {printable(out)}")
+    return FINE
+
+
+def _merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool) -> int:
+    from ..writer.dataset import write
+
+    run = write(folder)
+    if dry_run:
+        plan = run.plan(order=order)
+        screen.document(_facts(plan) | {"path": out})
+        _show(screen, [] if virtual else plan.datasets, plan.notes)
+        screen.print(f"{_describe_parts(plan)} would {_destination(virtual)} {printable(out)}")
+        return FINE
+    if virtual:
+        view = run.view(out, overwrite=force)
+        screen.document({"format": "hdf5", **view.as_dict(), "path": out})
+        _warn_about_view(screen, view.files)
+        screen.print(f"{_describe_merge(view)} are shown by {printable(out)}")
+        return FINE
+    size = sum(record.bytes for record in run.parts())
+    with bar_for(screen, "merging parts", size) as bar:
+        made = run.consolidate(out, order=order, overwrite=force, progress=bar.advance)
+    screen.document(_facts(made) | {"path": out})
+    _show(screen, [], made.notes)
+    text = f"{_describe_parts(made)}, {format_bytes(made.bytes)}, every checksum verified, read back"
+    screen.print(f"{text}: {printable(out)} (manifest {made.manifest})")
+    return FINE
+
+
+def _describe_merge(made: MergedHDF5) -> str:
+    datasets = counted(len(made.datasets), "dataset")
+    rows = f"{counted(made.rows, 'row')} in {datasets}" if made.rows is not None else datasets
+    return f"{rows} of {counted(made.files, 'file')}"
+
+
+def _destination(virtual: bool) -> str:
+    return "be shown by" if virtual else "go to"
+
+
+def _describe_parts(made: Consolidated) -> str:
+    return f"{counted(made.rows, 'row')} of {counted(made.parts, 'part')}"
+
+
+def _facts(made: Consolidated) -> dict[str, object]:
+    return {
+        "format": made.format,
+        "order": made.order,
+        "parts": made.parts,
+        "rows": made.rows,
+        "bytes": made.bytes,
+        "crc32c": f"{made.crc32c:08x}",
+        "manifest": made.manifest,
+        "datasets": [one._asdict() for one in made.datasets],
+        "notes": made.notes,
+    }
+
+
+def _show(screen: Screen, datasets: Sequence[MergedDataset], notes: list[str]) -> None:
+    if datasets:
+        rows = [
+            (one.dataset, f"{one.rows:,}", one.method, format_bytes(one.copied_bytes), format_bytes(one.built_bytes))
+            for one in datasets
+        ]
+        screen.table(["dataset", ">rows", "method", ">copied", ">built"], rows, indent=2)
+        screen.print()
+    for note in notes[:_SHOWN_NOTES]:
+        screen.print(f"{printable(note)}.")
+    if len(notes) > _SHOWN_NOTES:
+        screen.print(f"… and {counted(len(notes) - _SHOWN_NOTES, 'more note')} (--json lists all)")
+
+
+def _warn_about_view(screen: Screen, files: int) -> None:
+    screen.print(f"Reading all of it keeps {counted(files, 'file')} open; where one cannot be opened, HDF5 silently")
+    screen.print("returns fill values. `holdfast verify` checks that all of them are there.")

@@ -78,7 +78,7 @@ from .app import FINE, FOUND, NO_ACCESS, command, describe
 from .console import Screen, bar_for
 from .parallel_jobs import total_bytes
 from .path_arguments import expand_data, is_hdf5
-from .tables import show_flaws, show_problems
+from .tables import show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.salvage import SalvagedHDF5
@@ -206,7 +206,7 @@ def _summary(found: Salvaged, out: str) -> str:
 
 def _show_hdf5(screen: Screen, found: SalvagedHDF5, out: str) -> None:
     if found.problems:
-        show_flaws(screen, found.problems)
+        show_problems(screen, found.problems)
     _show_losses(screen, found)
     if found.problems:
         for note in found.notes:

@@ -83,7 +83,7 @@ def serve(
 ) -> int:
     from ..formats.hdf5.schema_layout import check_keys
     from ..formats.hdf5.writer import packings
-    from ..writer.directory import read_schema, sweep
+    from ..writer.directory import read_schema, remove_stale_files
     from ..writer.server.server import CentralWriter
     from ..writer.server.server_process import make_settings
 
@@ -102,7 +102,7 @@ def serve(
         schema = read_schema(path)
         check_keys(schema)  # before rows are accepted that cannot be stored in a part
         packings(schema, codec)
-        sweep(path)
+        remove_stale_files(path)
         server = CentralWriter(path, schema, settings)
     except SchemaError as error:
         raise InputError(f"{path}: {error}") from error

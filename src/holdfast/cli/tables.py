@@ -13,13 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .._util.text import printable
-from ..formats.tfrecord.diagnostics import Problem
+from ..formats.verify import Problem
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-    from ..formats.hdf5.verify import Flaw
-    from ..formats.tar.verify import Wrong
 
 
 from .console import Screen
@@ -65,55 +62,34 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, terminal: bool
     return Padding(made, (0, 0, 0, indent), expand=False)
 
 
-# What is wrong with a file, as a table: shared by the commands that find it.
-
 _SHOWN = 8
 
 
-def show_problems(screen: Screen, problems: Sequence[Problem]) -> None:
-    """Where and what; long lists are cut, and that is said."""
+def show_problems(screen: Screen, problems: Sequence[Problem], *, inline: bool = False) -> None:
+    """Shows the problems of a file as a table, the first few if there are many.
+
+    inline: one line for each, with its sample and offset
+    """
     shown = problems[:_SHOWN]
-    if all(problem.record is None for problem in shown):  # of the file as a whole
+    if inline or all(problem.record is None and problem.dataset is None for problem in shown):
         for problem in shown:
-            screen.print(f"  {printable(problem.reason)}")
+            screen.print(f"  {_position(problem) if inline else ''}{printable(problem.reason)}")
+    elif any(problem.dataset is not None for problem in shown):
+        rows = [(p.dataset or "", ", ".join(map(str, p.chunk or ())), _number(p.offset), p.reason) for p in shown]
+        screen.table(["object", "chunk at", ">at byte", "what is wrong"], rows, indent=2)
     else:
-        rows = [("" if p.record is None else f"{p.record:,}", f"{p.offset:,}", p.reason) for p in shown]
-        screen.table([">record", ">at byte", "what is wrong"], rows, indent=2)
+        records = [(_number(p.record), _number(p.offset), p.reason) for p in shown]
+        screen.table([">record", ">at byte", "what is wrong"], records, indent=2)
     if len(problems) > _SHOWN:
         screen.print(f"  … and {len(problems) - _SHOWN:,} more (--json lists all)")
     screen.print()
 
 
-def show_wrongs(screen: Screen, wrongs: Sequence[Wrong]) -> None:
-    """The same of a tar."""
-    for wrong in wrongs:
-        sample = f"sample {wrong.sample:,}" if wrong.sample is not None else ""
-        byte = f"at byte {wrong.offset:,}" if wrong.offset is not None else ""
-        place = " ".join(part for part in (sample, byte) if part)
-        screen.print(f"  {place}: {printable(wrong.reason)}" if place else f"  {printable(wrong.reason)}")
-    screen.print()
+def _position(problem: Problem) -> str:
+    sample = [f"sample {problem.record:,}"] if problem.record is not None else []
+    byte = [f"at byte {problem.offset:,}"] if problem.offset is not None else []
+    return f"{' '.join(sample + byte)}: " if sample or byte else ""
 
 
-# What is wrong with an HDF5 file, as a table: shared by the commands that find it.
-
-
-def show_flaws(screen: Screen, flaws: Sequence[Flaw]) -> None:
-    """Where and what; long lists are cut, and that is said."""
-    shown = flaws[:_SHOWN]
-    if all(flaw.dataset is None for flaw in shown):  # of the file as a whole
-        for flaw in shown:
-            screen.print(f"  {printable(flaw.reason)}")
-    else:
-        rows = [(flaw.dataset or "", _chunk(flaw), _offset(flaw), flaw.reason) for flaw in shown]
-        screen.table(["object", "chunk at", ">at byte", "what is wrong"], rows, indent=2)
-    if len(flaws) > _SHOWN:
-        screen.print(f"  … and {len(flaws) - _SHOWN:,} more (--json lists all)")
-    screen.print()
-
-
-def _chunk(flaw: Flaw) -> str:
-    return "" if not flaw.chunk else ", ".join(map(str, flaw.chunk))
-
-
-def _offset(flaw: Flaw) -> str:
-    return "" if flaw.offset is None else f"{flaw.offset:,}"
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"

@@ -70,51 +70,46 @@ differs from its manifest; 3 a file cannot be read (and none is corrupt).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..errors import InputError
+from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.tar.verify import TarReport, verify_tar
-from ..formats.tfrecord.diagnostics import Problem
-from ..formats.tfrecord.verify import FileReport, verify_file
+from ..formats.tfrecord.verify import TFRecordReport, verify_file
+from ..formats.verify import Problem
 from .app import FINE, FOUND, NO_ACCESS, command
 from .console import Screen, bar_for
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import (
-    RunReport,
-    against_manifest,
-    apart,
-    is_hdf5,
-    is_run,
-    is_tar,
-    show_run,
-    size_of_run,
-    sum_up,
-    verify_run,
-)
-from .tables import show_flaws, show_problems, show_wrongs
+from .path_arguments import is_hdf5, is_run, is_tar, runs_in, size_of_run, split_runs
+from .tables import show_problems
 
-if TYPE_CHECKING:  # h5py takes a while to load: TFRecord files do without
+if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.verify import HDF5Report
+    from ..writer.verify import Problem as RunProblem
+    from ..writer.verify import Report
 
-    AnyReport = FileReport | HDF5Report | TarReport
+    AnyReport = TFRecordReport | HDF5Report | TarReport
 
 _SHOWN_FILES = 20
+_SHOWN_PROBLEMS = 8
 _SHOWN_NOTES = 20
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--run", "source", metavar="RUN", help="The run that FILEs were consolidated from.")
+@click.option("--run", "source", metavar="RUN", help="The dataset directory that FILEs were consolidated from.")
 @jobs_option
 def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int) -> int:
     if source is not None and not is_run(source):
-        raise InputError(f"{source}: expected a folder made by hold.write as --run")
-    folders, paths = apart(files, tars=True)
+        raise InputError(f"{source}: expected a dataset directory of hold.write as --run")
+    folders, paths = split_runs(files, tars=True)
     runs = _verify_runs(screen, folders)
     doing = f"verifying {counted(len(paths), 'file')}"
     reports = for_each_file(partial(_verify, source), paths, jobs, screen, doing) if paths else []
@@ -127,12 +122,12 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
         screen.print(f"… and {counted(len(bad) - _SHOWN_FILES, 'more file')} (--json lists all)\n")
     for run in runs:
         if not run.ok:
-            show_run(screen, run)
+            _show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
     _show_notes(screen, reports)
     for run in runs:
-        screen.print(sum_up(run))
+        screen.print(_run_summary(run))
     if reports:
         screen.print(_summary(reports, bad))
     wrong = [one for one in every if not one.ok]
@@ -140,26 +135,22 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
 
 
 def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
-    with bar_for(screen, f"verifying {counted(len(folders), 'run')}", sum(map(size_of_run, folders))) as bar:
-        return [verify_run(folder, bar.advance) for folder in folders]
+    with bar_for(screen, f"verifying {counted(len(folders), 'dataset')}", sum(map(size_of_run, folders))) as bar:
+        return [_verify_run(folder, bar.advance) for folder in folders]
 
 
 def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
     report = _verify_alone(file, progress)
     if not report.readable or isinstance(report, TarReport):
         return report
-    said = against_manifest(file, run)
-    if said is None:
+    problem = _check_manifest(file, run)
+    if problem is None:
         return report
-    if isinstance(report, FileReport):
-        wrong = [Problem(0, None, said)] if said else []
-        return report._replace(ok=report.ok and not said, problems=[*report.problems, *wrong])
-    if said:
-        from ..formats.hdf5.verify import Flaw
-
-        return report._replace(ok=False, problems=[*report.problems, Flaw(None, None, None, said)])
-    notes = [note for note in report.notes if note not in report.unchecked]  # the checksum of the file covers them
-    return report._replace(notes=notes, unchecked=())
+    if problem:
+        offset = 0 if isinstance(report, TFRecordReport) else None
+        return replace(report, problems=[*report.problems, Problem(offset, None, problem)])
+    notes = [note for note in report.notes if note not in report.unchecked]  # the file checksum covers these
+    return replace(report, notes=notes, unchecked=())
 
 
 def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
@@ -174,19 +165,14 @@ def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyRepor
 
 def _show(screen: Screen, report: AnyReport) -> None:
     screen.print(screen.styled(report.path, "bold red"))
-    if isinstance(report, FileReport):
-        show_problems(screen, report.problems)
-    elif isinstance(report, TarReport):
-        show_wrongs(screen, report.problems)
-    else:
-        show_flaws(screen, report.problems)
+    show_problems(screen, report.problems, inline=isinstance(report, TarReport))
 
 
 def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
-    """Each once, with the files that it is of, unless that is all of them."""
+    """Prints each note once, with its files unless it concerns all of them."""
     files: dict[str, list[str]] = {}
     for report in reports:
-        for note in _notes(report):
+        for note in report.notes:
             files.setdefault(note, []).append(report.path)
     for note, paths in list(files.items())[:_SHOWN_NOTES]:
         whose = paths[0] if len(paths) == 1 else counted(len(paths), "file")
@@ -195,27 +181,134 @@ def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
         screen.print(f"… and {counted(len(files) - _SHOWN_NOTES, 'more note')} (--json lists all).")
 
 
-def _notes(report: AnyReport) -> list[str]:
-    return [] if isinstance(report, FileReport) else report.notes
-
-
-def _unchecked(report: AnyReport) -> Sequence[str]:
-    return _notes(report) if isinstance(report, (FileReport, TarReport)) else report.unchecked
-
-
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
-    records = [report.records for report in reports if isinstance(report, FileReport)]
+    records = [report.records for report in reports if isinstance(report, TFRecordReport)]
     samples = [report.samples for report in reports if isinstance(report, TarReport)]
-    datasets = [report.datasets for report in reports if not isinstance(report, (FileReport, TarReport))]
+    datasets = [report.datasets for report in reports if not isinstance(report, (TFRecordReport, TarReport))]
     if not bad:
         size = format_bytes(sum(report.bytes for report in reports))
         kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
         held = [counted(sum(counts), what) for counts, what in kinds if counts]
-        blind = sum(bool(_unchecked(report)) for report in reports)
+        blind = sum(bool(report.unchecked) for report in reports)
         what = "it" if blind == len(reports) else counted(blind, "file")
-        verdict = f"no damage found, but not all of {what} could be checked" if blind else "all whole"
+        verdict = f"no corruption found, but not all of {what} could be checked" if blind else "all intact"
         return f"{counted(len(reports), 'file')}, {', '.join(held)}, {size}: {verdict}"
     unread = sum(not report.readable for report in bad)
-    parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} damaged"] if len(bad) > unread else []
+    parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} corrupt"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []
     return ", ".join(parts) + (f"; {counted(sum(records), 'record')} intact" if records and len(bad) > unread else "")
+
+
+# ---- dataset directories
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What is wrong with one dataset directory."""
+
+    path: str
+    found: Report
+    hint: str = ""
+    readable: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return self.found.ok
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "ok": self.ok,
+            "format": "run",
+            "parts": self.found.parts,
+            "rows": self.found.rows,
+            "bytes": self.found.bytes,
+            "problems": [problem._asdict() for problem in self.found.problems],
+            "leftovers": self.found.leftovers,
+            "at_work": self.found.at_work,
+        }
+
+
+def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
+    """Verifies a dataset directory without changing it. Problems are in the report, never raised."""
+    from ..writer.dataset import DatasetWriter
+    from ..writer.directory import read_schema
+    from ..writer.verify import Problem, Report
+
+    size = size_of_run(path)
+
+    def advance(done: int, count: int) -> None:
+        progress(size / count)
+
+    try:
+        return RunReport(path, DatasetWriter(Path(os.path.abspath(path)), read_schema(Path(path))).verify(advance))
+    except HoldfastError as error:
+        # A missing file is corruption; one that cannot be opened is not readable.
+        readable = isinstance(error, MissingFileError) or not isinstance(error.__cause__, OSError)
+        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), "", readable)
+
+
+def _check_manifest(file: str, run: str | None) -> str | None:
+    """Compares a consolidated file with the manifest of its dataset directory.
+
+    Returns what is wrong, "" if nothing is, or None if no manifest names the file. The manifests of `run`, if given,
+    may also name the file as it was called before it was moved.
+    """
+    from .._native.checksum import crc32c_of_file
+    from ..writer.consolidate import read_manifests
+
+    here = os.path.dirname(os.path.abspath(file))
+    for folder in runs_in(here) if run is None else [run]:
+        for manifest in reversed(read_manifests(Path(folder))):
+            is_moved = run is not None and os.path.basename(manifest.output) == os.path.basename(file)
+            if not is_moved and os.path.realpath(manifest.output) != os.path.realpath(file):
+                continue
+            name = os.path.join(folder, "manifest", f"{manifest.number:06d}.json")
+            size = os.path.getsize(file)
+            if size != manifest.bytes:
+                return f"{name} says {manifest.bytes:,} bytes, it has {size:,}"
+            with open(file, "rb") as opened:
+                crc, _ = crc32c_of_file(opened.fileno())
+            return (
+                "" if crc == manifest.crc32c else f"{name} has checksum {manifest.crc32c:08x}, the file has {crc:08x}"
+            )
+    if run is not None:
+        return f"no manifest of {run} names it"
+    return None
+
+
+def _show_run(screen: Screen, report: RunReport) -> None:
+    """Prints what is wrong with one dataset directory."""
+    problems = report.found.problems
+    screen.print(screen.styled(report.path, "bold red"))
+    rows = [
+        (_relative_path(p, report.path), p.dataset or "", _number(p.chunk), _number(p.offset), p.reason)
+        for p in problems
+    ]
+    if all(problem.dataset is None for problem in problems):
+        for name, _, _, _, reason in rows[:_SHOWN_PROBLEMS]:
+            screen.print(f"  {printable(f'{name}: {reason}' if name else reason)}")
+    else:
+        screen.table(["part", "dataset", ">chunk", ">at byte", "what is wrong"], rows[:_SHOWN_PROBLEMS], indent=2)
+    if len(rows) > _SHOWN_PROBLEMS:
+        screen.print(f"  … and {len(rows) - _SHOWN_PROBLEMS:,} more (--json lists all)")
+    screen.print()
+
+
+def _relative_path(problem: RunProblem, run: str) -> str:
+    """Returns the path relative to the dataset directory."""
+    path = os.path.relpath(problem.path, run)
+    return "" if path == "." else problem.path if path.startswith("..") else path
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _run_summary(report: RunReport) -> str:
+    found = report.found
+    held = f"{counted(found.parts, 'part')}, {counted(found.rows, 'row')}, {format_bytes(found.bytes)}"
+    verdict = "all as committed" if report.ok else counted(len(found.problems), "problem")
+    left = f"; {counted(len(found.leftovers), 'leftover')} of dead writers" if found.leftovers else ""
+    busy = f"; {counted(len(found.at_work), 'writer')} at work" if found.at_work else ""
+    return f"{printable(report.path)}: {held}: {verdict}{left}{busy}"

@@ -275,9 +275,9 @@ def _detach(fid: Any) -> bool:
         return not writes  # it writes through the user's object, which cannot be detached
     if not writes:
         return False
-    # The drivers core and stdio do not expose their descriptor.
-    own = [REAL.own_pid() or 0]
-    fds = [fid.get_vfd_handle()] if driver in _FD_DRIVERS else [one.fd for one in writers_of(fid.name, pids=own)]
+    # The core and stdio drivers do not expose their descriptors.
+    own = REAL.own_pid() or 0
+    fds = [fid.get_vfd_handle()] if driver in _FD_DRIVERS else [one.fd for one in writers_of(fid.name, pids=[own])]
     if any(_is_detached(fd) for fd in fds):
         return False  # by its owner, which may close the number again
     for fd in fds:

@@ -145,24 +145,36 @@ def open_shard(
     `schema` names the columns that will be read: an HDF5 file may have datasets that are no columns. `verify` says
     which CRCs of a TFRecord are checked.
     """
-    kind = detect_format(path)
-    if kind == "hdf5":
-        from .hdf5 import HDF5Shard
-
-        return HDF5Shard(path, schema)
+    name = os.fsdecode(path)
+    fd, head = _open_head(name)
+    try:
+        kind = _detect(name, head)
+        if kind == "tar":
+            from .tar import TarShard
+        elif kind == "tfrecord":
+            from .tfrecord.shard import open_tfrecord_shard
+    except BaseException:  # an import may fail when no descriptor is free
+        os.close(fd)
+        raise
     if kind == "tar":
-        from .tar import TarShard
+        return TarShard(path, fd=fd)
+    if kind == "tfrecord":
+        return open_tfrecord_shard(path, verify=verify, fd=fd)
+    os.close(fd)  # libhdf5 opens files by name
+    from .hdf5 import HDF5Shard
 
-        return TarShard(path)
-    from .tfrecord.shard import open_tfrecord_shard
-
-    return open_tfrecord_shard(path, verify=verify)
+    return HDF5Shard(path, schema)
 
 
 def detect_format(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
     """Returns the format that a file is read as: by its name, else by its first bytes, else TFRecord."""
     name = os.fsdecode(path)
-    head = _head(name)
+    fd, head = _open_head(name)
+    os.close(fd)
+    return _detect(name, head)
+
+
+def _detect(name: str, head: bytes) -> Literal["hdf5", "tar", "tfrecord"]:
     if name.lower().endswith(HDF5_SUFFIXES) or head.startswith(HDF5_MAGIC):
         return "hdf5"
     if name.lower().endswith(TAR_SUFFIXES) or _is_tar(head):
@@ -170,14 +182,15 @@ def detect_format(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrec
     return "tfrecord"
 
 
-def _head(name: str) -> bytes:
-    """Returns the first 512 bytes; none of what is not a regular file, which opening the shard then reports."""
+def _open_head(name: str) -> tuple[int, bytes]:
+    """Opens a file and reads its first block: an empty one if it is no regular file, which the shard reports."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block otherwise
         try:
-            return os.pread(fd, 512, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        finally:
+            return fd, os.pread(fd, 512, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        except BaseException:
             os.close(fd)
+            raise
     except OSError as error:
         raise cannot_open(name, error) from error
 

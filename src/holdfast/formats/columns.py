@@ -6,6 +6,7 @@ Both are views: an item is a memoryview or a slice of the joined values, and a s
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -463,3 +464,25 @@ def _items(column: ColumnData) -> Any:
     if isinstance(column, ZeroCopyBytesColumn):
         return [memory[start:stop] for start, stop in column._spans.tolist()]
     return [memory[start:stop] for start, stop in pairwise(column._offsets.tolist())]
+
+
+class ColumnPickler(pickle.Pickler):
+    """Pickles columns without the rest of the buffers that they are views of, and memoryviews, which pickle refuses."""
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is memoryview:
+            data = pickle.PickleBuffer(value) if value.c_contiguous else value.tobytes()
+            return _restore_view, (data, value.format, value.shape)
+        if kind is ZeroCopyBytesColumn:
+            value, kind = value.copy(), BytesColumn
+        if kind is BytesColumn:
+            return BytesColumn, (value.values, value.offsets, value.per_item)
+        if kind is RaggedColumn:
+            return RaggedColumn, (value.values, value.row_splits)
+        return NotImplemented
+
+
+def _restore_view(data: Any, form: Any, shape: tuple[int, ...]) -> memoryview:
+    view = memoryview(data).cast("B")
+    return view if (form == "B" and len(shape) == 1) or 0 in shape else view.cast(form, shape)

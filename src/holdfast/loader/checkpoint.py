@@ -1,8 +1,8 @@
-"""Where an epoch stands, and of which data that was: a few hundred bytes of JSON, no samples.
+"""The checkpoint of an epoch: its position and a fingerprint of the data, in a few hundred bytes of JSON.
 
 A position is an epoch and a number of samples. It says nothing about batches, ranks or workers, so any number of them
-can go on from it. It means nothing on other data or in another order: the state has a fingerprint of both, and where it
-differs it is refused with what differs.
+can resume from it. On other data or in another order it means nothing: the state has a fingerprint of both, and a state
+with another fingerprint is an error that says what differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SETTINGS = {
 
 
 class Position(NamedTuple):
-    """`done` samples of epoch `epoch` are done, over all ranks."""
+    """`done` samples of epoch `epoch` have been read, over all ranks."""
 
     epoch: int
     done: int
@@ -51,7 +51,7 @@ def fingerprint(
     sizes_bytes: Sequence[int],
     schema: Schema,
 ) -> dict[str, Any]:
-    """What an order was made from. The shards' folder and dates are left out: a copy elsewhere is the same data."""
+    """Fingerprints an order and its data, without the shards' folder and dates: a copy elsewhere is the same data."""
     if not len(names) == len(counts) == len(sizes_bytes):
         raise ValueError(
             f"expected as many names as counts and sizes, got {len(names)}, {len(counts)}, {len(sizes_bytes)}"
@@ -71,27 +71,30 @@ def fingerprint(
 
 
 def schema_digest(*schemas: Schema) -> str:
-    """Of several schemas, one of all; of equal ones, that of one."""
+    """Hashes schemas. Several equal ones have the digest of one."""
     each = [_digest(f"{name}={schema[name]!r}" for name in sorted(schema)) for schema in schemas]
     return each[0] if len(set(each)) == 1 else _digest(each)
 
 
 def save_state(position: Position, made_from: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as JSON has it."""
+    """Returns the state as JSON has it."""
     return {"kind": _KIND, "epoch": position.epoch, "done": position.done, "fingerprint": dict(made_from)}
 
 
 def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples_of: Callable[[int], int]) -> Position:
-    """The position in a state, if it is one of what is read `now`. `samples_of`: how many an epoch has."""
+    """Returns the position in a state; StateError if the fingerprint `now` is another one.
+
+    samples_of: how many samples an epoch has
+    """
     if not isinstance(state, Mapping) or state.get("kind") != _KIND:
         got = state.get("kind") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"expected a state of kind {_KIND!r}, got {got!r}")
     then = state.get("fingerprint")
     if not isinstance(then, Mapping):
         raise StateError(f"expected a state with a fingerprint, got {then!r}")
-    found = differences(then, now)
-    if found:
-        raise StateError(f"the state is not of what is read now: {'; '.join(found)}")
+    different = differences(then, now)
+    if different:
+        raise StateError(f"the state is of other data or another order: {'; '.join(different)}")
     epoch = _count(state, "epoch")
     done = _count(state, "done")
     samples = samples_of(epoch)
@@ -101,7 +104,7 @@ def load_state(state: Mapping[str, Any], now: Mapping[str, Any], *, samples_of: 
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, in words: the data first, then how they are ordered."""
+    """Describes what differs: the data first, then their order."""
     found = [
         f"{_number(then.get(part))} {what} then, {_number(now.get(part))} now"
         for part, what in _NUMBERS.items()
@@ -119,7 +122,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _without_folder(names: Sequence[str]) -> list[str]:
-    """The names below the folder they are all in."""
+    """Returns the names relative to the folder that all are in."""
     folders = [name.split("/")[:-1] for name in names]
     shared = 0
     for parts in zip(*folders, strict=False):
@@ -130,7 +133,7 @@ def _without_folder(names: Sequence[str]) -> list[str]:
 
 
 def _digest(parts: Iterable[object]) -> str:
-    """Each part is hashed with its length before it: ("a", "bc") is not ("ab", "c")."""
+    """Hashes each part after its length: ("a", "bc") is not ("ab", "c")."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
         text = str(part).encode("utf-8", "surrogateescape")

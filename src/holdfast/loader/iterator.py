@@ -1,4 +1,7 @@
-"""How far an epoch is."""
+"""One pass over a dataset, from where it begins, or was left, to its end.
+
+Everything that it opens and starts is released when it is exhausted, closed, or garbage-collected.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from .._util.rank import Launch
 from ..errors import StateError
 from ..formats.columns import split_samples
 from .checkpoint import Position, load_state, save_state
-from .options import RUN_SAMPLES, Options
-from .order.sharding import BatchPlan, Order, ShardSpec, walk
+from .options import STEP_SAMPLES, Options
+from .order.sharding import BatchPlan, Order, ShardSpec, plan_steps
 from .pipeline.executors import CancelToken
 from .pipeline.fetch import Fetcher
-from .pipeline.memory_budget import MemoryBudget, prefetched_bytes, prefetched_items
+from .pipeline.memory_budget import prefetched_bytes, prefetched_items
 from .pipeline.pipeline import Pipeline
-from .pipeline.prefetch import run_ahead
+from .pipeline.prefetch import prefetch
 from .pipeline.sample_cache import SampleCache
 from .pipeline.stats import Meter, Stats
 from .pipeline.work_item import Items, WorkItem
@@ -32,50 +35,6 @@ from .skipped import Loss, Losses
 from .sources.catalog import ShardSet
 from .sources.file_pool import PoolStats
 from .sources.file_source import Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """`done` of `total` samples of the epoch, over all ranks."""
-
-    epoch: int
-    done: int
-    total: int
-    batches: int
-    elapsed_s: float
-    began_at: int = 0  # samples that were done before, when it was resumed; below 0 after whole epochs
-
-    @property
-    def fraction(self) -> float:
-        return self.done / self.total if self.total else 1.0
-
-    @property
-    def samples_per_s(self) -> float:
-        """Over all ranks, since it began here."""
-        return max(0, self.done - self.began_at) / self.elapsed_s if self.elapsed_s else 0.0
-
-    @property
-    def left_s(self) -> float | None:
-        """None: nothing is known yet."""
-        return (self.total - self.done) / self.samples_per_s if self.samples_per_s else None
-
-    def __str__(self) -> str:
-        left = "" if self.left_s is None else f", {_clock(self.left_s)} left"
-        return (
-            f"epoch {self.epoch}: {self.done:,} of {self.total:,} samples ({100 * self.fraction:.0f} %), "
-            f"{self.samples_per_s:,.0f}/s{left}"
-        )
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-# One pass over a dataset, from where it begins, or was left, to its end.
-#
-# Everything it opens and starts is released when it is exhausted, closed, or dropped.
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -86,57 +45,57 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-_FEW_LOST = 3  # iterations that the collector has not found yet
-_AT_ONCE_BYTES = 16 << 20
-_AT_ONCE_MOST = 1 << 15
-_AT_ONCE_PART = 16  # of the memory there is
+_FEW_LEAKED = 3  # leaked iterations that the garbage collector has not found yet
+_RANGE_BYTES = 16 << 20
+_MAX_RANGE_SAMPLES = 1 << 15
+_RANGE_SHARE = 16  # a range takes at most this part of the memory
 
 
 class Iteration(Generic[T_co]):
-    """Batches, or samples where no batch was asked for. Made by `Dataset.iterate()`.
+    """Batches, or samples without batch(). Made by `Dataset.iterate()`.
 
     with ds.iterate(epoch=0) as it:
         for batch in it: ...
 
-    Threads may share it: each batch goes to one of them. Any of them may close it.
+    Threads may share it: each batch goes to one of them. Any thread may close it.
     """
 
     def __init__(
         self,
         source: Source,
-        settings: Options,
+        options: Options,
         launch: Launch,
         *,
         epoch: int = 0,
         worker: tuple[int, int] = (0, 1),
         cache: SampleCache | None = None,
-        moved: Callable[[int], None] | None = None,
+        on_next_epoch: Callable[[int], None] | None = None,
     ) -> None:
-        """moved: hears which epoch comes after this pass when a state that is loaded changes that."""
-        self._source, self._settings, self.launch = source, settings, launch
-        self._part = ShardSpec(rank=launch.rank, world=launch.world, worker=worker[0], workers=worker[1])
-        self._cut = cut_of(settings, launch.world)
-        self._cache, self._moved = cache, moved
+        """on_next_epoch: called with the epoch that comes after this pass, if loading a state changes it."""
+        self._source, self._options, self.launch = source, options, launch
+        self._shard = ShardSpec(rank=launch.rank, world=launch.world, worker=worker[0], workers=worker[1])
+        self._plan = batch_plan(options, launch.world)
+        self._cache, self._on_next_epoch = cache, on_next_epoch
         self._position = self._began = Position(epoch=epoch, done=0)
-        self._stop = stop_of(settings, epoch, epoch)
-        self._planned: tuple[int, Order] | None = None
+        self._stop = stop_epoch(options, epoch, epoch)
+        self._last_order: tuple[int, Order] | None = None
         self._made_from: dict[str, Any] | None = None
         self._meter = Meter()
         catalogs = source.catalogs()
-        source.schema()  # what is wrong with the files is said now
+        source.schema()  # raises now what is wrong with the files
         self._losses = Losses(
             sum(source.counts()),
-            settings.max_corrupt,
+            options.max_corrupt,
             [loss for catalog in catalogs for loss in catalog.losses],
         )
-        self._run: _Running | None = None
-        self._final: PoolStats | None = None
+        self._run: _Run | None = None
+        self._final_stats: PoolStats | None = None
         self._ended = False
         self._ended_at: float | None = None
         self._pid = os.getpid()
-        self._turn = threading.RLock()
-        self._inside: int | None = None  # the thread that waits for a batch
-        self.step = 0  # batches given so far
+        self._lock = threading.RLock()
+        self._thread_inside: int | None = None  # the thread that waits for a batch
+        self.step = 0  # batches returned so far
 
     # ---- iterating
 
@@ -145,30 +104,30 @@ class Iteration(Generic[T_co]):
 
     def __next__(self) -> T_co:
         if os.getpid() != self._pid and not self._ended:
-            raise StateError("this iteration belongs to the process that began it: begin another one in a forked child")
+            raise StateError("this iteration belongs to the process that began it: begin a new one in a forked child")
         start = monotonic()
-        with self._turn:
+        with self._lock:
             if self._is_over():
                 raise StopIteration
             try:
-                self._inside = threading.get_ident()
+                self._thread_inside = threading.get_ident()
                 if self._run is None:
                     self._meter.begun = start
-                    self._run = _Running(self)
-                given = next(self._run.items, None)
+                    self._run = _Run(self)
+                found = next(self._run.items, None)
             except BaseException as error:
-                closed = self._is_over()  # by another thread, which ended the wait
+                closed = self._is_over()  # by another thread, which cancelled the wait
                 self._release()
                 if closed and isinstance(error, Exception):
                     raise StopIteration from None
                 raise
             finally:
-                self._inside = None
-            if given is None or self._is_over():
+                self._thread_inside = None
+            if found is None or self._is_over():
                 self._release()
                 raise StopIteration
-            rows: T_co = given[0]
-            self._position = given[1]
+            rows: T_co
+            rows, self._position = found
             self.step += 1
             self._meter.batches += 1
             self._meter.wait_s += monotonic() - start
@@ -180,13 +139,13 @@ class Iteration(Generic[T_co]):
         run = self._run
         if run is None or os.getpid() != self._pid:
             return
-        run.halt()
-        if self._inside != threading.get_ident():  # else a signal's handler calls, and next() closes it
-            with self._turn:
+        run.cancel_token.cancel()
+        if self._thread_inside != threading.get_ident():  # else a signal handler called this, and next() releases it
+            with self._lock:
                 self._release()
 
     def _is_over(self) -> bool:
-        """Another thread may have ended it since it was last asked."""
+        """A method, as mypy takes an attribute for unchanged: another thread may have closed it meanwhile."""
         return self._ended
 
     def _release(self) -> None:
@@ -194,7 +153,7 @@ class Iteration(Generic[T_co]):
         run = self._run
         if run is not None:
             run.close()
-            self._run, self._final, self._ended_at = None, run.library.stats(), monotonic()
+            self._run, self._final_stats, self._ended_at = None, run.shards.stats(), monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +163,7 @@ class Iteration(Generic[T_co]):
     ) -> None:
         self.close()
 
-    # ---- where it stands
+    # ---- position
 
     @property
     def epoch(self) -> int:
@@ -212,54 +171,54 @@ class Iteration(Generic[T_co]):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that a pass after this one begins with. One that repeats for ever counts as one epoch."""
+        """The epoch that a pass after this one begins with. A pass that repeats for ever counts as one epoch."""
         return self._began.epoch + 1 if self._stop is None else self._stop
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
-        order, world = self._order(), self._part.world
-        if self._settings.batched:
-            return self._cut.steps(order, world)
-        first = self._cut.first
-        return len(range(first + (self._part.rank - first) % world, self._cut.end(order, world), world))
+        """Returns the number of steps of an epoch."""
+        order, world = self._order(), self._shard.world
+        if self._options.batched:
+            return self._plan.steps(order, world)
+        first = self._plan.first
+        return len(range(first + (self._shard.rank - first) % world, self._plan.end(order, world), world))
 
     def _order(self, epoch: int | None = None) -> Order:
-        """The order of an epoch, by default the present one. The last one is kept."""
+        """Returns the order of an epoch, by default the current one; caches the last."""
         epoch = self._position.epoch if epoch is None else epoch
-        if self._planned is None or self._planned[0] != epoch:
-            self._planned = epoch, self._source.order(self._settings, epoch)
-        return self._planned[1]
+        if self._last_order is None or self._last_order[0] != epoch:
+            self._last_order = epoch, self._source.order(self._options, epoch)
+        return self._last_order[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands after the last batch that was given: small, JSON, and good for any number of ranks."""
+        """Returns the position after the last batch: small, JSON, and valid for any number of ranks."""
         return save_state(self._position, self._fingerprint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there. Only before the first batch. A state of other data is refused."""
+        """Resumes from a state. Only before the first batch. A state of other data is a StateError."""
         if self._run is not None or self._is_over():
-            raise StateError("expected load_state_dict() before the first batch: begin another iteration")
+            raise StateError("expected load_state_dict() before the first batch: begin a new iteration")
         position = load_state(state, self._fingerprint(), samples_of=lambda epoch: self._order(epoch).samples)
-        # A state of another pass than this one: that one is finished.
-        self._stop = stop_of(self._settings, self._began.epoch, position.epoch)
+        # The state may be of another pass than this one: this finishes that one.
+        self._stop = stop_epoch(self._options, self._began.epoch, position.epoch)
         self._position = self._began = position
-        if self._moved is not None:
-            self._moved(self.next_epoch)
+        if self._on_next_epoch is not None:
+            self._on_next_epoch(self.next_epoch)
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._made_from is None:
-            self._made_from = self._source.made_from(self._settings)
+            self._made_from = self._source.made_from(self._options)
         return self._made_from
 
-    # ---- what happened
+    # ---- statistics
 
     def losses(self) -> list[Loss]:
-        """Samples that were skipped, with their reasons: the first thousand of them."""
+        """Returns the first thousand samples that were skipped, with their reasons."""
         return list(self._losses)
 
     def progress(self) -> Progress:
-        """How far the epoch is. With remainder="drop" it ends with the last whole step."""
-        position, began, order, first = self._position, self._began, self._order(), self._cut.first
-        total = max(0, min(self._cut.last(order), self._cut.end(order, self._part.world)) - first)
+        """Returns how far the epoch is. With remainder="drop" it ends with the last complete step."""
+        position, began, order, first = self._position, self._began, self._order(), self._plan.first
+        total = max(0, min(self._plan.last(order), self._plan.end(order, self._shard.world)) - first)
         return Progress(
             epoch=position.epoch,
             done=min(max(0, position.done - first), total),
@@ -275,7 +234,7 @@ class Iteration(Generic[T_co]):
     def stats(self) -> Stats:
         meter = self._meter
         run = self._run
-        files = run.library.stats() if run else self._final
+        files = run.shards.stats() if run else self._final_stats
         return Stats(
             elapsed_s=self._elapsed_s(),
             batches=meter.batches,
@@ -288,97 +247,79 @@ class Iteration(Generic[T_co]):
             open_files_bound=files.budget if files else 0,
             memory_bytes=meter.memory_bytes,
             memory_most_bytes=meter.memory_most_bytes,
-            memory_bound_bytes=self._settings.memory_bytes,
+            memory_bound_bytes=self._options.memory_bytes,
             lost=len(self._losses),
             rank=str(self.launch),
         )
 
 
-class _Running:
-    """What is open while an iteration goes on. Knows nothing of the Iteration, so that one that is dropped can go."""
+class _Run:
+    """What is open during an iteration. Holds no reference to the Iteration, so that a dropped one is collected."""
 
-    def __init__(self, of: Iteration) -> None:
-        settings, source = of._settings, of._source
-        close_leaked(_FEW_LOST)
-        self.library = ShardSet(source.catalogs(), settings.open_files, source.schema())
-        self.halt = CancelToken()
+    def __init__(self, iteration: Iteration) -> None:
+        self._source, self._options = iteration._source, iteration._options
+        self._plan, self._shard = iteration._plan, iteration._shard
+        self._losses, self._meter, self._cache = iteration._losses, iteration._meter, iteration._cache
+        close_leaked(_FEW_LEAKED)
+        schema = self._source.schema()
+        self.shards = ShardSet(self._source.catalogs(), self._options.open_files, schema)
+        self.cancel_token = CancelToken()
         self.pid = os.getpid()
         self.closed = False
-        # Only what the collector finds is closed: an end that nobody asked for would look like that of the data.
+        # close_leaked() must not close it: to its user that would look like the end of the data.
         self.iterator: Callable[[], Any] = lambda: None
-        self._fetcher: Fetcher | None = None  # of the epoch that is being read
+        self._fetcher: Fetcher | None = None  # of the current epoch
         try:
-            pipeline = Pipeline(settings, source.schema(), of._losses, of._meter, self.halt)
-            self._fetched = self._raw(
-                source,
-                settings,
-                of._cut,
-                of._part,
-                of._position,
-                of._stop,
-                of._losses,
-                of._meter,
-                of._cache,
-                pipeline.room,
-            )
-            items = pipeline.run(self._fetched, of._cache)
-            if settings.prefetches:
-                most = prefetched_bytes(settings), prefetched_items(settings)
-                items = run_ahead(items, *most, of._meter, self.halt)
-            self.items = _give(items, settings, of._part, of._meter)
+            pipeline = Pipeline(self._options, schema, self._losses, self._meter, self.cancel_token)
+            self._budget = pipeline.budget
+            self._fetched = self._fetch(iteration._position, iteration._stop)
+            items = pipeline.run(self._fetched, self._cache)
+            if self._options.prefetches:
+                limits = prefetched_bytes(self._options), prefetched_items(self._options)
+                items = prefetch(items, *limits, self._meter, self.cancel_token)
+            self.items = _results(items, self._options, self._shard, self._meter)
         except BaseException:
-            self.library.close()
+            self.shards.close()
             raise
-        self._closer = close_when_collected(of, self.close)
+        self._closer = close_when_collected(iteration, self.close)
         note_opened(self)
 
-    def _raw(
-        self,
-        source: Source,
-        settings: Options,
-        cut: BatchPlan,
-        part: ShardSpec,
-        position: Position,
-        stop: int | None,
-        losses: Losses,
-        meter: Meter,
-        cache: SampleCache | None,
-        room: MemoryBudget,
-    ) -> Items:
-        """The rows of all steps, epoch after epoch, up to epoch `stop`."""
-        epoch, done = position.epoch, position.done
+    def _fetch(self, position: Position, stop: int | None) -> Items:
+        """Yields the rows of all steps, epoch after epoch, up to epoch `stop`."""
+        options, shard = self._options, self._shard
+        epoch, done = position
         while stop is None or epoch < stop:
-            order = source.order(settings, epoch)
+            order = self._source.order(options, epoch)
             fetcher = self._fetcher = Fetcher(
-                self.library,
+                self.shards,
                 order,
-                source.schema(),
+                self._source.schema(),
                 epoch=epoch,
-                room=room,
-                losses=losses,
-                meter=meter,
-                skip_corrupt=settings.on_corrupt != "raise",
-                cache=cache,
-                as_samples=bool(settings.functions) and settings.functions[0].each == "sample",
+                budget=self._budget,
+                losses=self._losses,
+                meter=self._meter,
+                skip_corrupt=options.on_corrupt != "raise",
+                cache=self._cache,
+                as_samples=bool(options.functions) and options.functions[0].each == "sample",
             )
             try:
-                for run in walk(order, cut, part, done, _at_once(order, settings)):
-                    yield from fetcher.steps(run, part.rank, part.world)
+                for steps in plan_steps(order, self._plan, shard, done, _range_samples(order, options)):
+                    yield from fetcher.fetch(steps, shard.rank, shard.world)
             finally:
                 fetcher.close()
-            if not cut.steps(order, part.world):  # nothing in an epoch: repeat() would be without an end
+            if not self._plan.steps(order, shard.world):  # an empty epoch: repeat() would never end
                 return
             epoch, done = epoch + 1, 0
 
     def close(self) -> None:
-        """Again, if a signal came in between: the finalizer stays until all is done."""
+        """Closes everything. Can be called again if a signal interrupted it: the finalizer stays until all is done."""
         if self.closed and sys.is_finalizing():
-            return  # modules are being taken apart
+            return  # modules may be gone already
         if getgeneratorstate(self.items) == GEN_RUNNING:
-            return  # Python ends while a daemon thread reads, which would tell of an error if it were halted
+            return  # Python exits while a daemon thread reads, which would report an error if it were cancelled
         if os.getpid() == self.pid:
             try:
-                self.halt()
+                self.cancel_token.cancel()
                 self.items.close()
             finally:
                 self._close_files()
@@ -386,75 +327,110 @@ class _Running:
         self._closer.detach()
 
     def _close_files(self) -> None:
-        """Also what a signal left open, which an error that is kept would keep so; not under a thread that reads."""
+        """Closes also what a signal or a kept error left open; but not under a thread that reads."""
         is_over = getgeneratorstate(self._fetched) == GEN_CLOSED
         if is_over and self._fetcher is not None:
             self._fetcher.close()
-        self.library.close(in_use=is_over)
+        self.shards.close(in_use=is_over)
 
 
-def _give(
-    items: Items, settings: Options, part: ShardSpec, meter: Meter
+def _results(
+    items: Items, options: Options, shard: ShardSpec, meter: Meter
 ) -> Generator[tuple[Any, Position], None, None]:
-    """What the user gets, and where the epoch stands when it has been given."""
+    """Yields what the user gets, and the position after it."""
     with closing(items):
         for item in items:
-            if settings.batched:
-                meter.samples += len(item.kept)
-                yield _taken(item), Position(item.epoch, item.done)
+            if options.batched:
+                meter.samples += len(item.row_indices)
+                yield item.take_rows(), Position(item.epoch, item.done)
             else:
-                yield from _give_each(item, part, meter)
+                yield from _single_samples(item, shard, meter)
 
 
-def _taken(item: WorkItem) -> Any:
-    """Its rows, which are the user's alone from now on: stages still have the item while they make the next one."""
-    rows, item.rows = item.rows, None
-    return rows
-
-
-def _give_each(item: WorkItem, part: ShardSpec, meter: Meter) -> Generator[tuple[Any, Position], None, None]:
-    rows = _taken(item)
+def _single_samples(item: WorkItem, shard: ShardSpec, meter: Meter) -> Generator[tuple[Any, Position], None, None]:
+    rows = item.take_rows()
     samples = split_samples(rows) if isinstance(rows, dict) else rows
     del rows
-    for place, sample in zip(item.kept.tolist(), samples, strict=True):
+    for row, sample in zip(item.row_indices.tolist(), samples, strict=True):
         meter.samples += 1
-        yield sample, Position(epoch=item.epoch, done=min(item.done, item.start + (place + 1) * part.world))
+        yield sample, Position(epoch=item.epoch, done=min(item.done, item.start + (row + 1) * shard.world))
 
 
-def _at_once(order: Order, settings: Options) -> int:
-    """Samples of a rank that are planned together: enough that every lane has some, and few enough to be held.
+def _range_samples(order: Order, options: Options) -> int:
+    """Returns how many samples of a rank are planned together: so many that every lane has some.
 
-    The windows of all of them are held at once: where memory is short, the next ones shall not begin long before those
-    before them end.
+    The windows of all of them are cached at once: where memory is short, the next windows must not begin long before
+    the current ones end.
     """
     blocks = order.blocks
     each = int(blocks.size_bytes.sum()) // max(1, blocks.samples) or 1
-    most_bytes = min(_AT_ONCE_BYTES, (settings.memory_bytes - settings.prefetch_bytes) // _AT_ONCE_PART)
-    return max(256, min(_AT_ONCE_MOST, most_bytes // each))
+    max_bytes = min(_RANGE_BYTES, (options.memory_bytes - options.prefetch_bytes) // _RANGE_SHARE)
+    return max(256, min(_MAX_RANGE_SAMPLES, max_bytes // each))
 
 
-def stop_of(settings: Options, first: int, epoch: int) -> int | None:
-    """Behind the last epoch of the pass that `epoch` is in, where one pass begins with epoch `first`. None: no end."""
-    times = settings.repeat
+def stop_epoch(options: Options, first: int, epoch: int) -> int | None:
+    """Returns the epoch after the pass that `epoch` is in, if one pass begins with epoch `first`. None: no end."""
+    times = options.repeat
     return None if times is None else epoch - (epoch - first) % times + times
 
 
-def cut_of(settings: Options, world: int) -> BatchPlan:
-    """How these settings cut a sequence into steps, for so many ranks."""
-    batch, grain = settings.batch or RUN_SAMPLES, None if settings.batched else 1
-    if settings.global_batch is not None:
-        if settings.global_batch % world:
-            near = [
-                n for n in (settings.global_batch // world * world, -(-settings.global_batch // world) * world) if n
-            ]
+def batch_plan(options: Options, world: int) -> BatchPlan:
+    """Returns how these options cut a sequence into steps for `world` ranks."""
+    batch, remainder_unit = options.batch or STEP_SAMPLES, None if options.batched else 1
+    if options.global_batch is not None:
+        if options.global_batch % world:
+            below = options.global_batch // world * world
+            near = [n for n in (below, below + world) if n]
             raise ValueError(
-                f"expected a global_size that {world} ranks can share, got {settings.global_batch}: "
+                f"expected a global_size that {world} ranks can share, got {options.global_batch}: "
                 f"take {' or '.join(map(str, near))}"
             )
-        batch = settings.global_batch // world
-    first, most, each = settings.first_sample, settings.stop_sample, batch * world
-    if settings.stop_batch is not None:
-        stop = first + settings.stop_batch * each
-        most = stop if most is None else min(most, stop)
-    first += settings.first_batch * each
-    return BatchPlan(batch=batch, remainder=settings.remainder, first=first, most=most, grain=grain)
+        batch = options.global_batch // world
+    first, stop, each = options.first_sample, options.stop_sample, batch * world
+    if options.stop_batch is not None:
+        after_batches = first + options.stop_batch * each
+        stop = after_batches if stop is None else min(stop, after_batches)
+    first += options.first_batch * each
+    return BatchPlan(batch=batch, remainder=options.remainder, first=first, stop=stop, remainder_unit=remainder_unit)
+
+
+# ---- progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """`done` of `total` samples of the epoch, over all ranks."""
+
+    epoch: int
+    done: int
+    total: int
+    batches: int
+    elapsed_s: float
+    began_at: int = 0  # samples that were done before a resume; below 0 after complete epochs
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.total if self.total else 1.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Over all ranks, since the pass began."""
+        return max(0, self.done - self.began_at) / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """The time left; None: not known yet."""
+        return (self.total - self.done) / self.samples_per_s if self.samples_per_s else None
+
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", {_clock(self.left_s)} left"
+        return (
+            f"epoch {self.epoch}: {self.done:,} of {self.total:,} samples ({100 * self.fraction:.0f} %), "
+            f"{self.samples_per_s:,.0f}/s{left}"
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

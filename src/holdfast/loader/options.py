@@ -1,4 +1,4 @@
-"""What a dataset was asked for, step by step: settings that check themselves, and can be pickled."""
+"""The options of a dataset: they validate themselves, and can be pickled."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ OnCorrupt = Literal["raise", "skip", "salvage"]
 
 MEMORY_BYTES = 2_000_000_000
 STALL_S = 300.0
-RUN_SAMPLES = 256  # samples that are read together when no batch was asked for
+STEP_SAMPLES = 256  # samples of a step where there is no batch()
 
 
-def one_of(name: str, value: object, allowed: object) -> None:
+def check_choice(name: str, value: object, allowed: object) -> None:
     choices = get_args(allowed)
     if value not in choices:
         raise ValueError(f"expected {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """The value as Python's int: numpy's are taken too, and would not go into a state as they are."""
+def as_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Checks a whole number and returns it as an int: numpy's integers are accepted, but JSON cannot hold them."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = index(value)
     except TypeError:
         number = None
-    if number is None or (least is not None and number < least) or (most is not None and number > most):
-        bounds = (f" from {least} up" if least is not None else "") + (f" to {most:,}" if most is not None else "")
+    if number is None or (low is not None and number < low) or (high is not None and number > high):
+        bounds = (f" from {low} up" if low is not None else "") + (f" to {high:,}" if high is not None else "")
         raise ValueError(f"expected {name} to be a whole number{bounds}, got {value!r}")
     return number
 
@@ -53,10 +53,10 @@ def is_number(value: object) -> bool:
 class Function:
     """A function of the user's, and where it runs.
 
-    kind:       "map" gives another sample or batch, "filter" says whether it stays (of a batch: which rows of it)
-    max_errors: with on_error="skip", how many samples may be lost: a number, or a part of all as a fraction
-    random:     the function gets a numpy Generator as well, seeded by seed, epoch and sample
-    stall_s:    how long a worker process may be silent over one sample
+    kind:       "map" returns another sample or batch, "filter" whether to keep a sample (of a batch: which rows)
+    max_errors: with on_error="skip", how many samples may be lost: a number, or a fraction of all samples
+    random:     the function also gets a numpy Generator, seeded by seed, epoch and sample
+    stall_s:    how long a worker process may take over one sample
     """
 
     kind: Literal["map", "filter"]
@@ -73,10 +73,10 @@ class Function:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"{self.kind}: expected a function, got {self.function!r}")
-        one_of("where", self.where, Where)
-        one_of("on_error", self.on_error, OnError)
-        one_of("start", self.start, Literal["forkserver", "spawn"])
-        whole("num_workers", self.workers, 0 if self.where == "inline" else 1)
+        check_choice("where", self.where, Where)
+        check_choice("on_error", self.on_error, OnError)
+        check_choice("start", self.start, Literal["forkserver", "spawn"])
+        as_int("num_workers", self.workers, 0 if self.where == "inline" else 1)
         if not is_number(self.max_errors) or self.max_errors < 0:
             raise ValueError(
                 f"expected max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
@@ -92,33 +92,30 @@ class Function:
         return getattr(inner, "__name__", None) or type(inner).__name__
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """Functions with the same place run together."""
+    def executor_key(self) -> tuple[object, ...]:
+        """Neighbouring functions with the same key run together."""
         return (self.where, self.workers, self.start, self.stall_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """What the functions before it gave is kept: up to `most_bytes`, in memory, or in a file in `folder`.
+    """A cache of samples after the first `after` functions, up to `max_bytes`: in memory, or in a file in `folder`."""
 
-    after: how many functions are before it
-    """
-
-    most_bytes: int
+    max_bytes: int
     folder: str | None
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything but the data."""
+    """All that was asked of a dataset, apart from its data."""
 
     seed: int | None = None
     window_bytes: int = WINDOW_BYTES
     window_samples: int | None = None
     lanes: int | None = None
     shard: str | tuple[int, int] | None = None
-    shard_said: bool = False
+    shard_given: bool = False
     remainder: Remainder = "keep"
     batch: int | None = None
     global_batch: int | None = None
@@ -126,12 +123,12 @@ class Options:
     pad_value: float = 0
     functions: tuple[Function, ...] = ()
     cache: Cache | None = None
-    first_sample: int = 0  # of an epoch's order: what skip() and take() left of it
+    first_sample: int = 0  # of an epoch's order: what skip() and take() select
     stop_sample: int | None = None
-    first_batch: int = 0  # and of the batches of every rank in that
+    first_batch: int = 0  # the same after batch(), in batches of every rank
     stop_batch: int | None = None
     repeat: int | None = 1
-    prefetch_batches: int = 0  # or, without batches, samples
+    prefetch_batches: int = 0  # without batch(), samples
     prefetch_bytes: int = 0
     open_files: int | Literal["auto"] = "auto"
     memory_bytes: int = MEMORY_BYTES

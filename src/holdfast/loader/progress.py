@@ -1,4 +1,4 @@
-"""An epoch's progress on stderr: a line that is written over in a terminal, one now and then in a file."""
+"""hold.progress: how far an epoch is, as a line on stderr that is updated in a terminal, or repeated in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILE_S = 30.0
 
 
 def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s: float | None = None) -> Iterator[Any]:
-    """The same batches, with a line about where the epoch is, how fast, and how long it will take.
+    """Yields the same batches, and shows how far the epoch is, how fast, and how long it will take.
 
         for batch in hold.progress(it): ...
 
@@ -26,19 +26,19 @@ def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s
     if isinstance(batches, Dataset):
         batches = batches.iterate()
     if not isinstance(batches, Iteration):
-        raise TypeError(f"progress: expected what ds.iterate() gives, or a dataset, got {type(batches).__name__}")
-    return _shown(batches, sys.stderr if out is None else out, every_s)
+        raise TypeError(f"progress: expected a dataset, or what ds.iterate() returns, got {type(batches).__name__}")
+    return _with_progress(batches, sys.stderr if out is None else out, every_s)
 
 
-def _shown(it: Iteration, out: TextIO, every_s: float | None) -> Iterator[Any]:
+def _with_progress(it: Iteration, out: TextIO, every_s: float | None) -> Iterator[Any]:
     live = out.isatty()
-    pause_s = every_s if every_s is not None else _TERMINAL_S if live else _FILE_S
+    interval_s = every_s if every_s is not None else _TERMINAL_S if live else _FILE_S
     last = monotonic()
     written = False
     try:
         for batch in it:
             yield batch
-            if monotonic() - last >= pause_s:
+            if monotonic() - last >= interval_s:
                 last = monotonic()
                 written = _write(it, out, live)
     finally:

@@ -185,7 +185,7 @@ def parse_statm(text: str) -> int | None:
 
 
 def read_vitals(procfs: ProcFS, pid: int) -> Vitals:
-    """Two stats and one small read, which a `HeldProcFS` that holds `/proc/PID/statm` does without opening it.
+    """Reads counts that are cheap enough for sampling: two stats and one small file.
 
     A pid does not say whether it is still the same process: ask `is_same` now and then.
     """
@@ -271,7 +271,7 @@ def _line_of(parents: dict[int, int], pid: int | None) -> list[int]:
 
 
 _STATES = {
-    "T": "stopped by a signal (SIGCONT lets it go on)",
+    "T": "stopped by a signal (SIGCONT resumes it)",
     "t": "stopped by a debugger",
     "D": "waiting for a disk or a network mount",
     "R": "running",
@@ -284,18 +284,18 @@ def is_stopped(pid: int) -> bool:
     return _state(pid) in ("T", "t")
 
 
-def tell_state(pid: int) -> str:
+def describe_state(pid: int) -> str:
     state = _state(pid)
     return _STATES.get(state, f"in state {state}") if state else "gone"
 
 
-def tell_end(exit_code: int | None) -> str:
+def describe_exit(exit_code: int | None) -> str:
     if exit_code is None:
-        return "ended; how is not known"
+        return "ended with an unknown exit code"
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     name = _signal_name(-exit_code)
-    hint = "; if nobody did so on purpose, it was out of memory" if -exit_code == signal.SIGKILL else ""
+    hint = " (out of memory, unless somebody killed it on purpose)" if -exit_code == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 

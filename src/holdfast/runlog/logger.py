@@ -1,9 +1,9 @@
-"""The public face of logging: log(), Log."""
+"""hold.log() and Log: rows are buffered, and committed to a sink by rows, bytes and seconds."""
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401  # see the end
+import concurrent.futures.thread  # noqa: F401  # registers its exit function before ours, at the end of this module
 import os
 import re
 import sys
@@ -27,15 +27,15 @@ from .server_sink import ServerSink
 Replay = Literal["drop", "keep"]
 OnError = Literal["raise", "warn"]
 
-_PIECE_BYTES = 64 << 20
-_MOST_BYTES = 4 * _PIECE_BYTES  # of rows that cannot be written
-_SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: where it is an error, and where rows can wait longer
+_PART_BYTES = 64 << 20
+_MAX_BUFFER_BYTES = 4 * _PART_BYTES  # of rows that cannot be written
+_SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: with on_error="raise" and "warn"
 _LATER = "what was logged cannot be written now"
-_CHANGING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
+_VARYING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 
-class _Early(NamedTuple):
+class _EarlyRow(NamedTuple):
     """A row from before the log could be opened."""
 
     step: int
@@ -44,11 +44,11 @@ class _Early(NamedTuple):
 
 
 def _ignore(error: SchemaError) -> None:
-    """It is told when the row is put."""
+    """Does nothing: the error is reported when the row is put."""
 
 
 def _levels_to_caller() -> int:
-    """How many calls lie between a warning and the program's own line."""
+    """Returns the stacklevel of the program's own line, for a warning."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, levels = frame.f_back, levels + 1
@@ -71,32 +71,32 @@ def log(
     steps: range | None = None,
     timeout: float | None = None,
 ) -> Log:
-    """A log that every worker of a training writes into: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
+    """Opens a log that every worker of a training writes to: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
 
-    logdir      run.hold is made below it; a folder or a URL
-    rank        this worker's number; None: what the launcher says
-    schema      the columns to begin with, beside step, worker and time_ns; None: what the first row looks like
+    logdir      a folder or a URL, in which run.hold is made
+    rank        this worker's number; None: the launcher's
+    schema      the first columns, besides step, worker and time_ns; None: inferred from the first row
     name        of another log in the same logdir: "eval" makes eval.hold
-    every_rows, every_s: when rows are committed: after so many, or when one comes and the last time is so long ago.
-                A crash loses what came since.
-    replay      "drop": steps that are not above this worker's last one, as a restart from a checkpoint gives them again
-    on_error    "warn": nothing that is logged raises. A value that cannot be logged is left out of its row; a write
-                that fails is tried again with the next rows. Each kind of trouble is a warning once.
+    every_rows, every_s: commit after so many rows, or with the first row so long after the last commit.
+                A crash loses the rows since.
+    replay      "drop" leaves out steps up to this worker's last one, which a restart from a checkpoint logs again
+    on_error    "warn": logging never raises. A value that cannot be logged is left out of its row; a write that fails
+                is retried with the next rows. Each kind of error is a warning once.
     format      of the parts: "hdf5" or "tfrecord"
     storage_options  options for a URL, as fsspec takes them
     server      a central writer, instead of a logdir: its address, or the folder it serves
-    steps       with a server: which steps this worker logs, all of them in turn; None: every step from 0 on
+    steps       with a server: the steps that this worker logs, in order; None: every step from 0 on
     timeout     with a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
-                None: 60, but with on_error="warn" 5 before the end, so that a training does not stand still meanwhile
+                None: 60, but with on_error="warn" 5 before the end, so that a training is not held up
     """
     if (logdir is None) == (server is None):
         raise ValueError("expected a logdir, or server= with the address of a central writer, and not both")
     if replay not in ("drop", "keep") or on_error not in ("raise", "warn"):
-        wanted = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
-        raise ValueError(f"{wanted}, got {replay!r} and {on_error!r}")
+        expected = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
+        raise ValueError(f"{expected}, got {replay!r} and {on_error!r}")
     if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
-        wanted = "expected every_rows to be a number from 1 up and every_s one from 0 up"
-        raise ValueError(f"{wanted}, got {every_rows!r} and {every_s!r}")
+        expected = "expected every_rows to be a number from 1 up and every_s one from 0 up"
+        raise ValueError(f"{expected}, got {every_rows!r} and {every_s!r}")
     worker = _worker(rank, name)
     columns = None if schema is None else given_schema(schema)
     if server is not None:
@@ -127,28 +127,28 @@ def _worker(rank: int | None, name: str) -> int:
         return index(rank)
     found = find_rank()
     if found.role and name == "run":
-        raise InputError(f"{found.source}, and is none of the workers: give name= for a log of its own, or rank=")
+        raise InputError(f"{found.source}, and is none of the workers: pass name= for a log of its own, or rank=")
     return found.rank
 
 
 def _number(step: int) -> int:
     number = index(step)
-    if not -(1 << 63) <= number < 1 << 63:  # else all rows that it is committed with would fail
+    if not -(1 << 63) <= number < 1 << 63:  # it would fail the commit of all rows that wait with it
         raise SchemaError(f"column 'step': expected Int64(), got {number}")
     return number
 
 
 class Log:
-    """What hold.log(…) gives. Call it with a step and that step's values; leave its `with` block, or close() it.
+    """What hold.log(…) returns. Call it with a step and that step's values; leave its `with` block, or close() it.
 
-    last_step  of this worker, committed or not; None: there is none. A training may go on behind it.
-    rows       taken by this one
-    dropped    replays that it left out
+    last_step  this worker's last step, committed or not; None: there is none. A training may resume after it.
+    rows       rows that this object has taken
+    dropped    replayed rows that it has left out
     lost       rows that could not be written, with on_error="warn"
     left_out   values that could not be logged, of rows that were, with on_error="warn"
 
-    What was logged is committed at the end of the `with` block, also if that is an exception, and at a program's exit.
-    Threads may share one. It cannot be used in a forked child.
+    Rows are committed at the end of the `with` block, also after an exception, and when the program exits. Threads may
+    share a log. It cannot be used in a forked child.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class Log:
         self._every_rows, self._every_s = every_rows, every_s
         self._replay, self._on_error = replay, on_error
         self._waiting_rows = self._waiting_bytes = 0
-        self._turn = threading.RLock()
-        self._is_begun = schema is not None  # its columns are known, and this worker's first row fits them
+        self._lock = threading.RLock()
+        self._is_begun = schema is not None  # the columns are known, and this worker's first row fits them
         self._not_before_s = 0.0
         self._given = schema
-        self._early: list[_Early] = []
+        self._early: list[_EarlyRow] = []
         self._warned: set[tuple[str, str, str]] = set()
         try:
             if schema is not None:
@@ -186,17 +186,17 @@ class Log:
             self._is_begun, self._not_before_s = False, time.monotonic() + every_s
             self._warn(_LATER, error)
         self.last_step = target.last_step
-        self._wait()
+        self._schedule()
         call_after_fork(self)
         _open_logs.add(self)
 
     # ---- writing
 
     def __call__(self, step: int, /, **values: Any) -> None:
-        """One row. What is left out, or None, is absent in it: a float is NaN then. What cannot be logged is a
-        SchemaError; with on_error="warn" a warning, and the rest of the row is logged."""
+        """Logs one row. A value that is missing or None is absent; a float is NaN then. A value that cannot be logged
+        raises a SchemaError; with on_error="warn" it is a warning, and the rest of the row is logged."""
         try:
-            with self._turn:
+            with self._lock:
                 self._take(step, time.time_ns(), values)
         except Exception as error:
             if self._on_error == "raise":
@@ -215,7 +215,7 @@ class Log:
             self._keep(number, time_ns, values)
 
     def _begin(self, values: Mapping[str, Any]) -> bool:
-        """With the first row. If it cannot be, and that is to be a warning: not every row waits for the next try."""
+        """Opens the log with the first row. With on_error="warn", a failure is retried after every_s."""
         if time.monotonic() < self._not_before_s:
             return False
         first = self._early[0].values if self._early else values
@@ -223,7 +223,7 @@ class Log:
             if self._given is not None:
                 self._target.open(self._given)
             else:
-                self._target.open_for(first, self._refuse if self._on_error == "raise" else _ignore)
+                self._target.open_for(first, self._reject if self._on_error == "raise" else _ignore)
         except Exception as error:
             if self._on_error == "raise":
                 raise
@@ -238,19 +238,19 @@ class Log:
         return True
 
     def _keep(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
-        """Until the log can be opened."""
-        kept = copied(values, self._refuse)
-        self._early.append(_Early(step, time_ns, kept))
+        """Buffers a row until the log can be opened."""
+        kept = copied(values, self._reject)
+        self._early.append(_EarlyRow(step, time_ns, kept))
         self._waiting_rows += 1
         self._waiting_bytes += bytes_of(kept)
-        if self._waiting_bytes >= _MOST_BYTES:
-            self._give_up()
+        if self._waiting_bytes >= _MAX_BUFFER_BYTES:
+            self._drop_waiting()
 
     def _put(self, step: int, time_ns: int, values: Mapping[str, Any]) -> None:
         if self._replay == "drop" and self.last_step is not None and step <= self.last_step:
             self.dropped += 1
             return
-        schema, row = self._target.fit(values, self._refuse)
+        schema, row = self._target.fit(values, self._reject)
         row |= {"step": step, "worker": self.worker, "time_ns": time_ns}
         self._target.put(schema, row)
         self.rows += 1
@@ -258,18 +258,18 @@ class Log:
         self._waiting_rows += 1
         self._waiting_bytes += bytes_of(row)
 
-    def _refuse(self, error: SchemaError) -> None:
-        """A value that cannot be logged."""
+    def _reject(self, error: SchemaError) -> None:
+        """Raises for a value that cannot be logged, or warns that it is left out."""
         if self._on_error == "raise":
             raise error
         self.left_out += 1
         self._warn("this value is left out", error)
 
     def commit(self) -> None:
-        """All rows so far are there for good when this returns. Call it before a checkpoint is saved: a training that
-        goes on from there does not come by them again. With on_error="warn" it may only have tried."""
+        """Commits all rows so far. Call it before you save a checkpoint: a training that resumes from it does not log
+        these rows again. With on_error="warn" a failure is only a warning."""
         try:
-            with self._turn:
+            with self._lock:
                 self._check()
                 self._commit()
         except Exception as error:
@@ -284,31 +284,31 @@ class Log:
                 if not self._begin({}):
                     return
             if self._waiting_rows:
-                self._target.commit(self._refuse)
+                self._target.commit(self._reject)
                 self._waiting_rows = self._waiting_bytes = 0
-                self._warned = {key for key in self._warned if key[0] != _LATER}  # another time is another trouble
+                self._warned = {key for key in self._warned if key[0] != _LATER}  # warn again when it fails again
         except Exception:
-            if self._on_error == "warn" and self._waiting_bytes >= _MOST_BYTES:
-                self._give_up()
+            if self._on_error == "warn" and self._waiting_bytes >= _MAX_BUFFER_BYTES:
+                self._drop_waiting()
             raise
         finally:
-            self._wait()
+            self._schedule()
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Once for each kind of trouble: a training has millions of steps."""
-        key = (what, type(error).__name__, _CHANGING.sub("", str(error)))
+        """Warns once for each kind of error: a training has millions of steps."""
+        key = (what, type(error).__name__, _VARYING.sub("", str(error)))
         if key in self._warned:
             return
         self._warned.add(key)
         text = str(error) if isinstance(error, (HoldfastError, OSError)) else f"{type(error).__name__}: {error}"
-        more = "" if what == _LATER else " (said once; log.lost and log.left_out count)"
+        more = "" if what == _LATER else " (shown once; log.lost and log.left_out count all)"
         warnings.warn(f"worker {self.worker}: {what}: {text}{more}", RuntimeWarning, stacklevel=_levels_to_caller())
 
-    def _give_up(self) -> None:
+    def _drop_waiting(self) -> None:
         self.lost += self._waiting_rows
         self._waiting_rows = self._waiting_bytes = 0
         self._early = []
-        self._target.forget()
+        self._target.drop()
 
     def _is_due(self) -> bool:
         return (
@@ -317,36 +317,36 @@ class Log:
             or time.monotonic() >= self._due_s
         )
 
-    def _wait(self) -> None:
+    def _schedule(self) -> None:
         self._due_rows = self._waiting_rows + self._every_rows
-        self._due_bytes = self._waiting_bytes + _PIECE_BYTES
+        self._due_bytes = self._waiting_bytes + _PART_BYTES
         self._due_s = time.monotonic() + self._every_s
 
     def _check(self) -> None:
         if self._state == "forked":
             raise ForkedWriterError(f"worker {self.worker}: this log belongs to the parent process; open one here")
         if self._state == "closed":
-            raise ClosedWriterError(f"worker {self.worker}: this log is closed; open a new one, it goes on behind it")
+            raise ClosedWriterError(f"worker {self.worker}: this log is closed; open it again to append to it")
 
     # ---- ending
 
     def close(self) -> None:
-        """Commits what there is. Safe to call twice."""
-        with self._turn:
+        """Commits the waiting rows. Safe to call twice."""
+        with self._lock:
             if self._state != "open":
                 return
             try:
                 self._target.end()
                 self.commit()
                 if self._waiting_rows:
-                    self._give_up()
+                    self._drop_waiting()
             finally:
                 self._state = "closed"
                 _open_logs.discard(self)
                 self._end()
         if self.dropped and not self.rows:
             text = f"all {self.dropped:,} rows were of steps up to {self.last_step}, which are in the log already"
-            hint = 'give a new logdir or name=, or replay="keep"'
+            hint = 'use a new logdir or name=, or replay="keep"'
             warnings.warn(f"worker {self.worker}: {text}, and were dropped; {hint}", RuntimeWarning, stacklevel=2)
 
     def _end(self) -> None:
@@ -358,7 +358,7 @@ class Log:
             self._warn("the log cannot be closed", error)
 
     def __enter__(self) -> Self:
-        with self._turn:
+        with self._lock:
             self._check()
         return self
 
@@ -371,21 +371,21 @@ class Log:
         try:
             self.close()
         except (HoldfastError, OSError, Warning) as other:
-            error.add_note(f"and what was logged last could not be written: {other}")  # the first is the one to see
+            error.add_note(f"and the last rows of the log could not be written: {other}")  # the first error is raised
 
     def after_fork_in_child(self) -> None:
-        """The rows are the parent's, which commits them."""
-        self._turn = threading.RLock()
+        """Drops the child's copies of the rows, which the parent commits."""
+        self._lock = threading.RLock()
         if self._state == "open":
             self._state = "forked"
             self._early = []
-            self._target.forget()
+            self._target.drop()
 
     def __repr__(self) -> str:
         return f"<Log of worker {self.worker} in {self._target.name}, {self.rows:,} rows>"
 
 
-# Whoever forgets to close one has its rows all the same, when the program ends.
+# Logs that nobody closed are closed when the program ends.
 _open_logs: set[Log] = set()
 
 
@@ -395,9 +395,9 @@ def _close_all() -> None:
             try:
                 one.close()
             except (HoldfastError, OSError) as error:
-                warnings.warn(f"{one!r}: what was logged last could not be written: {error}", RuntimeWarning, 1)
+                warnings.warn(f"{one!r}: the last rows could not be written: {error}", RuntimeWarning, 1)
 
 
-# What is asked for through atexit comes too late for a store: by then thread pools take no more work. This comes before
-# them, as they have asked for it earlier; and at the end of multiprocessing's children, too.
+# atexit is too late for a remote store: thread pools accept no more work by then. threading's own exit functions run
+# before theirs, which were registered earlier, and in children of multiprocessing too.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)

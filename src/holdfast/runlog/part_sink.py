@@ -1,4 +1,4 @@
-"""One worker's rows as parts of a run's folder: piece after piece, each there whole or not at all."""
+"""Writes one worker's rows as numbered parts of a dataset directory, each committed atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..writer.directory import Format
 from ..writer.remote.remote_dataset import RemoteDatasetWriter
 from .rows import (
     OWN,
-    Refuse,
+    Reject,
     Row,
     Schema,
     add_presence,
@@ -37,11 +37,11 @@ _STEP: dict[str, Column] = {"step": Int64(), "worker": Int64()}
 
 
 class PartSink:
-    """`open` when the columns are known, or `open_if_there`; then `put` rows and `commit`.
+    """Call `open` when the columns are known, or `open_if_there`; then `put` rows and `commit`.
 
-    schema     the columns of the rows so far, of which the folder may not know yet; None: nothing is open
-    last_step  of this worker's last piece, None: there is none
-    n_pieces   how many it has committed, before and now
+    schema     the columns of the rows so far, which the directory may not have yet; None: nothing is open
+    last_step  the last step in this worker's last part; None: there is none
+    n_parts    how many parts this worker has committed, in earlier processes too
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class PartSink:
         self.name = folder
         self.schema: Schema | None = None
         self.last_step: int | None = None
-        self.n_pieces = 0
+        self.n_parts = 0
         self.rows: list[Row] = []
         self._worker, self._format, self._storage = worker, format, storage_options
         self._out: DatasetWriter | None = None
         self._tried = False
-        self._forgotten = 0  # rows of that try, given up since
+        self._dropped = 0  # rows of that try that were dropped since
         self._has_failed = False
 
     # ---- beginning
 
     def open(self, schema: Schema) -> None:
-        """Makes the folder, or adds to the columns of the one there. SchemaError: they contradict each other."""
+        """Makes the directory, or adds columns to the existing one. Raises SchemaError if they are incompatible."""
         try:
             self._begin(write(self.name, schema, storage_options=self._storage))
         except SchemaError:
@@ -69,7 +69,7 @@ class PartSink:
                 raise
             assert self.schema is not None
             columns, wrong = united(self.schema, schema)
-            for name, column in schema.items():  # what is said must be so; what is only found may be a float later
+            for name, column in schema.items():  # a given column must match; an inferred one may become a float later
                 if column != columns.get(name) and name in self.schema:
                     text = f"column {name!r} is {self.schema[name]!r} there, got {column!r}"
                     wrong.setdefault(name, SchemaError(text))
@@ -77,9 +77,9 @@ class PartSink:
                 raise SchemaError(f"{self.name}: {error}") from None
             self.schema = columns
 
-    def open_for(self, values: Mapping[str, Any], refuse: Refuse) -> None:
-        """The first row says what the columns are, unless another worker's was there before."""
-        schema, _ = grown(dict(OWN), values, refuse, self._check)
+    def open_for(self, values: Mapping[str, Any], reject: Reject) -> None:
+        """Infers the columns from the first row, unless another worker has made the directory."""
+        schema, _ = grown(dict(OWN), values, reject, self._check)
         try:
             self._begin(write(self.name, schema, storage_options=self._storage))
         except SchemaError:
@@ -97,13 +97,13 @@ class PartSink:
     def _begin(self, out: DatasetWriter) -> None:
         check_own(out.schema, self.name)
         self._out = out
-        self.n_pieces = self._count()
-        record = self._part(self.n_pieces - 1).record if self.n_pieces else None
+        self.n_parts = self._count()
+        record = self._part(self.n_parts - 1).record if self.n_parts else None
         self.last_step = None if record is None else self._last_step(record)
         self.schema = out.schema
 
     def _check(self, schema: Schema) -> None:
-        """SchemaError: parts of this format cannot have these columns, or cannot have them behind those there."""
+        """Raises SchemaError if parts of this format cannot have these columns, or not after those there."""
         if self._format == "hdf5":
             check_keys(schema)
             return
@@ -112,11 +112,11 @@ class PartSink:
                 raise _ints_before(name)
 
     def _count(self) -> int:
-        """They are numbered without a gap: so many looks as their number has digits, not a look at each."""
+        """Counts the parts by bisection: they are numbered without a gap."""
         above = 1
         while self._part(above - 1).done:
             above *= 2
-        below = above // 2  # so many there are at least
+        below = above // 2  # there are at least so many
         while above - below > 1:
             middle = (above + below) // 2
             below, above = (middle, above) if self._part(middle - 1).done else (below, middle)
@@ -131,61 +131,61 @@ class PartSink:
         return self._highest(path if path.exists() else self._merged(out.folder, record.task))
 
     def _merged(self, folder: Path, task: str) -> str:
-        """The file that a part went into, before it was taken away."""
+        """Returns the file that a part was consolidated into before it was removed."""
         last = [one for one in read_manifests(folder) if any(part.task == task for part in one.parts)][-1]
         if not last.holds:
-            text = f"what worker {self._worker} logged went into {last.output}, which is not there any more"
-            raise InputError(f"{self.name}: {text}: put it back, or give a new logdir or name=")
+            text = f"the rows of worker {self._worker} were moved into {last.output}, which no longer exists"
+            raise InputError(f"{self.name}: {text}: put it back, or use a new logdir or name=")
         return last.output
 
     def _highest(self, where: str | Path) -> int:
-        """This worker's last step in a file."""
+        """Returns this worker's last step in a file."""
         with read(where, _STEP, storage_options=self._storage).shard(None).batch(10_000).iterate() as batches:
             steps = [batch["step"][batch["worker"] == self._worker] for batch in batches]
         return max(int(one.max()) for one in steps if len(one))
 
     # ---- writing
 
-    def fit(self, values: Mapping[str, Any], refuse: Refuse) -> tuple[Schema, Row]:
-        """Returns the row, and the schema with the columns that it adds; put() takes both."""
+    def fit(self, values: Mapping[str, Any], reject: Reject) -> tuple[Schema, Row]:
+        """Returns the schema with the columns that the row adds, and the row. put() takes both."""
         assert self.schema is not None
-        return grown(self.schema, values, refuse, self._check)
+        return grown(self.schema, values, reject, self._check)
 
     def put(self, schema: Schema, row: Row) -> None:
         self.schema = schema
         self.rows.append(row)
 
-    def commit(self, refuse: Refuse) -> None:
-        """All rows are there for good when this returns. An error: those that are not are kept, for the next time.
+    def commit(self, reject: Reject) -> None:
+        """Commits all rows. After an error, those that are not committed are kept for the next call.
 
-        Values that contradict what another worker has logged meanwhile do not keep the others back: they are refused
-        when those are there.
+        Values that are incompatible with a column that another worker added meanwhile are left out, and rejected after
+        the others are committed.
         """
         left_out: list[SchemaError] = []
         while self.rows:
             try:
                 if self._has_failed:
-                    self._open_again()
-                left_out += self._agree()
+                    self._reopen()
+                left_out += self._merge_schema()
                 self._commit()
                 self._has_failed = False
             except (HoldfastError, OSError):
                 self._has_failed = True
                 raise
         for one in left_out:
-            refuse(one)
+            reject(one)
 
-    def _open_again(self) -> None:
-        """After an error: somebody may have removed the folder. Rows that come later need one all the same."""
+    def _reopen(self) -> None:
+        """Makes the directory again if somebody has removed it."""
         assert self.schema is not None
         try:
             write(self.name, storage_options=self._storage)
         except MissingFileError:
             self._out = write(self.name, self.schema, storage_options=self._storage)
-            self.n_pieces, self._tried, self._forgotten = 0, False, 0
+            self.n_parts, self._tried, self._dropped = 0, False, 0
 
-    def _agree(self) -> list[SchemaError]:
-        """Adds the columns of the rows to the folder's, which other workers may do as well."""
+    def _merge_schema(self) -> list[SchemaError]:
+        """Adds the columns of the rows to those of the directory, as other workers may do at the same time."""
         assert self._out is not None
         assert self.schema is not None
         left_out: list[SchemaError] = []
@@ -200,7 +200,7 @@ class PartSink:
                 self._out = self._out.grow(columns)
 
     def _unreadable(self, columns: Schema) -> dict[str, SchemaError]:
-        """A float where there were ints is read from HDF5 parts; in TFRecord parts they are lists of ints."""
+        """Returns errors for int columns that become floats, which TFRecord parts cannot be read as."""
         assert self._out is not None
         there = self._out.schema.items()
         names = [name for name, one in there if is_int(one) and is_float(columns[name])]
@@ -223,24 +223,24 @@ class PartSink:
 
     def _commit(self) -> None:
         assert self._out is not None
-        part, again = self._part(self.n_pieces), self._tried
+        part, again = self._part(self.n_parts), self._tried
         try:
             with part:
                 if not part.done:
-                    self._tried, self._forgotten = True, 0
+                    self._tried, self._dropped = True, 0
                     part.extend(joined(self._out.schema, self.rows))
         except TargetExistsError as error:
             if not again:
-                raise self._not_alone(str(error)) from None
-            part = self._part(self.n_pieces)  # of our earlier try, perhaps, that a store was slow with
+                raise self._duplicate_worker(str(error)) from None
+            part = self._part(self.n_parts)  # perhaps from our earlier try, which a slow store has finished since
         if not self._is_ours(part.record):
-            raise self._not_alone(f"it has committed {part.record}")
-        # An earlier try may have come so far before it failed, with the rows there were then.
-        del self.rows[: max(0, part.record.rows - self._forgotten)]
-        self.n_pieces += 1
-        self._tried, self._forgotten = False, 0
+            raise self._duplicate_worker(f"it has committed {part.record}")
+        # An earlier try may have committed before it failed, with fewer rows.
+        del self.rows[: max(0, part.record.rows - self._dropped)]
+        self.n_parts += 1
+        self._tried, self._dropped = False, 0
 
-    def _not_alone(self, text: str) -> TargetExistsError:
+    def _duplicate_worker(self, text: str) -> TargetExistsError:
         hint = "give each worker a rank= of its own, and each kind of log a name="
         return TargetExistsError(f"{self.name}: another process logs as worker {self._worker} too: {text}; {hint}")
 
@@ -251,15 +251,16 @@ class PartSink:
         assert self._out is not None
         return self._out.part(f"log-{self._worker:05d}-{number:06d}", self._format)
 
-    def forget(self) -> None:
-        self._forgotten += len(self.rows)
+    def drop(self) -> None:
+        """Drops the rows that wait."""
+        self._dropped += len(self.rows)
         self.rows = []
 
     def end(self) -> None:
-        """The next commit is the last one, and like the others."""
+        """Announces the last commit, which is like the others."""
 
     def close(self) -> None:
-        """Nothing is open between two commits."""
+        """Does nothing: nothing is open between two commits."""
 
 
 def _ints_before(name: str) -> SchemaError:

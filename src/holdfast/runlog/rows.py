@@ -1,4 +1,7 @@
-"""Values as they come from a training, as rows of a schema that grows with them."""
+"""Converts logged values to rows of a schema that grows with them.
+
+A column that is missing in some rows gets a flag column, `x_present`.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +19,37 @@ from ..writer.row_buffer import bytes_in, join_rows, row_of
 OWN: dict[str, Column] = {"step": Int64(), "worker": Int64(), "time_ns": Int64()}
 
 _TEXT = (str, bytes, bytearray, memoryview)
-_VALUE_BYTES = 100  # that an object takes beside what it holds
+_VALUE_BYTES = 100  # overhead of a Python object
 _PRESENT = "_present"
 _PRESENCE = (Int64(default=0), Int64(default=1))
 
 Schema = dict[str, Column]
-Row = dict[str, Any]  # the values that were logged, and no others
-Refuse = Callable[[SchemaError], None]  # raises it, or notes that a value is left out
+Row = dict[str, Any]  # only the values that were logged
+Reject = Callable[[SchemaError], None]  # raises the error, or records that a value is left out
 Check = Callable[[Schema], None]
 
 
 def given_schema(schema: Mapping[str, Column | type[Value]]) -> Schema:
-    """Of a whole row: what a user says, behind the columns that every log has."""
+    """Returns the columns that every log has, then those of the user."""
     columns = check_schema(schema)
     for name, column in columns.items():
-        _keep_own(name)
+        _check_own_name(name)
         if column not in _PRESENCE:  # else it is the flag
-            _keep_flag({_stem(name)} & columns.keys(), name)
+            _check_flag({_stem(name)} & columns.keys(), name)
     return OWN | columns
 
 
-def _keep_own(name: str) -> None:
+def _check_own_name(name: str) -> None:
     if name in OWN:
-        raise SchemaError(f"column {name!r}: every log has one of this name already; give yours another")
+        raise SchemaError(f"column {name!r}: every log has one of this name already; use another name")
 
 
-def _keep_flag(columns: Container[str], name: str) -> None:
-    """Raises SchemaError where a new column and one there are x and x_present, which is the name of x's own flag."""
+def _check_flag(columns: Container[str], name: str) -> None:
+    """Raises SchemaError if `name` and a column there are x and x_present, the name of x's flag."""
     flag = name if _stem(name) != name and _stem(name) in columns else name + _PRESENT
     if flag == name or flag in columns:
         text = f"{flag!r} says in which rows {_stem(flag)!r} is, so that a log cannot have both as metrics"
-        raise SchemaError(f"column {name!r}: {text}; give one of them another name")
+        raise SchemaError(f"column {name!r}: {text}; rename one of them")
 
 
 def check_own(schema: Mapping[str, Column], where: str) -> None:
@@ -60,31 +63,33 @@ def check_own(schema: Mapping[str, Column], where: str) -> None:
 # ---- one row
 
 
-def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Check) -> tuple[Schema, Row]:
-    """Returns a copy of the values, and the schema with what they need beyond it: columns that are new, floats where
-    ints were, and `x_present` for a column that is not in every row. None is no value."""
+def grown(schema: Schema, values: Mapping[str, Any], reject: Reject, check: Check) -> tuple[Schema, Row]:
+    """Returns the schema with what the values add to it, and a copy of the values.
+
+    They add new columns, floats for ints, and `x_present` for a column that is not in every row. None is no value.
+    """
     columns, row = dict(schema), {}
     is_first = len(schema) == len(OWN)
     for name, value in values.items():
         if value is None:
             continue
         try:
-            _keep_own(name)
+            _check_own_name(name)
             if name in columns:
                 if is_presence(columns, name):
-                    raise SchemaError(f"column {name!r} says in which rows {_stem(name)!r} is; give yours another name")
+                    raise SchemaError(f"column {name!r} says in which rows {_stem(name)!r} is; use another name")
                 column = columns[name]
                 if not isinstance(value, int) and is_int(column):
                     column = _meet(column, _column_of(name, value))
             else:
-                _keep_flag(columns, name)
+                _check_flag(columns, name)
                 found = _column_of(name, value)
                 column = found if is_first else _late(found)
             if column is not columns.get(name):
                 check({**columns, name: column})
             row[name] = _fitted(name, column, value)
         except SchemaError as error:
-            refuse(error)
+            reject(error)
             continue
         if name not in columns and not is_first:
             add_presence(columns, name, 0)
@@ -95,31 +100,29 @@ def grown(schema: Schema, values: Mapping[str, Any], refuse: Refuse, check: Chec
     return columns, row
 
 
-def fitted(schema: Schema, values: Mapping[str, Any], refuse: Refuse) -> Row:
-    """Returns a copy of the values, for a schema that stays as it is. What is missing gets the column's default; a
-    float without one is NaN."""
+def fitted(schema: Schema, values: Mapping[str, Any], reject: Reject) -> Row:
+    """Returns a copy of the values, for a fixed schema. A missing value gets the default; a float without one, NaN."""
     row = {}
     for name, value in values.items():
         if value is None:
             continue
         try:
             if name not in schema or name in OWN:
-                raise SchemaError(f"column {name!r} is not one of those there ({', '.join(schema)})")
+                raise SchemaError(f"column {name!r}: expected one of the columns {', '.join(schema)}")
             row[name] = _fitted(name, schema[name], value)
         except SchemaError as error:
-            refuse(error)
+            reject(error)
     for name, column in schema.items():
         if name in row or name in OWN or is_presence(schema, name):
             continue
         if isinstance(column, Value) and not is_float(column) and column.default is None:
             text = f"expected {column!r}, got nothing, and it cannot be left out without a default"
-            refuse(SchemaError(f"column {name!r}: {text}"))
+            reject(SchemaError(f"column {name!r}: {text}"))
     return row
 
 
 def is_presence(schema: Mapping[str, Column], name: str) -> bool:
-    """Whether a column says in which rows another one is. One that a user logs by such a name has no default, or has
-    such a column of its own."""
+    """Whether a column is the flag of another. A user's own column of such a name has no default, or has a flag."""
     return (
         name.endswith(_PRESENT)
         and _stem(name) in schema
@@ -133,12 +136,12 @@ def _stem(name: str) -> str:
 
 
 def add_presence(columns: Schema, name: str, before: int = 1) -> None:
-    """`before`: what it is in rows from before there was such a column."""
+    """Adds the flag of a column. `before`: its value in earlier rows."""
     columns.setdefault(name + _PRESENT, _PRESENCE[before])
 
 
 def _late(column: Column) -> Column:
-    """One that earlier rows are without."""
+    """Returns a column with the default that earlier rows need."""
     if isinstance(column, Ragged):
         raise SchemaError(f"expected {column!r} from the first row on: a list cannot be added later")
     if column.default is not None:
@@ -147,12 +150,12 @@ def _late(column: Column) -> Column:
 
 
 def _nothing(column: Value) -> Any:
-    """What is written in the place of a value that is not there."""
+    """Returns what is written for a missing value."""
     return math.nan if is_float(column) else b"" if isinstance(column, Bytes) else 0
 
 
 def _meet(there: Column, new: Column) -> Column:
-    """The column there; but if it has ints and gets a float, one of float64, which has room for both."""
+    """Returns the existing column, or a float64 one if it has ints and gets a float."""
     if not is_int(there) or not is_float(new) or new.shape != there.shape:
         return there
     default = None if there.default is None else math.nan
@@ -160,14 +163,14 @@ def _meet(there: Column, new: Column) -> Column:
 
 
 def united(there: Schema, ours: Schema) -> tuple[Schema, dict[str, SchemaError]]:
-    """Returns the columns of both, and those of ours that contradict the ones there."""
+    """Returns the columns of both, and an error for each of ours that is incompatible with the one there."""
     columns, wrong = dict(there), {}
     for name, column in ours.items():
         try:
             if is_presence(ours, name):
                 continue
             if name not in columns or is_presence(columns, name):
-                _keep_flag(columns, name)
+                _check_flag(columns, name)
                 columns[name] = _late(column)
                 continue
             met = _meet(columns[name], column)
@@ -189,7 +192,7 @@ def without(schema: Schema, names: Container[str]) -> Schema:
 
 
 def _takes(there: Column, ours: Column) -> bool:
-    """Whether rows that fit our column can be written as the one there."""
+    """Whether values of our column can be written to the one there."""
     if isinstance(there, Ragged) or isinstance(ours, Ragged):
         return there == ours
     if there.shape != ours.shape:
@@ -234,7 +237,7 @@ def _number(name: str, column: Array, value: Any) -> Any:
         got = f"{array.dtype} of the shape {array.shape}" if array.shape or column.shape else f"{value!r}"
         raise SchemaError(f"column {name!r}: expected {column!r}, got {got}")
     if is_float(column):
-        with np.errstate(over="ignore"):  # a loss that has run away is what one wants to see: it is inf
+        with np.errstate(over="ignore"):  # a diverged loss should show, as inf
             return array.astype(dtype_of(column))
     try:
         return np.array(cast(array, dtype_of(column)))
@@ -243,41 +246,41 @@ def _number(name: str, column: Array, value: Any) -> Any:
 
 
 def _array(name: str, value: Any) -> Any:
-    """Of numbers, arrays, and tensors of any framework, wherever they are."""
+    """Converts numbers, arrays, and tensors of any framework and device."""
     try:
         array = np.asarray(_on_host(value))
         if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its like
             array = array.astype(np.float32)
     except Exception as error:  # a value's own __array__ may raise anything
-        raise SchemaError(f"column {name!r}: no array can be made of this {type(value).__name__}: {error}") from error
+        raise SchemaError(f"column {name!r}: cannot make an array of this {type(value).__name__}: {error}") from error
     texts = array.dtype.kind in "OSU" and all(isinstance(one, _TEXT) for one in array.ravel().tolist())
     if array.dtype.kind not in "fiub" and not texts:
-        wanted = "expected a number, an array of numbers, bytes or str"
-        raise SchemaError(f"column {name!r}: {wanted}, got {type(value).__name__} ({array.dtype})")
+        expected = "expected a number, an array of numbers, bytes or str"
+        raise SchemaError(f"column {name!r}: {expected}, got {type(value).__name__} ({array.dtype})")
     return array
 
 
 def _on_host(value: Any) -> Any:
-    """A tensor of torch's as one that numpy takes."""
+    """Returns a torch tensor as one that numpy can convert."""
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
     return tensor.float() if "float" in str(tensor.dtype) else tensor
 
 
-def copied(values: Mapping[str, Any], refuse: Refuse) -> dict[str, Any]:
-    """The values for a later time: what a training logs it may fill again with others."""
+def copied(values: Mapping[str, Any], reject: Reject) -> dict[str, Any]:
+    """Copies the values, because a training may reuse its arrays."""
     kept = {}
     for name, value in values.items():
         try:
             kept[name] = value if value is None or isinstance(value, _TEXT) else np.array(_array(name, value))
         except SchemaError as error:
-            refuse(error)
+            reject(error)
     return kept
 
 
 def bytes_of(row: Row) -> int:
-    """About as much as it takes in memory."""
+    """Estimates the memory that a row takes."""
     sizes = [bytes_in(value) if isinstance(value, tuple) else getattr(value, "nbytes", 8) for value in row.values()]
     return sum(sizes) + _VALUE_BYTES * len(sizes)
 
@@ -286,7 +289,7 @@ def bytes_of(row: Row) -> int:
 
 
 def joined(schema: Schema, rows: list[Row]) -> dict[str, Any]:
-    """As columns: those of the schema, whatever rows have of them."""
+    """Joins rows into the columns of the schema, filling in missing values."""
     return {name: _joined(schema, name, column, rows) for name, column in schema.items()}
 
 

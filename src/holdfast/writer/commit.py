@@ -1,12 +1,12 @@
-"""From a finished file to a committed part.
+"""The commit of a part.
 
-The data get their name, which nobody reads yet; then the record is linked to the task's one claim, which only one
-attempt can do: that is the commit. Then it is linked to the name that readers look for. Whoever finds a claim that is
-not visible yet, because its writer died between the two, finishes that. Each name is made by `link`, which fails when
-it is there.
+The data file gets its name, which nobody reads yet. Then the record is linked to the task's commit marker (the claim),
+which only one attempt can do: that is the commit. Then it is linked to the name that readers look for. A process that
+finds a marker without that name, because its writer died in between, adds it. Every name is created by `link`, which
+fails when it exists.
 
-What a name leads to is on disk before the claim is made. The three names are in one folder and made in this order,
-which a journaling filesystem keeps; one sync of the folder, before anybody is told, makes all of them last.
+The content of every name is on disk before the marker is created. The three names are in one directory and created in
+this order, which a journaling filesystem keeps; one sync of the directory at the end makes all of them durable.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .workspace import Workspace
 
 
 class Commit:
-    """One attempt's way into `parts`. `attempt` None: the next number that is free."""
+    """The commit of one attempt into `parts`. `attempt` None: the next free number."""
 
     def __init__(self, parts: Path, workspace: Workspace, task: str, attempt: int | None) -> None:
         self._parts, self._workspace, self._task = parts, workspace, task
         self._attempt = attempt
-        self._linked: tuple[Path, Path] | None = None  # where the data are, and the name they get
+        self._linked: tuple[Path, Path] | None = None  # the path of the data, and the name they get
 
     def run(self, file: PartFile, kind: str, digest: str) -> PartRecord:
-        """The record of the part, which is there for good when this returns. An error: nothing of it is visible."""
-        with self._nothing_half():
+        """Commits durably, and returns the record. After an error, nothing of the part is visible."""
+        with self._rolling_back():
             finished = file.finalize()
             failpoint("settled")
             with synced_beside(file.path):
@@ -48,22 +48,22 @@ class Commit:
             return record
 
     def adopt(self, path: Path, record: PartRecord) -> None:
-        """The same for data that were committed elsewhere, in the workspace now: with the record that they have."""
-        with self._nothing_half():
+        """Commits data that were committed elsewhere, in the workspace now, with their record."""
+        with self._rolling_back():
             with synced_beside(path):
                 self._link(path, record.format)
                 self._write(record)
             self._claim(record)
 
     @contextmanager
-    def _nothing_half(self) -> Iterator[None]:
+    def _rolling_back(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if self._is_claimed():
-                text = f"task {self._task!r} is committed, but may not be on disk for good: {error.strerror}"
+                text = f"task {self._task!r} is committed, but may not be durable: {error.strerror}"
                 raise WriteError(text) from error
-            self._take_back()
+            self._roll_back()
             if error.errno in NO_HARD_LINKS:
                 text = f"{self._parts}: expected a filesystem with hard links: {error.strerror}"
                 raise WriteError(text) from error
@@ -72,21 +72,21 @@ class Commit:
             raise WriteError(f"cannot commit task {self._task!r}: {error.strerror}{where}") from error
         except BaseException:
             if not self._is_claimed():
-                self._take_back()
+                self._roll_back()
             raise
 
     def _link(self, path: Path, kind: str) -> tuple[int, str]:
         while True:
             attempt = next_attempt(self._parts, self._task) if self._attempt is None else self._attempt
             name = data_name(self._task, attempt, kind)
-            self._workspace.note(name)  # before it is there: whoever sweeps must know where to look
+            self._workspace.note(name)  # before it exists: a cleanup must know where to look
             self._linked = path, self._parts / name
             try:
                 os.link(path, self._parts / name)
             except FileExistsError:
                 if self._attempt is None:
-                    continue  # another attempt took the number since we looked
-                raise TargetExistsError(f"{self._parts / name} is there already; it was not touched") from None
+                    continue  # another attempt took the number meanwhile
+                raise TargetExistsError(f"{self._parts / name} already exists; it was not touched") from None
             return attempt, name
 
     def _record(self, at: tuple[int, str], finished: FinishedFile, kind: str, digest: str) -> PartRecord:
@@ -114,13 +114,13 @@ class Commit:
         try:
             os.link(self._draft, self._parts / claim_name(self._task))
         except FileExistsError:
-            if not self._is_claimed():  # over a network it may be done, and its answer be lost and asked for again
-                raise self._lost() from None
+            if not self._is_claimed():  # NFS may repeat a link whose answer was lost
+                raise self._lost_race_error() from None
         failpoint("claimed")
         try:
             os.link(self._draft, self._parts / record_name(self._task, record.attempt))
         except FileExistsError:
-            pass  # somebody who opened the folder meanwhile has finished it for us
+            pass  # a process that opened the directory meanwhile has added it
         failpoint("committed")
         sync_folder(self._parts)
         failpoint("parts-synced")
@@ -130,21 +130,21 @@ class Commit:
         return self._workspace.path("record.json")
 
     def _is_claimed(self) -> bool:
-        """Whether the record has another name: no flag can say so if a Ctrl-C comes right after the link."""
+        """Returns whether the record has another name. A flag would miss a Ctrl-C right after the link."""
         try:
             return os.stat(self._draft).st_nlink > 1
         except OSError:
             return False
 
-    def _lost(self) -> TargetExistsError:
+    def _lost_race_error(self) -> TargetExistsError:
         winner = find_committed(self._parts, self._task)
-        return TargetExistsError(f"task {self._task!r} was committed meanwhile by {winner}; this attempt was dropped")
+        return TargetExistsError(f"task {self._task!r} was committed meanwhile by {winner}; this attempt was discarded")
 
-    def _take_back(self) -> None:
+    def _roll_back(self) -> None:
         if self._linked is not None:
             path, name = self._linked
             try:
-                if os.path.samefile(path, name):  # and not another attempt's of the same number
+                if os.path.samefile(path, name):  # not another attempt's with the same number
                     os.unlink(name)
             except OSError:
-                pass  # without a record nobody reads it; the next to open the folder sweeps it
+                pass  # nobody reads it without a record; the next process to open the directory removes it

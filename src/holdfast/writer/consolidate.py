@@ -1,4 +1,9 @@
-"""Which rows of which part come where in one file of all."""
+"""Consolidation: one file, or one virtual view, of all committed parts.
+
+The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` says what went into it;
+each manifest is created once and never changed, just before its file gets its name. So a manifest is valid only if the
+file exists as it says; of the valid ones the highest number counts.
+"""
 
 from __future__ import annotations
 
@@ -37,36 +42,31 @@ from .workspace import Workspace
 Key = list[tuple[int, str]]
 
 
-class Stretch(NamedTuple):
-    """Rows [start, stop) of a part, by its number among those given."""
+class PartRows(NamedTuple):
+    """Rows [start, stop) of a part, by its index in the list of parts."""
 
     part: int
     start: int
     stop: int
 
 
-def in_order(records: list[PartRecord]) -> list[PartRecord]:
-    """By task, naturally: `rank9` before `rank10`."""
+def sorted_by_task(records: list[PartRecord]) -> list[PartRecord]:
+    """Sorts records by task in natural order: `rank9` before `rank10`."""
     return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
-def exact_order(records: list[PartRecord]) -> list[Stretch]:
-    """By task and row; of parts that the central writer made, by producer and the number it gave each row."""
-    keyed: list[tuple[Key, str, int, Stretch]] = []
+def exact_order(records: list[PartRecord]) -> list[PartRows]:
+    """Orders rows by task and row; in parts of the central writer, by producer and row number."""
+    keyed: list[tuple[Key, str, int, PartRows]] = []
     for number, record in enumerate(records):
         at = 0
         for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
-            keyed.append((natural_key(whose), whose, first, Stretch(number, at, at + rows)))
+            keyed.append((natural_key(whose), whose, first, PartRows(number, at, at + rows)))
             at += rows
         if at != record.rows:
             raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
-    return [stretch for *_, stretch in sorted(keyed)]
+    return [rows_of_part for *_, rows_of_part in sorted(keyed)]
 
-
-# What a consolidation made, and of which parts: `manifest/NNNNNN.json`, each made once and never changed.
-#
-# A manifest is written when its file is proven, just before that gets its name. So it holds only if the file is there
-# as it says; of those that do the highest number wins.
 
 _VERSION = 1
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -82,7 +82,7 @@ class ManifestPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsManifest:
-    """`output`: the path of the file; `delete_parts`: they were to be taken away once it had its name."""
+    """What a consolidation made. `output`: the path of the file; `delete_parts`: whether its parts were deleted."""
 
     number: int
     output: str
@@ -100,7 +100,7 @@ class PartsManifest:
 
     @property
     def holds(self) -> bool:
-        """Whether the file is there, of that size. Its checksum is for who wants to read all of it."""
+        """Whether the file exists with that size. Checking its checksum would need to read all of it."""
         try:
             return os.path.getsize(self.output) == self.bytes
         except OSError:
@@ -108,7 +108,7 @@ class PartsManifest:
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
-    """Under the first number that is free; others may write at the same time."""
+    """Writes a manifest under the first free number. Other processes may do so at the same time."""
     there = folder / "manifest"
     workspace = Workspace(folder / "tmp", "manifest")
     try:
@@ -133,18 +133,18 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
 
 
 def read_manifests(folder: Path) -> list[PartsManifest]:
-    """All that can be read, the lowest number first."""
+    """Returns all valid manifests, the lowest number first."""
     found = [_read(folder / "manifest" / f"{number:06d}.json") for number in sorted(_numbers(folder / "manifest"))]
     return [manifest for manifest in found if manifest is not None]
 
 
 def latest_manifest(folder: Path) -> PartsManifest | None:
-    """The highest that holds."""
+    """Returns the manifest with the highest number whose file exists."""
     return next((manifest for manifest in reversed(read_manifests(folder)) if manifest.holds), None)
 
 
 def deleted_parts(folder: Path) -> dict[str, PartsManifest]:
-    """Tasks whose parts were taken away after they went into a file, and the manifest that says so."""
+    """Returns the tasks whose parts were deleted after consolidation, with the manifest that says so."""
     return {part.task: one for one in read_manifests(folder) if one.delete_parts and one.holds for part in one.parts}
 
 
@@ -167,20 +167,15 @@ def _read(path: Path) -> PartsManifest | None:
         return None
 
 
-# A view: a file that shows the rows of all parts and holds none of its own.
-
-
 def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
     if sources.format != "hdf5":
         raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
-    if sources.narrower:
-        path = sources.paths[sources.narrower[0]]
+    if sources.older_schema:
+        path = sources.paths[sources.older_schema[0]]
         text = "it is from before columns were added, and a view shows parts as they are"
         raise SchemaError(f"{path}: {text}; make one file of them with consolidate or `holdfast merge`")
     return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
 
-
-# One file of all committed parts, proven against their records, and a manifest that says what went into it.
 
 Order = Literal["exact", "any"]
 Progress = Callable[[int], None]
@@ -190,7 +185,7 @@ _COPIED_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What was made; of a plan, what would be. `datasets`: of HDF5, how each was joined."""
+    """What was made, or would be made by a plan. `datasets`: how each dataset of an HDF5 file was merged."""
 
     path: str
     format: str
@@ -209,7 +204,7 @@ class Consolidated:
 
 
 class Sources:
-    """The committed parts as they are now: checked, and in their order."""
+    """The committed parts, checked and in order. `older_schema`: indices of parts from before columns were added."""
 
     def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
         if order not in ("exact", "any"):
@@ -217,14 +212,14 @@ class Sources:
         if not records:
             raise InputError(f"{folder}: expected committed parts, there are none")
         self.folder, self.order = folder, order
-        self.records = in_order(records)
+        self.records = sorted_by_task(records)
         self.paths = [folder / "parts" / record.file for record in self.records]
         self.rows = sum(record.rows for record in self.records)
         self.format = self._one_format()
         self.schema = schema
-        self.narrower = self._one_schema()
-        self._all_there()
-        self.stretches = exact_order(self.records) if order == "exact" else None
+        self.older_schema = self._one_schema()
+        self._check_sizes()
+        self.part_rows = exact_order(self.records) if order == "exact" else None
 
     def _one_format(self) -> str:
         first = self.records[0]
@@ -237,7 +232,7 @@ class Sources:
         return first.format
 
     def _one_schema(self) -> list[int]:
-        """The numbers of the parts from before columns were added, which an earlier version of the schema is of."""
+        """Returns the indices of parts that have an earlier version of the schema."""
         digest = schema_digest(self.schema)
         odd = [number for number, record in enumerate(self.records) if record.schema != digest]
         earlier = {schema_digest(one) for one in read_schemas(self.folder)} if odd else set()
@@ -247,7 +242,7 @@ class Sources:
                 raise SchemaError(f"{path}: {_difference(path, self.schema)}, the run's schema is {digest}")
         return odd
 
-    def _all_there(self) -> None:
+    def _check_sizes(self) -> None:
         for record, path in zip(self.records, self.paths, strict=True):
             try:
                 size = os.path.getsize(path)
@@ -257,10 +252,10 @@ class Sources:
                 raise CorruptError(str(path), None, None, f"expected {record.bytes:,} bytes, got {size:,}")
 
     @property
-    def runs(self) -> list[Stretch] | None:
-        """None: the parts one after the other."""
-        whole = [Stretch(number, 0, record.rows) for number, record in enumerate(self.records)]
-        return None if self.stretches is None or self.stretches == whole else self.stretches
+    def runs(self) -> list[PartRows] | None:
+        """Returns the row ranges in order. None: the parts one after the other."""
+        whole = [PartRows(number, 0, record.rows) for number, record in enumerate(self.records)]
+        return None if self.part_rows is None or self.part_rows == whole else self.part_rows
 
 
 def _difference(path: Path, schema: dict[str, Column]) -> str:
@@ -277,19 +272,19 @@ def _difference(path: Path, schema: dict[str, Column]) -> str:
 
 
 def plan(sources: Sources) -> Consolidated:
-    """What consolidate would do. Nothing is written."""
+    """Returns what consolidate would do, and writes nothing."""
     size = sum(record.bytes for record in sources.records)
     facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
     if sources.format != "hdf5":
         return Consolidated(*facts)
-    if sources.narrower:
-        return Consolidated(*facts, notes=[_widened(sources)])
+    if sources.older_schema:
+        return Consolidated(*facts, notes=[_older_schema_note(sources)])
     made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
     return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
 
 
-def _widened(sources: Sources) -> str:
-    n = len(sources.narrower)
+def _older_schema_note(sources: Sources) -> str:
+    n = len(sources.older_schema)
     return f"{n:,} of {len(sources.records):,} parts are from before columns were added: their rows get the defaults"
 
 
@@ -297,7 +292,7 @@ def consolidate(
     sources: Sources, target: Path, *, overwrite: bool, delete_parts: bool, progress: Progress | None
 ) -> Consolidated:
     _check_name(target, sources.format)
-    return _Work(sources, target, overwrite, delete_parts, progress).run()
+    return _Consolidation(sources, target, overwrite, delete_parts, progress).run()
 
 
 def _check_name(target: Path, kind: str) -> None:
@@ -307,7 +302,7 @@ def _check_name(target: Path, kind: str) -> None:
             raise WriteError(f"{target}: expected a name for another kind of file, {text}")
 
 
-class _Work:
+class _Consolidation:
     def __init__(
         self, sources: Sources, target: Path, overwrite: bool, delete_parts: bool, progress: Progress | None
     ) -> None:
@@ -317,14 +312,14 @@ class _Work:
 
     def run(self) -> Consolidated:
         sources = self._sources
-        self._keep_only_copy()
+        self._check_not_only_copy()
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
         if self._delete:
             self._delete_parts(made)
         return made
 
-    def _keep_only_copy(self) -> None:
-        """A file whose parts were taken away is not replaced: there is no other of their rows."""
+    def _check_not_only_copy(self) -> None:
+        """Refuses to replace a file that holds the only copy of deleted parts."""
         there = {(record.task, record.attempt) for record in self._sources.records}
         for one in read_manifests(self._sources.folder):
             gone = [part for part in one.parts if (part.task, part.attempt) not in there]
@@ -332,15 +327,15 @@ class _Work:
                 text = f"it alone has the rows of {len(gone):,} parts that were taken away, such as {gone[0].task!r}"
                 raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
 
-    def _made(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
+    def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
         sources = self._sources
         facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
         if merged is None:
             return Consolidated(*facts, self._number)
         return Consolidated(*facts, self._number, merged.datasets, merged.notes)
 
-    def _note(self, rows: int | None, size: int, crc: int) -> None:
-        """The manifest, once the counts are right."""
+    def _write_manifest(self, rows: int | None, size: int, crc: int) -> None:
+        """Checks the number of rows, and writes the manifest."""
         sources = self._sources
         if rows != sources.rows:
             raise DataError(str(self._target), None, None, f"the records speak of {sources.rows:,} rows, got {rows}")
@@ -360,7 +355,7 @@ class _Work:
 
     def _hdf5(self) -> Consolidated:
         sources = self._sources
-        with self._of_one_schema() as paths:
+        with self._paths_with_one_schema() as paths:
             merged = merge_hdf5(
                 paths,
                 self._target,
@@ -368,20 +363,20 @@ class _Work:
                 runs=sources.runs,
                 overwrite=self._overwrite,
                 progress=self._progress,
-                proven=lambda made: self._note(made.rows, made.bytes, made.crc32c),
+                proven=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
             )
-        if sources.narrower:
-            merged.notes.append(_widened(sources))
-        if self._number is None:  # all but the tidying was done by a call that was killed
+        if sources.older_schema:
+            merged.notes.append(_older_schema_note(sources))
+        if self._number is None:  # a killed call had done all but the cleanup
             last = latest_manifest(sources.folder)
             self._number = None if last is None else last.number
-        return self._made(merged.bytes, merged.crc32c, merged)
+        return self._result(merged.bytes, merged.crc32c, merged)
 
     @contextmanager
-    def _of_one_schema(self) -> Iterator[list[Path]]:
-        """The parts' files; in the place of those from before columns were added, copies that have them."""
+    def _paths_with_one_schema(self) -> Iterator[list[Path]]:
+        """Yields the paths of the parts, with converted copies of those that have an earlier schema."""
         sources = self._sources
-        if not sources.narrower:
+        if not sources.older_schema:
             yield sources.paths
             return
         from .dataset import write
@@ -389,7 +384,7 @@ class _Work:
         with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
             out = write(scratch, sources.schema)
             paths = list(sources.paths)
-            for number in sources.narrower:
+            for number in sources.older_schema:
                 record = sources.records[number]
                 _check_file(paths[number], record)
                 shard: Any = open_shard(paths[number], sources.schema)
@@ -404,27 +399,27 @@ class _Work:
     # ---- TFRecord
 
     def _tfrecord(self) -> Consolidated:
-        """By way of a hidden file: its name comes last, after the manifest."""
+        """Writes a hidden file, which gets its name after the manifest."""
         sources, target = self._sources, self._target
-        order = self._whole_parts()
+        order = self._part_order()
         if not self._overwrite and os.path.lexists(target):
             raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
         for number in order:
             _check_file(sources.paths[number], sources.records[number])
         hidden = target.with_name(f".{target.name}.consolidating")
         progress = self._progress
-        tell = None if progress is None else lambda n: progress(n // MERGE_PASSES)
+        report = None if progress is None else lambda n: progress(n // MERGE_PASSES)
         paths = [str(sources.paths[number]) for number in order]
         try:
-            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=tell)
-            self._note(entry.records, entry.bytes, entry.crc32c)
-            _give_name(hidden, target, self._overwrite)
+            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=report)
+            self._write_manifest(entry.records, entry.bytes, entry.crc32c)
+            _publish(hidden, target, self._overwrite)
         finally:
-            with suppress(OSError):  # one that stays is written over by the next call
+            with suppress(OSError):  # the next call overwrites a leftover
                 hidden.unlink(missing_ok=True)
-        return self._made(entry.bytes, entry.crc32c)
+        return self._result(entry.bytes, entry.crc32c)
 
-    def _whole_parts(self) -> list[int]:
+    def _part_order(self) -> list[int]:
         runs = self._sources.runs
         if runs is None:
             return list(range(len(self._sources.records)))
@@ -434,15 +429,15 @@ class _Work:
             raise WriteError(f"{self._sources.folder}: {text}")
         return numbers
 
-    # ---- afterwards
+    # ---- cleanup
 
     def _delete_parts(self, made: Consolidated) -> None:
-        """Only when the file reads again, from start to end, as it was proven. The claims stay: the tasks are done."""
+        """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
         if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
         parts = self._sources.folder / "parts"
         for record in self._sources.records:
-            # The record first: data without one are nobody's, a record without data is a loss.
+            # The record first: data without a record are ignored, a record without data looks like a loss.
             (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
             (parts / record.file).unlink(missing_ok=True)
         sync_folder(parts)
@@ -464,7 +459,7 @@ def _file_crc(path: Path) -> tuple[int, int]:
         return crc32c_of_file(file.fileno())
 
 
-def _give_name(hidden: Path, target: Path, overwrite: bool) -> None:
+def _publish(hidden: Path, target: Path, overwrite: bool) -> None:
     try:
         if overwrite:
             os.replace(hidden, target)

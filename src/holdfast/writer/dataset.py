@@ -1,4 +1,4 @@
-"""The public face of writing: a folder that many workers land parts in."""
+"""`hold.write`: a dataset that many workers write parts of."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .directory import (
     open_folder,
     read_schemas,
     records_in,
-    sweep,
+    remove_stale_files,
 )
 from .location import LocalLocation, Location
 from .part import Part
@@ -40,11 +40,11 @@ def write(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetWriter:
-    """Makes a folder for a run's data, or reopens it: any number of processes may do so at once.
+    """Creates a dataset directory, or opens an existing one: any number of processes may do so at the same time.
 
-    Reopening checks the schema, a SchemaError names the column that differs; without a schema it is the folder's own.
-    The codecs and chunk_rows of the schema that it was made with stay. Commits that were interrupted are finished, and
-    what dead attempts left is taken away.
+    Opening checks the schema: a SchemaError names the column that differs. Without a schema, that of the directory is
+    used. Codecs and chunk_rows are those it was created with. Interrupted commits are finished, and temporary files of
+    dead attempts are removed.
 
     storage_options: options for a URL, as fsspec takes them
     """
@@ -56,12 +56,12 @@ def write(
         return open_remote(name, columns, storage_options)
     path = Path(os.path.abspath(name))
     there = open_folder(path, columns)
-    sweep(path)
+    remove_stale_files(path)
     return DatasetWriter(path, there)
 
 
 class DatasetWriter:
-    """A run's folder. Holds no descriptor; pickles, so that workers can be given it."""
+    """A dataset directory. It holds no descriptor, and can be pickled and sent to workers."""
 
     def __init__(self, folder: Path, schema: dict[str, Column]) -> None:
         self.folder = folder
@@ -76,11 +76,11 @@ class DatasetWriter:
         chunk_rows: int | None = None,
         codec: Any = None,
     ) -> Part:
-        """The part of one task, the unit of commit and of retry; use it in a `with` block.
+        """Returns the part of one task, the unit of commit and retry; use it in a `with` block.
 
-        task        the same name when the work is tried again; of two attempts the first to commit wins. None: `rank3`,
-                    if this process was started as rank 3 by a launcher
-        attempt     a number for it; None: the next that is free
+        task        a retry uses the same name; of two attempts, the first to commit wins. None: `rank3`, if a launcher
+                    started this process as rank 3
+        attempt     its number; None: the next free one
         chunk_rows  rows in a chunk of an HDF5 part; None: as the schema says, or else as many as the widest column
                     fills half a MiB with
         codec       of HDF5 chunks: "none", "gzip", ("gzip", 0 to 9), "lzf", "zstd" or ("zstd", 1 to 22), which needs
@@ -97,11 +97,11 @@ class DatasetWriter:
         if kind == "hdf5":
             check_keys(self.schema)
             packings(self.schema, codec)
-        self._allow(attempt)
-        return Part(self._place(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
+        self._check_can_write(attempt)
+        return Part(self._location(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
 
-    def _allow(self, attempt: int | None) -> None:
-        """What else must be so before a part is made: of a folder nothing."""
+    def _check_can_write(self, attempt: int | None) -> None:
+        """Checks what a subclass requires before a part is written."""
 
     def server(
         self,
@@ -118,19 +118,19 @@ class DatasetWriter:
         chunk_rows: int | None = None,
         codec: Any = None,
     ) -> Server:
-        """The central writer, in a process of its own: producers send it their rows (hold.connect), and it makes parts
-        of them. Use it in a `with` block.
+        """Returns the central writer, in a process of its own: producers send it rows (hold.connect), and it makes
+        parts of them. Use it in a `with` block.
 
-        address        None: a Unix socket in the folder; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
+        address        None: a Unix socket in the directory; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
         ack            a row is acknowledged when it is written ("process": it survives any kill), or when it is on disk
                        as well ("disk": it survives a power cut)
-        queue_bytes    memory for what comes in, over all producers
-        segment_bytes  how much goes into one part, about
-        backlog_bytes  how much may wait to be made a part of; then producers wait
-        seal_after_s   how long rows may wait for more of them, before they are made a part of
-        seal           False: the journal is kept, and a later server makes the parts
-        token          what producers must know; needed for tcp. None: HOLDFAST_TOKEN
-        take_over      of a server that is alive: it is fenced off, and ends
+        queue_bytes    memory for received rows, over all producers
+        segment_bytes  approximate size of a part
+        backlog_bytes  how much may wait for the sealer; beyond that, producers wait
+        seal_after_s   how long rows may wait before they become a part
+        seal           False: keep the journal; a later server makes the parts
+        token          a secret of the producers, required for tcp. None: HOLDFAST_TOKEN
+        take_over      replace a running server, which is fenced off and ends
         """
         from .server.server_process import Server, make_settings
 
@@ -139,34 +139,33 @@ class DatasetWriter:
         packings(self.schema, codec)
         return Server(self.folder, make_settings(**given))
 
-    def _place(self) -> Location:
+    def _location(self) -> Location:
         return LocalLocation(self.folder)
 
     def parts(self) -> list[PartRecord]:
-        """The committed parts' records, by task and attempt."""
-        place = self._place()
-        return [parse_record(place.read(name), place.shown(name)) for name in records_in(place.names())]
+        """Returns the committed parts' records, sorted by task and attempt."""
+        location = self._location()
+        return [parse_record(location.read(name), location.shown(name)) for name in records_in(location.names())]
 
     def path_of(self, record: PartRecord) -> Path:
-        """The file of a committed part."""
+        """Returns the path of a committed part."""
         return self.folder / "parts" / record.file
 
     @property
     def rows(self) -> int:
-        """All that are committed."""
+        """The number of committed rows."""
         return sum(record.rows for record in self.parts())
 
     def grow(self, schema: dict[str, Column]) -> DatasetWriter:
-        """Adds columns for a log whose rows have more of them now. Returns the folder as it is then: with these
-        columns, or with those that another process has added first.
+        """Adds columns to a log. Returns the dataset with these columns, or with those another process added first.
 
-        What is committed stays as it is. So a column that is added needs a default for the parts without it, and one
-        whose type changes must be read from what they have.
+        Committed parts do not change. So an added column needs a default for the parts without it, and a changed type
+        must be readable from the values they have.
         """
         return DatasetWriter(self.folder, grow_schema(self.folder, self.schema, schema))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Reads every byte of every committed part again; changes nothing."""
+        """Reads every byte of every committed part, and changes nothing."""
         digests = {schema_digest(one) for one in read_schemas(self.folder)}
         return verify_folder(self.folder, self.schema, digests | {schema_digest(self.schema)}, progress)
 
@@ -179,14 +178,15 @@ class DatasetWriter:
         delete_parts: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Consolidated:
-        """One file of all committed parts: `.h5` of HDF5 parts, `.tfrecord` of TFRecord parts. It appears when it is
-        whole and proven against their records; a manifest says what went into it. Killed, the same call goes on.
+        """Makes one file of all committed parts: `.h5` of HDF5 parts, `.tfrecord` of TFRecord parts. It appears when it
+        is complete and verified against their records; a manifest says what went into it. After a kill, the same call
+        continues.
 
         order         "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and
-                      number. "any": whole chunks first, so that hardly any must be packed anew; a row stays one
-        overwrite     a file of that name is replaced, once the new one is whole
-        delete_parts  they are taken away when the file has been read again; their tasks stay done
-        progress      hears how many bytes are done, from time to time
+                      number. "any": full chunks first, so that hardly any is compressed again; rows stay intact
+        overwrite     replace a file of that name, once the new one is complete
+        delete_parts  delete them after the file was read again; their tasks stay done
+        progress      called with the number of bytes done, from time to time
         """
         from .consolidate import consolidate
 
@@ -196,18 +196,17 @@ class DatasetWriter:
         )
 
     def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
-        """What consolidate would do: rows, bytes, and how each dataset would be joined. Nothing is written."""
+        """Returns what consolidate would do: rows, bytes, and how each dataset would be merged. Writes nothing."""
         from .consolidate import plan
 
         return plan(self._sources(order))
 
     def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
-        """An HDF5 file that shows the rows of all committed parts, in the exact order, and holds none of its own.
+        """Makes an HDF5 file of virtual datasets over all committed parts, in the exact order.
 
-        It names the parts relative to itself: they must stay where they are, as seen from it. Every source is checked
-        when it is made. HDF5 reads fill values, without a word, where it cannot open a source later: when one is gone,
-        or when there are more parts than this process may have files open. So the soft limit is raised for as many, or
-        the view is refused.
+        It names the parts relative to itself, so they must not move. Every source is checked when the view is made.
+        Later, HDF5 silently reads fill values where it cannot open a source: when one is gone, or when there are more
+        parts than this process may have open files. So the soft limit is raised as needed, or the view is refused.
         """
         from .consolidate import make_view
 
@@ -216,7 +215,7 @@ class DatasetWriter:
     def _sources(self, order: Literal["exact", "any"]) -> Sources:
         from .consolidate import Sources
 
-        if not isinstance(self._place(), LocalLocation):
+        if not isinstance(self._location(), LocalLocation):
             raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
         return Sources(self.folder, self.schema, self.parts(), order)
 

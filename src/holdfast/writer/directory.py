@@ -1,4 +1,14 @@
-"""Tasks, and the names of what belongs to them in a run's folder."""
+"""A dataset directory: its file names, its schema, what is committed in it, and cleaning up after dead attempts.
+
+    schema.json                 the schema; later versions are added as further files
+    parts/TASK.ATTEMPT.h5       the data of a part
+    parts/.TASK.json            the commit marker of a task ("claim"): only one attempt can create it
+    parts/TASK.ATTEMPT.json     the record that readers look for, a link to the marker
+    tmp/                        workspaces of attempts
+    manifest/, quarantine/      of consolidation and of the central writer
+
+Any number of processes may create or open it at the same time.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +17,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from .._util.atomic import sync_folder
 from .._util.rank import default_task
 from ..errors import DataError, HoldfastError, InputError, MissingFileError, SchemaError, WriteError, cannot_open
 from ..formats.part_record import PartRecord, read_record
 from ..schema import Column, first_difference, schema_digest, schema_file_name, schema_from_json, schema_to_json
-from .workspace import Workspace, dead_workspace, workspaces
-from .workspace import sweep as sweep_workspace
+from .workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 
 Format = Literal["hdf5", "tfrecord"]
 
@@ -25,15 +34,17 @@ SUFFIXES: dict[str, str] = {"hdf5": ".h5", "tfrecord": ".tfrecord"}
 
 _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+@,-]{0,179}")
 _PART = re.compile(rf"({_TASK.pattern})\.(\d+)(\.h5|\.tfrecord|\.json)")
+_VERSION = 1
+_OURS = {*FOLDERS, "journal", "spool", SCHEMA_NAME}
 _CLAIM = re.compile(rf"\.({_TASK.pattern})\.json")
 
 
 def check_task(task: Any) -> str:
-    """A task's name, which becomes a part of file names. None: the one of this process's rank, if it has one."""
+    """Returns a task's name, which becomes part of file names. None: named after this process's rank."""
     task = default_task() if task is None else task
     if task is None:
-        text = 'expected task=, a name for this piece of work that a retry gives again, such as "rank3-epoch0"'
-        raise ValueError(f"{text}: no launcher says which rank this process is")
+        text = 'expected task=, a name for this piece of work that a retry uses again, such as "rank3-epoch0"'
+        raise ValueError(f"{text}: no launcher tells the rank of this process")
     name = str(task) if isinstance(task, int) and not isinstance(task, bool) else task
     if not isinstance(name, str) or not _TASK.fullmatch(name):
         wanted = "a task's name of up to 180 of A-Z a-z 0-9 _ . = + @ , - that begins with a letter, a digit or _"
@@ -43,7 +54,7 @@ def check_task(task: Any) -> str:
 
 def check_attempt(attempt: Any) -> int | None:
     if attempt is not None and (isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 0):
-        raise ValueError(f"expected an attempt's number from 0 up, got {attempt!r}")
+        raise ValueError(f"expected an attempt number of 0 or more, got {attempt!r}")
     return attempt
 
 
@@ -62,13 +73,13 @@ def record_name(task: str, attempt: int) -> str:
 
 
 def claim_name(task: str) -> str:
-    """Of a task there is one, whichever attempt it was: who makes it has committed. Hidden, so that no reader takes it
-    for a sample."""
+    """Returns the name of a task's commit marker: the attempt that creates it has committed. It is hidden, so that no
+    reader takes it for a sample."""
     return f".{task}.json"
 
 
 def parse_name(name: str) -> tuple[str, int, str] | None:
-    """`rank3.0.h5` -> ("rank3", 0, ".h5"); None: not a name of ours."""
+    """`rank3.0.h5` -> ("rank3", 0, ".h5"). None: not the name of a part."""
     found = _PART.fullmatch(name)
     return (found[1], int(found[2]), found[3]) if found else None
 
@@ -78,52 +89,49 @@ def parse_claim(name: str) -> str | None:
     return found[1] if found else None
 
 
-# ---- of all names in `parts`
+# ---- lists of names in `parts`
 
 
 def records_in(names: Iterable[str]) -> list[str]:
-    """Those of the committed parts' records, in their order."""
+    """Returns the names of the committed parts' records, sorted."""
     return sorted(name for name in names if (found := parse_name(name)) and found[2] == ".json")
 
 
 def claims_in(names: Iterable[str]) -> list[str]:
-    """The tasks that are committed, visibly or not."""
+    """Returns the committed tasks, visible or not."""
     return sorted(task for name in names if (task := parse_claim(name)) is not None)
 
 
-def strays_in(names: Iterable[str]) -> list[str]:
-    """Data without a record: of an attempt that is about to commit, or that died then."""
+def unrecorded_in(names: Iterable[str]) -> list[str]:
+    """Returns data files without a record: of an attempt that is committing, or that died while it did."""
     there = set(names)
     found = [(name, parse_name(name)) for name in sorted(there)]
     return [name for name, one in found if one and one[2] != ".json" and record_name(one[0], one[1]) not in there]
 
 
-# A run's folder: made or reopened by any number of processes at once, and what is committed in it.
-
-_VERSION = 1
-_OURS = {*FOLDERS, "journal", "spool", SCHEMA_NAME}
+# ---- the directory and its schema
 
 
 def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Column]:
-    """Makes it, or checks that it is one of the same schema; the schema it has."""
+    """Creates a dataset directory, or opens one and checks its schema. Returns the schema it has."""
     try:
         if not _is_there(folder / SCHEMA_NAME):
-            _make(folder, schema)
+            _make_directory(folder, schema)
         for name in FOLDERS:
             (folder / name).mkdir(exist_ok=True)
     except MissingFileError:
         raise
     except NotADirectoryError:
-        raise WriteError(f"{folder}: expected a folder, this or one above it is a file") from None
+        raise WriteError(f"{folder}: expected a directory, but this or a parent is a file") from None
     except OSError as error:
-        raise WriteError(f"cannot make or open {folder}: {error.strerror}: {error.filename}") from error
+        raise WriteError(f"cannot create or open {folder}: {error.strerror}: {error.filename}") from error
     there = read_schema(folder)
-    check_same(str(folder), schema, there)
+    check_same_schema(str(folder), schema, there)
     return there
 
 
 def _is_there(path: Path) -> bool:
-    """An OSError where nobody can tell: no permission is not the same as no file."""
+    """Raises an OSError where it is unknown: no permission is not the same as no file."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -131,36 +139,36 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def check_same(place: str, schema: dict[str, Column] | None, there: dict[str, Column]) -> None:
+def check_same_schema(shown: str, schema: dict[str, Column] | None, there: dict[str, Column]) -> None:
     difference = None if schema is None else first_difference(schema, there)
     if difference is not None:
         name, ours, theirs = difference
-        raise SchemaError(f"{place}: column {name!r} is {theirs} there, got {ours}")
+        raise SchemaError(f"{shown}: schema mismatch in column {name!r}: the dataset has {theirs}, got {ours}")
 
 
-def _make(folder: Path, schema: dict[str, Column] | None) -> None:
+def _make_directory(folder: Path, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        text = f"{folder}: expected a folder made by hold.write, there is none; give a schema to make it"
+        text = f"{folder}: expected a dataset directory made by hold.write, there is none; pass a schema to create it"
         raise MissingFileError(text, str(folder))
     if os.path.lexists(folder) and not folder.is_dir():
-        raise WriteError(f"{folder}: expected a folder, this is a file")
+        raise WriteError(f"{folder}: expected a directory, this is a file")
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    check_ours(str(folder), os.listdir(folder))
+    check_only_ours(str(folder), os.listdir(folder))
     for name in FOLDERS:
         (folder / name).mkdir(exist_ok=True)
-    _create(folder / "tmp", folder / SCHEMA_NAME, schema_file(schema))
+    _create_file(folder / "tmp", folder / SCHEMA_NAME, schema_file(schema))
     if made:
         sync_folder(folder.parent)
 
 
-def check_ours(place: str, names: list[str]) -> None:
-    """Of a folder without a schema: whether it is empty, or half made."""
+def check_only_ours(shown: str, names: list[str]) -> None:
+    """Checks that a directory without a schema is empty or half created."""
     strange = sorted(name for name in names if name not in _OURS)
     if strange:
         more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
-        text = f"expected a new or empty folder, or one made by hold.write, got one with {strange[0]!r}{more}"
-        raise WriteError(f"{place}: {text}")
+        text = f"expected an empty or new directory, or one made by hold.write, got one with {strange[0]!r}{more}"
+        raise WriteError(f"{shown}: {text}")
 
 
 def schema_file(schema: dict[str, Column]) -> bytes:
@@ -168,8 +176,8 @@ def schema_file(schema: dict[str, Column]) -> bytes:
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def _create(tmp: Path, target: Path, data: bytes) -> None:
-    """A small file that appears whole, unless somebody has made it meanwhile."""
+def _create_file(tmp: Path, target: Path, data: bytes) -> None:
+    """Creates a small file atomically, unless another process has created it meanwhile."""
     workspace = Workspace(tmp, target.name)
     try:
         draft = workspace.path(target.name)
@@ -186,12 +194,12 @@ def _create(tmp: Path, target: Path, data: bytes) -> None:
 
 
 def read_schema(folder: Path) -> dict[str, Column]:
-    """Returns the schema that the run's parts are read with."""
+    """Returns the latest schema, which parts are read with."""
     return read_schemas(folder)[-1]
 
 
 def read_schemas(folder: Path) -> list[dict[str, Column]]:
-    """Returns all versions of the run's schema, the oldest first: each has the columns of the one before, and more."""
+    """Returns all versions of the schema, the oldest first: each adds columns to the one before."""
     found: list[dict[str, Column]] = []
     while not found or _is_there(folder / schema_file_name(len(found))):
         path = folder / schema_file_name(len(found))
@@ -203,14 +211,14 @@ def read_schemas(folder: Path) -> list[dict[str, Column]]:
 
 
 def grow_schema(folder: Path, known: dict[str, Column], schema: dict[str, Column]) -> dict[str, Column]:
-    """Makes `schema` the next version of the run's, if `known` is the latest. Returns the latest there is then.
+    """Makes `schema` the next version, if `known` is the latest. Returns the latest version afterwards.
 
-    A version is a file that is made once and never changed: whoever comes second finds the other's, and adds to that.
+    A version is a file that is created once and never changed: the second of two processes finds the first one's file.
     """
     versions = read_schemas(folder)
     if schema_digest(versions[-1]) == schema_digest(known):
         try:
-            _create(folder / "tmp", folder / schema_file_name(len(versions)), schema_file(schema))
+            _create_file(folder / "tmp", folder / schema_file_name(len(versions)), schema_file(schema))
         except OSError as error:
             raise WriteError(f"cannot add columns to {folder}: {error.strerror}: {error.filename}") from error
         versions = read_schemas(folder)
@@ -224,26 +232,26 @@ def parse_schema(data: bytes, path: str) -> dict[str, Column]:
             raise ValueError(f"version {content['holdfast_write']}")
         return schema_from_json(content["schema"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaError) as error:
-        raise InputError(f"{path}: not the schema of a folder made by hold.write: {error!r}") from None
+        raise InputError(f"{path}: not the schema of a dataset made by hold.write: {error!r}") from None
 
 
 # ---- what is committed
 
 
 def find_committed(parts: Path, task: str) -> PartRecord | None:
-    """The record of the attempt that committed this task. It is made visible, if its writer died before it could."""
+    """Returns the record of the attempt that committed this task, and makes it visible if its writer died before."""
     try:
         record = read_record(parts / claim_name(task))
     except InputError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         return None
-    show(parts, record)
+    make_visible(parts, record)
     return record
 
 
-def show(parts: Path, record: PartRecord) -> None:
-    """Gives the record the name that readers look for, if it has it not yet."""
+def make_visible(parts: Path, record: PartRecord) -> None:
+    """Gives a record the name that readers look for, unless it has it."""
     visible = parts / record_name(record.task, record.attempt)
     if os.path.lexists(visible) or not os.path.lexists(parts / record.file):
         return
@@ -253,12 +261,12 @@ def show(parts: Path, record: PartRecord) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        text = f"task {record.task!r} is committed, but readers do not see it"
-        raise WriteError(f"{text}: cannot make {visible}: {error.strerror}") from error
+        text = f"task {record.task!r} is committed, but not visible to readers"
+        raise WriteError(f"{text}: cannot create {visible}: {error.strerror}") from error
 
 
 def next_attempt(parts: Path, task: str) -> int:
-    """The first number that no file of the task has."""
+    """Returns the first number that no file of the task has."""
     attempt = 0
     while any(os.path.lexists(parts / name) for name in _names_of(task, attempt)):
         attempt += 1
@@ -270,33 +278,29 @@ def _names_of(task: str, attempt: int) -> list[str]:
 
 
 def record_paths(parts: Path) -> Iterator[Path]:
-    """The committed parts' records, in the order of their names."""
-    yield from (parts / name for name in records_in(listed(parts)))
+    """Yields the committed parts' records, sorted by name."""
+    yield from (parts / name for name in records_in(list_names(parts)))
 
 
 def claims(parts: Path) -> list[str]:
-    """The tasks that are committed, visibly or not."""
-    return claims_in(listed(parts))
+    """Returns the committed tasks, visible or not."""
+    return claims_in(list_names(parts))
 
 
-def listed(parts: Path) -> list[str]:
+def list_names(parts: Path) -> list[str]:
     try:
         return os.listdir(parts)
     except OSError as error:
-        _gone(parts, error)
+        raise InputError(f"{parts}: cannot list its files: {error.strerror}") from error
 
 
-def _gone(parts: Path, error: OSError) -> NoReturn:
-    raise InputError(f"{parts}: its files cannot be listed: {error.strerror}") from error
+# ---- after dead attempts
 
 
-# ---- what the dead left
+def remove_stale_files(folder: Path) -> list[str]:
+    """Finishes the commits of writers that died while committing, and removes the workspaces of dead attempts.
 
-
-def sweep(folder: Path) -> list[str]:
-    """Finishes commits whose writers died in the middle of them, and takes away what else the dead left.
-
-    Of the living nothing is touched. Gives the names of the workspaces that are gone.
+    Files of live attempts are not touched. Returns the names of the removed workspaces.
     """
     parts = folder / "parts"
     shown = {path.name.rsplit(".", 2)[0] for path in record_paths(parts)}
@@ -305,32 +309,32 @@ def sweep(folder: Path) -> list[str]:
             try:
                 find_committed(parts, task)
             except (DataError, WriteError):
-                pass  # damage is for verify to tell of, and who may only read cannot help: others must not be kept
-    swept = []
+                pass  # verify reports corruption, and a read-only user cannot repair it: others must be able to work
+    removed = []
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:
             if note is not None:
-                _take_back(parts, workspace, note.splitlines())
-                sweep_workspace(workspace, note)
-                swept.append(workspace.name)
-    return swept
+                _roll_back(parts, workspace, note.splitlines())
+                remove_dead_workspace(workspace, note)
+                removed.append(workspace.name)
+    return removed
 
 
-def _take_back(parts: Path, workspace: Path, note: list[str]) -> None:
-    """The name that a dead attempt has given to its data, unless they are committed, or nobody can tell."""
+def _roll_back(parts: Path, workspace: Path, note: list[str]) -> None:
+    """Removes the name that a dead attempt gave its data, unless they are committed or that is unknown."""
     if len(note) < 2:
         return
     task, name = note[0], note[-1]
     try:
         committed = find_committed(parts, task)
-        if (committed is None or committed.file != name) and _same(parts / name, workspace):
+        if (committed is None or committed.file != name) and _is_in_workspace(parts / name, workspace):
             os.unlink(parts / name)
     except (HoldfastError, OSError):
         pass
 
 
-def _same(path: Path, workspace: Path) -> bool:
-    """Whether a file is one of those in the workspace."""
+def _is_in_workspace(path: Path, workspace: Path) -> bool:
+    """Returns whether a file is a link to one in the workspace."""
     try:
         info = os.stat(path, follow_symlinks=False)
         here: list[Any] = [os.stat(workspace / name, follow_symlinks=False) for name in os.listdir(workspace)]

@@ -1,4 +1,4 @@
-"""Where the parts of a run are: what one attempt asks of it, and what a check of everything asks of it."""
+"""Where the parts of a dataset are: the interface of a local directory and of an object store."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from ..errors import InputError
 from ..formats.part_record import PartRecord, missing_data
 from .commit import Commit
 from .consolidate import read_manifests
-from .directory import claim_name, find_committed, listed, record_name
+from .directory import claim_name, find_committed, list_names, record_name
 from .part_file import PartFile
 from .workspace import Workspace
 
 
 class Location(Protocol):
     def find(self, task: str) -> PartRecord | None:
-        """The record of the attempt that committed this task. CorruptError: its data are missing."""
+        """Returns the record of the attempt that committed this task. CorruptError: its data are missing."""
 
     def workspace(self, task: str) -> Workspace: ...
 
     def commit(self, made: Attempt, file: PartFile) -> PartRecord:
-        """The record of the part, which is there for good when this returns."""
+        """Commits durably, and returns the record of the part."""
 
-    # ---- what verify looks at
+    # ---- for verify
 
     def names(self) -> list[str]:
-        """Of all files among the parts. InputError: they cannot be listed."""
+        """Returns the names of all files of parts. InputError: they cannot be listed."""
 
     def shown(self, name: str) -> str:
-        """A file's full name, for people."""
+        """Returns a file's full name for messages."""
 
     def read(self, name: str) -> bytes:
-        """A small file. InputError: it cannot be read."""
+        """Reads a small file. InputError: it cannot be read."""
 
     def data(self, name: str) -> AbstractContextManager[Path]:
-        """A part's file on this machine, if there is one; for as long as the block lasts."""
+        """Yields the path of a part's file on this machine, while the block runs; it may not exist."""
 
 
 class Attempt(NamedTuple):
-    """`attempt` None: the next number that is free."""
+    """An attempt that is about to commit. `attempt` None: the next free number."""
 
     workspace: Workspace
     task: str
@@ -62,7 +62,7 @@ class LocalLocation(NamedTuple):
         raise missing_data(self.shown(record.file), record, names)
 
     def _is_merged(self, task: str) -> bool:
-        """Whether its part went into a file, and was taken away then. The file may be elsewhere by now."""
+        """Returns whether its part was consolidated and deleted. The consolidated file may be elsewhere by now."""
         merged = (one for one in read_manifests(self.folder) if one.delete_parts)
         return any(part.task == task for one in merged for part in one.parts)
 
@@ -74,7 +74,7 @@ class LocalLocation(NamedTuple):
         return commit.run(file, made.format, made.schema)
 
     def names(self) -> list[str]:
-        return listed(self.folder / "parts")
+        return list_names(self.folder / "parts")
 
     def shown(self, name: str) -> str:
         return str(self.folder / "parts" / name)

@@ -1,4 +1,4 @@
-"""One attempt of one task: samples in, and at the end a part that is there whole, or nothing."""
+"""One attempt of one task: it collects samples, and at the end commits a complete part or nothing."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _State = Literal["new", "open", "closed", "failed", "forked"]
 
 
 class Part:
-    """What out.part(…) gives. A clean exit from its `with` block commits; an exception or a kill leaves nothing.
+    """The result of out.part(…). A clean exit from its `with` block commits; an exception or a kill leaves nothing.
 
-    done    the task was committed before, by this or another process: there is nothing to do, and append is refused
-    rows    samples given so far; of a committed part, those in it
-    record  what was committed, None until then
+    done    the task was committed before, by this or another process: there is nothing to do, and append fails
+    rows    samples appended so far; of a committed part, those in it
+    record  what was committed; None until then
 
-    Threads may share one. It cannot be entered twice, and not be used in a forked child.
+    Threads may share it. It cannot be entered twice, nor used in a forked child.
     """
 
     def __init__(
         self,
-        place: Location,
+        location: Location,
         schema: dict[str, Column],
         task: str,
         kind: Format,
@@ -45,59 +45,59 @@ class Part:
         self._state: _State = "new"
         self.task = task
         self.record: PartRecord | None = None
-        self._place, self._schema, self._kind, self._attempt = place, schema, kind, attempt
+        self._location, self._schema, self._kind, self._attempt = location, schema, kind, attempt
         self._chunk_rows, self._codec = chunk_rows, codec
         self._rows = 0
-        self._stage = RowBuffer(schema)
+        self._row_buffer = RowBuffer(schema)
         self._workspace: Workspace | None = None
         self._file: PartFile | None = None
-        self._turn = threading.RLock()
-        self._look()
+        self._lock = threading.RLock()
+        self._find_committed()
 
-    def _look(self) -> None:
-        self.record = self._place.find(self.task)
+    def _find_committed(self) -> None:
+        self.record = self._location.find(self.task)
         self.done = self.record is not None
 
     @property
     def rows(self) -> int:
-        return self._rows + self._stage.rows if self.record is None else self.record.rows
+        return self._rows + self._row_buffer.rows if self.record is None else self.record.rows
 
     # ---- writing
 
     def append(self, /, **sample: Any) -> None:
-        """One sample: a value for every column of the schema."""
-        with self._turn:
+        """Appends one sample: a value for every column of the schema."""
+        with self._lock:
             self._check()
-            if self._stage.add(sample):
+            if self._row_buffer.add(sample):
                 self._flush()
         failpoint("appended")
 
     def extend(self, columns: Mapping[str, Any]) -> None:
-        """Many: columns of equal length. Arrays, lists, or what a reader's batch holds."""
-        with self._turn:
+        """Appends many samples: columns of equal length, as arrays, lists, or the columns of a batch."""
+        with self._lock:
             self._check()
             if not isinstance(columns, Mapping):
                 raise SchemaError(f"expected columns of samples by name, got {type(columns).__name__}")
             self._flush()
             try:
-                self._put(columns)
+                self._write(columns)
             except SchemaError:
-                raise  # nothing of them was written: the next may fit
+                raise  # nothing was written: the part stays usable
             except BaseException:
                 self._fail()
                 raise
         failpoint("appended")
 
     def _flush(self) -> None:
-        """Samples that were taken with a good word each: whatever goes wrong with them now, the part must not go on."""
+        """Writes the buffered samples. They were accepted before, so any error now fails the part."""
         try:
-            if self._stage.rows:
-                self._put(self._stage.take())
+            if self._row_buffer.rows:
+                self._write(self._row_buffer.take())
         except BaseException:
             self._fail()
             raise
 
-    def _put(self, columns: Mapping[str, Any]) -> None:
+    def _write(self, columns: Mapping[str, Any]) -> None:
         assert self._file is not None
         self._rows += self._file.extend(columns)
 
@@ -114,21 +114,21 @@ class Part:
             why = "failed earlier" if self._state == "failed" else "is closed"
             raise ClosedWriterError(f"task {self.task!r}: this part {why}; open a new one")
 
-    # ---- beginning and ending
+    # ---- open, commit, close
 
     def __enter__(self) -> Self:
-        with self._turn:
+        with self._lock:
             if self._state != "new":
                 what = "a part is entered once" if self._state != "forked" else "it belongs to the parent process"
                 raise ClosedWriterError(f"task {self.task!r}: {what}; ask for a new one with out.part(…)")
-            self._look()
+            self._find_committed()
             if not self.done:
                 self._open()
             self._state = "open"
             return self
 
     def _open(self) -> None:
-        self._workspace = self._place.workspace(self.task)
+        self._workspace = self._location.workspace(self.task)
         try:
             self._file = make_file(self._workspace, self._schema, self._kind, self._chunk_rows, self._codec)
             failpoint("file-made")
@@ -140,7 +140,7 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._turn:
+        with self._lock:
             if self._state != "open":
                 return
             if self.done:
@@ -148,7 +148,7 @@ class Part:
             elif kind is None:
                 self._commit()
             else:
-                self._drop("closed")
+                self._end("closed")
 
     def _commit(self) -> None:
         assert self._file is not None
@@ -156,20 +156,20 @@ class Part:
         try:
             self._flush()
             made = Attempt(self._workspace, self.task, self._attempt, self._kind, schema_digest(self._schema))
-            self.record = self._place.commit(made, self._file)
+            self.record = self._location.commit(made, self._file)
         except BaseException:
             self._fail()
             raise
-        self._drop("closed")
+        self._end("closed")
         self.done = True
         failpoint("cleaned")
 
     def _fail(self) -> None:
         if self._state == "open":
-            self._drop("failed")
+            self._end("failed")
 
-    def _drop(self, state: _State) -> None:
-        """Takes the workspace away. What was committed has its other name by now."""
+    def _end(self, state: _State) -> None:
+        """Removes the workspace. Committed data have another name by now."""
         self._state = state
         if self._file is not None:
             self._file.discard()
@@ -177,8 +177,8 @@ class Part:
             self._workspace.close()
 
     def after_fork_in_child(self) -> None:
-        """The child must neither write nor keep the parent's lock alive."""
-        self._turn = threading.RLock()  # the thread that may have had it is not here
+        """Detaches: the child must neither write nor keep the parent's lock alive."""
+        self._lock = threading.RLock()  # the thread that may hold it does not exist in the child
         if self._state == "open" and not self.done:
             self._state = "forked"
             if self._file is not None:
@@ -190,4 +190,4 @@ class Part:
         if getattr(self, "_state", "new") == "open" and not self.done:
             text = f"task {self.task!r}: a part was lost without an end of its `with` block; it was dropped"
             warnings.warn(text, ResourceWarning, 2)
-            self._drop("closed")
+            self._end("closed")

@@ -1,4 +1,4 @@
-"""The file of a part, of either format, behind one face: columns in, then settled, linked by its owner, let go of."""
+"""Common interface of HDF5 and TFRecord part files: `extend`, `finalize`, `discard`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class PartFile(Protocol):
     path: Path  # in the workspace
 
     def extend(self, columns: Mapping[str, Any]) -> int:
-        """How many rows they were. SchemaError: they do not fit, and nothing was written."""
+        """Writes columns, and returns their rows. SchemaError: they do not fit, and nothing was written."""
 
     def finalize(self) -> FinishedFile: ...
 
     def discard(self) -> None: ...
 
     def detach(self) -> None:
-        """In a forked child, or where the owner gives its file up without a word to anybody."""
+        """Releases the file without touching it: in a forked child, the parent still writes it."""
 
 
 def make_file(
@@ -71,12 +71,12 @@ class _TFRecordPartFile:
         self._writer.discard()
 
     def detach(self) -> None:
-        pass  # it knows of forks itself
+        pass  # TFRecordWriter handles forks itself
 
 
 @contextmanager
 def synced_beside(path: Path) -> Iterator[None]:
-    """A file is on disk for good at the end of the block. What else is synced meanwhile shares the disk's effort."""
+    """Syncs a file while the block runs: syncs at the same time share the disk's work."""
     failed: list[OSError] = []
 
     def sync() -> None:
@@ -88,7 +88,7 @@ def synced_beside(path: Path) -> Iterator[None]:
     thread = threading.Thread(target=sync, name="holdfast-sync")
     try:
         thread.start()
-    except RuntimeError:  # no thread is to be had: one after the other, then
+    except RuntimeError:  # no thread can be started: one sync after the other
         sync()
     try:
         yield

@@ -1,6 +1,7 @@
-"""One row's value in a column without a fixed size: a copy of it, in the one form that joins with all others that fit.
+"""Buffers samples that are appended one by one: each is checked as it comes, and many are written at a time.
 
-As people give them, values that fit one by one need not fit together: an empty list is an array of another type.
+Values of a column without a fixed shape are copied in one canonical form. As given, values that fit one by one need not
+fit together: an empty list is an array of another type.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from ..formats.columns import ColumnData, Misfit, cast, dtype_of, join_offsets
 from ..formats.tfrecord.column_encoding import as_array, buffers_of, column_from
 from ..schema import Bytes, Column, Value
 
-Row = tuple[Any, ...]  # its values, and the ends of what they are in: arrays, or None
+Row = tuple[Any, ...]  # its values, and the offsets of each level: arrays, or None
 
 
 def row_of(name: str, column: Column, value: Any) -> Row:
-    """SchemaError: the value does not fit."""
+    """Copies one value in the canonical form. SchemaError: the value does not fit."""
     parts = buffers_of({name: column}, {name: [value]})[0][0]
     return tuple(None if one is None else np.array(one) for one in parts)
 
@@ -29,31 +30,29 @@ def bytes_in(row: Row) -> int:
 
 
 def join_rows(column: Column, rows: Sequence[Row]) -> ColumnData:
-    """One or more of them, as a column."""
+    """Joins one or more rows as a column."""
     values, *ends = zip(*rows, strict=True)
     joined: Any = (np.concatenate(values), *(None if one[0] is None else join_offsets(one) for one in ends))
     return column_from(column, joined)
 
-
-# Samples given one by one: each is checked as it comes, and many are handed on at a time.
 
 _MOST_ROWS = 512
 _MOST_BYTES = 1 << 21
 
 
 class RowBuffer:
-    """`add` samples until it says that it is full; `take` them as columns."""
+    """`add` samples until it returns that it is full; `take` them as columns."""
 
     def __init__(self, schema: dict[str, Column]) -> None:
         self._schema = schema
-        self._columns = {name: _maker(name, column) for name, column in schema.items()}
+        self._columns = {name: _collector(name, column) for name, column in schema.items()}
         self.rows = 0
         self._bytes = 0
 
     def add(self, sample: Mapping[str, Any]) -> bool:
-        """Whether it is full now. SchemaError: the sample does not fit, and is not in."""
+        """Adds a sample. Returns whether the buffer is full. SchemaError: it does not fit, and was not added."""
         if sample.keys() != self._schema.keys():
-            buffers_of(self._schema, {name: [value] for name, value in sample.items()})  # says which
+            buffers_of(self._schema, {name: [value] for name, value in sample.items()})  # raises an error
         for name, value in sample.items():
             self._bytes += self._columns[name].put(self.rows, value)
         self.rows += 1
@@ -64,20 +63,20 @@ class RowBuffer:
         return {name: column.take(rows) for name, column in self._columns.items()}
 
 
-class _Numbers:
-    """Numbers of a fixed shape go straight into an array: people fill one array of theirs again and again."""
+class _FixedShapeColumn:
+    """Numbers of a fixed shape, copied into one array: callers reuse theirs."""
 
     def __init__(self, name: str, column: Value) -> None:
         self._name, self._column = name, column
         self._dtype = dtype_of(column)
         self._kinds = "iubf" if self._dtype.kind == "f" else "iub"
         self._row_bytes = self._dtype.itemsize * column.count
-        self._rows: Any = None  # most parts that are only asked whether they are done get none
+        self._rows: Any = None  # allocated with the first row: many parts are only asked whether they are done
 
     def put(self, row: int, value: Any) -> int:
         array = value if isinstance(value, np.ndarray) else self._array(value)
         if array.shape != self._column.shape or array.dtype.kind not in self._kinds:
-            self._refuse(array)
+            self._raise_mismatch(array)
         if self._rows is None:
             self._rows = self._make()
         self._rows[row] = array if array.dtype == self._dtype else self._cast(array)
@@ -90,7 +89,7 @@ class _Numbers:
             raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
     def _make(self) -> Any:
-        """As many rows as come before it is full."""
+        """Allocates as many rows as the buffer holds when it is full."""
         rows = min(_MOST_ROWS, -(-_MOST_BYTES // self._row_bytes))
         return np.empty((rows, *self._column.shape), self._dtype)
 
@@ -100,8 +99,8 @@ class _Numbers:
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise SchemaError(f"column {self._name!r}: expected {self._column!r}, {error}") from None
 
-    def _refuse(self, array: Any) -> NoReturn:
-        buffers_of({self._name: self._column}, {self._name: array[None]})  # says why
+    def _raise_mismatch(self, array: Any) -> NoReturn:
+        buffers_of({self._name: self._column}, {self._name: array[None]})  # raises an error that says why
         text = f"column {self._name!r}: expected {self._column!r}, got {array.dtype} of the shape {array.shape}"
         raise SchemaError(text)
 
@@ -109,8 +108,8 @@ class _Numbers:
         return self._rows[:rows]
 
 
-class _Texts:
-    """Byte strings, one a row."""
+class _BytesColumn:
+    """Byte strings, one per row."""
 
     def __init__(self, name: str, column: Column) -> None:
         self._name, self._column = name, column
@@ -135,8 +134,8 @@ class _Texts:
         return taken
 
 
-class _Others:
-    """What else has no fixed size."""
+class _VariableColumn:
+    """Other columns without a fixed shape."""
 
     def __init__(self, name: str, column: Column) -> None:
         self._name, self._column = name, column
@@ -152,7 +151,7 @@ class _Others:
         return join_rows(self._column, taken)
 
 
-def _maker(name: str, column: Column) -> _Numbers | _Texts | _Others:
+def _collector(name: str, column: Column) -> _FixedShapeColumn | _BytesColumn | _VariableColumn:
     if isinstance(column, Bytes):
-        return _Others(name, column) if column.shape else _Texts(name, column)
-    return _Numbers(name, column) if isinstance(column, Value) else _Others(name, column)
+        return _VariableColumn(name, column) if column.shape else _BytesColumn(name, column)
+    return _FixedShapeColumn(name, column) if isinstance(column, Value) else _VariableColumn(name, column)

@@ -1,4 +1,4 @@
-"""Is every committed part there, and is it what was written?"""
+"""Verifies a dataset: that every committed part exists, and is what was written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..formats.base import open_shard
 from ..formats.part_record import PartRecord, parse_record
 from ..schema import Column
 from .consolidate import deleted_parts
-from .directory import claim_name, claims_in, listed, parse_name, records_in, strays_in
+from .directory import claim_name, claims_in, list_names, parse_name, records_in, unrecorded_in
 from .location import LocalLocation, Location
 from .workspace import dead_workspace, workspaces
 
@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Problem(NamedTuple):
-    """Something that is not as it was committed. `dataset`, `chunk` and `offset`: where, as far as it can be told."""
+    """Something that differs from what was committed. `dataset`, `chunk` and `offset`: where, as far as known."""
 
     path: str
     reason: str
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """`leftovers` are of attempts that died, and do no harm; `at_work` are of those that live."""
+    """`leftovers` of dead attempts do no harm; `at_work` lists workspaces of live attempts."""
 
     parts: int = 0
     rows: int = 0
@@ -60,7 +60,7 @@ class Report:
 
 
 def verify(
-    place: Location,
+    location: Location,
     schema: dict[str, Column],
     digests: Set[str],
     progress: OnProgress | None = None,
@@ -70,41 +70,43 @@ def verify(
 
     digests:  of all versions of the schema
     progress: called with how many parts of how many are done
-    gone:     tasks whose parts were taken away on purpose
+    gone:     tasks whose parts were deleted on purpose
     """
     report = Report()
-    names = place.names()
+    names = location.names()
     records = records_in(names)
     tasks: Counter[str] = Counter()
     for number, name in enumerate(records):
         tasks[name.rsplit(".", 2)[0]] += 1
-        _check_record(place, name, schema, digests, report)
+        _check_record(location, name, schema, digests, report)
         if progress:
             progress(number + 1, len(records))
     for task, times in tasks.items():
         if times > 1:
-            report.problems.append(Problem(place.shown(""), f"task {task!r} is there {times} times, expected it once"))
-    _check_claims(place, set(names), tasks, gone, report)
+            report.problems.append(
+                Problem(location.shown(""), f"task {task!r} is there {times} times, expected it once")
+            )
+    _check_claims(location, set(names), tasks, gone, report)
     return report
 
 
 def verify_folder(
     folder: Path, schema: dict[str, Column], digests: Set[str], progress: OnProgress | None = None
 ) -> Report:
-    """The same of a folder on this machine, and what is left there of attempts that are no more."""
+    """Verifies a local directory, and lists what dead attempts left there."""
     report = verify(LocalLocation(folder), schema, digests, progress, deleted_parts(folder))
-    report.leftovers += [f"parts/{name}: it has no record" for name in strays_in(listed(folder / "parts"))]
+    report.leftovers += [f"parts/{name}: it has no record" for name in unrecorded_in(list_names(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:
             (report.at_work if note is None else report.leftovers).append(f"tmp/{workspace.name}")
     return report
 
 
-def _check_record(place: Location, name: str, schema: dict[str, Column], digests: Set[str], report: Report) -> None:
+def _check_record(location: Location, name: str, schema: dict[str, Column], digests: Set[str], report: Report) -> None:
     report.parts += 1
-    shown = place.shown(name)
+    shown = location.shown(name)
     try:
-        record = parse_record(place.read(name), shown)
+        record = parse_record(location.read(name), shown)
     except HoldfastError as error:
         report.problems.append(Problem(shown, _reason(error, shown)))
         return
@@ -116,9 +118,9 @@ def _check_record(place: Location, name: str, schema: dict[str, Column], digests
         report.problems.append(Problem(shown, text))
     report.rows += record.rows
     report.bytes += record.bytes
-    data = place.shown(record.file)
+    data = location.shown(record.file)
     try:
-        with place.data(record.file) as path:
+        with location.data(record.file) as path:
             found = list(_check_data(path, data, record)) or list(_check_rows(path, data, record, schema))
     except InputError as error:
         found = [Problem(data, _reason(error, data))]
@@ -163,7 +165,7 @@ def _damaged_chunks(fd: int, shown: str, record: PartRecord) -> Iterator[Problem
 
 
 def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Column]) -> Iterator[Problem]:
-    """The bytes are those that were written: this is against a writer that counted wrong."""
+    """Checks the number of rows, after the bytes: this finds a writer that counted wrong."""
     try:
         shard: Any = open_shard(path, schema)
         with shard:
@@ -175,16 +177,18 @@ def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Co
         yield Problem(shown, f"expected {record.rows:,} rows, got {rows:,}")
 
 
-def _check_claims(place: Location, names: set[str], tasks: Counter[str], gone: Container[str], report: Report) -> None:
+def _check_claims(
+    location: Location, names: set[str], tasks: Counter[str], gone: Container[str], report: Report
+) -> None:
     there = claims_in(names)
-    # A long folder is not listed in one moment, and others write meanwhile: what seems to be missing is looked for.
-    again = functools.cache(lambda: set(place.names()))
+    # Listing is not atomic, and others write meanwhile: what seems to be missing is looked up again.
+    again = functools.cache(lambda: set(location.names()))
     for task in there:
         if task in tasks:
             continue
-        shown = place.shown(claim_name(task))
+        shown = location.shown(claim_name(task))
         try:
-            record = parse_record(place.read(claim_name(task)), shown)
+            record = parse_record(location.read(claim_name(task)), shown)
         except (DataError, InputError) as error:
             report.problems.append(Problem(shown, str(error)))
             continue
@@ -192,9 +196,9 @@ def _check_claims(place: Location, names: set[str], tasks: Counter[str], gone: C
             report.leftovers.append(f"{record}: committed, and made visible by the next hold.write of this folder")
         elif task not in gone:
             text = f"it is missing, and so is its record: {record}"
-            report.problems.append(Problem(place.shown(record.file), text))
+            report.problems.append(Problem(location.shown(record.file), text))
     for task in sorted(set(tasks) - set(there)):
         if claim_name(task) in again():
             continue
         text = f"task {task!r} has a record, but no claim ({claim_name(task)})"
-        report.problems.append(Problem(place.shown(""), text))
+        report.problems.append(Problem(location.shown(""), text))

@@ -1,6 +1,6 @@
-"""Where one attempt works until it commits: a folder of its own below `tmp/`, under a lock that dies with its process.
+"""The workspace of one attempt: a directory below `tmp/`, with a lock that is released when its process dies.
 
-The lock is on a file of its own and not on the data: a reader that finds the part committed must be able to lock that.
+The lock is on a separate file, because a reader of the committed part must be able to lock the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUIET_S = 24 * 3600
 
 
 class Workspace:
-    """`path` of files in it; `close` takes everything away, `detach` only lets go of the lock."""
+    """A locked directory. `close` removes it; `detach` only releases the lock."""
 
     def __init__(self, tmp: Path, task: str) -> None:
         self.fd, self._pid = -1, os.getpid()
@@ -44,44 +44,47 @@ class Workspace:
                     return
             except FileNotFoundError:
                 if not tmp.is_dir():
-                    raise WriteError(f"{tmp}: the folder was removed while the run was under way") from None
-                # else somebody swept it before it was locked
+                    raise WriteError(f"{tmp}: the directory was removed while the dataset was being written") from None
+                # else another process removed it before it was locked
             except OSError as error:
-                remove(self.folder)
+                remove_files(self.folder)
                 self.detach()
                 raise WriteError(f"cannot work in {tmp}: {error.strerror}") from error
             self.detach()
-        raise WriteError(f"cannot work in {tmp}: what is made there vanishes at once, {_TRIES} times in a row")
+        raise WriteError(f"cannot work in {tmp}: new files vanished at once, {_TRIES} times in a row")
 
     def note(self, text: str) -> None:
-        """A line for whoever sweeps: first the task, then the name that the data are about to get."""
+        """Writes a line for cleaning up: first the task, then the name that the data are about to get."""
         os.write(self.fd, f"{text}\n".encode())
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
     def detach(self) -> None:
-        fd, self.fd = self.fd, -1  # in this order: a Ctrl-C between the two must not have another's number closed later
+        fd, self.fd = (
+            self.fd,
+            -1,
+        )  # in this order: after a Ctrl-C in between, the number must not be closed a second time
         close_synced(fd)
 
     def close(self) -> None:
-        """Safe to call twice, and where the folder is gone or read-only by now: what is left is swept by the next."""
+        """Removes the directory. Safe to call twice; what cannot be removed is left to the next process."""
         if self.fd >= 0:
-            remove(self.folder)
+            remove_files(self.folder)
             self.detach()
 
     def __del__(self) -> None:
-        """A Ctrl-C may come anywhere, also while its owner tidies up: the lock must not live as long as the process."""
+        """Releases the lock also when a Ctrl-C interrupted the owner's cleanup."""
         self.close() if os.getpid() == self._pid else self.detach()
 
 
 @contextmanager
 def dead_workspace(folder: Path) -> Iterator[str | None]:
-    """What its lock says of an attempt that is no more, under that lock; None: it is alive, or somebody else's."""
+    """Yields the lines in a dead attempt's lock file, and holds its lock. None: it is alive or another user's."""
     try:
         fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Killed before it had a lock; or about to make it, and then its owner begins anew with another folder.
+        # Killed before it had a lock; or about to create it, and then its owner starts over with another directory.
         yield NO_LOCK if _is_empty(folder) and _is_quiet(folder) else None
         return
     except OSError:
@@ -102,8 +105,8 @@ def workspaces(tmp: Path) -> list[Path]:
 
 
 def _is_quiet(folder: Path) -> bool:
-    """Whether a free lock says that its owner is dead. A network filesystem may keep locks for each machine alone: what
-    is of another one must not have been touched for long."""
+    """Returns whether a free lock proves that its owner is dead. A network filesystem may keep locks per machine: a
+    workspace of another machine must not have changed for a day."""
     if folder.name.rsplit("-", 2)[0] == _HOST:
         return True
     try:
@@ -115,7 +118,7 @@ def _is_quiet(folder: Path) -> bool:
 
 
 def _now_s(tmp: Path) -> float:
-    """By the clock that the files' own times are of, which is a file server's: this machine's may be wrong by days."""
+    """Returns the time by the file server's clock, which sets mtimes: this machine's may be wrong by days."""
     path = tmp / f".{uuid.uuid4().hex}"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -154,13 +157,13 @@ def _is_at(fd: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
 
 
-def sweep(folder: Path, note: str) -> None:
-    """Takes away what dead_workspace gave. One without a lock may be new: it goes only while there is nothing in it."""
-    remove(folder, empty=note == NO_LOCK)
+def remove_dead_workspace(folder: Path, note: str) -> None:
+    """Removes a workspace that dead_workspace yielded. One without a lock may be new: only if it is empty."""
+    remove_files(folder, empty=note == NO_LOCK)
 
 
-def remove(folder: Path, empty: bool = False) -> None:
-    """The lock last: as long as it is there, nobody else takes the rest for abandoned."""
+def remove_files(folder: Path, empty: bool = False) -> None:
+    """Removes the files, the lock last: while it exists, no other process removes the rest."""
     try:
         for name in [] if empty else sorted(os.listdir(folder), key=lambda name: name == _LOCK):
             os.unlink(folder / name)

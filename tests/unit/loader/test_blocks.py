@@ -30,7 +30,7 @@ def test_blocks_have_one_to_eight_megabytes(samples: int) -> None:
 
 
 def test_a_compressed_shard_is_one_block() -> None:
-    assert cut_shard(0, 1000, lambda start, stop: (stop - start) * MB, whole=True).count.tolist() == [1000]
+    assert cut_shard(0, 1000, lambda start, stop: (stop - start) * MB, one_block=True).count.tolist() == [1000]
 
 
 def test_a_sample_larger_than_a_block() -> None:

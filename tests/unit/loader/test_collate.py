@@ -180,18 +180,18 @@ def test_numbers_beside_each_other_keep_their_values(values: list[Any], dtype: s
         ([np.int64(16777217), NAN], "sample 0 of the batch is int64, sample 1 is float nan, and no dtype holds"),
         ([[0.5], np.zeros(1, np.uint64)], r"sample 1 of the batch is uint64, sample 0 is list \[0.5\]"),
         ([[np.uint64(1), np.int64(1)]], "sample 0 of the batch: list .* no dtype holds all of int64, uint64 exactly"),
-        ([[np.int64(1), 0.5]], "sample 0 of the batch: list .* no dtype holds all of int64, Python's float exactly"),
+        ([[np.int64(1), 0.5]], "sample 0 of the batch: list .* no dtype holds all of int64, Python float exactly"),
         ([np.uint8(1), 300], "sample 1 of the batch: uint8 cannot hold 300. This is the dtype of sample 0"),
         ([-1, np.uint64(1)], "sample 0 of the batch: uint64 cannot hold -1. This is the dtype of sample 1"),
         ([[np.uint8(1), 300]], "sample 0 of the batch: list .* uint8 cannot hold 300"),
         ([np.float32(1), 1e300], "sample 1 of the batch: float32 cannot hold 1e[+]300. This is the dtype of sample 0"),
         ([np.float16(1), 2049], "sample 1 of the batch: float16 cannot hold 2049 exactly"),
         ([np.float64(1), 2**53 + 1], "sample 1 of the batch: float64 cannot hold 9007199254740993 exactly"),
-        ([0.5, 1e300], "sample 1 of the batch: float32 cannot hold 1e[+]300. This is the dtype of Python's floats"),
+        ([0.5, 1e300], "sample 1 of the batch: float32 cannot hold 1e[+]300. This is the dtype of Python floats"),
         ([0.5, 10**400], "sample 1 of the batch: float32 cannot hold 1000"),
-        ([NAN, 16777217], "sample 1 of the batch: float32 cannot hold 16777217 exactly. This is the dtype of Python's"),
+        ([NAN, 16777217], "sample 1 of the batch: float32 cannot hold 16777217 exactly. This is the dtype of Python"),
         ([[NAN], [16777217]], "sample 1 of the batch: float32 cannot hold 16777217 exactly"),
-        ([[1], [2**63]], "sample 1 of the batch: int64 cannot hold 9223372036854775808. This is the dtype of Python's"),
+        ([[1], [2**63]], "sample 1 of the batch: int64 cannot hold 9223372036854775808. This is the dtype of Python"),
         ([[1], [1e300]], "sample 1 of the batch: float32 cannot hold 1e[+]300"),
     ],
 )
@@ -256,12 +256,12 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
     with pytest.raises(
         SchemaError,
         match=r"column 'a': sample 0 of the batch has the shape \(3,\), sample 2 the shape \(5,\): "
-        r'say collate="pad" or collate="ragged"',
+        r'use collate="pad" or collate="ragged"',
     ):
         column_of([np.zeros(3), np.zeros(3), np.zeros(5)])
     with pytest.raises(SchemaError, match=r"sample 0 of the batch has the shape \(\), sample 1 the shape \(1,\)"):
         column_of([1, [1]])
-    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): say collate"):
+    with pytest.raises(SchemaError, match=r"sample 0 .* the shape \(1,\), sample 1 the shape \(2,\): use collate"):
         column_of([["x"], ["x", "y"]])
 
 
@@ -275,12 +275,12 @@ def test_unequal_shapes_name_both_and_say_what_helps() -> None:
         ([[[1], [1, 2]]], "sample 0 of the batch"),
         (
             [1 << 64],
-            "sample 0 of the batch: int64 cannot hold 18446744073709551616. This is the dtype of Python's ints",
+            "sample 0 of the batch: int64 cannot hold 18446744073709551616. This is the dtype of Python ints",
         ),
         ([1, b"x"], "sample 0 of the batch is numbers, sample 1 is a string"),
         ([b"x", ["x"]], "sample 0 of the batch is a string, sample 1 is a list of strings"),
         ([[1, "x"]], "sample 0 of the batch: list .* strings and numbers in one list"),
-        ([np.array(["2020-01-01"], "M8[D]"), np.ones(1)], "column 'a': the samples' types do not go together"),
+        ([np.array(["2020-01-01"], "M8[D]"), np.ones(1)], "column 'a': the samples' types are incompatible"),
     ],
 )
 def test_values_that_make_no_column(values: list[Any], text: str) -> None:
@@ -328,7 +328,7 @@ def test_lists_of_strings_are_padded_with_empty_ones() -> None:
 
 
 def test_what_cannot_be_padded() -> None:
-    with pytest.raises(SchemaError, match=r"shape \(1,\), sample 1 the shape \(1, 1\): only as many dimensions"):
+    with pytest.raises(SchemaError, match=r"shape \(1,\), sample 1 the shape \(1, 1\): only arrays of one number"):
         column_of([np.ones(1), np.ones((1, 1))], "pad")
     for value in (-1, 0.5j, "x", 300):
         with pytest.raises(SchemaError, match="column 'a': the pad value .* does not fit uint8"):

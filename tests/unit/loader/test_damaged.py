@@ -23,7 +23,7 @@ from holdfast._native import codec
 from holdfast.errors import CorruptError, FormatError, InputError, StateError, UnfinishedError
 from holdfast.loader.options import OnCorrupt
 from holdfast.loader.skipped import Loss
-from holdfast.loader.sources.catalog import is_damage
+from holdfast.loader.sources.catalog import is_corruption
 
 BOUND_S = 60
 
@@ -298,8 +298,8 @@ def test_a_schema_that_does_not_fit_is_a_mistake(shards: list[Path]) -> None:
 def test_no_free_descriptor_is_no_damage(tmp_path: Path) -> None:
     full = InputError("x: cannot open: Too many open files")
     full.__cause__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    assert not is_damage(full, str(tmp_path))
-    assert is_damage(InputError("x: cannot open: Permission denied"), str(tmp_path))
+    assert not is_corruption(full, str(tmp_path))
+    assert is_corruption(InputError("x: cannot open: Permission denied"), str(tmp_path))
 
 
 # ---- ranks, and states
@@ -367,7 +367,7 @@ def test_a_shard_damaged_after_the_plan_is_refused(shards: list[Path]) -> None:
     ds = hold.read(shards, SCHEMA, on_corrupt="skip").batch(10)
     assert len(list(ds)) == 10
     os.truncate(shards[1], shards[1].stat().st_size - 3)
-    with pytest.raises(CorruptError, match=r"shard-0001.*changed since the reading was planned"):
+    with pytest.raises(CorruptError, match=r"shard-0001.*changed since the dataset was opened"):
         list(ds)
 
 

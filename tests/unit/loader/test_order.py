@@ -10,16 +10,16 @@ from factories_blocks import all_samples, blocks_of, counts, remainders, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.loader.order.blocks import Blocks
+from holdfast.loader.order.blocks import Blocks, SamplePositions
 from holdfast.loader.order.sample_order import SampleOrder, default_lanes
-from holdfast.loader.order.sharding import BatchPlan, Remainder, ShardSpec, Step, walk
-from holdfast.loader.order.shuffle import SamplePositions, key_of, shuffled
+from holdfast.loader.order.sharding import BatchPlan, Remainder, ShardSpec, Step, plan_steps
+from holdfast.loader.order.shuffle import key_of, shuffled
 
 batches = st.sampled_from([1, 3, 4, 8, 16])
 
 
 def pairs(order: SampleOrder, places: SamplePositions) -> list[tuple[int, int]]:
-    shard, sample = order.samples_at(places)
+    shard, sample = order.blocks.samples_at(places)
     return list(zip(shard.tolist(), sample.tolist(), strict=True))
 
 
@@ -28,7 +28,7 @@ def everything(order: SampleOrder) -> list[tuple[int, int]]:
 
 
 def rank_steps(order: SampleOrder, cut: BatchPlan, part: ShardSpec, done: int = 0, at_once: int = 16) -> list[Step]:
-    return [step for run in walk(order, cut, part, done, at_once) for step in run.steps]
+    return [step for run in plan_steps(order, cut, part, done, at_once) for step in run.steps]
 
 
 def joined(order: SampleOrder, cut: BatchPlan, world: int, workers: int, done: int = 0) -> list[tuple[int, int]]:
@@ -41,9 +41,9 @@ def joined(order: SampleOrder, cut: BatchPlan, world: int, workers: int, done: i
         ranks.append([next(walks[turn % workers]) for turn in range(cut.steps(order, world, done))])
         assert all(next(one, None) is None for one in walks)
     for steps in zip(*ranks, strict=True):
-        assert len({(step.number, step.done) for step in steps}) == 1
-        samples = [pairs(order, step.places) for step in steps]
-        start = done + steps[0].number * world * cut.batch
+        assert len({(step.start, step.done) for step in steps}) == 1
+        samples = [pairs(order, step.positions) for step in steps]
+        start = steps[0].start
         most = sum(map(len, samples))
         turns = [iter(one) for one in samples]
         out += [next(turns[(start + at) % world]) for at in range(most)]
@@ -64,7 +64,7 @@ def test_how_a_sequence_ends(shards: list[int], batch: int, seed: int | None, re
     want = everything(order)[:most]
     for world in (1, 2, 3):
         each = world * batch
-        seen = joined(order, BatchPlan(batch=batch, remainder=remainder, most=most), world, 1)
+        seen = joined(order, BatchPlan(batch=batch, remainder=remainder, stop=most), world, 1)
         if remainder == "keep":
             assert seen == want
         elif remainder == "drop":
@@ -105,7 +105,7 @@ def test_ranks_that_divide_the_lanes_read_disjoint_blocks() -> None:
     assert order.lanes == 64
     cut = BatchPlan(batch=8)
     read = [
-        {int(block) for step in rank_steps(order, cut, ShardSpec(rank=rank, world=4)) for block in step.places.block}
+        {int(block) for step in rank_steps(order, cut, ShardSpec(rank=rank, world=4)) for block in step.positions.block}
         for rank in range(4)
     ]
     shared = sum(map(len, read)) - len(set.union(*read))
@@ -118,7 +118,7 @@ def test_the_order_never_changes() -> None:
     hashed = hashlib.sha256()
     for epoch in range(3):
         order = SampleOrder(blocks, seed=7, epoch=epoch, window_samples=2000)
-        hashed.update(np.stack(order.samples_at(order.take(0, order.samples))).astype("<i8").tobytes())
+        hashed.update(np.stack(order.blocks.samples_at(order.take(0, order.samples))).astype("<i8").tobytes())
     assert hashed.hexdigest() == "315dc0ce33399a4ebebbb94205bea5c46b46b57ae948b73b205c945d6b2342f9"
 
 
@@ -151,7 +151,7 @@ def test_seed_and_epoch_give_other_orders() -> None:
 
 def test_neighbours_are_spread_over_the_data() -> None:
     order = SampleOrder(blocks_of([1000] * 10), seed=3)
-    shards = order.samples_at(order.take(0, order.samples))[0]
+    shards = order.blocks.samples_at(order.take(0, order.samples))[0]
     assert all(len(set(shards[at : at + 64].tolist())) >= 6 for at in range(0, 9900, 64))
 
 
@@ -184,9 +184,9 @@ def test_a_billion_samples_take_no_memory_and_no_replay() -> None:
         tracemalloc.stop()
     assert len(set(late)) == 1000
     assert held < 300 << 20
-    run = next(walk(SampleOrder(blocks, seed=1), BatchPlan(batch=1000), done=10**9 - 3000))
+    run = next(plan_steps(SampleOrder(blocks, seed=1), BatchPlan(batch=1000), done=10**9 - 3000))
     assert (run.first, run.stop) == (10**9 - 3000, 10**9)
-    assert pairs(order, run.steps[0].places) == late
+    assert pairs(order, run.steps[0].positions) == late
 
 
 @pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (1, 1), (15, 1), (16, 2), (511, 32), (512, 64), (10**6, 64)])
@@ -197,8 +197,8 @@ def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
 def test_padding_repeats_what_there_is() -> None:
     order = SampleOrder(blocks_of([3]), seed=1)
     [step] = rank_steps(order, BatchPlan(batch=8, remainder="pad"), ShardSpec())
-    assert set(pairs(order, step.places)) == {(0, 0), (0, 1), (0, 2)}
-    assert len(step.places) == 8
+    assert set(pairs(order, step.positions)) == {(0, 0), (0, 1), (0, 2)}
+    assert len(step.positions) == 8
     assert step.done == 3
 
 

@@ -273,7 +273,7 @@ def test_what_cannot_be_concatenated(folder: Path, others: Path) -> None:
     with pytest.raises(SchemaError, match=r"column 'name' is Bytes\(\) in .*, but missing in id, emb of .*: sele"):
         next(iter(a.concat(b)))
     assert len(a.select("id", "emb").concat(b).batch(100)) == 1
-    with pytest.raises(ValueError, match="got one with more: shuffle, shard, map"):
+    with pytest.raises(ValueError, match=r"got one with more: call shuffle\(\), shard\(\), map"):
         a.concat(a.shuffle(seed=1))
     with pytest.raises(ValueError, match="the same on_corrupt and max_corrupt"):
         a.concat(hold.read(folder, SCHEMA, on_corrupt="skip"))
@@ -400,7 +400,7 @@ def test_parts_with_workers_and_a_cache(base: hold.Dataset) -> None:
     ("parts", "said"),
     [
         ({}, "expected parts by name"),
-        ({"train": 0.9, "val": 0.2}, "1 at most together, got train=0.9, val=0.2"),
+        ({"train": 0.9, "val": 0.2}, "at most 1 together, got train=0.9, val=0.2"),
         ({"train": 0.9, "val": 10}, "and not both"),
         ({"train": 1.5}, "above 0 up to 1"),
         ({"train": 0.0}, "above 0 up to 1"),

@@ -31,15 +31,15 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def wishes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The blocks that were read beforehand."""
     made: list[int] = []
-    wish = Readahead.wish
+    request = Readahead.request
 
     def noted(self: Readahead, block: int, memory: Any) -> bool:
-        taken_on = wish(self, block, memory)
+        taken_on = request(self, block, memory)
         if taken_on:
             made.append(block)
         return taken_on
 
-    monkeypatch.setattr(Readahead, "wish", noted)
+    monkeypatch.setattr(Readahead, "request", noted)
     yield made
     assert readahead or not made
 

@@ -49,7 +49,7 @@ def test_a_copy_elsewhere_is_the_same_data() -> None:
         ({"names": ["/data/a/one.tfrecord", "/data/a/three.tfrecord"]}, "the shards have other names"),
         ({"names": NAMES[::-1]}, "come in another order"),
         ({"counts": [10, 21]}, "30 samples then, 31 now; shards have other numbers of samples"),
-        ({"counts": [11, 19]}, "now: shards have other numbers of samples"),
+        ({"counts": [11, 19]}, "order: shards have other numbers of samples"),
         ({"sizes": [100, 201]}, "300 bytes then, 301 now"),
         ({"names": NAMES[:1], "counts": [10], "sizes": [100]}, "2 shards then, 1 now"),
         ({"schema": {"label": Int64(2)}}, "the schema is another one"),

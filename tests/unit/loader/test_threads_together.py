@@ -107,7 +107,7 @@ def test_whatever_a_function_raises_no_sample_is_lost_for_it(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even one that is no Exception; and the thread that meets it may be slow to say so."""
-    leave = executors._Job._leave
+    leave = executors._SharedRun._leave
     calls: list[int] = []
 
     def slowly(self: Any) -> bool:
@@ -126,7 +126,7 @@ def test_whatever_a_function_raises_no_sample_is_lost_for_it(
         time.sleep(0.002)
         return {"id": sample["id"]}
 
-    monkeypatch.setattr(executors._Job, "_leave", slowly)
+    monkeypatch.setattr(executors._SharedRun, "_leave", slowly)
     with pytest.raises(asyncio.CancelledError):
         list(hold.read(folder, SCHEMA).map(fails, workers).batch(N))
     assert len(calls) < N // 2

@@ -98,7 +98,7 @@ def test_missing_floats_are_nan_and_large_ones_inf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"loss/x": 1.0}, "column 'loss/x' would lie inside of column 'loss'"),
+        ({"loss/x": 1.0}, "column 'loss/x' would lie inside column 'loss'"),
         ({"\udc80": 1.0}, "expected a name that UTF-8 can hold"),
         ({"loss": "x"}, "column 'loss': expected Float32\\(\\), got 'x'"),
         ({"loss": [1.0, 2.0]}, "column 'loss': expected Float32\\(\\), got float64 of the shape \\(2,\\)"),
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused_and_the_next_may_fit(tmp_path: Path, value
         ({"worker": 1}, "column 'worker': every log has one of this name already"),
         ({"x": object()}, "column 'x': expected a number"),
         ({"x": np.zeros((0, 2))}, "column 'x': expected a shape of whole numbers from 1 up, got 0"),
-        ({"x": [[1], [2, 3]]}, "column 'x': no array can be made of this list"),
+        ({"x": [[1], [2, 3]]}, "column 'x': cannot make an array of this list"),
         ({"x": 1j}, "column 'x': expected a number, an array of numbers, bytes or str, got complex"),
     ],
 )
@@ -275,14 +275,14 @@ def test_two_workers_add_columns_at_once(tmp_path: Path) -> None:
 
 def test_a_name_that_says_where_another_is(tmp_path: Path) -> None:
     both = (
-        "column {0!r}: '{1}_present' says in which rows '{1}' is, so that a log cannot have both as metrics; give one"
+        "column {0!r}: '{1}_present' says in which rows '{1}' is, so that a log cannot have both as metrics; rename one"
     )
     with log(tmp_path) as book:
         with pytest.raises(SchemaError, match=both.format("y_present", "y")):
             book(0, x=1, y=2, y_present=5)
         book(0, x=1, z_present=5)
         book(1, z_present=6)
-        with pytest.raises(SchemaError, match="column 'x_present' says in which rows 'x' is; give yours another name"):
+        with pytest.raises(SchemaError, match="column 'x_present' says in which rows 'x' is; use another name"):
             book(2, x=1, x_present=3)
         with pytest.raises(SchemaError, match=both.format("z", "z")):
             book(2, x=1, z=0.5)
@@ -335,7 +335,7 @@ def test_rows_are_committed_by_count_and_by_time(tmp_path: Path) -> None:
 
 
 def test_large_rows_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ENTRY, "_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(ENTRY, "_PART_BYTES", 1 << 20)
     with log(tmp_path) as book:
         for step in range(4):
             book(step, x=np.zeros(1 << 17))
@@ -399,7 +399,7 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
         ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
-        ({"server": "unix:x", "steps": [1]}, "expected steps to be a range"),
+        ({"server": "unix:x", "steps": [1]}, "expected steps to be an ascending range"),
     ]:
         with pytest.raises(ValueError, match=said):
             log(**given)  # type: ignore[arg-type]
@@ -409,6 +409,6 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log(tmp_path).worker == 1
     config = {"cluster": {"worker": ["a"], "evaluator": ["b"]}, "task": {"type": "evaluator", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    with pytest.raises(InputError, match="is none of the workers: give name="):
+    with pytest.raises(InputError, match="is none of the workers: pass name="):
         log(tmp_path)
     log(tmp_path, name="eval").close()

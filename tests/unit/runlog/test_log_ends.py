@@ -74,7 +74,7 @@ def test_an_exception_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: 
         with log(tmp_path) as book:
             book(0, x=1)
             raise ZeroDivisionError
-    assert raised.value.__notes__ == ["and what was logged last could not be written: no space"]
+    assert raised.value.__notes__ == ["and the last rows of the log could not be written: no space"]
 
 
 @pytest.mark.parametrize(

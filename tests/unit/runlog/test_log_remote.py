@@ -67,6 +67,6 @@ def test_columns_are_added_in_a_store_and_fetched(url: str, tmp_path: Path) -> N
         with hold.read(folder).shard(None).batch(9).iterate() as batches:
             found[folder] = [[batch[n].tolist() for n in ("x", "x_present", "y_present")] for batch in batches]
     assert list(found.values()) == [[[[1, 0], [1, 0], [0, 1]]]] * 2
-    with pytest.raises(SchemaError, match="column 'step' is no such column there"):
+    with pytest.raises(SchemaError, match="column 'step': the dataset has no such column"):
         hold.write(tmp_path / "other", {"z": hold.Int64()})
         hold.write(f"{url}/run.hold").fetch(tmp_path / "other")

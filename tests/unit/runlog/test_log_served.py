@@ -83,7 +83,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_central_writer_refuses(folder: Path, address: str) -> None:
     with log(server=address, rank=0) as book:
-        with pytest.raises(SchemaError, match="column 'los' is not one of those there"):
+        with pytest.raises(SchemaError, match="column 'los': expected one of the columns"):
             book(0, los=1, tags="")
         with pytest.raises(SchemaError, match="expected step 0 next, got 1: a central writer counts a worker's rows"):
             book(1, loss=1, tags="")
@@ -128,7 +128,7 @@ def test_a_writer_that_is_gone_loses_nothing_when_it_comes_back(folder: Path, mo
 
 def test_rows_that_were_given_up_end_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer counts them: it could not tell what came later from what is missing."""
-    monkeypatch.setattr(importlib.import_module("holdfast.runlog.logger"), "_MOST_BYTES", 1)
+    monkeypatch.setattr(importlib.import_module("holdfast.runlog.logger"), "_MAX_BUFFER_BYTES", 1)
     with hold.write(folder).server() as server:
         book = log(server=server.address, rank=0, every_rows=2, on_error="warn")
         book(0, loss=0, tags="")
@@ -138,7 +138,7 @@ def test_rows_that_were_given_up_end_the_log(folder: Path, monkeypatch: pytest.M
             book(1, loss=1, tags="")
             with pytest.warns(RuntimeWarning, match="no room"):
                 book(2, loss=2, tags="")
-        with pytest.warns(RuntimeWarning, match="rows that it did not take were given up"):
+        with pytest.warns(RuntimeWarning, match="rows that it did not take were dropped"):
             book(3, loss=3, tags="")
         assert (book.lost, book.rows) == (3, 3)
         book.close()
@@ -198,7 +198,7 @@ def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(folder: Path
                 book(step, loss="x", new=1)
         assert [str(one.message).partition("out: ")[2].partition(" (")[0] for one in caught] == [
             "column 'loss': expected Float32(), got 'x'",
-            "column 'new' is not one of those there",
+            "column 'new': expected one of the columns step, worker, time_ns, loss, tags",
             "column 'tags': expected Bytes(), got nothing, and it cannot be left out without a default",
         ]
         book(6, loss=6, tags="")

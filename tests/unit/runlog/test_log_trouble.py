@@ -76,7 +76,7 @@ def test_it_may_be_a_warning(tmp_path: Path, fails: list[Exception], monkeypatch
         book(2, x=[1.0] * 1000)
         book(3, x=[1.0] * 1000)  # due again
         assert (book.lost, pieces(tmp_path / "run.hold")) == (0, [("log-00000-000000", 4)])
-        monkeypatch.setattr(ENTRY, "_MOST_BYTES", 5000)
+        monkeypatch.setattr(ENTRY, "_MAX_BUFFER_BYTES", 5000)
         fails.append(WriteError("no space"))
         book(4, x=[1.0] * 1000)
         with pytest.warns(RuntimeWarning, match="no space"):
@@ -90,10 +90,10 @@ def test_it_may_be_a_warning(tmp_path: Path, fails: list[Exception], monkeypatch
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "logs").write_text("a file")
     with log(tmp_path / "logs") as book:
-        with pytest.raises(WriteError, match="expected a folder, this or one above it is a file"):
+        with pytest.raises(WriteError, match="expected a directory, but this or a parent is a file"):
             book(0, x=1)
     with log(tmp_path / "logs", on_error="warn", every_s=3600) as book:
-        with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a folder"):
+        with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a directory"):
             book(0, x=1)
         (tmp_path / "logs").unlink()
         book(1, x=1)  # it is not tried again at every row
@@ -130,7 +130,7 @@ def test_rows_given_up_are_not_taken_for_those_that_are_there(tmp_path: Path, mo
         run(self, *given)
         raise WriteError("may not be on disk for good")
 
-    monkeypatch.setattr(ENTRY, "_MOST_BYTES", 1)
+    monkeypatch.setattr(ENTRY, "_MAX_BUFFER_BYTES", 1)
     with log(tmp_path, every_rows=2, on_error="warn") as book:
         with monkeypatch.context() as patched:
             patched.setattr(Commit, "run", unsynced)
@@ -209,7 +209,7 @@ def test_it_goes_on_behind_parts_that_were_merged_and_deleted(tmp_path: Path, ki
         assert book.dropped == 2
     assert rows(tmp_path / "run.hold", "worker", "step") == [(0, 5), (0, 6)]
     target.unlink()
-    with pytest.raises(InputError, match="what worker 1 logged went into .*/all.* which is not there any more"):
+    with pytest.raises(InputError, match="the rows of worker 1 were moved into .*/all.* which no longer exists"):
         log(tmp_path, rank=1, format=kind)
 
 
@@ -260,7 +260,7 @@ def test_no_value_raises_and_the_rest_of_its_row_is_logged(tmp_path: Path) -> No
     said = [str(one.message) for one in caught]
     assert len(said) == len(set(said)) <= len(strange) + 15  # each kind once, not each step
     assert {one.filename for one in caught} == {__file__}
-    assert any("worker 0: this value is left out: column 'x': no array can be made of this list" in one for one in said)
+    assert any("worker 0: this value is left out: column 'x': cannot make an array of this list" in one for one in said)
     assert any(
         "this row is not logged: TypeError: 'str' object cannot be interpreted as an integer" in one for one in said
     )

@@ -38,10 +38,13 @@ def test_types_stand_for_columns_and_the_order_does_not_matter(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({**SCHEMA, "emb": hold.Float32(5)}, r"column 'emb' is Float32\(4\) there, got Float32\(5\)"),
-        ({"label": hold.Int64()}, r"column 'emb' is Float32\(4\) there, got no such column"),
-        ({**SCHEMA, "more": hold.Bytes()}, r"column 'more' is no such column there, got Bytes\(\)"),
-        ({**SCHEMA, "label": hold.Int64(default=3)}, r"column 'label' is Int64\(\) there, got Int64\(default=3\)"),
+        ({**SCHEMA, "emb": hold.Float32(5)}, r"column 'emb': the dataset has Float32\(4\), got Float32\(5\)"),
+        ({"label": hold.Int64()}, r"column 'emb': the dataset has Float32\(4\), got no such column"),
+        ({**SCHEMA, "more": hold.Bytes()}, r"column 'more': the dataset has no such column, got Bytes\(\)"),
+        (
+            {**SCHEMA, "label": hold.Int64(default=3)},
+            r"column 'label': the dataset has Int64\(\), got Int64\(default=3\)",
+        ),
     ],
 )
 def test_another_schema_is_refused_with_both_sides(tmp_path: Path, other: dict[str, object], said: str) -> None:
@@ -52,16 +55,16 @@ def test_another_schema_is_refused_with_both_sides(tmp_path: Path, other: dict[s
 
 def test_what_is_no_such_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(WriteError, match="file: expected a folder, this is a file"):
+    with pytest.raises(WriteError, match="file: expected a directory, this is a file"):
         write(tmp_path / "file", SCHEMA)
-    with pytest.raises(WriteError, match="expected a folder, this or one above it is a file"):
+    with pytest.raises(WriteError, match="expected a directory, but this or a parent is a file"):
         write(tmp_path / "file" / "run", SCHEMA)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"x")
-    with pytest.raises(WriteError, match="expected a new or empty folder.* got one with 'cat.jpg'"):
+    with pytest.raises(WriteError, match="expected an empty or new directory.* got one with 'cat.jpg'"):
         write(tmp_path / "photos", SCHEMA)
     assert os.listdir(tmp_path / "photos") == ["cat.jpg"]
-    with pytest.raises(InputError, match="there is none; give a schema to make it"):
+    with pytest.raises(InputError, match="there is none; pass a schema to create it"):
         write(tmp_path / "none")
     with pytest.raises(WriteError, match=r"expected a store that creates a file only if .* got ftp://"):
         write("ftp://nowhere/run", SCHEMA)
@@ -70,7 +73,7 @@ def test_what_is_no_such_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"type": "object"}', b'{"holdfast_write": 9, "schema": {}}'])
 def test_a_schema_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "schema.json").write_bytes(content)
-    with pytest.raises(InputError, match="not the schema of a folder made by hold.write"):
+    with pytest.raises(InputError, match="not the schema of a dataset made by hold.write"):
         write(tmp_path, SCHEMA)
 
 
@@ -93,9 +96,9 @@ def shut(tmp_path: Path) -> Path:
 
 
 def test_no_permission_is_said(shut: Path, without_rights: None) -> None:
-    with pytest.raises(WriteError, match="cannot make or open .*run: Permission denied"):
+    with pytest.raises(WriteError, match="cannot create or open .*run: Permission denied"):
         write(shut / "run", SCHEMA)
-    with pytest.raises(WriteError, match="cannot make or open .*run: Permission denied"):
+    with pytest.raises(WriteError, match="cannot create or open .*run: Permission denied"):
         write(shut / "run")  # and not: there is none
 
 

@@ -128,7 +128,7 @@ def test_ends_that_lead_nowhere_are_found(out: DatasetWriter, tmp_path: Path) ->
         path = shutil.copy(out.path_of(part.record), tmp_path / "copy.h5")
         with h5py.File(path, "r+") as file:
             file["text/offsets"][5] = wrong
-        with open_shard(path, SCHEMA) as shard, pytest.raises(hold.errors.CorruptError, match="'text' has ends"):
+        with open_shard(path, SCHEMA) as shard, pytest.raises(hold.errors.CorruptError, match="'text' has offsets"):
             shard.read(0, 5)
 
 
@@ -274,7 +274,7 @@ def test_of_two_attempts_at_once_the_first_to_commit_wins(tmp_path: Path) -> Non
     with pytest.raises(TargetExistsError, match="'t' was committed meanwhile by attempt 0 .*1 rows, process"):
         with second:
             second.append(x=2)
-            with pytest.raises(TargetExistsError, match="this attempt was dropped"):
+            with pytest.raises(TargetExistsError, match="this attempt was discarded"):
                 with third:
                     third.append(x=3)
                     with first:
@@ -292,7 +292,7 @@ def test_an_attempt_may_have_a_number(tmp_path: Path) -> None:
         part.append(x=1)
     assert part.record.file == "t.3.h5"
     (out.folder / "parts" / "u.0.h5").write_bytes(b"somebody's")
-    with pytest.raises(TargetExistsError, match="u.0.h5 is there already; it was not touched"):
+    with pytest.raises(TargetExistsError, match="u.0.h5 already exists; it was not touched"):
         with out.part("u", attempt=0) as part:
             part.append(x=1)
     with out.part("u") as part:
@@ -331,7 +331,7 @@ def test_the_folder_is_removed_meanwhile(tmp_path: Path) -> None:
             part.append(x=1)
             shutil.rmtree(out.folder)
     (out.folder / "parts").mkdir(parents=True)
-    with pytest.raises(WriteError, match="the folder was removed while the run was under way"):
+    with pytest.raises(WriteError, match="the directory was removed while the dataset was being written"):
         out.part("u").__enter__()
 
 
@@ -356,7 +356,7 @@ def test_the_living_are_not_swept(tmp_path: Path) -> None:
         ({"task": ""}, "expected a task's name"),
         ({"task": True}, "expected a task's name"),
         ({"task": "t", "format": "csv"}, "expected format to be"),
-        ({"task": "t", "attempt": -1}, "expected an attempt's number"),
+        ({"task": "t", "attempt": -1}, "expected an attempt number"),
         ({"task": "t", "chunk_rows": 0}, "expected chunk_rows"),
         ({"task": "t", "codec": "zip"}, "expected codec"),
         ({"task": "t", "codec": ("gzip", 10)}, "expected codec"),

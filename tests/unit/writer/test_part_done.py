@@ -94,7 +94,7 @@ def test_who_may_only_read_can_open_it(open_to_all: Path) -> None:
     with only_reading(out.folder / "parts", out.folder / "tmp"):
         again = write(out.folder)
         assert (again.rows, again.part("a").done) == (3, True)
-        with pytest.raises(WriteError, match="task 'b' is committed, but readers do not see it: cannot make .*json: "):
+        with pytest.raises(WriteError, match="'b' is committed, but not visible to readers: cannot create .*json: "):
             again.part("b")
     assert (write(out.folder).rows, sorted(record.task for record in out.parts())) == (4, ["a", "b"])
 

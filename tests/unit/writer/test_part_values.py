@@ -126,7 +126,7 @@ def test_rows_larger_than_a_chunk(tmp_path: Path) -> None:
     with parts[0] as part:
         for i in range(3):
             part.append(v=np.full(1 << 20, i, np.float32), i=i)
-        assert part._stage._columns["v"]._rows.nbytes <= 4 << 20  # type: ignore[union-attr]
+        assert part._row_buffer._columns["v"]._rows.nbytes <= 4 << 20  # type: ignore[union-attr]
     with h5py.File(out.path_of(out.parts()[0])) as file:
         assert (file["v"].chunks, file["v"][2, 5]) == ((1, 1 << 20), 2)
     assert out.verify().ok
@@ -135,7 +135,7 @@ def test_rows_larger_than_a_chunk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shape", "rows"), [((1 << 30,), None), ((1024,), 1 << 20), ((1024,), 10**15)])
 def test_a_chunk_that_hdf5_cannot_have_is_refused_at_once(tmp_path: Path, shape: Any, rows: int | None) -> None:
     out = write(tmp_path / "run", {"v": hold.Float32(*shape), "i": hold.Int64()})
-    with pytest.raises(SchemaError, match="column 'v': expected chunks of less than 4 GiB, as HDF5 has them, got "):
+    with pytest.raises(SchemaError, match="column 'v': expected chunks of less than 4 GiB, HDF5's limit, got "):
         with out.part("a", chunk_rows=rows):
             pass
     assert (out.verify().leftovers, out.verify().at_work) == ([], [])

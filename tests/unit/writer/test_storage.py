@@ -166,7 +166,7 @@ def test_without_the_package_it_is_named(tmp_path: Path) -> None:
         check=False,
     )
     needs = "needs the Python package hdf5plugin"
-    packed = f"dataset 'lists' is packed with filter {ZSTD} (zstd)"
+    packed = f"dataset 'lists' is compressed with filter {ZSTD} (zstd)"
     lacking = f"DecodeError {path}: {packed}, which {needs}. pip install hdf5plugin"
     wanted = [f'WriteError codec "zstd" {needs}: pip install hdf5plugin'] * 2 + [lacking] * 2 + [str(ROWS)]
     assert (done.stdout.splitlines(), done.stderr) == (wanted, "")
@@ -189,5 +189,5 @@ def test_the_launchers_rank_is_the_task(tmp_path: Path, monkeypatch: pytest.Monk
         out.part()
     for name in ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
         monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match="expected task=, a name .* no launcher says which rank this process is"):
+    with pytest.raises(ValueError, match="expected task=, a name .* no launcher tells the rank of this process"):
         out.part()

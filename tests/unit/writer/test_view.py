@@ -63,12 +63,12 @@ def test_a_view_is_what_consolidate_makes(out: DatasetWriter, tmp_path: Path) ->
 
 def test_missing_sources_are_found(out: DatasetWriter, tmp_path: Path) -> None:
     view = out.view(tmp_path / "view.h5").path
-    with pytest.raises(DataError, match="is virtual: a source that cannot be opened would read as fill values"):
+    with pytest.raises(DataError, match="a source that cannot be opened would silently read as fill values"):
         list(hold.read(view).batch(4))
     os.unlink(out.path_of(out.parts()[1]))
     report = verify_hdf5(view)
     assert not report.ok
-    assert "is not there: it reads as fill values" in report.problems[0].reason
+    assert "does not exist: it reads as fill values" in report.problems[0].reason
     with pytest.raises(Exception, match="cannot open"):
         out.view(tmp_path / "again.h5")
     assert not (tmp_path / "again.h5").exists()
@@ -122,7 +122,7 @@ def test_three_hundred_parts_and_a_hundred_descriptors(tmp_path: Path) -> None:
     for task in range(300):
         with out.part(task) as part:
             part.extend({"label": np.arange(2) + 2 * task})
-    assert "a view of 300 files: reading it takes" in said(MANY, 100, 100, tmp_path)
+    assert "a view of 300 files: reading it needs" in said(MANY, 100, 100, tmp_path)
     assert not (tmp_path / "view.h5").exists()
     assert said(MANY, 100, 4096, tmp_path) == "True True"
     assert said(READ, tmp_path / "view.h5") in ("True", "FormatError")

@@ -88,7 +88,7 @@ class _TreeReader:
         entry_bytes = self.key.size + 8
         data = os.pread(self.fd, used * entry_bytes + self.key.size, at + self.base + _NODE.size)
         if level is None and not used and not own_level and not any(data[: self.key.size]):
-            return True  # all its chunks were taken away
+            return True  # all its chunks were deleted
         if not used or len(data) < used * entry_bytes + self.key.size or level not in (None, own_level):
             self._set_problem(at, "a node of its index is corrupt")
             return False

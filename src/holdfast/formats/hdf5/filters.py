@@ -120,11 +120,11 @@ def add_filters(plist: Any, filters: Iterable[Filter]) -> None:
 
 def same_filters(one: Iterable[Filter], other: Iterable[Filter]) -> bool:
     """Tells whether one pipeline decodes the chunks that the other encoded."""
-    sides = [[(code, _for_unpacking(code, values)) for code, _, values in side] for side in (one, other)]
+    sides = [[(code, _decoding_parameters(code, values)) for code, _, values in side] for side in (one, other)]
     return sides[0] == sides[1]
 
 
-def _for_unpacking(code: int, values: tuple[int, ...]) -> tuple[int, ...]:
+def _decoding_parameters(code: int, values: tuple[int, ...]) -> tuple[int, ...]:
     if code in (GZIP, ZSTD, LZF):  # a level, or the version of the codec
         return ()
     if code == SCALEOFFSET and len(values) > 8:  # then the fill value if any, then uninitialized memory

@@ -219,8 +219,8 @@ def reason_of(error: BaseException) -> str:
     """Shortens `Unable to synchronously open object (bad object header)` to `bad object header`."""
     if isinstance(error, UnicodeDecodeError):
         return f"a name or text in it is not UTF-8: {bytes(error.object)[:40]!r}"
-    said = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
-    text = " ".join(str(said).split())
+    message = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
+    text = " ".join(str(message).split())
     inner = text.partition("(")[2].removesuffix(")")
     return (inner if inner[:1].isalpha() else text) or type(error).__name__
 
@@ -241,11 +241,11 @@ def find_orphans(path: str, base: int) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _find_all(data: mmap.mmap, mark: bytes) -> Iterator[int]:
-    at = data.find(mark)
+def _find_all(data: mmap.mmap, signature: bytes) -> Iterator[int]:
+    at = data.find(signature)
     while at >= 0:
         yield at
-        at = data.find(mark, at + 1)
+        at = data.find(signature, at + 1)
 
 
 def _heap(data: mmap.mmap, at: int, base: int) -> bytes | None:

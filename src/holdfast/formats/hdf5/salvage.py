@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from ..._util.atomic import PartialFile, pwrite_all
 from ...errors import InputError, WriteError
+from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
 from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
 from .sandbox import CRASHED, HANGS, SPIN_S, SandboxedProcess, SandboxMessage, WorkPosition
-from .verify import MAX_HANGS, MAX_HANGS_OF_OBJECT, Flaw
+from .verify import MAX_HANGS, MAX_HANGS_OF_OBJECT
 
 _MAX_CRASHES = 200
 _BASE_CRASHES = 8  # of any file, and one more for each _BYTES_PER_CRASH: each costs the start of a process
@@ -67,7 +68,7 @@ class SalvagedHDF5(NamedTuple):
 
     objects_kept: int
     datasets: list[SalvagedObject]
-    problems: list[Flaw]
+    problems: list[Problem]
     notes: list[str]
 
     @property
@@ -83,7 +84,7 @@ class SalvagedHDF5(NamedTuple):
             "format": "hdf5",
             "objects_kept": self.objects_kept,
             "datasets": [dataset.as_dict() for dataset in self.datasets],
-            "problems": [flaw.as_dict() for flaw in self.problems],
+            "problems": [problem.as_dict("dataset", "chunk", "offset", "reason") for problem in self.problems],
             "notes": self.notes,
         }
 
@@ -113,11 +114,11 @@ def salvage_hdf5(
         raise WriteError(f"{target}: salvage never overwrites its input; name another output")
     if state.writer is not None and not live:
         raise InputError(f"{source}: it is still being written {state.written_by}; wait until it is closed")
-    flaws = [Flaw(None, None, offset, reason) for offset, reason in state_problems(state)]
+    problems = [Problem(offset, None, reason) for offset, reason in state_problems(state)]
     partial = PartialFile(target, overwrite=overwrite)
     try:
         if not state.size:
-            return SalvagedHDF5(0, [], flaws, [])
+            return SalvagedHDF5(0, [], problems, [])
         made = os.fstat(partial.fd)
         job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
         user_block = 0 if state.block is None else state.block.at
@@ -135,7 +136,7 @@ def salvage_hdf5(
         if kept:
             _copy_user_block(source, partial.fd, user_block)
             partial.commit()
-        return SalvagedHDF5(kept, salvage.salvaged(), flaws + list(dict.fromkeys(salvage.flaws)), salvage.notes())
+        return SalvagedHDF5(kept, salvage.salvaged(), problems + list(dict.fromkeys(salvage.problems)), salvage.notes())
     finally:
         partial.discard()
 
@@ -160,7 +161,7 @@ class _Salvage:
         self.writer, self.progress, self.target = writer, progress, target
         self.spin_s = min(SPIN_S, _BASE_SPIN_S + state.size / _BYTES_PER_SPIN_S) if spin_s is None else spin_s
         self.crashes_left = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
-        self.flaws: list[Flaw] = []
+        self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}
         self._doubtful: dict[str, list[tuple[int, int]]] = {}
@@ -187,21 +188,21 @@ class _Salvage:
             if self._run_reader():
                 return
             self.crashes_left -= 1
-        self._add_flaw(Flaw(None, None, None, "the HDF5 library crashed too often; reading stopped"))
+        self._add_problem(Problem(None, None, "the HDF5 library crashed too often; reading stopped"))
 
     def read_truncated(self) -> None:
         """Reads again, for what can be opened only as if the file were not truncated."""
         self._full_length = True
         self.read()
         made = set(self._heads)
-        self.flaws = [f for f in self.flaws if f.dataset not in made or not f.reason.startswith(NOT_OPENED)]
+        self.problems = [p for p in self.problems if p.dataset not in made or not p.reason.startswith(NOT_OPENED)]
 
     @property
     def structure_lost(self) -> bool:
         """Tells whether there may be objects that no group leads to any more. Only then: an intact file has deleted
         ones."""
         lost = (NOT_OPENED, NOT_LISTED, CRASHED, HANGS)
-        return any(flaw.chunk is None and flaw.reason.startswith(lost) for flaw in self.flaws)
+        return any(problem.chunk is None and problem.reason.startswith(lost) for problem in self.problems)
 
     def read_orphans(self) -> None:
         """Salvages objects that are found without their group into a group of their own."""
@@ -234,12 +235,13 @@ class _Salvage:
         """Returns whether reading cannot continue."""
         path, head = self._at, self._heads.get(self._at)
         if position.piece < 0:
-            self._add_flaw(Flaw(path, None, None, reason))
+            self._add_problem(Problem(None, None, reason, dataset=path))
             self._avoid.append(path)
             if head is not None:
                 self._add_lost(path, 0, _rows(head))
             return path == "/" and not self._orphans
-        self._add_flaw(Flaw(path, position.start, position.offset if position.offset >= 0 else None, reason))
+        offset = position.offset if position.offset >= 0 else None
+        self._add_problem(Problem(offset, None, reason, dataset=path, chunk=position.start))
         self._resume[path] = position.piece + 1
         give_up = self._hangs[path] >= MAX_HANGS_OF_OBJECT
         if give_up:
@@ -264,7 +266,8 @@ class _Salvage:
             case {"problem": [path, chunk, offset, reason]}:
                 if self._full_length and (path is None or path in self._done):
                     return  # reported the first time
-                self._add_flaw(Flaw(path, None if chunk is None else tuple(chunk), offset, reason))
+                start = None if chunk is None else tuple(chunk)
+                self._add_problem(Problem(offset, None, reason, dataset=path, chunk=start))
                 return
             case {"lost": path, "rows": [low, high]}:
                 self._add_lost(path, low, high)
@@ -289,9 +292,9 @@ class _Salvage:
             self._kept.add(name + ("\0" + head["attribute"] if "attribute" in head else ""))
         self._send(head, message.body)
 
-    def _add_flaw(self, flaw: Flaw) -> None:
-        if len(self.flaws) < _MAX_LISTED:
-            self.flaws.append(flaw)
+    def _add_problem(self, problem: Problem) -> None:
+        if len(self.problems) < _MAX_LISTED:
+            self.problems.append(problem)
 
     def _add_lost(self, path: str, low: int, high: int) -> None:
         self._lost.setdefault(path, []).append((low, high))
@@ -320,7 +323,7 @@ class _Salvage:
                 case {"failed": why}:
                     raise WriteError(f"cannot write {self.target}: {why}")
                 case {"problem": [path, _, _, reason]}:
-                    self._add_flaw(Flaw(path, None, None, reason))
+                    self._add_problem(Problem(None, None, reason, dataset=path))
                 case {"lost": path, "rows": [low, high]}:
                     self._add_lost(path, low, high)
                 case {"end": _}:
@@ -344,21 +347,21 @@ class _Salvage:
         """Inserted or removed bytes move everything after them, and a chunk that lies where another one should be still
         decodes. The size of the file tells that this may be the case, the first corrupt chunk from where on."""
         block = self.state.block
-        damaged = [flaw.offset for flaw in self.flaws if flaw.chunk is not None and flaw.offset is not None]
-        if block is None or block.end == self.state.size or not damaged:
+        corrupt = [one.offset for one in self.problems if one.chunk is not None and one.offset is not None]
+        if block is None or block.end == self.state.size or not corrupt:
             return
-        first = min(damaged)
+        first = min(corrupt)
         for path, table in self._chunks.items():
             after = [(low, high) for offset, _, low, high in _rows_of(table) if offset > first]
             if after:
                 self._doubtful.setdefault(path, []).extend(after)
                 reason = f"the file has not the size it records, and {len(after):,} chunks lie after a corrupt one"
-                self._add_flaw(Flaw(path, None, first, f"kept, but doubtful: {reason}"))
+                self._add_problem(Problem(first, None, f"kept, but doubtful: {reason}", dataset=path))
 
     def _doubt(self, path: str, low: int, high: int, offset: int, reason: str) -> None:
         self._doubtful.setdefault(path, []).append((low, high))
         chunk = (low, *[0] * (len(self._heads[path]["shape"]) - 1))
-        self._add_flaw(Flaw(path, chunk, offset, f"kept, but doubtful: {reason}"))
+        self._add_problem(Problem(offset, None, f"kept, but doubtful: {reason}", dataset=path, chunk=chunk))
 
     def salvaged(self) -> list[SalvagedObject]:
         found = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ...errors import InputError
 from ..part_record import FileChecksums, check_record, find_record
+from ..verify import Problem, VerifyReport
 from .file_state import State, read_state, state_problems
 from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
 
@@ -31,30 +32,10 @@ NO_METADATA_CHECKSUMS = {  # by superblock version; in a file of version 3 the l
 Progress = Callable[[int], None]
 
 
-class Flaw(NamedTuple):
-    """One problem. `dataset` is the path of an object, None for the file; `chunk` is where the chunk starts."""
-
-    dataset: str | None
-    chunk: tuple[int, ...] | None
-    offset: int | None
-    reason: str
-
-    def as_dict(self) -> dict[str, object]:
-        chunk = None if self.chunk is None else list(self.chunk)
-        return {"dataset": self.dataset, "chunk": chunk, "offset": self.offset, "reason": self.reason}
-
-
-class HDF5Report(NamedTuple):
-    path: str
-    ok: bool
-    datasets: int
-    chunks: int
-    bytes: int
-    problems: list[Flaw]
-    notes: list[str]  # what is no corruption but should be known, and what could not be checked
-    hint: str = ""
-    readable: bool = True  # False: the file could not be read
-    unchecked: tuple[str, ...] = ()  # the notes that say what could not be checked
+@dataclass(frozen=True, slots=True)
+class HDF5Report(VerifyReport):
+    datasets: int = 0
+    chunks: int = 0
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -64,7 +45,7 @@ class HDF5Report(NamedTuple):
             "datasets": self.datasets,
             "chunks": self.chunks,
             "bytes": self.bytes,
-            "problems": [flaw.as_dict() for flaw in self.problems],
+            "problems": [problem.as_dict("dataset", "chunk", "offset", "reason") for problem in self.problems],
             "notes": self.notes,
             "unchecked": list(self.unchecked),
         }
@@ -79,37 +60,45 @@ def verify_hdf5(
         state = read_state(name)
     except InputError as error:
         reason = str(error).removeprefix(f"{name}: ")
-        return HDF5Report(name, False, 0, 0, 0, [Flaw(None, None, None, reason)], [], readable=False)
-    flaws = [Flaw(None, None, offset, reason) for offset, reason in state_problems(state)]
+        return HDF5Report(name, problems=[Problem(None, None, reason)], readable=False)
+    problems = [Problem(offset, None, reason) for offset, reason in state_problems(state)]
     if state.writer is not None:
-        return _report(state, flaws, None, None, "Wait for its writer to close it")
+        return _report(state, problems, None, None, "Wait for its writer to close it")
     if not state.is_hdf5:
-        return _report(state, flaws, None, None, "Check with `file` what it is, and which program wrote it")
+        return _report(state, problems, None, None, "Check with `file` what it is, and which program wrote it")
     found = _VerifyRun(state, progress, spin_s)
     found.run()
     record = find_record(name)
     if record is not None:
-        found.flaws += _check_record(record, name, progress)
+        found.problems += _check_record(record, name, progress)
     hint = "The file is corrupt: `holdfast salvage FILE OUT` copies what can be read"
-    return _report(state, flaws + list(dict.fromkeys(found.flaws)), found, record, hint)
+    return _report(state, problems + list(dict.fromkeys(found.problems)), found, record, hint)
 
 
-def _check_record(record: FileChecksums, path: str, progress: Progress | None) -> list[Flaw]:
+def _check_record(record: FileChecksums, path: str, progress: Progress | None) -> list[Problem]:
     problems = check_record(path, record, progress)
     return [
-        Flaw(None, None, None, reason) if chunk is None else Flaw(chunk.dataset, None, chunk.offset, reason)
+        Problem(None, None, reason) if chunk is None else Problem(chunk.offset, None, reason, dataset=chunk.dataset)
         for chunk, reason in problems
     ]
 
 
 def _report(
-    state: State, flaws: list[Flaw], found: _VerifyRun | None, record: FileChecksums | None, hint: str
+    state: State, problems: list[Problem], found: _VerifyRun | None, record: FileChecksums | None, hint: str
 ) -> HDF5Report:
     unchecked = [] if found is None else _unchecked(found, record)
     notes = [] if found is None else [*found.notes, *unchecked]
     datasets, chunks = (0, 0) if found is None else (len(found.pieces), sum(found.pieces.values()))
-    facts = state.path, not flaws, datasets, chunks, state.size, flaws, notes, hint if flaws else ""
-    return HDF5Report(*facts, unchecked=tuple(unchecked))
+    return HDF5Report(
+        state.path,
+        state.size,
+        problems,
+        notes,
+        hint if problems else "",
+        unchecked=tuple(unchecked),
+        datasets=datasets,
+        chunks=chunks,
+    )
 
 
 def _unchecked(found: _VerifyRun, record: FileChecksums | None) -> list[str]:
@@ -131,11 +120,11 @@ def _unchecked(found: _VerifyRun, record: FileChecksums | None) -> list[str]:
 
 
 class _VerifyRun:
-    """Collects the messages of the children. After a crash the next child continues behind it."""
+    """Collects the messages of the children. After a crash the next child continues after it."""
 
     def __init__(self, state: State, progress: Progress | None, spin_s: float | None) -> None:
         self.state, self.progress, self.spin_s = state, progress, spin_s
-        self.flaws: list[Flaw] = []
+        self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.pieces: dict[str, int] = {}
         self.unprotected: dict[str, int] = {}
@@ -150,8 +139,8 @@ class _VerifyRun:
         for _ in range(_MAX_CRASHES):
             if self._once():
                 return
-        self.flaws.append(
-            Flaw(None, None, None, f"the HDF5 library crashed {_MAX_CRASHES} times; verification stopped")
+        self.problems.append(
+            Problem(None, None, f"the HDF5 library crashed {_MAX_CRASHES} times; verification stopped")
         )
 
     def _once(self) -> bool:
@@ -168,9 +157,9 @@ class _VerifyRun:
             child.close_stdin()
             for message in child.messages(self._tick):
                 self._handle(message)
-                if len(self.flaws) >= _MAX_LISTED:
-                    self.flaws.append(
-                        Flaw(None, None, None, f"more than {_MAX_LISTED:,} problems; verification stopped")
+                if len(self.problems) >= _MAX_LISTED:
+                    self.problems.append(
+                        Problem(None, None, f"more than {_MAX_LISTED:,} problems; verification stopped")
                     )
                     return True
             self._reported = 0
@@ -182,10 +171,11 @@ class _VerifyRun:
 
     def _note_crash(self, reason: str, position: WorkPosition) -> None:
         if position.piece < 0:
-            self.flaws.append(Flaw(self._at, None, None, reason))
+            self.problems.append(Problem(None, None, reason, dataset=self._at))
             self._avoid.append(self._at)
         else:
-            self.flaws.append(Flaw(self._at, position.start, position.offset if position.offset >= 0 else None, reason))
+            offset = position.offset if position.offset >= 0 else None
+            self.problems.append(Problem(offset, None, reason, dataset=self._at, chunk=position.start))
             self._resume[self._at] = position.piece + 1
             if self._hangs[self._at] >= MAX_HANGS_OF_OBJECT:
                 self._avoid.append(self._at)
@@ -195,7 +185,8 @@ class _VerifyRun:
             case {"at": path}:
                 self._at = path
             case {"problem": [path, chunk, offset, reason]}:
-                self.flaws.append(Flaw(path, None if chunk is None else tuple(chunk), offset, reason))
+                start = None if chunk is None else tuple(chunk)
+                self.problems.append(Problem(offset, None, reason, dataset=path, chunk=start))
             case {"dataset": path, "pieces": pieces, "unprotected_bytes": unprotected}:
                 self.pieces[path], self.unprotected[path] = pieces, unprotected
             case {"done": path}:

@@ -152,7 +152,7 @@ class HDF5Writer:
         self.discard()
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error)
-        return WriteError(f"cannot write {self.path}: {reason}; nothing was kept")
+        return WriteError(f"cannot write {self.path}: {reason}; nothing of it was left behind")
 
 
 def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None, int]]:

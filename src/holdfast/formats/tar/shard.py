@@ -19,7 +19,7 @@ from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
 from .index import build_index, find_index, headers_of
 from .scan import BLOCK_BYTES
-from .source import PlainBytes, decompress, detect_compression
+from .source import PlainBytes, decompress
 from .values import HEAD_BYTES, KEY, Unfit, is_nested, marked_schema, nested_column, npy_column, numbers_column
 
 _NEAR_BYTES = 1 << 14  # reading this much for nothing costs less than another system call
@@ -103,23 +103,26 @@ class TarShard:
 
     rows_per_chunk = 1
 
-    def __init__(self, path: str | os.PathLike[str], *, cache: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cache: bool = True, fd: int | None = None) -> None:
+        """`fd`: the file, already open; the shard takes it over."""
         self.path = os.fsdecode(path)
-        self._compression = detect_compression(self.path)
-        self.seekable = self._compression == "none"
         self._closed = False
-        self._file: PlainBytes | None = None
-        if self.seekable:
-            self._file = PlainBytes(self.path)
-            try:
-                self._stamp = self._file.stamp()
-                self._index = find_index(self._file, cache)
-                self._headers = headers_of(self._file, self._index)
-                self._marked = marked_schema(self._file.read_at)
-            except BaseException:
-                self._file.close()
-                raise
-        else:
+        file = PlainBytes(self.path, fd)
+        self._file: PlainBytes | None = file
+        try:
+            self._compression = file.compression()
+            self.seekable = self._compression == "none"
+            if self.seekable:
+                self._stamp = file.stamp()
+                self._index = find_index(file, cache)
+                self._headers = headers_of(file, self._index)
+                self._marked = marked_schema(file.read_at)
+        except BaseException:
+            file.close()
+            raise
+        if not self.seekable:
+            file.close()
+            self._file = None
             with decompress(self.path, self._compression) as source:
                 self._index = build_index(source)
             with decompress(self.path, self._compression) as source:

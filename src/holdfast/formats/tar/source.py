@@ -12,7 +12,7 @@ import stat
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import IO, Literal, Protocol
 
 from ..._util.atomic import FileStamp
@@ -37,10 +37,11 @@ class TarBytes(Protocol):
     def fill(self, offset: int, view: memoryview) -> int: ...
 
 
-def open_file(path: str) -> int:
-    """Opens a regular file, or raises an InputError that says why it cannot."""
+def open_file(path: str, fd: int | None = None) -> int:
+    """Opens a regular file, or raises an InputError that says why it cannot. `fd`: the file, already open."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
+        if fd is None:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
         raise cannot_open(path, error) from error
     mode = os.fstat(fd).st_mode
@@ -53,13 +54,15 @@ def open_file(path: str) -> int:
 
 def detect_compression(path: str) -> TarCompression:
     """Detects the compression by the first bytes, because names can be wrong (`tar -czf x.tar`)."""
-    fd = open_file(path)
+    with closing(PlainBytes(path)) as file:
+        return file.compression()
+
+
+def _compression_by(path: str, fd: int) -> TarCompression:
     try:
         head = os.pread(fd, 8, 0)
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
-    finally:
-        os.close(fd)
     if not head:
         raise FormatError(path, None, None, "the file is empty: its writer has not finished, or died")
     if head.startswith(_ZSTD):
@@ -68,11 +71,14 @@ def detect_compression(path: str) -> TarCompression:
 
 
 class PlainBytes:
-    """A plain tar. Holds one descriptor until close()."""
+    """A plain tar. Holds one descriptor until close(). `fd`: the file, already open, which this object takes over."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fd: int | None = None) -> None:
         self.path = path
-        self.fd = open_file(path)
+        self.fd = open_file(path, fd)
+
+    def compression(self) -> TarCompression:
+        return _compression_by(self.path, self.fd)
 
     def read_at(self, offset: int, size: int) -> bytes:
         self._check_open()

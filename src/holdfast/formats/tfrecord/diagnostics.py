@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import NamedTuple
 
 from ..._native import codec
 from ..._util.atomic import target_of_partial
@@ -18,17 +17,6 @@ BAD_DATA = "bad data CRC"
 TRUNCATED = "truncated"
 
 _SEARCH_BYTES = 1 << 20
-
-
-class Problem(NamedTuple):
-    """One corrupt place. `offset` counts bytes of the file, or of the decompressed data."""
-
-    offset: int
-    record: int | None
-    reason: str
-    records_lost: int = 0  # at least
-    bytes_lost: int = 0
-    records_doubtful: int = 0  # valid frames that might be data of the corrupt record
 
 
 def describe(status: int, needed: int, left: int) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 from ..._native import codec
 from ...errors import CorruptError, InputError
 from ..columns import Ints
-from .diagnostics import Problem, describe, error_for
+from ..verify import Problem
+from .diagnostics import describe, error_for
 from .recovery import FrameSearch, Recovery, recover
 from .source import InflateSource, RecordSource, open_source, spool
 

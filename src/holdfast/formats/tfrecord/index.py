@@ -177,13 +177,19 @@ class Records:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, verify: Literal["all", "header"] = "all", cache: bool = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        verify: Literal["all", "header"] = "all",
+        cache: bool = True,
+        source: RecordSource | None = None,
     ) -> None:
+        """`source`: the file, already open; this object takes it over."""
         if verify not in ("all", "header"):
             raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
         self.path = os.fspath(path)
         self._verify = verify == "all"
-        self._source = open_source(path)
+        self._source = open_source(path) if source is None else source
         try:
             if self._source.compression != "none":
                 raise FormatError(

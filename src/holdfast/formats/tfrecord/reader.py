@@ -13,8 +13,8 @@ from ..._util.text import names_there
 from ...errors import DecodeError, HoldfastError
 from ...schema import Column, Ragged, Value, check_schema
 from ..columns import Batch, Misfit, split_batch
+from ..verify import Problem
 from .column_encoding import KIND_NAMES, batch_maker, can_borrow, fields_of, kind_of, value_of
-from .diagnostics import Problem
 from .frame_stream import BUFFER_BYTES, BorrowedWindow, FrameStream, OnCorrupt, Verify
 from .schema_inference import feature_names
 from .source import Compression, open_source
@@ -231,7 +231,7 @@ class TFRecordReader:
             problem, fatal = self._classify(schema, fault)
             if fatal:
                 rows = rows_before + fault.record - record_before - skipped
-                hint = features_there(self.path, problem.offset, fault, schema)
+                hint = features_there(self.path, fault.offset, fault, schema)
                 return rows, False, DecodeError(self.path, problem.record, problem.offset, problem.reason, hint)
             self.losses.append(problem)
         return decoder.rows(), more, failed

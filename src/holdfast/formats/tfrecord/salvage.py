@@ -19,7 +19,8 @@ from ..._native import codec
 from ...errors import CorruptError, DataError, UnfinishedError, WriteError, cannot_open
 from ...procfs.locks import writers_of
 from ..columns import Ints
-from .diagnostics import Problem, error_for
+from ..verify import Problem
+from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
 from .recovery import _masked
@@ -71,14 +72,14 @@ def build_repair_map(
     """
     with open_source(path) as source:
         packed = isinstance(source, InflateSource)
-        unpacked, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
-        with unpacked:
+        decompressed, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
+        with decompressed:
             # Corrupt compressed data decompress to copies of earlier data, with valid frames: ignore all that follows.
-            repairer = _Repairer(unpacked, salvage, 0 if broken else most, keep_doubtful)
+            repairer = _Repairer(decompressed, salvage, 0 if broken else most, keep_doubtful)
             starts = repairer.starts()
             problems = _with_packing(repairer.problems, broken, repairer.offset, len(starts))
             if problems:
-                _check_repairable(unpacked, problems, len(starts))
+                _check_repairable(decompressed, problems, len(starts))
             return _layout(starts, repairer, tuple(problems), packed)
 
 
@@ -145,7 +146,7 @@ def _check_repairable(source: RecordSource, problems: Sequence[Problem], records
         first = problems[-1]
         raise UnfinishedError(source.path, first.record, first.offset, f"{first.reason}; {who}", "Wait for it to end")
     if not records:
-        error = error_for(source, 0, problems[0].offset, problems[0].reason)
+        error = error_for(source, 0, problems[0].offset or 0, problems[0].reason)
         if isinstance(error, UnfinishedError):  # its writer is gone
             error = CorruptError(*error.args)
         raise error
@@ -214,9 +215,9 @@ class RepairedShard(_Framed):
         with open_source(self.path) as source:
             if not isinstance(source, InflateSource):
                 return RepairedSource(source, self.layout)
-            unpacked, _ = spool(source)
-            with unpacked:
-                return RepairedSource(unpacked, self.layout)
+            decompressed, _ = spool(source)
+            with decompressed:
+                return RepairedSource(decompressed, self.layout)
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:
@@ -253,13 +254,12 @@ class Salvaged(NamedTuple):
     problems: list[Problem]
 
     def as_dict(self) -> dict[str, object]:
-        problems = [{"offset": p.offset, "record": p.record, "reason": p.reason} for p in self.problems]
         return {
             "records_kept": self.records_kept,
             "records_lost_at_least": self.records_lost_at_least,
             "bytes_lost": self.bytes_lost,
             "records_doubtful": self.records_doubtful,
-            "problems": problems,
+            "problems": [problem.as_dict("offset", "record", "reason") for problem in self.problems],
         }
 
 

@@ -58,14 +58,20 @@ _SCHEMA_BYTES = 1 << 26
 
 
 def open_tfrecord_shard(
-    path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True
+    path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True, fd: int | None = None
 ) -> TFRecordShard | PackedTFRecordShard:
-    """Opens a plain file by its index, which may be cached; a compressed one by reading it once."""
-    with open_source(path) as source:
-        compressed = source.compression != "none"
-    if compressed:
-        return PackedTFRecordShard(path, verify=verify)
-    return TFRecordShard(path, verify=verify, cache=cache)
+    """Opens a plain file by its index, which may be cached; a compressed one by reading it once.
+
+    `fd`: the file, already open; the shard takes it over.
+    """
+    source = open_source(path, fd=fd)
+    try:
+        if source.compression != "none":
+            return PackedTFRecordShard(path, verify=verify, source=source)
+        return TFRecordShard(path, verify=verify, cache=cache, source=source)
+    except BaseException:
+        source.close()
+        raise
 
 
 class _Framed(ABC):
@@ -203,9 +209,16 @@ class _Framed(ABC):
 class TFRecordShard(_Framed):
     """A plain file. Its index is read from beside it or from the user's cache, else built and cached."""
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        verify: Verify = "all",
+        cache: bool = True,
+        source: RecordSource | None = None,
+    ) -> None:
         super().__init__(path, verify)
-        self._records = Records(path, verify=verify, cache=cache)
+        self._records = Records(path, verify=verify, cache=cache, source=source)
         self._offsets = self._records._offsets
 
     @contextmanager
@@ -235,11 +248,13 @@ class PackedTFRecordShard(_Framed):
 
     seekable = False
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: Verify = "all") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, verify: Verify = "all", source: RecordSource | None = None
+    ) -> None:
         super().__init__(path, verify)
         self._closed = False
-        with self._opened() as source:
-            self._offsets = build_index(source)
+        with source or open_source(path) as opened:
+            self._offsets = build_index(opened)
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:

@@ -226,13 +226,16 @@ class InflateSource(RecordSource):
         )
 
 
-def open_source(path: str | os.PathLike[str], compression: Compression = "auto") -> RecordSource:
-    """Opens a file for reading, or raises an error that says why it cannot."""
+def open_source(
+    path: str | os.PathLike[str], compression: Compression = "auto", *, fd: int | None = None
+) -> RecordSource:
+    """Opens a file for reading, or raises. `fd`: the file, already open; the source takes it over."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"expected compression to be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
     name = os.fsdecode(path)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
+        if fd is None:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
         raise cannot_open(name, error) from error
     try:

@@ -3,53 +3,48 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from ..._native import codec
 from ...errors import DataError, InputError
-from .diagnostics import TRUNCATED, Problem, error_for
+from ..verify import Problem, VerifyReport
+from .diagnostics import TRUNCATED, error_for
 from .frame_stream import FrameBatches, FrameStream, Progress
 from .manifest import FileEntry, find_manifest
 
 _MAX_PROBLEMS = 1000  # per file, to bound the memory
 
 
-class FileReport(NamedTuple):
-    path: str
-    ok: bool
-    records: int
-    bytes: int
-    problems: list[Problem]
-    hint: str = ""
-    readable: bool = True  # False: it could not be read, so nothing is known of it
+@dataclass(frozen=True, slots=True)
+class TFRecordReport(VerifyReport):
+    records: int = 0  # intact
 
     def as_dict(self) -> dict[str, object]:
-        problems = [{"offset": p.offset, "record": p.record, "reason": p.reason} for p in self.problems]
         return {
             "path": self.path,
             "ok": self.ok,
             "records": self.records,
             "bytes": self.bytes,
-            "problems": problems,
+            "problems": [problem.as_dict("offset", "record", "reason") for problem in self.problems],
         }
 
 
-def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) -> FileReport:
+def verify_file(path: str | os.PathLike[str], progress: Progress | None = None) -> TFRecordReport:
     """Verifies a file. Problems with the file are not raised, but part of the report."""
     name = os.fspath(path)
     try:
         return _verify(name, progress)
     except DataError as error:
         problem = Problem(error.offset or 0, error.record, error.reason)
-        return FileReport(name, False, 0, 0, [problem], error.hint)
+        return TFRecordReport(name, problems=[problem], hint=error.hint)
     except (InputError, OSError) as error:
         reason = str(error).removeprefix(f"{name}: ")
         if not isinstance(error, InputError):  # a failing disk, or no space to decompress a corrupt file
             reason = f"cannot check: {error.strerror}"
-        return FileReport(name, False, 0, 0, [Problem(0, None, reason)], readable=False)
+        return TFRecordReport(name, problems=[Problem(0, None, reason)], readable=False)
 
 
-def _verify(name: str, progress: Progress | None) -> FileReport:
+def _verify(name: str, progress: Progress | None) -> TFRecordReport:
     try:
         manifest, unreadable = find_manifest(name), None
     except InputError as error:
@@ -61,11 +56,11 @@ def _verify(name: str, progress: Progress | None) -> FileReport:
         # Searching behind a corrupt record needs space to decompress the file, so only do it now.
         report = _scan(name, expected, None, spool=True)
     if unreadable is not None:
-        return report._replace(ok=False, problems=[*report.problems, unreadable])
+        return replace(report, problems=[*report.problems, unreadable])
     return report
 
 
-def _scan(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> FileReport:
+def _scan(name: str, expected: FileEntry | None, progress: Progress | None, spool: bool) -> TFRecordReport:
     crc, good = 0, 0
 
     def on_bytes(data: memoryview) -> None:
@@ -84,7 +79,7 @@ def _scan(name: str, expected: FileEntry | None, progress: Progress | None, spoo
         size, problems = batches.file_bytes, list(batches.problems)
     if expected and not problems:
         problems += _against(expected, good, size, crc)
-    return FileReport(name, not problems, good, size, problems, error.hint if error else "")
+    return TFRecordReport(name, size, problems, hint=error.hint if error else "", records=good)
 
 
 def explain(stream: FrameStream) -> DataError | None:
@@ -92,7 +87,7 @@ def explain(stream: FrameStream) -> DataError | None:
     if not stream.problems:
         return None
     first = stream.problems[0]
-    error = error_for(stream.source, first.record or 0, first.offset, first.reason)
+    error = error_for(stream.source, first.record or 0, first.offset or 0, first.reason)
     if error.reason != first.reason and (first.reason.startswith(TRUNCATED) or first.offset == 0):
         stream.problems[0] = first._replace(reason=error.reason)
     return error

@@ -1,10 +1,9 @@
-"""Which part of the order a rank and a worker take.
+"""Which samples of the order a rank and a worker read.
 
-A step is the next `world * batch` places of the sequence. A rank takes those that the number of ranks divides with a
-rest of its own number: put together again, one of every rank in turn, they are the sequence. Where the number of ranks
-divides the number of lanes these are whole lanes, so no two ranks read the same block. Workers inside a rank take its
-steps in turn, the first of them the first step that is read: so a loader that asks its workers in turn has the order,
-also after a resume.
+A step is the next `world * batch` samples of the sequence. A rank reads every `world`-th of them: interleaved, the
+ranks' samples are the sequence again. Where the number of ranks divides the number of lanes, these are complete lanes,
+so no two ranks read the same block. Workers inside a rank take its steps in turn, the first worker the first step that
+is read: so a loader that asks its workers in turn gets the order, also after a resume.
 """
 
 from __future__ import annotations
@@ -14,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from ...formats.columns import Ints
-from .blocks import Blocks
-from .shuffle import SamplePositions, join_places
+from .blocks import Blocks, SamplePositions, join_positions
 
 
 class Order(Protocol):
-    """The order of all samples of a dataset: what steps are cut from, and what a fetcher reads ahead by."""
+    """The order of all samples of an epoch: steps are cut from it, and it says which blocks are needed next."""
 
     @property
     def blocks(self) -> Blocks: ...
 
     @property
-    def wanted(self) -> Ints:
+    def block_samples(self) -> Ints:
         """How many samples of every block are in the order."""
 
     @property
@@ -33,15 +31,17 @@ class Order(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """How much memory it uses now."""
+        """How much memory the order uses now."""
 
-    def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> SamplePositions: ...
+    def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> SamplePositions:
+        """Returns the positions of samples [first, stop) that are rank `rank`'s."""
 
-    def windows(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Ints]]: ...
+    def windows(self, first: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Ints]]:
+        """Yields the shuffle windows of these samples: a key for each, and its blocks."""
 
 
 Remainder = Literal["keep", "pad", "drop"]
-_AT_ONCE = 1 << 14  # samples that are looked up together: each lookup of a lane has a price
+_RANGE_SAMPLES = 1 << 14  # samples that are looked up together: each lookup in a lane has a cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,18 @@ class ShardSpec:
 class BatchPlan:
     """How a sequence is cut into steps.
 
-    batch:     samples a rank has in a step
-    grain:     what a rank's part of the end is a multiple of: by default a batch, 1 where samples are given singly
-    remainder: the last step, when there are not enough samples for it: "pad" fills it with samples from the beginning,
-               "drop" leaves it out, "keep" leaves it short: some ranks may then find no sample in it
-    first:     where in the sequence the first step begins
-    most:      samples of the sequence behind which it ends; None: with the last
+    batch:          samples a rank has in a step
+    remainder:      the last step, if it has too few samples: "pad" fills it with samples from the beginning, "drop"
+                    skips it, "keep" leaves it short: some ranks may have no sample in it
+    first, stop:    the samples of the sequence that are read; stop None: to the end
+    remainder_unit: what a rank's part of the end is a multiple of: by default a batch; 1 for single samples
     """
 
     batch: int
     remainder: Remainder = "keep"
     first: int = 0
-    most: int | None = None
-    grain: int | None = None
+    stop: int | None = None
+    remainder_unit: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -84,101 +83,103 @@ class BatchPlan:
             raise ValueError(
                 f"expected remainder to be one of {', '.join(get_args(Remainder))}, got {self.remainder!r}"
             )
-        if self.most is not None and self.most < 0:
-            raise ValueError(f"expected no negative number of samples, got {self.most}")
+        if self.stop is not None and self.stop < 0:
+            raise ValueError(f"expected no negative number of samples, got {self.stop}")
 
     def last(self, order: Order) -> int:
-        """Behind the last sample."""
-        return order.samples if self.most is None else min(self.most, order.samples)
+        """Returns where the samples that are read end."""
+        return order.samples if self.stop is None else min(self.stop, order.samples)
 
     def end(self, order: Order, world: int, done: int = 0) -> int:
-        """Where the last step ends when `done` samples are done: before the last sample, at it, or, padded, behind."""
-        last, each, done = self.last(order), world * (self.grain or self.batch), max(done, self.first)
+        """Returns where the last step ends after `done` samples: before `last`, at it or, with padding, after it."""
+        last, each, done = self.last(order), world * (self.remainder_unit or self.batch), max(done, self.first)
         over = max(0, last - done) % each
         if not over or self.remainder == "keep":
             return max(last, done)
         return last - over if self.remainder == "drop" else last - over + each
 
     def steps(self, order: Order, world: int, done: int = 0) -> int:
-        """How many steps are left after `done` samples."""
+        """Returns how many steps are left after `done` samples."""
         return -(-(self.end(order, world, done) - max(done, self.first)) // (world * self.batch))
 
 
 class Step:
-    """One rank's part of a step: how many samples of the sequence all ranks have had before it, and after.
+    """One rank's part of a step. `start`, `done`: how many samples of the sequence all ranks have had before and after.
 
-    Its places are [begin, end) of `among`: they are cut out when somebody asks, which hardly anybody does.
+    Its positions are [begin, end) of `all_positions`, and are sliced out only when they are needed, which is rare.
     """
 
-    __slots__ = ("among", "begin", "done", "end", "number", "start")
+    __slots__ = ("_all_positions", "begin", "done", "end", "start")
 
-    def __init__(self, number: int, start: int, done: int, among: SamplePositions, begin: int, end: int) -> None:
-        self.number, self.start, self.done = number, start, done
-        self.among, self.begin, self.end = among, begin, end
+    def __init__(self, start: int, done: int, all_positions: SamplePositions, begin: int, end: int) -> None:
+        self.start, self.done = start, done
+        self._all_positions, self.begin, self.end = all_positions, begin, end
 
     def __len__(self) -> int:
         return self.end - self.begin
 
     @property
-    def places(self) -> SamplePositions:
-        return self.among[self.begin : self.end]
+    def positions(self) -> SamplePositions:
+        return self._all_positions[self.begin : self.end]
 
 
 class StepRange(NamedTuple):
-    """Some steps of one rank and worker. All their places are in [first, stop), but for padding.
+    """Some steps of one rank and worker. All their samples are in [first, stop), except for padding.
 
-    places: those of the first steps in a row, as far as they were looked up together
+    positions: of the first steps in a row, as far as they were looked up together
     """
 
     first: int
     stop: int
     steps: list[Step]
-    places: SamplePositions
+    positions: SamplePositions
 
 
-def walk(
-    order: Order, cut: BatchPlan, part: ShardSpec | None = None, done: int = 0, at_once: int = _AT_ONCE
+def plan_steps(
+    order: Order, plan: BatchPlan, shard: ShardSpec | None = None, done: int = 0, range_samples: int = _RANGE_SAMPLES
 ) -> Iterator[StepRange]:
-    """This part's steps from sample `done` on, about `at_once` samples at a time."""
-    part = ShardSpec() if part is None else part
-    each, last, end = part.world * cut.batch, cut.last(order), cut.end(order, part.world, done)
-    steps, done = cut.steps(order, part.world, done), max(done, cut.first)
-    run = max(1, at_once // cut.batch) * part.workers
-    for first in range(0, steps, run):
-        numbers = range(first + part.worker, min(steps, first + run), part.workers)
-        if part.workers == 1:
-            found, places = _run(order, cut, part, done, last, end, numbers)
+    """Yields the steps of a rank and worker from sample `done` on, about `range_samples` samples at a time."""
+    shard = ShardSpec() if shard is None else shard
+    each, last, end = shard.world * plan.batch, plan.last(order), plan.end(order, shard.world, done)
+    steps, done = plan.steps(order, shard.world, done), max(done, plan.first)
+    range_steps = max(1, range_samples // plan.batch) * shard.workers
+    for first in range(0, steps, range_steps):
+        numbers = range(first + shard.worker, min(steps, first + range_steps), shard.workers)
+        if shard.workers == 1:
+            found, positions = _full_steps(order, plan, shard, done, last, end, numbers)
         else:
-            found = [_step(order, cut, part, number, done + number * each, last, end) for number in numbers]
-            places = join_places([])
+            found = [_step(order, plan, shard, done + number * each, last, end) for number in numbers]
+            positions = join_positions([])
         if found:
-            yield StepRange(done + numbers[0] * each, found[-1].done, found, places)
+            yield StepRange(done + numbers[0] * each, found[-1].done, found, positions)
 
 
-def _run(
-    order: Order, cut: BatchPlan, part: ShardSpec, done: int, last: int, end: int, numbers: range
+def _full_steps(
+    order: Order, plan: BatchPlan, shard: ShardSpec, done: int, last: int, end: int, numbers: range
 ) -> tuple[list[Step], SamplePositions]:
-    """Steps one behind the other: looked up in one go, but for one that must be padded."""
-    each = part.world * cut.batch
+    """Looks up consecutive steps in one go, except for those at the end that may be short or padded."""
+    each = shard.world * plan.batch
     full = range(numbers.start, min(numbers.stop, (min(last, end) - done) // each))
     start = done + numbers.start * each
-    places = order.take(start, start + len(full) * each, part.rank, part.world)
+    positions = order.take(start, start + len(full) * each, shard.rank, shard.world)
     found = [
-        Step(number, start + at * each, start + (at + 1) * each, places, at * cut.batch, (at + 1) * cut.batch)
-        for at, number in enumerate(full)
+        Step(start + at * each, start + (at + 1) * each, positions, at * plan.batch, (at + 1) * plan.batch)
+        for at in range(len(full))
     ]
     rest = numbers[len(full) :]
-    return found + [_step(order, cut, part, number, done + number * each, last, end) for number in rest], places
+    return found + [_step(order, plan, shard, done + number * each, last, end) for number in rest], positions
 
 
-def _step(order: Order, cut: BatchPlan, part: ShardSpec, number: int, start: int, last: int, end: int) -> Step:
-    stop = min(start + part.world * cut.batch, end)
+def _step(order: Order, plan: BatchPlan, shard: ShardSpec, start: int, last: int, end: int) -> Step:
+    stop = min(start + shard.world * plan.batch, end)
     at = min(stop, last)
-    parts = [order.take(start, at, part.rank, part.world)]
+    parts = [order.take(start, at, shard.rank, shard.world)]
     while at < stop:
-        # Place first + p of the sequence again, as place at + p: who takes it is decided by where it is now.
-        more = min(stop - at, last - cut.first)
-        parts.append(order.take(cut.first, cut.first + more, (part.rank - at + cut.first) % part.world, part.world))
+        # Sample first + i again, as sample at + i: the rank that gets it is that of the latter.
+        more = min(stop - at, last - plan.first)
+        parts.append(
+            order.take(plan.first, plan.first + more, (shard.rank - at + plan.first) % shard.world, shard.world)
+        )
         at += more
-    places = join_places(parts)
-    return Step(number, start, min(stop, last), places, 0, len(places))
+    positions = join_positions(parts)
+    return Step(start, min(stop, last), positions, 0, len(positions))

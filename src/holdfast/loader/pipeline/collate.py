@@ -1,11 +1,19 @@
-"""Lists of different lengths made equal: filled up to the longest of the batch."""
+"""Collates samples into a batch: columns out of what the map functions returned.
+
+The values of a sample may be numbers, numpy arrays and scalars, anything that converts to an array (tensors, images),
+bytes, str, lists of these, and whatever `split_samples` makes of a batch.
+
+Arrays and numpy scalars keep their dtype. Different dtypes make a column only if numpy's common dtype holds every value
+of each: uint8 and float32 do, uint64 and int64 do not. Python numbers have no dtype: they take that of the values
+beside them, or else int64 or float32. An int is never rounded, and a float never becomes infinite.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,114 +26,36 @@ from ...formats.columns import (
     RaggedColumn,
     dtype_of,
     join_offsets,
-    nbytes_of,
-    rows_of,
-    split_samples,
     tuple_like,
 )
 from ...formats.gather import join_bytes
 from ...schema import Array, Bytes, Column, Float32, Ragged
+from ..options import Collate
 
 AnyArray = npt.NDArray[Any]
-
-
-def pad_columns(batch: Batch, pad_value: Any = 0) -> Batch:
-    """The batch with every RaggedColumn filled up to its longest row: with `pad_value`, strings with empty ones."""
-    return {
-        name: pad_column(name, column, pad_value) if isinstance(column, RaggedColumn) else column
-        for name, column in batch.items()
-    }
-
-
-def pad_column(name: str, column: RaggedColumn, pad_value: Any = 0) -> ColumnData:
-    values, sizes = column.values, np.diff(column.row_splits)
-    longest = int(sizes.max(initial=0))
-    if isinstance(values, RaggedColumn):
-        values = pad_column(name, values, pad_value)
-        if isinstance(values, BytesColumn):
-            raise SchemaError(f"column {name!r}: strings in lists of lists cannot be padded")
-    there = np.arange(longest) < sizes[:, None]
-    if isinstance(values, BytesColumn):
-        return _pad_strings(values, there)
-    padded = _filled(name, (len(sizes), longest, *values.shape[1:]), values.dtype, pad_value)
-    padded[there] = values
-    return padded
-
-
-def _pad_strings(values: BytesColumn, there: npt.NDArray[np.bool_]) -> BytesColumn:
-    """A row is at least one string: a column of none a row is one of single strings."""
-    per_string = values.per_item or 1
-    per_item = max(there.shape[1], 1) * per_string
-    sizes = np.zeros((there.shape[0], per_item), np.int64)
-    sizes[:, : there.shape[1] * per_string][np.repeat(there, per_string, axis=1)] = np.diff(values.offsets)
-    offsets = np.zeros(sizes.size + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return BytesColumn(values.values, offsets, per_item)
-
-
-def pad_arrays(name: str, arrays: list[AnyArray], pad_value: Any = 0) -> AnyArray:
-    """Arrays of any shape, but of as many dimensions, in one that is large enough for each."""
-    dimensions = [array.ndim for array in arrays]
-    if len(set(dimensions)) > 1:
-        place = next(place for place, n in enumerate(dimensions) if n != dimensions[0])
-        raise SchemaError(
-            f"column {name!r}: sample 0 of the batch has the shape {arrays[0].shape}, sample {place} the shape "
-            f"{arrays[place].shape}: only as many dimensions can be padded"
-        )
-    largest = tuple(max(sizes) for sizes in zip(*[array.shape for array in arrays], strict=True))
-    padded = _filled(name, (len(arrays), *largest), np.result_type(*arrays), pad_value)
-    for place, array in enumerate(arrays):
-        padded[place][tuple(slice(n) for n in array.shape)] = array
-    return padded
-
-
-def _filled(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], pad_value: Any) -> AnyArray:
-    try:
-        with np.errstate(over="raise"):
-            value = np.array(pad_value, dtype)
-        if dtype.kind in "iub" and value != pad_value:  # a float may be rounded
-            raise ValueError(f"it would be {value}")
-    except (TypeError, ValueError, OverflowError, FloatingPointError) as error:
-        raise SchemaError(f"column {name!r}: the pad value {pad_value!r} does not fit {dtype}: {error}") from None
-    return np.full(shape, value, dtype)
-
-
-# Samples into batches: columns out of what map functions returned.
-#
-# A sample is a dict. Its values may be numbers, numpy arrays and scalars, anything that turns into an array (tensors,
-# images), bytes, str, lists of these, and whatever `split_samples` makes of a batch.
-#
-# Arrays and numpy's scalars keep their dtype. Different dtypes make a column only if numpy's common dtype holds every
-# value of each: uint8 and float32 do, uint64 and int64 do not. Python's numbers have no dtype: they take the one of the
-# values beside them, and int64 or float32 where there is none. An int is never rounded, and a float never becomes
-# infinite.
-
-__all__ = ["How", "collate", "nbytes_of", "pad_columns", "rows_of", "split_samples"]
-
-How = Literal["stack", "pad", "ragged"]
 
 _STRINGS = (bytes, str, bytearray, memoryview)
 _EXACT_STRINGS = frozenset(_STRINGS)
 _PYTHON_NUMBERS = frozenset((int, float, bool))
-_HOLDS = {"f": "fc", "i": "iufc", "b": "biufc"}  # kinds of dtypes that take Python's numbers without being promoted
+_HOLDS = {"f": "fc", "i": "iufc", "b": "biufc"}  # kinds of dtypes that hold Python numbers without promotion
 _dtype = attrgetter("dtype")
-_SAY_HOW = 'say collate="pad" or collate="ragged"'
+_USE_COLLATE = 'use collate="pad" or collate="ragged"'
 
 
 def collate(
     samples: Sequence[Any],
-    how: How | None = None,
+    how: Collate | None = None,
     schema: Mapping[str, Column] | None = None,
     pad_value: Any = 0,
 ) -> Any:
-    """One batch of these samples, in this order. Where they are nested, it has their structure.
+    """Makes one batch of these samples, in this order and with their structure.
 
-    None, "stack": all values of a column have one shape. With None, a column that is Ragged in `schema` is so here.
-    "pad":         arrays are filled up with `pad_value` to the largest of the batch.
+    None, "stack": all values of a column have one shape. With None, a column that is Ragged in `schema` stays ragged.
+    "pad":         arrays are padded with `pad_value` to the largest of the batch.
     "ragged":      every value of one dimension or more is a row of a RaggedColumn.
 
-    Python's int becomes int64 and its float float32, unless numbers with a dtype stand beside them; lists in a column
-    that is Ragged in `schema` take its dtype. Arrays keep theirs.
+    A Python int becomes int64 and a float float32, unless values with a dtype are beside them; lists in a column that
+    is Ragged in `schema` take its dtype. Arrays keep theirs.
     """
     if how not in (None, "stack", "pad", "ragged"):
         raise ValueError(f'expected collate to be one of "stack", "pad", "ragged", got {how!r}')
@@ -136,8 +66,8 @@ def collate(
     return _node("", list(samples), how, schema or {}, pad_value)
 
 
-def _node(path: str, values: list[Any], how: How | None, schema: Mapping[str, Column], pad_value: Any) -> Any:
-    """One column, or a dict or tuple of them. `path`: where in the samples these values are."""
+def _node(path: str, values: list[Any], how: Collate | None, schema: Mapping[str, Column], pad_value: Any) -> Any:
+    """Collates one column, or a dict or tuple of them. `path`: where in the samples these values are."""
     first = values[0]
     if isinstance(first, Mapping):
         _check_all(path, values, Mapping, "a dict of columns")
@@ -159,8 +89,8 @@ def _node(path: str, values: list[Any], how: How | None, schema: Mapping[str, Co
             first, [_node(f"{path}[{at}]", part, how, schema, pad_value) for at, part in enumerate(parts)]
         )
     hint = schema.get(path)
-    wanted = "ragged" if how is None and isinstance(hint, Ragged) else how or "stack"
-    return _column(path, values, wanted, hint, pad_value)
+    column_how = "ragged" if how is None and isinstance(hint, Ragged) else how or "stack"
+    return _column(path, values, column_how, hint, pad_value)
 
 
 def _below(path: str, name: Any) -> str:
@@ -169,27 +99,27 @@ def _below(path: str, name: Any) -> str:
 
 def _check_all(path: str, values: Sequence[Any], kind: type, word: str) -> None:
     if not all(issubclass(one, kind) for one in set(map(type, values))):
-        place = next(place for place, value in enumerate(values) if not isinstance(value, kind))
+        index = next(index for index, value in enumerate(values) if not isinstance(value, kind))
         where = f"column {path!r}, sample" if path else "sample"
-        raise SchemaError(f"{where} {place} of the batch: expected {word}, got {_short(values[place])}")
+        raise SchemaError(f"{where} {index} of the batch: expected {word}, got {_short(values[index])}")
 
 
 def _check_lengths(path: str, values: Sequence[tuple[Any, ...]]) -> None:
-    place = next((place for place, value in enumerate(values) if len(value) != len(values[0])), None)
-    if place is not None:
+    index = next((index for index, value in enumerate(values) if len(value) != len(values[0])), None)
+    if index is not None:
         where = f"column {path!r}: sample" if path else "sample"
         raise SchemaError(
-            f"{where} 0 of the batch is a tuple of {len(values[0])}, sample {place} one of {len(values[place])}: the "
+            f"{where} 0 of the batch is a tuple of {len(values[0])}, sample {index} one of {len(values[index])}: the "
             "values of one column go into a list or an array"
         )
 
 
 def _other_keys(path: str, samples: Sequence[Mapping[str, Any]]) -> SchemaError:
-    """Looked into only when it is known that they differ: it takes as long as all the rest."""
-    wanted = samples[0].keys()
-    place, keys = next((place, sample.keys()) for place, sample in enumerate(samples) if sample.keys() != wanted)
-    name = _below(path, min(wanted - keys or keys - wanted, key=str))
-    there, missing = (0, place) if wanted - keys else (place, 0)
+    """Describes how the keys differ. Called only when they do: it takes as long as all the rest."""
+    expected = samples[0].keys()
+    index, keys = next((index, sample.keys()) for index, sample in enumerate(samples) if sample.keys() != expected)
+    name = _below(path, min(expected - keys or keys - expected, key=str))
+    there, missing = (0, index) if expected - keys else (index, 0)
     return SchemaError(f"column {name!r} is in sample {there} of the batch, but not in sample {missing}")
 
 
@@ -208,8 +138,8 @@ def _column(name: str, values: list[Any], how: str, hint: Column | None, pad_val
         if lists is not None:
             return _arrays(name, lists, how, pad_value)
     except _MisfitError:
-        pass  # told below, with the sample that it is in
-    items = [_item(name, place, value) for place, value in enumerate(values)]
+        pass  # reported below, with the sample that it is in
+    items = [_item(name, index, value) for index, value in enumerate(values)]
     items = _fill_empty(_give_dtype(name, items, hint), hint)
     _check_alike(name, items)
     if isinstance(items[0], np.ndarray):
@@ -220,9 +150,9 @@ def _column(name: str, values: list[Any], how: str, hint: Column | None, pad_val
 
 
 def _flat_lists(values: list[list[Any]], hint: Column | None) -> list[Any] | None:
-    """Arrays of lists, or of lists of lists, of Python's numbers or of one dtype: all at once, which is quicker.
+    """Converts lists, or lists of lists, of Python numbers or of one dtype to arrays: all at once, which is quicker.
 
-    None for everything else, and where there is no number.
+    Returns None for everything else, and if there is no number.
     """
     inner: list[int] = []
     numbers = list(chain.from_iterable(values))
@@ -257,7 +187,7 @@ def _is_numpy(kind: type) -> bool:
 
 
 class _Untyped(NamedTuple):
-    """Python's numbers: one, a list of them, or lists of lists."""
+    """Python numbers: one, a list of them, or lists of lists."""
 
     value: Any
     kinds: set[Any]
@@ -267,15 +197,18 @@ class _MisfitError(ValueError):
     """A Python number that a dtype cannot hold."""
 
 
-def _item(name: str, place: int, value: Any) -> Any:
-    """An array, a byte string, a column for a list of strings or of lists, Python's numbers; None for an empty list."""
+def _item(name: str, index: int, value: Any) -> Any:
+    """Converts a value to an array, a byte string, or a column for a list of strings or lists; None for an empty list.
+
+    Python numbers stay untyped.
+    """
     try:
         item = _plain(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise _wrong(name, place, value, error) from error
+        raise _wrong(name, index, value, error) from error
     if isinstance(item, np.ndarray) and item.dtype.hasobject:
         raise SchemaError(
-            f"column {name!r}, sample {place} of the batch: expected numbers, an array, bytes or a list of these, "
+            f"column {name!r}, sample {index} of the batch: expected numbers, an array, bytes or a list of these, "
             f"got {_short(value)}"
         )
     return item
@@ -324,17 +257,17 @@ def _list(value: Sequence[Any]) -> Any:
 
 
 def _mixed_list(value: Sequence[Any], kinds: set[Any], dtypes: set[np.dtype[Any]]) -> Any:
-    """A list of numbers and arrays of several dtypes, or of some and Python's numbers."""
+    """Converts a list of numbers and arrays of several dtypes, or of some and Python numbers."""
     common = _common(dtypes)
     dtype = common and _dtype_beside(common, kinds)
     if dtype is None:
-        words = sorted(map(str, dtypes)) + sorted(f"Python's {kind.__name__}" for kind in kinds)
+        words = sorted(map(str, dtypes)) + sorted(f"Python {kind.__name__}" for kind in kinds)
         raise TypeError(f"no dtype holds all of {', '.join(words)} exactly: cast them in the function")
     return _convert(value, kinds, dtype)
 
 
 def _flat(value: Sequence[Any]) -> Sequence[Any]:
-    """What lists of lists hold."""
+    """Flattens lists of lists."""
     kinds = set(map(type, value))
     if kinds <= {list, tuple}:
         return _flat(list(chain.from_iterable(value))) if value else value
@@ -344,12 +277,12 @@ def _flat(value: Sequence[Any]) -> Sequence[Any]:
 
 
 def _is_one_scalar_type(kinds: set[Any]) -> bool:
-    """Whether all are numpy's numbers of one dtype."""
+    """Whether all are numpy scalars of one dtype."""
     return len(kinds) == 1 and issubclass(next(iter(kinds)), (np.number, np.bool_))
 
 
-def _wrong(name: str, place: int, value: Any, error: object) -> SchemaError:
-    return SchemaError(f"column {name!r}, sample {place} of the batch: {_short(value)}: {error}")
+def _wrong(name: str, index: int, value: Any, error: object) -> SchemaError:
+    return SchemaError(f"column {name!r}, sample {index} of the batch: {_short(value)}: {error}")
 
 
 def _short(value: Any) -> str:
@@ -358,7 +291,7 @@ def _short(value: Any) -> str:
 
 
 def _fill_empty(items: list[Any], hint: Column | None) -> list[Any]:
-    """An empty list is one of whatever the others hold."""
+    """Replaces an empty list by no rows of what the others hold."""
     if not any(item is None for item in items):
         return items
     model = next((item for item in items if item is not None), None)
@@ -382,18 +315,18 @@ def _no_rows(column: Column) -> ColumnData:
 
 
 def _python_dtype(kinds: set[Any]) -> np.dtype[Any]:
-    """The dtype of Python's numbers where nothing else gives them one; of none at all, that of an empty list."""
+    """Returns the dtype of Python numbers where nothing else gives them one; of none, that of an empty list."""
     return np.dtype(np.float32 if float in kinds or not kinds else np.int64 if int in kinds else np.bool_)
 
 
 def _dtype_beside(dtype: np.dtype[Any], kinds: set[Any]) -> np.dtype[Any] | None:
-    """The dtype of Python's numbers beside numpy's; None if there is none that holds both."""
+    """Returns the dtype of Python numbers beside an array's; None if no dtype holds both."""
     own = _python_dtype(kinds)
     return dtype if not kinds or dtype.kind in _HOLDS[own.kind] else _common({dtype, own})
 
 
 def _dtype_in(hint: Column | None, kinds: set[Any]) -> np.dtype[Any] | None:
-    """The dtype that lists of Python's numbers have in the schema, if it is one for numbers like them."""
+    """Returns the dtype that lists of Python numbers have in the schema, if that is for numbers like them."""
     if not isinstance(hint, Ragged):
         return None
     inner: Column = hint
@@ -405,7 +338,7 @@ def _dtype_in(hint: Column | None, kinds: set[Any]) -> np.dtype[Any] | None:
 
 
 def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any] | None:
-    """What numpy promotes these to; None unless that holds every value of each exactly."""
+    """Returns what numpy promotes these to; None unless that holds every value of each exactly."""
     try:
         common = np.result_type(*dtypes)
     except TypeError:
@@ -423,42 +356,42 @@ def _holds(common: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _give_dtype(name: str, items: list[Any], hint: Column | None) -> list[Any]:
-    """Makes arrays of Python's numbers."""
+    """Converts Python numbers to arrays."""
     untyped = [item for item in items if isinstance(item, _Untyped)]
     if not untyped:
         return items
     kinds: set[Any] = set().union(*[item.kinds for item in untyped])
-    beside = [(place, item.dtype) for place, item in enumerate(items) if isinstance(item, np.ndarray)]
+    beside = [(index, item.dtype) for index, item in enumerate(items) if isinstance(item, np.ndarray)]
     in_schema = _dtype_in(hint, kinds) if isinstance(untyped[0].value, (list, tuple)) else None
     if beside:
         common = _common({dtype for _, dtype in beside})
         dtype = common and _dtype_beside(common, kinds)
         if dtype is None:
             raise _no_dtype(name, items)
-        whose = next((f"sample {place}" for place, one in beside if one == dtype), "the batch")
+        whose = next((f"sample {index}" for index, one in beside if one == dtype), "the batch")
     elif in_schema is not None:
         dtype, whose = in_schema, "the schema"
     else:
-        dtype, whose = _python_dtype(kinds), f"Python's {'floats' if float in kinds else 'ints'}"
+        dtype, whose = _python_dtype(kinds), f"Python {'floats' if float in kinds else 'ints'}"
     found = []
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if isinstance(item, _Untyped):
             try:
                 found.append(_convert(item.value, item.kinds, dtype))
             except _MisfitError as error:
                 raise SchemaError(
-                    f"column {name!r}, sample {place} of the batch: {error}. This is the dtype of {whose}; where "
-                    "it is not enough, return numpy's numbers or arrays of one dtype from the function"
+                    f"column {name!r}, sample {index} of the batch: {error}. This is the dtype of {whose}; where "
+                    "it is not enough, return numpy numbers or arrays of one dtype from the function"
                 ) from None
             except (TypeError, ValueError) as error:
-                raise _wrong(name, place, item.value, error) from error
+                raise _wrong(name, index, item.value, error) from error
         else:
             found.append(item)
     return found
 
 
 def _convert(value: Any, kinds: set[Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Python's numbers, or lists with some of these kinds, as an array; _MisfitError if one does not fit."""
+    """Converts Python numbers, or lists with some of these kinds, to an array; _MisfitError if one does not fit."""
     try:
         if dtype.kind in "fc":
             with np.errstate(over="raise", under="ignore", invalid="ignore"):
@@ -475,51 +408,51 @@ def _convert(value: Any, kinds: set[Any], dtype: np.dtype[Any]) -> np.ndarray[An
 
 
 def _misfits(value: Any, dtype: np.dtype[Any]) -> str:
-    """The first of Python's numbers that does not fit, or nothing."""
+    """Returns the first Python number that does not fit, or nothing."""
     numbers = _flat(value) if isinstance(value, (list, tuple)) else (value,)
     return next((str(one) for one in numbers if type(one) in _PYTHON_NUMBERS and not _fits(one, dtype)), "")
 
 
 def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether an int stays the same, and a float finite."""
+    """Whether an int keeps its value, and a float stays finite."""
     try:
         with np.errstate(over="raise", under="ignore", invalid="ignore"):
             found = np.array(number, dtype)
     except (OverflowError, FloatingPointError):
         return False
-    return type(number) is not int or bool(found.item() == number)  # by Python, which compares int and float exactly
+    return type(number) is not int or bool(found.item() == number)  # Python compares int and float exactly
 
 
 def _check_dtypes(name: str, items: list[Any]) -> None:
-    """Raises where numpy would promote the values of different samples to what cannot hold them exactly."""
+    """Raises if numpy would promote the values of different samples to a dtype that cannot hold them exactly."""
     dtypes = set(map(_dtype, items))
     if len(dtypes) > 1 and _common(dtypes) is None:
         raise _no_dtype(name, items)
 
 
 def _no_dtype(name: str, items: list[Any]) -> SchemaError:
-    """Names two of the samples that do not go together. Their numbers have dtypes, or are Python's."""
-    typed = [(place, item.dtype) for place, item in enumerate(items) if isinstance(item, (np.ndarray, np.generic))]
+    """Names two samples whose types are incompatible. Their numbers have dtypes, or are Python numbers."""
+    typed = [(index, item.dtype) for index, item in enumerate(items) if isinstance(item, (np.ndarray, np.generic))]
     first, dtype = typed[0]
-    words = [(place, str(other)) for place, other in typed if _common({dtype, other}) is None] + [
-        (place, _short(item.value))
-        for place, item in enumerate(items)
+    words = [(index, str(other)) for index, other in typed if _common({dtype, other}) is None] + [
+        (index, _short(item.value))
+        for index, item in enumerate(items)
         if isinstance(item, _Untyped) and _dtype_beside(dtype, item.kinds) is None
     ]
-    if not words:  # each goes together with the first: three dtypes, or more
-        words = [(place, str(other)) for place, other in typed if other != dtype]
-    place, word = words[0]
+    if not words:  # each is compatible with the first: three dtypes or more
+        words = [(index, str(other)) for index, other in typed if other != dtype]
+    index, word = words[0]
     return SchemaError(
-        f"column {name!r}: the samples' types do not go together: sample {first} of the batch is {dtype}, sample "
-        f"{place} is {word}, and no dtype holds all of their numbers exactly: cast them in the function"
+        f"column {name!r}: the samples' types are incompatible: sample {first} of the batch is {dtype}, sample "
+        f"{index} is {word}, and no dtype holds all of their numbers exactly: cast them in the function"
     )
 
 
 def _check_alike(name: str, items: list[Any]) -> None:
     words = [_word(item) for item in items]
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word != words[0]:
-            raise SchemaError(f"column {name!r}: sample 0 of the batch is {words[0]}, sample {place} is {word}")
+            raise SchemaError(f"column {name!r}: sample 0 of the batch is {words[0]}, sample {index} is {word}")
 
 
 def _word(item: Any) -> str:
@@ -544,7 +477,7 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
         else:
             raise _unequal(name, shapes, shapes)
     except TypeError as error:
-        raise SchemaError(f"column {name!r}: the samples' types do not go together: {error}") from None
+        raise SchemaError(f"column {name!r}: the samples' types are incompatible: {error}") from None
     values: Any = joined._values if isinstance(joined, RaggedColumn) else joined
     if values.dtype.hasobject:
         raise SchemaError(f"column {name!r}: expected numbers, got arrays of Python objects")
@@ -554,16 +487,16 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
 def _ragged(name: str, items: list[Any], shapes: list[tuple[int, ...]]) -> RaggedColumn:
     inner = [shape[1:] for shape in shapes]
     if len(set(inner)) > 1:
-        raise _unequal(name, shapes, inner, 'only the first size may differ: say collate="pad"')
+        raise _unequal(name, shapes, inner, 'only the first size may differ: use collate="pad"')
     return RaggedColumn(_join(name, items), _splits(items))
 
 
 def _unequal(
-    name: str, shapes: list[tuple[int, ...]], compared: list[tuple[int, ...]], advice: str = _SAY_HOW
+    name: str, shapes: list[tuple[int, ...]], compared: list[tuple[int, ...]], advice: str = _USE_COLLATE
 ) -> SchemaError:
-    place = next(place for place, shape in enumerate(compared) if shape != compared[0])
+    index = next(index for index, shape in enumerate(compared) if shape != compared[0])
     return SchemaError(
-        f"column {name!r}: sample 0 of the batch has the shape {shapes[0]}, sample {place} the shape {shapes[place]}: "
+        f"column {name!r}: sample 0 of the batch has the shape {shapes[0]}, sample {index} the shape {shapes[index]}: "
         + advice
     )
 
@@ -576,7 +509,7 @@ def _lists(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData:
         return pad_column(name, ragged, pad_value)
     counts: list[tuple[int, ...]] = [(len(item),) for item in items]
     if isinstance(items[0], RaggedColumn):
-        raise SchemaError(f"column {name!r}: lists of lists cannot be stacked: {_SAY_HOW}")
+        raise SchemaError(f"column {name!r}: lists of lists cannot be stacked: {_USE_COLLATE}")
     if len(set(counts)) > 1:
         raise _unequal(name, counts, counts)
     strings = ragged._values
@@ -591,7 +524,7 @@ def _splits(items: list[Any]) -> Any:
 
 
 def _join(name: str, items: list[Any]) -> Any:
-    """Arrays or columns, one behind the other. Nothing of them is kept."""
+    """Concatenates arrays or columns into new ones."""
     if isinstance(items[0], RaggedColumn):
         inner = _join(name, [item.values for item in items])
         return RaggedColumn(inner, join_offsets([item.row_splits for item in items]))
@@ -605,7 +538,7 @@ def _concatenate(name: str, arrays: list[Any]) -> Any:
     dtype = arrays[0].dtype
     if dtype.isnative:
         try:
-            return np.concatenate(arrays, dtype=dtype, casting="no")  # numpy compares them in less time than Python
+            return np.concatenate(arrays, dtype=dtype, casting="no")  # numpy compares dtypes faster than Python
         except TypeError:
             pass
     _check_dtypes(name, arrays)
@@ -615,3 +548,67 @@ def _concatenate(name: str, arrays: list[Any]) -> Any:
 def _scalars(name: str, items: list[Any]) -> Any:
     _check_dtypes(name, items)
     return np.array(items)
+
+
+# ---- padding
+
+
+def pad_columns(batch: Batch, pad_value: Any = 0) -> Batch:
+    """Pads every RaggedColumn to its longest row: with `pad_value`, strings with empty ones."""
+    return {
+        name: pad_column(name, column, pad_value) if isinstance(column, RaggedColumn) else column
+        for name, column in batch.items()
+    }
+
+
+def pad_column(name: str, column: RaggedColumn, pad_value: Any = 0) -> ColumnData:
+    values, sizes = column.values, np.diff(column.row_splits)
+    longest = int(sizes.max(initial=0))
+    if isinstance(values, RaggedColumn):
+        values = pad_column(name, values, pad_value)
+        if isinstance(values, BytesColumn):
+            raise SchemaError(f"column {name!r}: strings in lists of lists cannot be padded")
+    exists = np.arange(longest) < sizes[:, None]
+    if isinstance(values, BytesColumn):
+        return _pad_strings(values, exists)
+    padded = _filled(name, (len(sizes), longest, *values.shape[1:]), values.dtype, pad_value)
+    padded[exists] = values
+    return padded
+
+
+def _pad_strings(values: BytesColumn, exists: npt.NDArray[np.bool_]) -> BytesColumn:
+    """A row has at least one string: a column with none a row would be one of single strings."""
+    per_string = values.per_item or 1
+    per_item = max(exists.shape[1], 1) * per_string
+    sizes = np.zeros((exists.shape[0], per_item), np.int64)
+    sizes[:, : exists.shape[1] * per_string][np.repeat(exists, per_string, axis=1)] = np.diff(values.offsets)
+    offsets = np.zeros(sizes.size + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return BytesColumn(values.values, offsets, per_item)
+
+
+def pad_arrays(name: str, arrays: list[AnyArray], pad_value: Any = 0) -> AnyArray:
+    """Pads arrays of any shape, but of one number of dimensions, to the largest."""
+    dimensions = [array.ndim for array in arrays]
+    if len(set(dimensions)) > 1:
+        index = next(index for index, n in enumerate(dimensions) if n != dimensions[0])
+        raise SchemaError(
+            f"column {name!r}: sample 0 of the batch has the shape {arrays[0].shape}, sample {index} the shape "
+            f"{arrays[index].shape}: only arrays of one number of dimensions can be padded"
+        )
+    largest = tuple(max(sizes) for sizes in zip(*[array.shape for array in arrays], strict=True))
+    padded = _filled(name, (len(arrays), *largest), np.result_type(*arrays), pad_value)
+    for index, array in enumerate(arrays):
+        padded[index][tuple(slice(n) for n in array.shape)] = array
+    return padded
+
+
+def _filled(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], pad_value: Any) -> AnyArray:
+    try:
+        with np.errstate(over="raise"):
+            value = np.array(pad_value, dtype)
+        if dtype.kind in "iub" and value != pad_value:  # a float may be rounded
+            raise ValueError(f"it would become {value}")
+    except (TypeError, ValueError, OverflowError, FloatingPointError) as error:
+        raise SchemaError(f"column {name!r}: the pad value {pad_value!r} does not fit {dtype}: {error}") from None
+    return np.full(shape, value, dtype)

@@ -1,7 +1,7 @@
-"""Batches made ready before they are asked for, by one thread, within a bound of bytes and of batches.
+"""Batches made ready by a thread before they are asked for, within a limit of bytes and of batches.
 
-The two threads share queues and nothing else: who is interrupted in the middle of a Condition may leave it locked, and
-Ctrl-C interrupts the thread that waits.
+The two threads share queues and nothing else: Ctrl-C interrupts the thread that waits, and an interrupted Condition may
+stay locked.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from .work_item import Items, WorkItem
 _STOP_S = 10.0
 
 
-def run_ahead(items: Items, most_bytes: int, most_items: int, meter: Meter, halt: CancelToken) -> Items:
-    """The same items in the same order. At least one is made ready, however large it is."""
-    ahead = _Ahead(items, most_bytes, most_items, meter)
-    halt.on(ahead.tell_end)
+def prefetch(items: Items, max_bytes: int, max_items: int, meter: Meter, cancel_token: CancelToken) -> Items:
+    """Yields the same items in the same order. At least one is made ready, however large it is."""
+    thread = _PrefetchThread(items, max_bytes, max_items, meter)
+    cancel_token.on_cancel(thread.request_stop)
     try:
-        ahead.start()
-        while (item := ahead.take()) is not None:
+        thread.start()
+        while (item := thread.take()) is not None:
             yield item
     finally:
-        ahead.stop()
+        thread.stop()
 
 
-class _Ahead:
-    def __init__(self, items: Items, most_bytes: int, most_items: int, meter: Meter) -> None:
-        self._items, self._most_bytes, self._most_items, self._meter = items, most_bytes, most_items, meter
+class _PrefetchThread:
+    def __init__(self, items: Items, max_bytes: int, max_items: int, meter: Meter) -> None:
+        self._items, self._max_bytes, self._max_items, self._meter = items, max_bytes, max_items, meter
         self._ready: queue.SimpleQueue[WorkItem | None] = queue.SimpleQueue()  # None: no more
-        self._taken: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their bytes; None: stop
+        self._taken: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their sizes in bytes; None: stop
         self._stopped = False
         self._pid = os.getpid()
         self._error: BaseException | None = None
         # A daemon: reading that hangs must not keep the program from ending.
-        self._thread = threading.Thread(target=self._make, name="holdfast-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-prefetch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def _make(self) -> None:
+    def _run(self) -> None:
         ready = ready_bytes = last_bytes = 0
         try:
             while not self._stopped:
-                # Before it is made, for it takes memory from then on; it will be about as large as the last one.
-                while ready and self._is_enough(ready, ready_bytes + last_bytes) and not self._stopped:
+                # Waits before the next item is made, as that takes memory; it will be about as large as the last one.
+                while ready and self._is_full(ready, ready_bytes + last_bytes) and not self._stopped:
                     taken = self._taken.get()
                     ready, ready_bytes = ready - 1, ready_bytes - (taken or 0)
                 item = None if self._stopped else next(self._items, None)
@@ -56,9 +56,9 @@ class _Ahead:
                     return
                 last_bytes = item.size_bytes
                 ready, ready_bytes = ready + 1, ready_bytes + last_bytes
-                self._meter.hold(last_bytes)
+                self._meter.add_memory(last_bytes)
                 self._ready.put(item)
-                del item  # the user has it, and lets go of it while the next one is made
+                del item  # the user has it, and may release it while the next one is made
         except BaseException as error:  # noqa: BLE001 - it is raised where the next item is asked for
             self._error = error
         finally:
@@ -68,13 +68,13 @@ class _Ahead:
                 self._error = self._error or error
             self._ready.put(None)
 
-    def _is_enough(self, ready: int, with_next_bytes: int) -> bool:
-        return ready >= self._most_items or with_next_bytes > self._most_bytes
+    def _is_full(self, ready: int, with_next_bytes: int) -> bool:
+        return ready >= self._max_items or with_next_bytes > self._max_bytes
 
     def take(self) -> WorkItem | None:
         item = self._ready.get()
         if item is not None:
-            self._meter.hold(-item.size_bytes)
+            self._meter.add_memory(-item.size_bytes)
             self._taken.put(item.size_bytes)
             return item
         if self._error is not None:
@@ -82,17 +82,17 @@ class _Ahead:
             raise error
         return None
 
-    def tell_end(self) -> None:
+    def request_stop(self) -> None:
         self._stopped = True
         self._taken.put(None)
         self._ready.put(None)
 
     def stop(self) -> None:
         if os.getpid() != self._pid:
-            return  # in a forked child the thread is gone
-        self.tell_end()
+            return  # a forked child does not have the thread
+        self.request_stop()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(_STOP_S)
         while not self._ready.empty():
             item = self._ready.get_nowait()
-            self._meter.hold(-item.size_bytes if item is not None else 0)
+            self._meter.add_memory(-item.size_bytes if item is not None else 0)

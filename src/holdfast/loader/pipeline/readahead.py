@@ -1,8 +1,8 @@
-"""Blocks that will be expected next, read by a thread while those before them are used.
+"""Reads the next blocks in a background thread while those before them are used.
 
-Copying from the kernel is a fifth of the work with small samples; where the data come from a disk it is waiting. It is
-what another core can do. It does it without the interpreter: two threads that hand its lock to each other for each
-block lose by that some of what they gain.
+Copying from the kernel is a fifth of the work with small samples, and data from a disk have to be waited for: another
+core can do both. The thread is in C and never takes the GIL: two threads that hand it over for every block lose some of
+what they gain.
 """
 
 from __future__ import annotations
@@ -20,87 +20,88 @@ from ..sources.catalog import ShardSet
 
 class _Request(NamedTuple):
     number: int
-    size: int
+    size_bytes: int
     shard: PlacedShard
-    run: tuple[int, int]
+    samples: tuple[int, int]  # from the first to after the last
     memory: Any
-    use: ExitStack  # keeps the shard open
+    keeps_open: ExitStack  # the shard
 
 
 class Readahead:
-    """One owner, in one thread. Without the compiled part nothing is ever taken on."""
+    """Used by one thread. Without the compiled extension it accepts no request."""
 
-    def __init__(self, library: ShardSet, blocks: Blocks) -> None:
-        self._library, self._blocks = library, blocks
+    def __init__(self, shards: ShardSet, blocks: Blocks) -> None:
+        self._shards, self._blocks = shards, blocks
         self._reader: Any = None
-        self._wishes: dict[int, _Request] = {}
+        self._requests: dict[int, _Request] = {}
         self._read: dict[int, tuple[BytesColumn | None, Any]] = {}
-        self._most = library.spare if readahead is not None else 0
+        self._max_requests = shards.spare if readahead is not None else 0
 
     def __contains__(self, block: object) -> bool:
-        return block in self._wishes or block in self._read
+        return block in self._requests or block in self._read
 
     @property
     def has_room(self) -> bool:
-        return len(self._wishes) < self._most
+        return len(self._requests) < self._max_requests
 
-    def wish(self, block: int, memory: Any) -> bool:
-        """Whether it is taken on: `memory` is then in use until it is taken."""
+    def request(self, block: int, memory: Any) -> bool:
+        """Begins to read a block into `memory`. Returns False if that is not possible."""
         first, count = int(self._blocks.first[block]), int(self._blocks.count[block])
-        with ExitStack() as use:
+        with ExitStack() as keeps_open:
             try:
-                shard = use.enter_context(self._library.use(int(self._blocks.shard[block])))
+                shard = keeps_open.enter_context(self._shards.use(int(self._blocks.shard[block])))
                 fill = shard.fill(first, first + count, memory) if isinstance(shard, PlacedShard) else None
                 if fill is None or not self._start():
                     return False
                 number = self._reader.begin(fill.fd, fill.offset, memory, fill.first, fill.size)
             except HoldfastError:
-                return False  # whoever reads it is told why
-            run = (first, first + count)
-            self._wishes[block] = _Request(number, fill.size, shard, run, memory, use.pop_all())  # type: ignore[arg-type]
+                return False  # reading it raises the same error later
+            samples = (first, first + count)
+            kept = keeps_open.pop_all()
+            self._requests[block] = _Request(number, fill.size, shard, samples, memory, kept)  # type: ignore[arg-type]
         return True
 
     def _start(self) -> bool:
         if self._reader is None:
             try:
                 self._reader = readahead.Reader()
-            except OSError:  # no thread is to be had
-                self._most = 0
+            except OSError:  # no thread can be started
+                self._max_requests = 0
         return self._reader is not None
 
     def take(self, block: int) -> tuple[BytesColumn | None, Any]:
-        """What was read, waited for if need be, and the memory it is in. None: it could not be read, or not all of it;
-        whoever reads it again is told why."""
-        return self._read.pop(block) if block in self._read else self._finish(self._wishes.pop(block))
+        """Waits for a block; returns its frames, and the memory they are in. None: not all of it could be read; reading
+        it again says why."""
+        return self._read.pop(block) if block in self._read else self._wait_for(self._requests.pop(block))
 
-    def _finish(self, wish: _Request) -> tuple[BytesColumn | None, Any]:
-        with wish.use:
+    def _wait_for(self, request: _Request) -> tuple[BytesColumn | None, Any]:
+        with request.keeps_open:
             try:
-                got = self._reader.take(wish.number)
+                is_complete = self._reader.take(request.number) == request.size_bytes
             except OSError:
-                return None, wish.memory
-            whole = got == wish.size
-            return wish.shard.filled(*wish.run, wish.memory) if whole else None, wish.memory
+                is_complete = False
+            frames = request.shard.filled(*request.samples, request.memory) if is_complete else None
+            return frames, request.memory
 
-    def settle(self) -> bool:
-        """Waits for all that is being read, and lets go of the files. False: there was nothing."""
-        some = bool(self._wishes)
-        while self._wishes:
-            block, wish = self._wishes.popitem()
-            self._read[block] = self._finish(wish)
-        return some
+    def finish(self) -> bool:
+        """Waits for all requests, and releases their files. Returns False if there were none."""
+        had_some = bool(self._requests)
+        while self._requests:
+            block, request = self._requests.popitem()
+            self._read[block] = self._wait_for(request)
+        return had_some
 
-    def forget(self) -> list[Any]:
-        """The memory of all that was read, or is being read."""
-        self.settle()
+    def discard(self) -> list[Any]:
+        """Waits for all requests; returns the memory of all that was read ahead."""
+        self.finish()
         read, self._read = self._read, {}
         return [memory for _, memory in read.values()]
 
     def close(self) -> None:
-        """What is being read is waited for, the rest is not begun. Safe to call twice."""
+        """Waits for the block that is being read; the others are not begun. Safe to call twice."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-        while self._wishes:
-            self._wishes.popitem()[1].use.close()
+        while self._requests:
+            self._requests.popitem()[1].keeps_open.close()
         self._read.clear()

@@ -1,7 +1,7 @@
-"""Samples kept from one epoch to the next, as the functions before left them: in memory or in a file, within a bound.
+"""Caches samples from one epoch to the next, as the functions before left them: in memory or in a file.
 
-They are kept pickled: what a user does to a sample later is not done to the kept one, and bytes are counted exactly.
-What was lost is not kept: every epoch tries it again, and lists it.
+Samples are cached pickled: what a user does to a sample later does not change the cached one, and bytes are counted
+exactly. Samples that were lost are not cached: every epoch tries them again, and lists them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..._util.process import call_after_fork
-from ...formats.columns import BytesColumn, Ints, RaggedColumn, split_samples
+from ...formats.columns import ColumnPickler, Ints, split_samples
 from ..options import Cache
-from ..order.shuffle import SamplePositions
+from ..order.blocks import SamplePositions
 from .work_item import Items, Sample, WorkItem
 
-_GONE = b""  # a sample that was filtered out
+_FILTERED = b""  # a sample that was filtered out
 
 
 class _Store(Protocol):
@@ -42,7 +42,7 @@ class _Memory:
 
 
 class _CacheFile:
-    """A file without a name, so that nothing is left however the process ends. Made when it is first needed."""
+    """A file without a name, so that nothing is left behind however the process ends. Created on the first write."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class _CacheFile:
 
     def write(self, data: bytes) -> tuple[int, int]:
         if self._fd < 0:
-            self._make()
+            self._create()
         start, left = self._end, memoryview(data)
         while left:
             n = os.pwrite(self._fd, left, start + len(data) - len(left))
@@ -59,9 +59,9 @@ class _CacheFile:
         self._end += len(data)
         return start, len(data)
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         os.makedirs(self._folder, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - open as long as this is there
+        file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - open as long as this object lives
         weakref.finalize(self, file.close)
         self._fd = file.fileno()
 
@@ -69,60 +69,49 @@ class _CacheFile:
         return os.pread(self._fd, where[1], where[0])
 
 
-class _Pickler(pickle.Pickler):
-    """Of what is part of a batch, only that part; a memoryview comes back as one."""
-
-    def reducer_override(self, one: Any) -> Any:
-        if type(one) is memoryview:
-            return memoryview, (bytearray(one),)
-        if isinstance(one, BytesColumn):
-            own = one.copy()
-            return BytesColumn, (own.values, own.offsets, own.per_item)
-        if type(one) is RaggedColumn:
-            return RaggedColumn, (one.values, one.row_splits)
-        return NotImplemented
-
-
 def _pickled(sample: Sample) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, 5).dump(sample)
+    ColumnPickler(buffer, 5).dump(sample)
     return buffer.getvalue()
 
 
 @dataclass(slots=True)
 class CachedSamples:
-    """What a cache had of an item: of every row that was expected, its place among all and its data."""
+    """What the cache had of a step.
 
-    places: SamplePositions
-    kept: Ints
+    positions, row_indices: of all rows that were requested
+    found: where the cached ones are stored, by their index among these; None: filtered out
+    """
+
+    positions: SamplePositions
+    row_indices: Ints
     found: dict[int, Any]
 
 
 class SampleCache:
-    """Keeps what comes until `most_bytes` are full; the rest is made anew every time."""
+    """Caches samples until `max_bytes` are full; the others are made anew every time."""
 
-    def __init__(self, settings: Cache) -> None:
-        self._settings = settings
-        self._most_bytes = settings.most_bytes
+    def __init__(self, options: Cache) -> None:
+        self._options = options
         self._begin()
 
     def _begin(self) -> None:
-        self._store: _Store = _Memory() if self._settings.folder is None else _CacheFile(self._settings.folder)
+        self._store: _Store = _Memory() if self._options.folder is None else _CacheFile(self._options.folder)
         self._where: dict[tuple[int, int], Any] = {}
         self.size_bytes = 0
         self._lock = threading.Lock()
-        self._failed = False
+        self._write_failed = False
         call_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        """A file that two processes write to is no use to either: a child has its own."""
+        """Begins a cache of its own: two processes cannot write to one file."""
         self._begin()
 
     def __len__(self) -> int:
         return len(self._where)
 
     def find(self, shard: Ints, sample: Ints) -> dict[int, Any]:
-        """Of these samples, by their number in the list, where those are that are kept."""
+        """Finds where cached samples are stored, by their index in the list."""
         where = self._where
         if not where:
             return {}
@@ -130,49 +119,49 @@ class SampleCache:
         return {at: where[pair] for at, pair in enumerate(pairs) if pair in where}
 
     def merge(self, items: Items) -> Items:
-        """Keeps what is new in every item, and puts in what was kept before."""
+        """Caches what is new in every item, and adds what was cached before."""
         with closing(items):
             for item in items:
                 yield self._merged(item)
 
     def _merged(self, item: WorkItem) -> WorkItem:
         samples = split_samples(item.rows) if isinstance(item.rows, dict) else item.rows
-        own = dict(zip(item.kept.tolist(), samples, strict=True))
-        held, item.held = item.held, None
-        self._keep_new(item, held, own)
-        return self._whole(item, held, own)
+        fresh = dict(zip(item.row_indices.tolist(), samples, strict=True))
+        cached, item.cached = item.cached, None
+        assert cached is not None
+        self._add(item, cached, fresh)
+        self._fill_in(item, cached, fresh)
+        return item
 
-    def _keep_new(self, item: WorkItem, held: CachedSamples, own: dict[int, Sample]) -> None:
-        blocks = item.blocks
-        shards = blocks.shard[held.places.block].tolist()
-        samples = (blocks.first[held.places.block] + held.places.row).tolist()
-        lost = set(item.lost)
+    def _add(self, item: WorkItem, cached: CachedSamples, fresh: dict[int, Sample]) -> None:
+        shards, samples = item.blocks.samples_at(cached.positions)
+        lost = set(item.lost_rows)
         with self._lock:
-            for at, (shard, sample) in enumerate(zip(shards, samples, strict=True)):
-                place = int(held.kept[at])
-                if (shard, sample) in self._where or self._failed or place in lost:
+            for at, (shard, sample) in enumerate(zip(shards.tolist(), samples.tolist(), strict=True)):
+                row = int(cached.row_indices[at])
+                if (shard, sample) in self._where or self._write_failed or row in lost:
                     continue
-                data = _pickled(own[place]) if place in own else _GONE
-                if self.size_bytes + len(data) > self._most_bytes:
+                data = _pickled(fresh[row]) if row in fresh else _FILTERED
+                if self.size_bytes + len(data) > self._options.max_bytes:
                     return
                 try:
                     self._where[shard, sample] = self._store.write(data) if data else None
-                except OSError:  # a full disk: what is kept is kept, and reading goes on without more
-                    self._failed = True
+                except OSError:  # a full disk: reading goes on with what is cached
+                    self._write_failed = True
                     return
                 self.size_bytes += len(data)
 
-    def _whole(self, item: WorkItem, held: CachedSamples, own: dict[int, Sample]) -> WorkItem:
+    def _fill_in(self, item: WorkItem, cached: CachedSamples, fresh: dict[int, Sample]) -> None:
         rows: list[Sample] = []
-        stay: list[int] = []
-        for at, place in enumerate(held.kept.tolist()):
-            if place in own:
-                rows.append(own[place])
-            elif held.found.get(at) is not None:
-                rows.append(pickle.loads(self._store.read(held.found[at])))
+        selected: list[int] = []
+        for at, row in enumerate(cached.row_indices.tolist()):
+            if row in fresh:
+                rows.append(fresh[row])
+            elif cached.found.get(at) is not None:
+                rows.append(pickle.loads(self._store.read(cached.found[at])))
             else:
                 continue
-            stay.append(at)
-        which = np.array(stay, np.int64)
-        item.rows, item.places, item.kept = rows, held.places.at(which), held.kept[which]
-        return item
+            selected.append(at)
+        which = np.array(selected, np.int64)
+        item.rows = rows
+        item.replace(cached.positions.at(which), cached.row_indices[which])

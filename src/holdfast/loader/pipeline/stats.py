@@ -1,4 +1,4 @@
-"""Where the time goes: seconds, calls and bytes of every stage, and which of them holds the others up."""
+"""Where the time goes: seconds, calls and bytes of every stage, and which of them is the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from time import monotonic, perf_counter_ns
 from ..._util.text import format_bytes
 from ...formats.base import read_timing
 
-_FREE = 0.05  # a consumer that waits less than this part of the time is not held up by the reading
+_NO_WAIT = 0.05  # a consumer that waits less than this part of the time does not wait for the reading
 
 
 @dataclass(slots=True)
 class StageStats:
-    """`workers` of them ran at once: `seconds` is over all."""
+    """`seconds` is the sum over all `workers` that ran at once."""
 
     seconds: float = 0.0
     calls: int = 0
     workers: int = 1
 
     @property
-    def lasts_s(self) -> float:
-        """How long it would have taken had nothing else been in the way."""
+    def alone_s(self) -> float:
+        """How long the stage would have taken alone."""
         return self.seconds / self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What an iteration has done so far. `str()` is a table of it."""
+    """What an iteration has done so far. `str()` formats it as a table."""
 
     elapsed_s: float
     batches: int
@@ -53,16 +53,16 @@ class Stats:
 
     @property
     def bottleneck(self) -> str:
-        """The stage that holds the others up; "consumer" when batches are ready before they are asked for."""
-        if not self.batches or self.wait_s < _FREE * self.elapsed_s or not self.stages:
+        """The stage that the others wait for; "consumer" if batches are ready before they are asked for."""
+        if not self.batches or self.wait_s < _NO_WAIT * self.elapsed_s or not self.stages:
             return "consumer"
-        return max(self.stages, key=lambda name: self.stages[name].lasts_s)
+        return max(self.stages, key=lambda name: self.stages[name].alone_s)
 
     def __str__(self) -> str:
         share = 100 / self.elapsed_s if self.elapsed_s else 0.0
         rows = [("stage", "seconds", "workers", "busy", "calls")]
         rows += [
-            (name, f"{one.seconds:.2f}", str(one.workers), f"{one.lasts_s * share:.0f} %", f"{one.calls:,}")
+            (name, f"{one.seconds:.2f}", str(one.workers), f"{one.alone_s * share:.0f} %", f"{one.calls:,}")
             for name, one in self.stages.items()
         ]
         rows.append(("wait", f"{self.wait_s:.2f}", "", f"{self.wait_s * share:.0f} %", f"{self.batches:,}"))
@@ -87,7 +87,7 @@ class Stats:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts while it goes on. Threads may share it."""
+    """Counts during an iteration. Threads may share it."""
 
     stages: dict[str, StageStats] = field(default_factory=dict)
     bytes_read: int = 0
@@ -97,7 +97,7 @@ class Meter:
     memory_bytes: int = 0
     memory_most_bytes: int = 0
     begun: float = field(default_factory=monotonic)
-    # One that its own thread may take again: what is collected while it is held may be an iteration, which tells of it.
+    # Reentrant: an iteration that the garbage collector closes while the lock is held calls add_memory().
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def add(self, stage: str, seconds: float, workers: int = 1, calls: int = 1) -> None:
@@ -117,29 +117,29 @@ class Meter:
 
     @contextmanager
     def reading(self, size_bytes: int) -> Iterator[None]:
-        """A shard's read, told apart as far as its format does: what is not fetching or verifying is decoding."""
+        """Times a shard's read, divided as its format reports it: what is not fetching or verifying is decoding."""
         read_timing.take()
         start = perf_counter_ns()
         try:
             yield
         finally:
-            whole_s = (perf_counter_ns() - start) / 1e9
+            total_s = (perf_counter_ns() - start) / 1e9
             fetch_s, verify_s = read_timing.take()
             with self._lock:
                 self.bytes_read += size_bytes
-            self.add("read", fetch_s or whole_s)
+            self.add("read", fetch_s or total_s)
             if verify_s:
                 self.add("verify", verify_s)
-                self.add("decode", max(0.0, whole_s - fetch_s - verify_s))
+                self.add("decode", max(0.0, total_s - fetch_s - verify_s))
 
     def decoded(self, seconds: float) -> None:
-        """Samples that were taken undecoded and are decoded now: their CRCs are checked in the same go."""
+        """Counts the decoding of raw frames, which checks their CRCs as well."""
         verify_s = min(seconds, read_timing.take()[1])
         self.add("verify", verify_s)
         self.add("decode", seconds - verify_s)
 
-    def hold(self, change_bytes: int) -> None:
-        """So many bytes more, or fewer, are held for batches to come."""
+    def add_memory(self, change_bytes: int) -> None:
+        """Counts memory that is kept for later batches; a negative number releases it."""
         with self._lock:
             self.memory_bytes += change_bytes
             self.memory_most_bytes = max(self.memory_most_bytes, self.memory_bytes)

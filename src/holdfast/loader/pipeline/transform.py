@@ -1,7 +1,7 @@
 """What is done with the rows of one step: the user's functions, one after the other, and the batch made of them.
 
-A Work can be pickled: the same one runs here, in a thread or in a worker process. It raises nothing of the user's: what
-failed comes back as a Failure, so that the message can name the sample wherever it happened.
+A Transform can be pickled: the same one runs inline, in a thread or in a worker process. It raises nothing that the
+user's functions raise: what failed comes back as a Failure, so that the message can name the sample wherever it ran.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -21,52 +23,27 @@ from ...schema import Schema
 from ..options import Collate, Function
 from ..order.shuffle import key_of
 from .collate import collate, pad_columns
-from .work_item import Sample, WorkItem
+from .work_item import Failure, Sample, TransformResult, WorkItem
 
-Tell = Callable[[int], None]
-
-
-class Failure(NamedTuple):
-    """Function number `function` of the work failed on row `row`; on the whole batch when that is -1.
-
-    Function -1: the samples could not be made a batch.
-    """
-
-    row: int
-    function: int
-    reason: str
-    trace: str
-    error: Exception | None  # None where it came from another process
+ReportSample = Callable[[int], None]  # called with the row that is worked on; -1: the whole batch
 
 
-class TransformInput(NamedTuple):
-    """What a work needs of an item, and no more: it may go to another process."""
-
-    rows: Batch | list[Sample]
-    shard: Ints
-    sample: Ints
-    epoch: int
+def ignore_sample(_: int) -> None:
+    """Reports nothing: only a worker process has to say which sample it is at."""
 
 
-class TransformResult(NamedTuple):
-    """`stay`: which rows are still there; None: all."""
-
-    rows: Any
-    stay: Ints | None
-    failures: list[Failure]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Transform:
-    """`batches`: make a batch of the samples, `how`; then the functions of batches run.
+    """Functions of samples, the batch if this transform makes it, and functions of batches, in that order.
 
-    mapped: whether samples may have other columns by now than `schema` says
+    makes_batch: collate the samples as `collate`, `pad_value` and `schema` say
+    mapped:      whether samples may have other columns by now than `schema` says
     """
 
     functions: tuple[Function, ...]
     seed: int | None
-    batches: bool
-    how: Collate | None = None
+    makes_batch: bool
+    collate: Collate | None = None
     pad_value: float = 0
     schema: Schema | None = None
     mapped: bool = True
@@ -75,144 +52,145 @@ class Transform:
     def name(self) -> str:
         return " · ".join(function.name for function in self.functions) or "batch"
 
-    def __call__(self, given: TransformInput, tell: Tell) -> TransformResult:
-        doing = TransformRun(self, given, tell)
-        doing.run()
-        return doing.finish()
+    def __repr__(self) -> str:
+        return self.name
 
-    def finish(
-        self, given: TransformInput, tell: Tell, rows: Any, stay: Ints | None, failures: list[Failure]
-    ) -> TransformResult:
-        """All that is done with the rows together, after the functions of samples."""
-        if failures and any(self.functions[one.function].on_error == "raise" for one in failures):
-            return TransformResult(None, stay, failures)
-        if self.batches:
-            try:
-                rows = self._batch(rows)
-            except HoldfastError as error:
-                return TransformResult(None, stay, [*failures, Failure(-1, -1, str(error), "", error)])
-        for number, function in enumerate(self.functions):
-            # Of no samples it is not known what the functions before would have made: such a batch has no columns.
-            if function.each == "batch" and rows != {}:
-                tell(-1)
-                rows, stay, failure = self._on_batch(number, function, rows, given, stay)
-                if failure:
-                    return TransformResult(None, stay, [*failures, failure])
-        return TransformResult(rows, stay, failures)
-
-    def _batch(self, rows: Batch | list[Sample]) -> Any:
-        if isinstance(rows, list):
-            if rows:
-                return collate(rows, self.how, self.schema, self.pad_value)
-            if self.mapped or self.schema is None:
-                return {}
-            rows = empty_batch(self.schema)
-        return pad_columns(rows, self.pad_value) if self.how == "pad" else rows
-
-    def _on_batch(
-        self, number: int, function: Function, rows: Any, given: TransformInput, stay: Ints | None
-    ) -> tuple[Any, Ints | None, Failure | None]:
-        try:
-            # By the first row that is left: the same wherever a filter before it ran.
-            first = 0 if stay is None or not len(stay) else int(stay[0])
-            found = function.function(rows, self._chance(given, first)) if function.random else function.function(rows)
-            if function.kind == "map":
-                if found is None:
-                    raise TypeError("expected a batch, got None: does it return one?")
-                return found, stay, None
-            which = _mask(found, rows_of(rows))
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises is told with its place
-            return None, stay, _failure(-1, number, error)
-        rows = map_leaves(lambda column: _rows_at(column, which), rows)
-        return rows, which if stay is None else stay[which], None
-
-    def _chance(self, given: TransformInput, row: int) -> np.random.Generator:
-        """The same for a sample in every layout of ranks and workers, and another one in every epoch."""
-        if not len(given.shard):
-            return np.random.default_rng(key_of(self.seed, given.epoch))
-        return np.random.default_rng(key_of(self.seed, given.epoch, given.shard[row], given.sample[row]))
+    def __call__(self, item: WorkItem, report_sample: ReportSample = ignore_sample) -> TransformResult:
+        start = perf_counter()
+        run = TransformRun(self, item, report_sample)
+        run.run()
+        return run.finish()._replace(seconds=perf_counter() - start)
 
 
 class TransformRun:
-    """One item's rows on their way through a work. Threads may `run` it together: each takes the next sample. One of
-    them, when all have returned, calls `finish`."""
+    """One item on its way through a transform. Threads may `run` it together, each taking the next sample. One of
+    them calls `finish` when all have returned."""
 
-    def __init__(self, work: Transform, given: TransformInput, tell: Tell) -> None:
-        self._work, self._given, self._tell = work, given, tell
-        self._each = [function for function in work.functions if function.each == "sample"]
-        self._numbers = {id(function): number for number, function in enumerate(work.functions)}
-        rows = given.rows
-        self._samples: list[Any] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._each else []
-        self._found: list[Any] = [None] * len(self._samples)
+    def __init__(self, transform: Transform, item: WorkItem, report_sample: ReportSample = ignore_sample) -> None:
+        self._transform, self._item, self._report = transform, item, report_sample
+        self._numbered = [
+            (number, function) for number, function in enumerate(transform.functions) if function.each == "sample"
+        ]
+        rows = item.rows
+        self._samples: list[Any] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._numbered else []
+        self._results: list[Any] = [None] * len(self._samples)
         self._left = deque(range(len(self._samples)))
 
     def run(self) -> None:
-        """Until no sample is left to be begun."""
+        """Runs the functions of samples until no sample is left to begin."""
         while True:
             try:
                 row = self._left.popleft()
             except IndexError:
                 return
-            self._tell(row)
-            found = self._found[row] = self._one(self._each, row, self._samples[row])
-            if isinstance(found, Failure) and self._raises(found):
-                self.stop()  # those before it are begun: the first that fails is the same however many run this
+            self._report(row)
+            result = self._results[row] = self._run_sample(row, self._samples[row])
+            if isinstance(result, Failure) and self._raises(result):
+                self.stop()  # samples before it have begun: the first failure is the same however many threads run this
 
     def stop(self) -> None:
-        """No other sample is begun."""
+        """Lets no other sample begin."""
         self._left.clear()
 
-    def _raises(self, failure: Failure) -> bool:
-        return self._work.functions[failure.function].on_error == "raise"
-
-    def finish(self) -> TransformResult:
-        if not self._each:
-            return self._work.finish(self._given, self._tell, self._given.rows, None, [])
-        out: list[Sample] = []
-        stay: list[int] = []
-        failures: list[Failure] = []
-        for row, found in enumerate(self._found):
-            if isinstance(found, Failure):
-                failures.append(found)
-                if self._raises(found):
-                    break
-            elif found is not None:
-                out.append(found)
-                stay.append(row)
-        stays = None if len(stay) == len(self._samples) else np.array(stay, np.int64)
-        return self._work.finish(self._given, self._tell, out, stays, failures)
-
-    def _one(self, functions: list[Function], row: int, sample: Sample) -> Any:
-        """What is left of a sample, None if it was filtered out, or why a function failed."""
-        for function in functions:
+    def _run_sample(self, row: int, sample: Sample) -> Any:
+        """Returns what is left of a sample, None if it was filtered out, or why a function failed."""
+        for number, function in self._numbered:
             try:
-                found = (
-                    function.function(sample, self._work._chance(self._given, row))
-                    if function.random
-                    else function.function(sample)
-                )
+                result = function.function(sample, self._rng(row)) if function.random else function.function(sample)
                 if function.kind == "filter":
-                    if not found:
+                    if not result:
                         return None
                 else:
-                    sample = _checked(found)
-            except Exception as error:  # noqa: BLE001 - as above
-                return _failure(row, self._numbers[id(function)], error)
+                    sample = _check_sample(result)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is reported with the sample
+                return _failure(row, number, error)
         return sample
 
+    def finish(self) -> TransformResult:
+        """Does what concerns all rows together, after the functions of samples."""
+        if not self._numbered:
+            return self._finish(self._item.rows, None, [])
+        rows: list[Sample] = []
+        selected: list[int] = []
+        failures: list[Failure] = []
+        for row, result in enumerate(self._results):
+            if isinstance(result, Failure):
+                failures.append(result)
+                if self._raises(result):
+                    return TransformResult(None, np.array(selected, np.int64), failures)
+            elif result is not None:
+                rows.append(result)
+                selected.append(row)
+        all_left = len(selected) == len(self._samples)
+        return self._finish(rows, None if all_left else np.array(selected, np.int64), failures)
 
-def _checked(found: Any) -> Sample:
-    if type(found) is not dict and not isinstance(found, (dict, tuple)):  # the first is quicker, and mostly true
-        more = ": does it return one?" if found is None else ""
-        raise TypeError(f"expected a dict or a tuple of what the sample has now, got {type(found).__name__}{more}")
-    return found
+    def _finish(self, rows: Any, selected: Ints | None, failures: list[Failure]) -> TransformResult:
+        if self._transform.makes_batch:
+            try:
+                rows = self._batch(rows)
+            except HoldfastError as error:
+                return TransformResult(None, selected, [*failures, Failure(-1, -1, str(error), "", error)])
+        for number, function in enumerate(self._transform.functions):
+            # What earlier functions would have made of no samples is not known: such a batch has no columns.
+            if function.each == "batch" and rows != {}:
+                self._report(-1)
+                try:
+                    result = self._run_batch(function, rows, selected)
+                except Exception as error:  # noqa: BLE001 - as above
+                    return TransformResult(None, selected, [*failures, _failure(-1, number, error)])
+                if function.kind == "map":
+                    rows = result
+                else:
+                    rows = map_leaves(partial(_rows_at, which=result), rows)
+                    selected = result if selected is None else selected[result]
+        return TransformResult(rows, selected, failures)
+
+    def _batch(self, rows: Batch | list[Sample]) -> Any:
+        transform = self._transform
+        if isinstance(rows, list):
+            if rows:
+                return collate(rows, transform.collate, transform.schema, transform.pad_value)
+            if transform.mapped or transform.schema is None:
+                return {}
+            rows = empty_batch(transform.schema)
+        return pad_columns(rows, transform.pad_value) if transform.collate == "pad" else rows
+
+    def _run_batch(self, function: Function, rows: Any, selected: Ints | None) -> Any:
+        """Returns what a map made of a batch, or the indices of the rows that a filter left."""
+        # Seeded by the first row that is left: the same wherever a filter before it ran.
+        first = 0 if selected is None or not len(selected) else int(selected[0])
+        result = function.function(rows, self._rng(first)) if function.random else function.function(rows)
+        if function.kind == "filter":
+            return _filtered(result, rows_of(rows))
+        if result is None:
+            raise TypeError("expected a batch, got None: does it return one?")
+        return result
+
+    def _raises(self, failure: Failure) -> bool:
+        return self._transform.functions[failure.function].on_error == "raise"
+
+    def _rng(self, row: int) -> np.random.Generator:
+        """Seeds a generator by seed, epoch and sample: the same in every layout of ranks and workers."""
+        seed, epoch = self._transform.seed, self._item.epoch
+        shards, records = self._item.samples
+        return np.random.default_rng(
+            key_of(seed, epoch, shards[row], records[row]) if len(shards) else key_of(seed, epoch)
+        )
 
 
-def _mask(found: Any, rows: int) -> Ints:
-    mask = np.asarray(found)
+def _check_sample(result: Any) -> Sample:
+    if type(result) is not dict and not isinstance(result, (dict, tuple)):  # the first test is quicker, and mostly true
+        more = ": does it return one?" if result is None else ""
+        raise TypeError(f"expected a dict or a tuple of what the sample has now, got {type(result).__name__}{more}")
+    return result
+
+
+def _filtered(result: Any, rows: int) -> Ints:
+    """Returns the indices of the rows that a filter of batches left."""
+    mask = np.asarray(result)
     if mask.dtype != np.bool_ or mask.shape != (rows,):
         raise TypeError(
-            f"expected a filter of batches to say which of the {rows} rows stay, as an array of so many bools, "
+            f"expected a filter of batches to return one bool for each of the {rows} rows, "
             f"got {mask.dtype} of shape {mask.shape}"
         )
     return np.flatnonzero(mask)
@@ -225,10 +203,4 @@ def _rows_at(column: Any, which: Ints) -> Any:
 
 
 def _failure(row: int, function: int, error: Exception) -> Failure:
-    lines = traceback.format_exception(error)
-    # The first frames are this file's: they say nothing to the user.
-    return Failure(row, function, f"{type(error).__name__}: {error}", "".join(lines), error)
-
-
-def given_of(item: WorkItem) -> TransformInput:
-    return TransformInput(item.rows, item.shard, item.sample, item.epoch)
+    return Failure(row, function, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)), error)

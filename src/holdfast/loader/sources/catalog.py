@@ -1,4 +1,8 @@
-"""Whether a file is still the one that was looked at."""
+"""The shards of a dataset: what each is, learned by opening it once, and open files for reading them.
+
+A Catalog holds no file: it can be kept, pickled and shared. A ShardSet reads the shards of one or more catalogs, with
+open files within one budget.
+"""
 
 from __future__ import annotations
 
@@ -34,175 +38,46 @@ from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
 
 if TYPE_CHECKING:
-    from ...formats.tfrecord.diagnostics import Problem
     from ...formats.tfrecord.salvage import RepairMap
+    from ...formats.verify import Problem
 
-
-def changed(path: str, how: str) -> CorruptError:
-    return CorruptError(path, None, None, f"it has changed since the reading was planned: {how}", "Plan it again")
-
-
-def difference_in_stamp(then: FileStamp, now: FileStamp) -> str:
-    if then.size != now.size:
-        return f"{then.size:,} bytes then, {now.size:,} now"
-    return "as long as before, but written to meanwhile"
-
-
-# Damage that is found while the shards are looked at: what it costs, said before the first batch.
-
-
-def is_damage(error: HoldfastError, file: str) -> bool:
-    """Whether it lies in the file, and will on every rank.
-
-    A schema that does not fit is a mistake; no free descriptor is another shard's trouble on another rank; and what a
-    live process still writes will be another file when the next rank looks at it.
-    """
-    if isinstance(error, DecodeError) or is_emfile(error):
-        return False
-    return not (isinstance(error, UnfinishedError) and writers_of(file))
-
-
-def losses_around(path: str, problems: Iterable[Problem]) -> tuple[Loss, ...]:
-    found = []
-    for problem in problems:
-        reason = problem.reason
-        if reason.endswith("left out") and problem.records_doubtful:
-            reason += "; keep_doubtful=True reads them, which is right if no record holds TFRecords"
-        found.append(Loss(path, problem.record or 0, "damaged", reason, problem.offset, problem.bytes_lost))
-    return tuple(found)
-
-
-def loss_of_shard(path: str, local: str, size_bytes: int, error: HoldfastError) -> Loss:
-    """A shard that is left out as a whole. `local` is the file that was tried."""
-    reason = error.reason if isinstance(error, DataError) else str(error).removeprefix(f"{local}: ")
-    return Loss(path, 0, "unreadable", reason, 0, size_bytes)
-
-
-def one_too_many(loss: Loss, most: int) -> CorruptError:
-    return CorruptError(
-        loss.path,
-        None if loss.kind == "unreadable" else loss.record,
-        loss.offset,
-        f"{loss.reason}; that is one more than the {most:,} that max_corrupt lets be skipped",
-        "Raise max_corrupt, or look at the files with `holdfast verify`",
-    )
-
-
-# The shards of one dataset, or of several that are mixed, under one numbering; open within one budget.
-
-
-class ShardSet:
-    """The shards of a catalog are numbered behind those of the one before. close() closes every file.
-
-    columns: the names of the columns that are read. Each catalog has them by its own keys, with its own defaults.
-    """
-
-    def __init__(
-        self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"], columns: Collection[str]
-    ) -> None:
-        self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
-        self.paths = [path for one in catalogs for path in one.paths]
-        self._catalogs = list(catalogs)
-        self._schemas: list[Schema] = [{name: one.schema[name] for name in columns} for one in catalogs]
-        self._pools: list[FilePool[Shard]] = []
-        # One budget for all: each taking half of what is free would take all of it.
-        share = max(1, find_budget(open_files) // len(catalogs))
-        with ExitStack() as undo:
-            for catalog in catalogs:
-                self._pools.append(catalog.pool(share))
-                undo.callback(self._pools[-1].close)
-            undo.pop_all()
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    @contextmanager
-    def use(self, shard: int) -> Iterator[Shard]:
-        """This shard, open until the end of the block at least."""
-        at, number = self._find(shard)
-        with self._catalogs[at].use(number, self._pools[at]) as found:
-            yield found
-
-    def _find(self, shard: int) -> tuple[int, int]:
-        """The catalog a shard is in, and its number there."""
-        at = int(np.searchsorted(self._begins, shard, "right")) - 1
-        return at, shard - int(self._begins[at])
-
-    def schema(self, shard: int) -> Schema:
-        """The columns as this shard is to be read."""
-        return self._schemas[self._find(shard)[0]]
-
-    def seekable(self, shard: int) -> bool:
-        """Whether single samples can be read without the rest of their shard."""
-        at, number = self._find(shard)
-        return self._catalogs[at].seekable(number)
-
-    def single(self, shard: int) -> bool:
-        """Whether one sample of it can be read for the price of its own bytes."""
-        at, number = self._find(shard)
-        return self._catalogs[at].single(number)
-
-    @property
-    def spare(self) -> int:
-        """How many shards may be kept in use while others are used: half of them all, whichever catalog they are of."""
-        return min(pool.budget for pool in self._pools) // 2
-
-    @property
-    def framed(self) -> bool:
-        """Whether all samples can be taken undecoded, and decoded together later."""
-        alike = all(one == self._schemas[0] for one in self._schemas)
-        return alike and {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})
-
-    def apart(self, shard: int) -> bool:
-        """Whether every sample of it is a file of its own."""
-        at, number = self._find(shard)
-        return self._catalogs[at].apart(number)
-
-    def stats(self) -> PoolStats:
-        each = [pool.stats() for pool in self._pools]
-        return PoolStats(
-            budget=sum(one.budget for one in each),
-            open=sum(one.open for one in each),
-            most=sum(one.most for one in each),
-            opened=sum(one.opened for one in each),
-            given_back=sum(one.given_back for one in each),
-        )
-
-    def close(self, *, in_use: bool = False) -> None:
-        """`in_use`: also files whose users are gone, and were interrupted before they could release them."""
-        for pool in self._pools:
-            pool.close(in_use=in_use)
-
-
-# What all shards of a dataset are, learned by opening each of them once: counts, sizes, columns, blocks.
-#
-# A catalog holds no file: it can be kept, pickled and shared. Files are open in the pool it makes for whoever reads.
 
 OnProgress = Callable[[int, int], None]
 Columns = dict[str, Column]
 
-_AT_ONCE = 4  # shards looked at together: what is slow is waited for once, not in turn
-_ALONE_S = 0.03
+_SCAN_THREADS = 4
+_ALONE_S = 0.03  # scanning takes so long before threads are started
 _TRIES = 3
-_GUESSED = 32  # shards whose columns are found out; it takes milliseconds, so of many shards some, evenly spread
+_COMPARED = 32  # shards whose schema is inferred; it takes milliseconds, so of many shards only some, evenly spread
 
 _ONE_SCHEMA = "Give a schema that says how to read both"
 _OTHER_VERSION = "its store has another version of it now"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What stays of one shard when it is closed."""
+class ShardInfo:
+    """What is known of a shard without opening it.
 
-    local: str  # the file that was opened
-    stamp: FileStamp  # before it was opened
+    local:       the file that was opened: a copy, if `path` is a URL
+    stamp:       of that file, before it was opened
+    seekable:    False: compressed, and best read from start to end
+    single:      one sample can be read for the price of its own bytes
+    framed:      samples can be read undecoded
+    is_files:    every sample is a file of its own, so reading them together gains nothing
+    repair_map:  the readable samples, if the shard is corrupt
+    """
+
+    path: str
+    local: str
+    stamp: FileStamp
     count: int
     size_bytes: int
     seekable: bool
     single: bool
     framed: bool
+    is_files: bool
     blocks: Blocks
-    mended: RepairMap | None = None  # what is left of it, if it is damaged
+    repair_map: RepairMap | None = None
     losses: tuple[Loss, ...] = ()
 
 
@@ -211,12 +86,12 @@ class Catalog:
 
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
-    cache:  brings URLs to this machine
+    cache:  downloads URLs to this machine
     verify, labels_from_folders, on_corrupt, max_corrupt, keep_doubtful: as read() has them
     progress: called with how many shards of how many are done
     """
 
-    _first: tuple[str, Columns] | None = None  # a shard with samples, and what is read of it
+    _first: tuple[str, Columns] | None = None  # a shard with samples, and its columns
 
     def __init__(
         self,
@@ -240,16 +115,16 @@ class Catalog:
         self._cache = cache
         self._verify, self._labels = verify, labels_from_folders
         self._on_corrupt, self._max_corrupt, self._keep_doubtful = on_corrupt, max_corrupt, keep_doubtful
-        self._small_files: dict[int, Shard] = {}  # no descriptors to be spared, and a list that costs to make
-        self._known: list[_Known] = self._look(progress)
+        self._files_shards: dict[int, Shard] = {}  # these hold no descriptor, and their list of files is slow to make
+        self.shards: list[ShardInfo] = self._scan(progress)
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
             raise InputError(f"expected samples, got none in all {len(self):,} shards: {names}{why}")
         self.schema: Columns = self._first[1]
-        self.counts: list[int] = [known.count for known in self._known]
-        self.sizes_bytes: list[int] = [known.size_bytes for known in self._known]
-        self._blocks: Blocks = join_blocks(known.blocks for known in self._known)
+        self.counts: list[int] = [shard.count for shard in self.shards]
+        self.sizes_bytes: list[int] = [shard.size_bytes for shard in self.shards]
+        self._blocks: Blocks = join_blocks(shard.blocks for shard in self.shards)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -259,225 +134,225 @@ class Catalog:
         return sum(self.counts)
 
     @property
-    def empty(self) -> list[str]:
-        """The shards without samples."""
-        return [path for path, count in zip(self.paths, self.counts, strict=True) if not count]
-
-    @property
     def losses(self) -> list[Loss]:
-        """What of the shards cannot be read, as far as looking at them told."""
-        return [loss for known in self._known for loss in known.losses]
-
-    def seekable(self, number: int) -> bool:
-        """False: a packed shard, which is best read whole."""
-        return self._known[number].seekable
-
-    def single(self, number: int) -> bool:
-        """Whether one sample can be read for the price of its own bytes."""
-        return self._known[number].single
+        """The corrupt records that were found when the shards were opened."""
+        return [loss for shard in self.shards for loss in shard.losses]
 
     @property
     def framed(self) -> str | None:
-        """Which CRCs are checked, if all samples can be taken undecoded."""
-        return self._verify if all(known.framed for known in self._known) else None
-
-    def apart(self, number: int) -> bool:
-        """Whether every sample is a file of its own: reading them together gains nothing."""
-        return self._specs[number].is_files
+        """Which CRCs are checked, if all samples can be read undecoded."""
+        return self._verify if all(shard.framed for shard in self.shards) else None
 
     def blocks(self) -> Blocks:
-        """What is read in one go, over all shards in their order."""
+        """Returns the blocks of all shards, in order. A block is what is read at once."""
         return self._blocks
 
     # ---- reading
 
     def pool(self, open_files: int | Literal["auto"] = "auto") -> FilePool[Shard]:
-        """Shards open within a budget, for use(). Whoever asks for it closes it."""
-        return FilePool(self._open_again, open_files)
+        """Returns a pool of open shards for use(). The caller closes it."""
+        return FilePool(self._reopen, open_files)
 
     @contextmanager
     def use(self, number: int, pool: FilePool[Shard]) -> Iterator[Shard]:
-        """Shard `number`, open until the end of the block at least."""
-        if number in self._small_files:
-            yield self._small_files[number]
+        """Yields shard `number`, open at least until the end of the block."""
+        if number in self._files_shards:
+            yield self._files_shards[number]
             return
-        with self._naming(number):
-            self._keep_copy(number)
+        with self._naming_url(number):
+            self._touch_copy(number)
             with pool.use(self.paths[number]) as shard:
                 yield shard
 
-    def _open_again(self, path: str) -> Shard:
-        """The shard as it was looked at, or an error that says it has changed."""
+    def _reopen(self, path: str) -> Shard:
+        """Opens a shard again. Raises CorruptError if it has changed since the scan."""
         number = self._numbers[path]
-        known = self._known[number]
+        info = self.shards[number]
         if self._specs[number].is_remote:
-            shard = (
-                self._open(known.local, known.mended)
-                if os.path.exists(known.local)
-                else self._open_copy(path, known.mended)
-            )
-            how = _OTHER_VERSION if shard.path != known.local else ""
+            is_here = os.path.exists(info.local)
+            shard = self._open(info.local, info.repair_map) if is_here else self._open_copy(path, info.repair_map)
+            how = _OTHER_VERSION if shard.path != info.local else ""
         else:
             stamp = FileStamp.of(path)
-            if stamp.as_dict() != known.stamp.as_dict():
-                raise changed(path, difference_in_stamp(known.stamp, stamp))
-            shard, how = self._open(path, known.mended), ""
-        if not how and len(shard) != known.count:
-            how = f"it had {known.count:,} samples then, and has {len(shard):,} now"
+            if stamp.as_dict() != info.stamp.as_dict():
+                raise changed(path, stamp_difference(info.stamp, stamp))
+            shard, how = self._open(path, info.repair_map), ""
+        if not how and len(shard) != info.count:
+            how = f"it had {info.count:,} samples then, and has {len(shard):,} now"
         if how:
             shard.close()
             raise changed(path, how)
         return shard
 
-    def _keep_copy(self, number: int) -> None:
-        """A copy in use must not be the next to go. What is unpacked for every read must be there by its name."""
+    def _touch_copy(self, number: int) -> None:
+        """Keeps the cache from evicting a copy in use. A compressed one is opened by name for every read."""
         if self._cache is None or not self._specs[number].is_remote:
             return
-        known = self._known[number]
-        is_there = self._cache.touch(known.local)
-        if not is_there and not known.seekable and self._cache.fetch(self.paths[number]) != known.local:
-            raise changed(self.paths[number], _OTHER_VERSION)
+        info = self.shards[number]
+        is_here = self._cache.touch(info.local)
+        if not is_here and not info.seekable and self._cache.fetch(info.path) != info.local:
+            raise changed(info.path, _OTHER_VERSION)
 
-    # ---- looking
+    # ---- the scan
 
-    def _look(self, progress: OnProgress | None) -> list[_Known]:
-        found: list[_Known] = []
+    def _scan(self, progress: OnProgress | None) -> list[ShardInfo]:
+        found: list[ShardInfo] = []
         lost = 0
 
-        def add(known: _Known) -> None:
+        def add(info: ShardInfo) -> None:
             nonlocal lost
-            found.append(known)
-            for loss in known.losses:
+            found.append(info)
+            for loss in info.losses:
                 lost += 1
                 if lost > self._max_corrupt:
-                    raise one_too_many(loss, self._max_corrupt)
+                    raise too_many_losses(loss, self._max_corrupt)
             if progress:
                 progress(len(found), len(self))
 
-        with FilePool(self._open, _AT_ONCE) as pool:
-            # One after the other up to the first with samples: the rest is compared with it. And on like that as long
-            # as nobody would notice: a few files on a disk are looked at before threads are there.
+        with FilePool(self._open, _SCAN_THREADS) as pool:
+            # One after the other up to the first shard with samples, which the others are compared with. Then a little
+            # longer: a few files on a disk are scanned before threads could start.
             begun = monotonic()
             while len(found) < len(self) and (self._first is None or monotonic() - begun < _ALONE_S):
-                add(self._learn(len(found), pool))
+                add(self._scan_shard(len(found), pool))
             if len(found) == len(self):
                 return found
-            workers = ThreadPoolExecutor(self._at_once(found), "holdfast-look")
+            threads = ThreadPoolExecutor(self._scan_threads(found), "holdfast-scan")
             try:
-                for known in workers.map(lambda number: self._learn(number, pool), range(len(found), len(self))):
-                    add(known)
+                for info in threads.map(lambda number: self._scan_shard(number, pool), range(len(found), len(self))):
+                    add(info)
             finally:
-                workers.shutdown(cancel_futures=True)
+                threads.shutdown(cancel_futures=True)
         return found
 
-    def _at_once(self, found: list[_Known]) -> int:
-        """In a cache for few copies one would drive out the other."""
-        size_bytes = max(known.size_bytes for known in found)
-        few = self._cache is not None and self._cache.most_bytes < 2 * _AT_ONCE * size_bytes
-        return 1 if few else _AT_ONCE
+    def _scan_threads(self, found: list[ShardInfo]) -> int:
+        """Returns 1 where the cache holds so few copies that parallel downloads would evict each other."""
+        size_bytes = max(info.size_bytes for info in found)
+        is_small = self._cache is not None and self._cache.most_bytes < 2 * _SCAN_THREADS * size_bytes
+        return 1 if is_small else _SCAN_THREADS
 
-    def _learn(self, number: int, pool: FilePool[Shard]) -> _Known:
+    def _scan_shard(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
         spec = self._specs[number]
         if self._on_corrupt == "raise" or spec.is_files:
-            return self._learn_whole(number, pool)
+            return self._scan_intact(number, pool)
         try:
-            return self._learn_whole(number, pool)
+            return self._scan_intact(number, pool)
         except (DataError, InputError) as error:
-            if not self._lies_in_file(number, error):
+            if not self._is_in_file(number, error):
                 raise
-            with self._naming(number):
-                return self._learn_rest(number, self._brought(spec.path) if spec.is_remote else spec.path, error)
+            with self._naming_url(number):
+                return self._scan_corrupt(number, self._download(spec.path) if spec.is_remote else spec.path, error)
 
-    def _learn_rest(self, number: int, local: str, error: HoldfastError) -> _Known:
-        """What can be had of a damaged shard: the samples around its damages, or nothing."""
+    def _scan_intact(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
+        spec = self._specs[number]
+        if spec.is_files:
+            shard = self._files_shards[number] = open_files_shard(spec, self._labels)
+            return self._info_of(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
+        if spec.is_remote:
+            with self._naming_url(number), self._open_copy(spec.path) as shard:
+                return self._info_of(number, shard, FileStamp.of(shard.path))
+        stamp = FileStamp.of(spec.path)
+        with pool.use(spec.path) as shard:
+            return self._info_of(number, shard, stamp)
+
+    def _scan_corrupt(self, number: int, local: str, error: HoldfastError) -> ShardInfo:
+        """Finds the readable samples of a corrupt shard; there may be none."""
+        path = self.paths[number]
         try:
             stamp = FileStamp.of(local)
-            mended = open_damaged(
+            repaired = open_damaged(
                 local,
                 verify=self._verify,
                 salvage=self._on_corrupt == "salvage",
                 most=self._max_corrupt + 1,
                 keep_doubtful=self._keep_doubtful,
             )
-            if mended is not None:
-                with mended:
-                    known = self._facts(number, mended, stamp)
-                losses = losses_around(self.paths[number], mended.layout.problems)
-                return replace(known, mended=mended.layout, losses=losses)
+            if repaired is not None:
+                with repaired:
+                    info = self._info_of(number, repaired, stamp)
+                losses = losses_in_shard(path, repaired.layout.problems)
+                return replace(info, repair_map=repaired.layout, losses=losses)
         except (DataError, InputError) as worse:
-            if not self._lies_in_file(number, worse):
+            if not self._is_in_file(number, worse):
                 raise
             error = worse
         size_bytes = os.path.getsize(local) if os.path.exists(local) else 0
-        lost = loss_of_shard(self.paths[number], local, size_bytes, error)
-        nothing = join_blocks([])
-        return _Known(local, FileStamp(size_bytes, 0, 0, 0), 0, size_bytes, True, False, True, nothing, losses=(lost,))
+        return ShardInfo(
+            path=path,
+            local=local,
+            stamp=FileStamp(size_bytes, 0, 0, 0),
+            count=0,
+            size_bytes=size_bytes,
+            seekable=True,
+            single=False,
+            framed=True,
+            is_files=False,
+            blocks=join_blocks([]),
+            losses=(loss_of_shard(path, local, size_bytes, error),),
+        )
 
-    def _lies_in_file(self, number: int, error: HoldfastError) -> bool:
-        """Not if it lies in the way to it: a copy that was made can be read, so the store or the cache is at fault."""
+    def _is_in_file(self, number: int, error: HoldfastError) -> bool:
+        """Whether the file itself is at fault. An InputError of a URL is the store's or the cache's."""
         spec = self._specs[number]
-        return is_damage(error, spec.path) and not (spec.is_remote and isinstance(error, InputError))
+        return is_corruption(error, spec.path) and not (spec.is_remote and isinstance(error, InputError))
 
-    def _learn_whole(self, number: int, pool: FilePool[Shard]) -> _Known:
-        spec = self._specs[number]
-        if spec.is_files:
-            shard = self._small_files[number] = open_files_shard(spec, self._labels)
-            return self._facts(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
-        if spec.is_remote:
-            with self._naming(number), self._open_copy(spec.path) as shard:
-                return self._facts(number, shard, FileStamp.of(shard.path))
-        stamp = FileStamp.of(spec.path)
-        with pool.use(spec.path) as shard:
-            return self._facts(number, shard, stamp)
-
-    def _open(self, path: str, mended: RepairMap | None = None) -> Shard:
-        if mended is not None:
-            return open_repaired(path, mended, verify=self._verify)
+    def _open(self, path: str, repair_map: RepairMap | None = None) -> Shard:
+        if repair_map is not None:
+            return open_repaired(path, repair_map, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify)
 
-    def _facts(self, number: int, shard: Shard, stamp: FileStamp) -> _Known:
+    def _info_of(self, number: int, shard: Shard, stamp: FileStamp) -> ShardInfo:
         if len(shard):
             self._check_columns(number, shard)
-        single = shard.seekable and shard.rows_per_chunk == 1
-        framed = isinstance(shard, FramedShard)
-        return _Known(shard.path, stamp, len(shard), stamp.size, shard.seekable, single, framed, _cut(number, shard))
+        return ShardInfo(
+            path=self.paths[number],
+            local=shard.path,
+            stamp=stamp,
+            count=len(shard),
+            size_bytes=stamp.size,
+            seekable=shard.seekable,
+            single=shard.seekable and shard.rows_per_chunk == 1,
+            framed=isinstance(shard, FramedShard),
+            is_files=self._specs[number].is_files,
+            blocks=_cut_blocks(number, shard),
+        )
 
     def _check_columns(self, number: int, shard: Shard) -> None:
-        """What a shard has is tried with what was given, or compared with the first one."""
+        """Reads the first sample with the given schema, or compares the columns with those of the first shard."""
         path = self.paths[number]
         if self._first is None:
             self._first = path, shard.schema if self._given is None else self._given
-        first, wanted = self._first
+        first, expected = self._first
         try:
-            shard.read(0, 1, wanted)
+            shard.read(0, 1, expected)
         except DataError as error:
-            # A part of hold.write without a column that another format has elsewhere is not damaged.
+            # A part of hold.write without a column that another format stores elsewhere is not corrupt.
             if self._given is None and (isinstance(error, DecodeError) or self._on_corrupt == "raise"):
-                _must_agree(first, wanted, path, shard.schema)
+                _check_equal(first, expected, path, shard.schema)
             raise
-        if self._given is None and number % max(1, len(self) // _GUESSED) == 0:
-            _must_agree(first, wanted, path, shard.schema)
+        if self._given is None and number % max(1, len(self) // _COMPARED) == 0:
+            _check_equal(first, expected, path, shard.schema)
 
     # ---- URLs
 
-    def _brought(self, url: str) -> str:
+    def _download(self, url: str) -> str:
         if self._cache is None:
             self._cache = DownloadCache()
         return self._cache.fetch(url)
 
-    def _open_copy(self, url: str, mended: RepairMap | None = None) -> Shard:
+    def _open_copy(self, url: str, repair_map: RepairMap | None = None) -> Shard:
         for _ in range(_TRIES):
-            local = self._brought(url)
+            local = self._download(url)
             try:
-                return self._open(local, mended)
+                return self._open(local, repair_map)
             except InputError:
                 if os.path.exists(local):
                     raise
-        raise InputError(f"{url}: other processes remove its copy as soon as it is here: expected a larger cache")
+        raise InputError(f"{url}: other processes evict its copy as soon as it is here: expected a larger cache")
 
     @contextmanager
-    def _naming(self, number: int) -> Iterator[None]:
-        """Errors name the URL, not the copy."""
+    def _naming_url(self, number: int) -> Iterator[None]:
+        """Makes errors name the URL instead of the copy."""
         try:
             yield
         except (DataError, InputError) as error:
@@ -490,26 +365,157 @@ class Catalog:
             raise InputError(f"{url}: {error}") from error
 
 
-def _cut(number: int, shard: Shard) -> Blocks:
-    """A shard's blocks, cut between its chunks."""
+def _cut_blocks(number: int, shard: Shard) -> Blocks:
+    """Cuts a shard into blocks at the boundaries of its chunks."""
     count, chunk = len(shard), shard.rows_per_chunk
     if chunk == 1:
-        return cut_shard(number, count, shard.bytes_of, whole=not shard.seekable)
+        return cut_shard(number, count, shard.bytes_of, one_block=not shard.seekable)
     cut = cut_shard(
         number,
         -(-count // chunk),
         lambda start, stop: shard.bytes_of(min(start * chunk, count), min(stop * chunk, count)),
-        whole=not shard.seekable,
+        one_block=not shard.seekable,
     )
     first = cut.first * chunk
     return Blocks(cut.shard, first, np.diff(np.append(first, count)), cut.size_bytes)
 
 
-def _must_agree(first: str, wanted: Columns, path: str, got: Columns) -> None:
-    for name in [*wanted, *(name for name in got if name not in wanted)]:
-        if wanted.get(name) != got.get(name):
-            by_key = name in wanted and name in got and wanted[name].holds_same(got[name])
+def _check_equal(first: str, expected: Columns, path: str, got: Columns) -> None:
+    for name in [*expected, *(name for name in got if name not in expected)]:
+        if expected.get(name) != got.get(name):
+            by_key = name in expected and name in got and expected[name].holds_same(got[name])
             raise SchemaError(
-                f"{path}: column {name!r} is {got.get(name, 'missing')!s}, but {wanted.get(name, 'missing')!s} "
+                f"{path}: column {name!r} is {got.get(name, 'missing')!s}, but {expected.get(name, 'missing')!s} "
                 f"in {first}. " + ("Read each by itself, and join them with hold.concat" if by_key else _ONE_SCHEMA)
             )
+
+
+class ShardSet:
+    """The shards of one or more catalogs, numbered one catalog after the other. close() closes every file.
+
+    columns: the names of the columns that are read. Each catalog has its own keys and defaults for them.
+    """
+
+    def __init__(
+        self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"], columns: Collection[str]
+    ) -> None:
+        self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
+        self._infos = [info for one in catalogs for info in one.shards]
+        self.paths = [info.path for info in self._infos]
+        self._catalogs = list(catalogs)
+        self._schemas: list[Schema] = [{name: one.schema[name] for name in columns} for one in catalogs]
+        self._pools: list[FilePool[Shard]] = []
+        # One budget for all: with "auto", each pool would take half of what is free.
+        share = max(1, find_budget(open_files) // len(catalogs))
+        with ExitStack() as undo:
+            for catalog in catalogs:
+                self._pools.append(catalog.pool(share))
+                undo.callback(self._pools[-1].close)
+            undo.pop_all()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @contextmanager
+    def use(self, shard: int) -> Iterator[Shard]:
+        """Yields a shard, open at least until the end of the block."""
+        at = self._catalog_of(shard)
+        with self._catalogs[at].use(shard - int(self._begins[at]), self._pools[at]) as opened:
+            yield opened
+
+    def _catalog_of(self, shard: int) -> int:
+        return int(np.searchsorted(self._begins, shard, "right")) - 1
+
+    def schema(self, shard: int) -> Schema:
+        """Returns the columns with the keys and defaults of this shard's catalog."""
+        return self._schemas[self._catalog_of(shard)]
+
+    def seekable(self, shard: int) -> bool:
+        """Whether single samples can be read without the rest of their shard."""
+        return self._infos[shard].seekable
+
+    def single(self, shard: int) -> bool:
+        """Whether one sample of it can be read for the price of its own bytes."""
+        return self._infos[shard].single
+
+    def apart(self, shard: int) -> bool:
+        """Whether every sample of it is a file of its own."""
+        return self._infos[shard].is_files
+
+    @property
+    def spare(self) -> int:
+        """How many shards may be kept in use while others are used: half of the budget of any catalog."""
+        return min(pool.budget for pool in self._pools) // 2
+
+    @property
+    def framed(self) -> bool:
+        """Whether all samples can be read undecoded, and decoded together later."""
+        alike = all(one == self._schemas[0] for one in self._schemas)
+        return alike and {catalog.framed for catalog in self._catalogs} in ({"all"}, {"header"})
+
+    def stats(self) -> PoolStats:
+        each = [pool.stats() for pool in self._pools]
+        return PoolStats(
+            budget=sum(one.budget for one in each),
+            open=sum(one.open for one in each),
+            most=sum(one.most for one in each),
+            opened=sum(one.opened for one in each),
+            given_back=sum(one.given_back for one in each),
+        )
+
+    def close(self, *, in_use: bool = False) -> None:
+        """`in_use`: also files whose users are gone, and were interrupted before they could release them."""
+        for pool in self._pools:
+            pool.close(in_use=in_use)
+
+
+# ---- changed and corrupt files
+
+
+def changed(path: str, how: str) -> CorruptError:
+    return CorruptError(
+        path, None, None, f"the file has changed since the dataset was opened: {how}", "Open the dataset again"
+    )
+
+
+def stamp_difference(then: FileStamp, now: FileStamp) -> str:
+    if then.size != now.size:
+        return f"{then.size:,} bytes then, {now.size:,} now"
+    return "the same size, but a newer modification time"
+
+
+def is_corruption(error: HoldfastError, file: str) -> bool:
+    """Whether the fault is in the file, and every rank will find it there.
+
+    A schema that does not fit is a mistake; a lack of descriptors may hit another shard on another rank; and a file
+    that a live process still writes will differ when the next rank opens it.
+    """
+    if isinstance(error, DecodeError) or is_emfile(error):
+        return False
+    return not (isinstance(error, UnfinishedError) and writers_of(file))
+
+
+def losses_in_shard(path: str, problems: Iterable[Problem]) -> tuple[Loss, ...]:
+    found = []
+    for problem in problems:
+        reason = problem.reason
+        if reason.endswith("left out") and problem.records_doubtful:
+            reason += "; keep_doubtful=True reads them, which is right if no record holds TFRecords"
+        found.append(Loss(path, problem.record or 0, "damaged", reason, problem.offset, problem.bytes_lost))
+    return tuple(found)
+
+
+def loss_of_shard(path: str, local: str, size_bytes: int, error: HoldfastError) -> Loss:
+    """Returns the loss of a shard that is left out. `local` is the file that was opened."""
+    reason = error.reason if isinstance(error, DataError) else str(error).removeprefix(f"{local}: ")
+    return Loss(path, 0, "unreadable", reason, 0, size_bytes)
+
+
+def too_many_losses(loss: Loss, limit: int) -> CorruptError:
+    return CorruptError(
+        loss.path,
+        None if loss.kind == "unreadable" else loss.record,
+        loss.offset,
+        f"{loss.reason}; that is one more than the {limit:,} that max_corrupt allows to be skipped",
+        "Raise max_corrupt, or check the files with `holdfast verify`",
+    )

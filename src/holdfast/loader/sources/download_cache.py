@@ -1,8 +1,8 @@
-"""Shards from elsewhere: each is brought whole into a bounded folder of this machine, and read there.
+"""Downloads remote shards into a folder of bounded size.
 
-A copy's name has a digest of its URL, size and version, so a changed object is another copy. It appears whole or not at
-all; of several processes that want it one brings it. The copies that were used longest ago go when room is needed: by
-unlink, so that whoever has one open goes on reading.
+The name of a copy has a digest of its URL, size and version, so a changed object is another copy. A copy appears when
+it is complete, and one of several processes downloads it. The least recently used copies are evicted by unlink, so a
+process that has one open goes on reading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_BYTES = 20_000_000_000
 
 _PARTIAL = ".partial"
 
-# What stores tell of an object that changes with it.
+# Keys of an object's info that change with its content.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modificationTime", "created")
 
@@ -39,8 +39,8 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
-    """What a store says about one object, now."""
+class _RemoteObject:
+    """What a store currently reports about an object."""
 
     size_bytes: int
     version: str
@@ -48,9 +48,9 @@ class _Object:
 
 
 class DownloadCache:
-    """Copies of remote files, in `folder`, together not more than `most_bytes`. Processes and threads may share it.
+    """Copies of remote files in `folder`, of `most_bytes` in total. Processes and threads may share it.
 
-    options: for the stores, as fsspec takes them
+    options: storage options, as fsspec takes them
     """
 
     def __init__(
@@ -65,96 +65,94 @@ class DownloadCache:
         self.folder = str(default_folder() if folder is None else Path(folder).absolute())
         self.most_bytes = most_bytes
         self._options = dict(options or {})
-        self._swept = False
+        self._collected = False
 
     def fetch(self, url: str) -> str:
-        """The path of the copy, brought here if it is not here yet."""
+        """Returns the path of the copy, after downloading it if it is not here yet."""
         fs, path = open_store(url, self._options)
-        there = _look_at(url, fs, path)
-        if there.size_bytes > self.most_bytes:
+        remote = _stat(url, fs, path)
+        if remote.size_bytes > self.most_bytes:
             raise InputError(
-                f"{url}: {there.size_bytes:,} bytes do not fit the cache of {self.most_bytes:,} in {self.folder}"
+                f"{url}: {remote.size_bytes:,} bytes do not fit the cache of {self.most_bytes:,} in {self.folder}"
             )
-        target = self._target(url, there)
-        if not self._swept:  # what is here already is not brought, and would leave what the dead left where it is
-            self._sweep()
-            self._swept = True
-        while not self._has(target, there):
+        target = self._target(url, remote)
+        if not self._collected:  # a process that finds all copies here never downloads, and so would never collect
+            self._remove_stale()
+            self._collected = True
+        while not self._has(target, remote):
             try:
-                self._bring(url, fs, path, there, target)
+                self._download(url, fs, path, remote, target)
             except WriterBusyError:
                 _wait_for_other(target)
             except InputError:
                 raise
             except (OSError, WriteError) as error:
-                raise InputError(f"{url}: no copy can be made in {self.folder}: {error}") from error
+                raise InputError(f"{url}: cannot make a copy in {self.folder}: {error}") from error
         return target
 
     def touch(self, path: str) -> bool:
-        """Notes that a copy is used now, so that others go first. False: it is gone."""
+        """Marks a copy as used now, so that others are evicted first. Returns False if it is gone."""
         try:
             mtime_ns = os.stat(path).st_mtime_ns
         except OSError:
             return False
         try:
-            os.utime(path, ns=(time.time_ns(), mtime_ns))  # the mtime stays, as an index of the copy is bound to it
+            os.utime(path, ns=(time.time_ns(), mtime_ns))  # an index of the copy depends on its mtime
         except FileNotFoundError:
             return False
         except OSError:
-            pass  # another user's copy: it can be read, if not be kept
+            pass  # another user's copy: readable, but not ours to touch
         return True
 
-    # ---- how
-
-    def _target(self, url: str, there: _Object) -> str:
-        parts = "\n".join([url, str(there.size_bytes), there.version])
+    def _target(self, url: str, remote: _RemoteObject) -> str:
+        parts = "\n".join([url, str(remote.size_bytes), remote.version])
         digest = hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-        # The end of the name says what kind of file it is.
+        # The suffix of the name says which format the file has.
         return os.path.join(self.folder, f"{digest}-{os.path.basename(url.rstrip('/'))[-100:]}")
 
-    def _has(self, target: str, there: _Object) -> bool:
+    def _has(self, target: str, remote: _RemoteObject) -> bool:
         try:
-            return self.touch(target) and os.path.getsize(target) == there.size_bytes
+            return self.touch(target) and os.path.getsize(target) == remote.size_bytes
         except FileNotFoundError:
-            return False  # another process made room just now
+            return False  # another process has just evicted it
 
-    def _bring(self, url: str, fs: Any, path: str, there: _Object, target: str) -> None:
+    def _download(self, url: str, fs: Any, path: str, remote: _RemoteObject, target: str) -> None:
         os.makedirs(self.folder, exist_ok=True)
         lock = PartialFile(target, overwrite=True)
         try:
-            if self._has(target, there):  # somebody was quicker
+            if self._has(target, remote):  # another process has just finished it
                 return
-            self._sweep(lock.path.name)
-            self._make_room(there.size_bytes, target)
+            self._remove_stale(lock.path.name)
+            self._evict(remote.size_bytes, target)
             free_bytes = shutil.disk_usage(self.folder).free
-            if there.size_bytes > free_bytes:
-                raise InputError(f"{url}: {there.size_bytes:,} bytes, but {free_bytes:,} are free in {self.folder}")
-            # Packages of stores write by name; one that was interrupted may do so later, from a thread of its own. In a
-            # folder that nobody else has, and that is gone by then, this hurts nobody.
+            if remote.size_bytes > free_bytes:
+                raise InputError(f"{url}: {remote.size_bytes:,} bytes, but {free_bytes:,} are free in {self.folder}")
+            # fsspec writes by name, and after an interrupt a thread of its own may still do so. In a private folder,
+            # which is removed by then, that is harmless.
             folder = tempfile.mkdtemp(prefix=f"{lock.path.name}.", dir=self.folder)
             try:
                 copy = os.path.join(folder, "copy")
-                ask(url, lambda: _download(url, fs, path, copy, there))
-                if there.modified_s is not None:
-                    os.utime(copy, (time.time(), there.modified_s))
+                ask(url, lambda: _get_file(url, fs, path, copy, remote))
+                if remote.modified_s is not None:
+                    os.utime(copy, (time.time(), remote.modified_s))
                 sync_file(copy)
                 os.replace(copy, target)
                 sync_folder(self.folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            self._make_room(0, target)  # others may have done the same meanwhile
+            self._evict(0, target)  # other processes may have added copies meanwhile
         finally:
             lock.discard()
 
-    def _make_room(self, needed_bytes: int, keep: str) -> None:
-        """Removes what was used longest ago until so many bytes more are within the bound."""
+    def _evict(self, needed_bytes: int, keep: str) -> None:
+        """Removes the least recently used copies until so many bytes more fit."""
         copies = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 try:
                     info = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # another process makes room, too
+                    continue  # another process has evicted it
                 if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
                     copies.append((info.st_atime_ns, info.st_size, entry.path))
         total = sum(size for _, size, _ in copies) + needed_bytes
@@ -165,17 +163,17 @@ class DownloadCache:
                 Path(path).unlink(missing_ok=True)
                 total -= size
 
-    def _sweep(self, mine: str = "") -> None:
-        """Removes what killed processes have left unfinished: nobody holds its lock but, of `mine`, this one."""
+    def _remove_stale(self, mine: str = "") -> None:
+        """Removes unfinished downloads of killed processes: nobody holds their lock. `mine` is this process's own."""
         try:
             names = os.listdir(self.folder)
         except OSError:
-            return  # no copy is here yet, or none can be made: whoever brings one is told
+            return  # there is no folder yet; a download reports if none can be made
         for name in names:
             head, partial, tail = name.rpartition(_PARTIAL)
             if not partial or not head.startswith(".") or name == mine:
                 continue
-            with suppress(OSError):  # at work, or gone by now
+            with suppress(OSError):  # still being downloaded, or already gone
                 with _locked(os.path.join(self.folder, head + partial), mine):
                     path = os.path.join(self.folder, name)
                     shutil.rmtree(path) if tail else os.unlink(path)
@@ -183,8 +181,8 @@ class DownloadCache:
 
 @contextmanager
 def _locked(path: str, mine: str) -> Iterator[None]:
-    """OSError: somebody else has the lock. Whoever lets go of one removes its folder before: without a lock, a folder
-    is a dead one's."""
+    """Raises OSError if another process has the lock. A folder without a lock file is stale: its owner removes the
+    folder before it releases the lock."""
     if os.path.basename(path) == mine or not os.path.lexists(path):
         yield
         return
@@ -193,21 +191,21 @@ def _locked(path: str, mine: str) -> Iterator[None]:
         yield
 
 
-def _look_at(url: str, fs: Any, path: str) -> _Object:
-    def question() -> Any:
-        fs.invalidate_cache()  # what was there when somebody asked before is not what is there
+def _stat(url: str, fs: Any, path: str) -> _RemoteObject:
+    def query() -> Any:
+        fs.invalidate_cache()  # earlier answers may be out of date
         return fs.info(path)
 
-    info = ask(url, question)
+    info = ask(url, query)
     if info.get("type") == "directory":
         raise InputError(f"{url}: expected a file, this is a folder")
     if not isinstance(info.get("size"), int):
-        raise InputError(f"{url}: its store does not say how long it is")
+        raise InputError(f"{url}: its store does not report its size")
     version = [f"{key}={info[key]}" for key in (*_VERSIONS, *_TIMES) if info.get(key)]
-    return _Object(info["size"], " ".join(version), _seconds(info))
+    return _RemoteObject(info["size"], " ".join(version), _modified_s(info))
 
 
-def _seconds(info: Mapping[str, Any]) -> float | None:
+def _modified_s(info: Mapping[str, Any]) -> float | None:
     for key in _TIMES:
         value = info.get(key)
         if isinstance(value, datetime):
@@ -217,17 +215,17 @@ def _seconds(info: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _download(url: str, fs: Any, path: str, copy: str, there: _Object) -> None:
+def _get_file(url: str, fs: Any, path: str, copy: str, remote: _RemoteObject) -> None:
     fs.get_file(path, copy)
-    if _look_at(url, fs, path) != there:
-        raise InputError(f"{url}: it was replaced in its store while it was brought here")
+    if _stat(url, fs, path) != remote:
+        raise InputError(f"{url}: it was replaced in its store during the download")
     got = os.path.getsize(copy) if os.path.exists(copy) else 0
-    if got != there.size_bytes:
-        raise ConnectionError(f"expected {there.size_bytes:,} bytes, got {got:,}")
+    if got != remote.size_bytes:
+        raise ConnectionError(f"expected {remote.size_bytes:,} bytes, got {got:,}")
 
 
 def _wait_for_other(target: str) -> None:
-    """Until whoever brings this copy has it here, or is dead."""
+    """Waits until the process that downloads this copy has finished or died."""
     try:
         with closing(OpenFile(str(partial_path(target)))) as file:
             fcntl.flock(file.fd, fcntl.LOCK_SH)

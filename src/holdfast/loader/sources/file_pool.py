@@ -1,6 +1,9 @@
-"""How many files may be open at once, and what to say when there are none left.
+"""A pool of open files within a budget of descriptors.
 
-Everything that is needed then is imported before: a process without a free descriptor can import nothing.
+`with pool.use(path) as handle` opens the file if it is not open, and closes the least recently used one when the budget
+is used up. A handle in use is never closed: a caller that needs another one waits.
+
+Everything for the error message is imported up front: a process without a free descriptor can import nothing.
 """
 
 from __future__ import annotations
@@ -25,31 +28,31 @@ from ...procfs.descriptors import count
 from ...procfs.limits import process_limits
 from ...procfs.procfs import REAL
 
-_MOST = 1024  # more open files than this make nothing faster
+_MAX_FILES = 1024  # more open files make nothing faster
 _UNKNOWN_USED = 32
 
 
 def find_budget(open_files: int | str) -> int:
-    """A number as it is; "auto": half of what is free now, for the program has files of its own to open."""
+    """Returns a number unchanged; "auto" is half of what is free now, because the program opens files of its own."""
     if open_files == "auto":
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY:
-            return _MOST
+            return _MAX_FILES
         used = count(REAL, os.getpid())
-        return max(1, min(_MOST, (soft - (_UNKNOWN_USED if used is None else used)) // 2))
+        return max(1, min(_MAX_FILES, (soft - (_UNKNOWN_USED if used is None else used)) // 2))
     if isinstance(open_files, bool) or not isinstance(open_files, int) or open_files < 1:
         raise ValueError(f'expected "auto" or at least one open file, got {open_files!r}')
     return open_files
 
 
 def is_emfile(error: Exception) -> bool:
-    """Whether an error is, or hides, that no descriptor is free."""
+    """Whether an error is, or was caused by, a lack of free descriptors."""
     found = recognise(walk(error))
     return found is not None and (found.link.errno or found.rule.errno) in (errno.EMFILE, errno.ENFILE)
 
 
 def explain_emfile(error: Exception) -> str:
-    """What it means that no descriptor is free, here and now, in one line."""
+    """Explains a lack of free descriptors with this process's limits, in one line."""
     found = recognise(walk(error))
     if found is None:
         return str(error)
@@ -59,17 +62,11 @@ def explain_emfile(error: Exception) -> str:
     return " ".join([f"{what.headline}.", what.says, *what.here])
 
 
-# Open files within a budget: many files, few descriptors.
-#
-# `with pool.use(path) as handle` opens what is not open, and closes what was used longest ago when the budget is used
-# up. A handle in use is never closed; whoever needs a place then waits for one.
-
-
-class Closes(Protocol):
+class Closable(Protocol):
     def close(self) -> None: ...
 
 
-H = TypeVar("H", bound=Closes)
+H = TypeVar("H", bound=Closable)
 
 
 class OpenFile:
@@ -89,13 +86,13 @@ class OpenFile:
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[H]):
-    handle: H | None = None  # None: it is being opened
-    users: list[int] = field(default_factory=list)  # their threads, one for every time
+    handle: H | None = None  # None while it is being opened
+    users: list[int] = field(default_factory=list)  # the thread of each use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """`open` is now, `most` ever; `given_back` were closed because no descriptor was free."""
+    """`open` is now, `most` the peak; `given_back` counts files closed because no descriptor was free."""
 
     budget: int
     open: int
@@ -105,13 +102,12 @@ class PoolStats:
 
 
 class FilePool(Generic[H]):
-    """Handles of one descriptor each, made by `opener` (by default OpenFile). Threads may share it.
+    """Handles of one descriptor each, made by `opener`. Threads may share it.
 
     open_files: the most that are open at once; "auto" is half of what this process has free now
-    wait_s:     how long to wait for a place before it is an error
+    wait_s:     how long to wait for a free place before it is an error
 
-    A forked child begins with none: what it inherited is closed there, also what was in use, and the parent's stay as
-    they are.
+    A forked child begins with an empty pool: it closes what it inherited, also handles in use. The parent's stay open.
     """
 
     def __init__(
@@ -120,14 +116,14 @@ class FilePool(Generic[H]):
         self.budget = find_budget(open_files)
         self._opener = opener
         self._wait_s = wait_s
-        self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # used longest ago first
+        self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # least recently used first
         self._make_lock()
         self._most = self._opened = self._given_back = 0
         self._closed = False
 
     @contextmanager
     def use(self, path: str | os.PathLike[str]) -> Iterator[H]:
-        """The handle of a path, open until the end of the block at least."""
+        """Yields the handle of a path, open at least until the end of the block."""
         name = os.fspath(path)
         thread = threading.get_ident()
         entry, handle = self._take(name, thread)
@@ -147,9 +143,9 @@ class FilePool(Generic[H]):
             )
 
     def close(self, *, in_use: bool = False) -> None:
-        """Closes all but the handles in use, which are closed when they are released. Safe to call twice.
+        """Closes all handles that are not in use, and the others when they are released. Safe to call twice.
 
-        in_use: those, too. Their users are gone, and were interrupted before they could release them.
+        in_use: closes these at once. Their users are gone, and were interrupted before they could release them.
         """
         with self._lock:
             self._closed = True
@@ -164,17 +160,15 @@ class FilePool(Generic[H]):
         self.close()
 
     def after_fork_in_child(self) -> None:
-        """Another thread may have held the lock, and is not here to let go of it."""
+        """Replaces the lock, which another thread of the parent may have held, and closes what was inherited."""
         entries, self._entries = self._entries, OrderedDict()
         self._make_lock()
         for entry in entries.values():
             if entry.handle is not None:
                 entry.handle.close()
 
-    # ---- how
-
     def _make_lock(self) -> None:
-        # Taken by itself, never as a Condition: a signal on the way into one leaves it locked.
+        # Taken directly, never through the Condition: a signal while entering one can leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
@@ -194,8 +188,8 @@ class FilePool(Generic[H]):
                 self._wait(until, name, thread)
             entry = self._entries[name] = _Entry(users=[thread])
             self._most = max(self._most, len(self._entries))
-            call_after_fork(self)  # a child of a child is told only of what was opened in the child
-        # Outside of the lock: a slow file system must not stop the others.
+            call_after_fork(self)  # again for each file: the registration is used up by a fork
+        # Outside of the lock: a slow file system must not block the other threads.
         handle = self._open(name, entry, until)
         with self._lock:
             entry.handle = handle
@@ -222,7 +216,7 @@ class FilePool(Generic[H]):
             raise
 
     def _give_back(self, name: str, error: Exception, until: float, mine: _Entry[H]) -> None:
-        """Somebody else took the last descriptor: ours are the ones we can do without."""
+        """Closes a file of this pool, or waits for one, because the process has no free descriptor."""
         with self._lock:
             if self._evict():
                 self._given_back += 1
@@ -235,13 +229,13 @@ class FilePool(Generic[H]):
             raise InputError(f"{name}: cannot be opened: all {self.budget} files that may be open are in use: {busy}")
 
     def _await_others(self, until: float, thread: int) -> bool:
-        """Waits until something changed. False: nothing did in time, or nothing can, as this thread has them all."""
+        """Waits for a release. Returns False on a timeout, or if this thread itself has all handles in use."""
         if all(user == thread for entry in self._entries.values() for user in entry.users):
             return False
         return self._changed.wait(max(0.0, until - monotonic()))
 
     def _evict(self, in_use: bool = False) -> bool:
-        """Closes the handle that was used longest ago, of those that nobody uses, or of all."""
+        """Closes the least recently used handle that is not in use, or with `in_use` any. False: there is none."""
         for name, entry in self._entries.items():
             if (in_use or not entry.users) and entry.handle is not None:
                 del self._entries[name]
@@ -257,7 +251,7 @@ class FilePool(Generic[H]):
             self._changed.notify_all()
 
     def _forget(self, entry: _Entry[H]) -> bool:
-        """False in a child, where what its parent had in use is gone already."""
+        """Removes an entry. False in a forked child, which has removed its parent's entries."""
         for name, one in self._entries.items():
             if one is entry:
                 del self._entries[name]

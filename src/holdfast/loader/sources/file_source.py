@@ -1,6 +1,6 @@
-"""Where samples come from, and in which order: files, some columns or samples of them, several sources in a row.
+"""Sources of samples and their order: files, a selection of their columns or samples, and several sources in a row.
 
-Nothing is opened before it is needed; what was learned then is kept, also in a pickled copy. Datasets that are mixed
+Nothing is opened before it is needed; the catalog that is made then is kept, also in a pickled copy. Mixed datasets
 have an order of their own (mix.py).
 """
 
@@ -29,27 +29,27 @@ from .download_cache import DownloadCache
 
 class Source(Protocol):
     def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]:
-        """All shards. Looks at them when first asked for."""
+        """Returns the catalogs of all shards. The first call opens the shards."""
 
     def schema(self) -> dict[str, Column]: ...
 
     def known_schema(self) -> dict[str, Column] | None:
-        """The schema, if it is known before a file is looked at."""
+        """Returns the schema if it is known before a file is opened."""
 
     def counts(self) -> list[int]:
-        """How many samples of every shard are read."""
+        """Returns how many samples of every shard are read."""
 
     def order(self, settings: Options, epoch: int) -> Order:
-        """The order of an epoch, over the shards of all catalogs in a row."""
+        """Returns the order of an epoch, over the shards of all catalogs in a row."""
 
     def made_from(self, settings: Options) -> dict[str, Any]:
-        """What tells one order from another, for a state."""
+        """Returns the fingerprint for a saved state: what distinguishes this order from others."""
 
     def describe(self) -> str: ...
 
 
 class Files(ABC):
-    """What all sources have in common whose samples have an order of their own, that of the files."""
+    """Base class of the sources that are read in the order of their files."""
 
     @abstractmethod
     def catalogs(self, progress: OnProgress | None = None) -> list[Catalog]: ...
@@ -62,15 +62,15 @@ class Files(ABC):
 
     @abstractmethod
     def blocks(self) -> Blocks:
-        """What is read in one go, over the shards of all catalogs in a row."""
+        """Returns the blocks of the shards of all catalogs in a row."""
 
     @abstractmethod
     def masks(self) -> Masks:
-        """Which samples of every shard are read."""
+        """Returns which samples of every shard are read."""
 
     @abstractmethod
     def split(self) -> str | None:
-        """Which part of a split it is, as a state has it."""
+        """Describes which part of a split it is, for a saved state."""
 
     @abstractmethod
     def describe(self) -> str: ...
@@ -106,7 +106,7 @@ class Files(ABC):
 
 
 class FileSource(Files):
-    """Shards that were found at paths."""
+    """Shards at paths or URLs."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class FileSource(Files):
 
 
 class ConcatSource(Files):
-    """Several sources, one behind the other."""
+    """Several sources, one after the other."""
 
     def __init__(self, parts: Sequence[Files]) -> None:
         self._parts = list(parts)
@@ -237,11 +237,11 @@ class SplitSource(Files):
         return f"{self._name} of {self._source.describe()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_masks": None}  # quickly made again, and large
+        return self.__dict__ | {"_masks": None}  # large, and quick to make again
 
 
 class SelectSource(Files):
-    """Some of a source's columns. The others are not decoded, nor read where the format has them apart."""
+    """Some of a source's columns. The others are not decoded, and not read where the format stores them separately."""
 
     def __init__(self, source: Source, names: Sequence[str]) -> None:
         self._source, self._names = source, list(names)
@@ -290,16 +290,13 @@ class SelectSource(Files):
 
 
 def _columns_digest(source: Source) -> str:
-    """Of the columns as each part of the source has them."""
+    """Returns the digest of the columns as each catalog has them."""
     names = source.schema()
     return schema_digest(*({name: catalog.schema[name] for name in names} for catalog in source.catalogs()))
 
 
 def check_columns(what: str, first: Source, other: Source) -> None:
-    """Raises SchemaError for columns that hold different values. Each source has its own keys and defaults.
-
-    What differs is named; an error of either source comes as it is.
-    """
+    """Raises a SchemaError that names the first column with other values. Keys and defaults may differ."""
     a, b = first.schema(), other.schema()
     for name in [*a, *(name for name in b if name not in a)]:
         if name not in a or name not in b or not a[name].holds_same(b[name]):

@@ -1,7 +1,7 @@
-"""Several datasets in one sequence, each with its share.
+"""Mixes several datasets into one sequence by weights.
 
-A cycle of places has an exact number of every dataset's samples, in shuffled order: so the shares hold in every run of
-some thousand samples, and where a dataset stands at any place of the sequence is arithmetic, not replay.
+Each cycle of positions has an exact number of samples of every dataset, in shuffled order. So the weights hold over any
+few thousand samples, and the position of each dataset at any point of the sequence is computed, not replayed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from ...formats.columns import Ints
 from ...schema import Column
 from ..options import Options
-from ..order.blocks import Blocks, join_blocks
+from ..order.blocks import Blocks, SamplePositions, join_blocks
 from ..order.sharding import Order
-from ..order.shuffle import SamplePositions, key_of, shuffled
+from ..order.shuffle import key_of, shuffled
 from .catalog import Catalog, OnProgress
 from .file_source import Source, check_columns
 
 Until = Literal["first", "all"]
 _CYCLE = 1000
-_FINEST = 10**6
-_NEXT_PASS = 1_000_003  # epochs that a dataset begins again in: far from those a user counts
+_MAX_DENOMINATOR = 10**6
+_NEXT_PASS = 1_000_003  # added to the epoch when a dataset restarts: far from the epochs a user counts
 
 
-class Mixed(NamedTuple):
+class MixPart(NamedTuple):
     """One of the datasets, and its share of all samples."""
 
     source: Source
@@ -39,16 +39,16 @@ class Mixed(NamedTuple):
 
 
 class MixSource:
-    """until: the epoch ends when "first" one dataset is used up, or when "all" have been; the others begin again."""
+    """until: the epoch ends when the "first" dataset is used up, or when "all" are; the others restart meanwhile."""
 
     def __init__(self, parts: Sequence[tuple[Source, Options, float]], seed: int, until: Until) -> None:
         if until not in ("first", "all"):
             raise ValueError(f"expected until to be 'first' or 'all', got {until!r}")
-        weights = [Fraction(weight).limit_denominator(_FINEST) for *_, weight in parts]
+        weights = [Fraction(weight).limit_denominator(_MAX_DENOMINATOR) for *_, weight in parts]
         if not parts or min(weights) <= 0:
             raise ValueError(f"expected datasets with weights above 0, got {[weight for *_, weight in parts]}")
         self._parts = [
-            Mixed(source, settings, weight / sum(weights))
+            MixPart(source, settings, weight / sum(weights))
             for (source, settings, _), weight in zip(parts, weights, strict=True)
         ]
         self._seed, self._until = seed, until
@@ -99,18 +99,18 @@ class MixSource:
 class MixOrder:
     """One epoch of a mix."""
 
-    def __init__(self, parts: Sequence[Mixed], seed: int, epoch: int, until: Until) -> None:
+    def __init__(self, parts: Sequence[MixPart], seed: int, epoch: int, until: Until) -> None:
         self._parts, self._key, self._epoch = list(parts), (seed, epoch), epoch
         self._orders = [part.source.order(part.settings, epoch) for part in parts]
         self._sizes = [order.samples for order in self._orders]
         shares = [part.weight for part in parts]
         self._sums = [sum(shares[: at + 1], Fraction(0)) for at in range(len(shares))]
-        # Long enough that every dataset has a sample in it: counts could go back otherwise.
+        # Long enough for a sample of every dataset: otherwise counts could decrease.
         self._cycle = max(_CYCLE, ceil(1 / min(shares)))
         self.samples = self._length(until) if all(self._sizes) else 0
 
     def _length(self, until: Until) -> int:
-        """The last place before one dataset is used up, or the first where all are."""
+        """Returns the last position before one dataset is used up, or the first where all are."""
         shares = [part.weight for part in self._parts]
         longest = max(ceil(size / share) for size, share in zip(self._sizes, shares, strict=True))
         low, high = 0, longest + 2 * self._cycle
@@ -125,40 +125,40 @@ class MixOrder:
                 low, high = (low, middle) if fits else (middle + 1, high)
         return low
 
-    # ---- which dataset's turn it is
+    # ---- the dataset of every position
 
     def _at_cycle(self, cycle: int) -> list[int]:
-        """How many samples of each dataset come before a cycle."""
+        """Returns how many samples of each dataset come before a cycle."""
         ends = [int(cycle * self._cycle * one) for one in self._sums]
         return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
     def _turns(self, cycle: int) -> Ints:
-        """The dataset of every place of a cycle."""
+        """Returns the dataset of every position of a cycle."""
         here, after = self._at_cycle(cycle), self._at_cycle(cycle + 1)
         each = [b - a for a, b in zip(here, after, strict=True)]
         turns = np.repeat(np.arange(len(each), dtype=np.int64), each)
         return turns[shuffled(len(turns), key_of("holdfast mix 1", *self._key, cycle))]
 
-    def _before(self, place: int) -> list[int]:
-        """How many samples of each dataset come before a place."""
-        cycle, within = divmod(place, self._cycle)
+    def _before(self, position: int) -> list[int]:
+        """Returns how many samples of each dataset come before a position."""
+        cycle, within = divmod(position, self._cycle)
         some = (
             np.bincount(self._turns(cycle)[:within], minlength=len(self._parts)) if within else [0] * len(self._parts)
         )
         return [a + int(b) for a, b in zip(self._at_cycle(cycle), some, strict=True)]
 
-    def _who(self, first: int, stop: int) -> Ints:
-        """The dataset of every place."""
+    def _datasets(self, first: int, stop: int) -> Ints:
+        """Returns the dataset of every position."""
         cycles = range(first // self._cycle, -(-stop // self._cycle))
         turns = np.concatenate([np.zeros(0, np.int64), *(self._turns(cycle) for cycle in cycles)])
         begin = cycles.start * self._cycle
         return turns[first - begin : stop - begin]
 
-    # ---- passes through a dataset: one, or more when it begins again
+    # ---- passes over a dataset: one, or more when it restarts
 
     @cached_property
     def _passes(self) -> list[list[tuple[Order, int, int]]]:
-        """Of every dataset: its orders one after the other, and where their blocks and shards begin among all."""
+        """For every dataset, its passes: the order, the number of its first block, and that of its first shard."""
         found: list[list[tuple[Order, int, int]]] = []
         blocks = shards = 0
         for part, first, taken in zip(self._parts, self._orders, self._before(self.samples), strict=True):
@@ -181,15 +181,15 @@ class MixOrder:
         )
 
     @cached_property
-    def wanted(self) -> Ints:
-        return np.concatenate([order.wanted for passes in self._passes for order, *_ in passes])
+    def block_samples(self) -> Ints:
+        return np.concatenate([order.block_samples for passes in self._passes for order, *_ in passes])
 
     @property
     def nbytes(self) -> int:
         return sum(order.nbytes for passes in self._passes for order, *_ in passes)
 
     def _spans(self, dataset: int, start: int, stop: int) -> Iterator[tuple[int, Order, int, int, int]]:
-        """Samples [start, stop) of a dataset that may begin again: the pass, its order, first block, from and to."""
+        """Yields samples [start, stop) of a dataset pass by pass: the pass, its order, first block, start and stop."""
         size = self._sizes[dataset]
         while start < stop:
             turn, within = divmod(start, size)
@@ -198,21 +198,21 @@ class MixOrder:
             yield turn, order, blocks, within, within + end - start
             start = end
 
-    # ---- what a fetcher asks
+    # ---- the Order protocol
 
     def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> SamplePositions:
         if not 0 <= first <= stop <= self.samples:
-            raise IndexError(f"expected places from 0 to {self.samples:,}, got {first:,} to {stop:,}")
-        who, before = self._who(first, stop), self._before(first)
-        block, row = np.empty((2, len(who)), np.int64)
+            raise IndexError(f"expected positions from 0 to {self.samples:,}, got {first:,} to {stop:,}")
+        datasets, before = self._datasets(first, stop), self._before(first)
+        block, row = np.empty((2, len(datasets)), np.int64)
         for dataset, start in enumerate(before):
-            at = np.flatnonzero(who == dataset)
+            at = np.flatnonzero(datasets == dataset)
             done = 0
             for _, order, blocks, begin, end in self._spans(dataset, start, start + len(at)):
-                places = order.take(begin, end)
-                here = at[done : done + len(places)]
-                block[here], row[here] = places.block + blocks, places.row
-                done += len(places)
+                positions = order.take(begin, end)
+                here = at[done : done + len(positions)]
+                block[here], row[here] = positions.block + blocks, positions.row
+                done += len(positions)
         own = slice((rank - first) % world, None, world)
         return SamplePositions(np.ascontiguousarray(block[own]), np.ascontiguousarray(row[own]))
 

@@ -1,9 +1,8 @@
-"""What goes to workers and what comes from them. Every wait is on all of them at once, and on their ends."""
+"""Sends tasks to workers and takes their results. Every wait is on all workers at once, and on their ends."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import select
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
-from ...procfs.processes import is_stopped, tell_end, tell_state
+from ...procfs.processes import describe_exit, describe_state, is_stopped
 from .messages import Job, MessageKind, Payload, WorkerMessage, receive, send, unpack
 from .processes import Worker, WorkerProcesses
 
@@ -21,7 +20,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.
 
 
 class WorkerTraceback(Exception):
-    """The cause of an error that came from a worker: where it was raised there."""
+    """The cause of an error that came from a worker: its traceback there."""
 
     def __init__(self, pid: int, sample: str, text: str) -> None:
         super().__init__(pid, sample, text)
@@ -34,181 +33,179 @@ class WorkerTraceback(Exception):
 
 
 class Dispatcher:
-    def __init__(self, crew: WorkerProcesses, stall_s: float | None) -> None:
-        self._crew = crew
+    def __init__(self, processes: WorkerProcesses, stall_s: float | None) -> None:
+        self._processes = processes
         self._stall_s = stall_s
-        self._free = list(range(crew.memory.layout.slots))
+        self._free_slots = list(range(processes.memory.layout.slots))
         self._poll = select.poll()
-        self._on: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], None]] = {}
         self.run = 0  # results of other runs are dropped
-        self._listen(crew.wake, self._wake)
-        self._listen(crew.control.fileno(), self._hear_seed)
-        self._listen(crew.seed_pidfd, self._seed_died)
-        for member in crew.members:
-            self._listen(member.sock.fileno(), partial(self._hear, member))
+        self._register(processes.wake_fd, self._closed)
+        self._register(processes.control.fileno(), self._receive_control)
+        self._register(processes.forkserver_pidfd, self._forkserver_died)
+        for worker in processes.workers:
+            self._register(worker.sock.fileno(), partial(self._receive, worker))
 
-    def _listen(self, fd: int, act: Callable[[], None]) -> None:
+    def _register(self, fd: int, handler: Callable[[], None]) -> None:
         self._poll.register(fd, select.POLLIN)
-        self._on[fd] = act
+        self._handlers[fd] = handler
 
-    # ---- out -----------------------------------------------------------------------------------------------
+    # ---- sending -------------------------------------------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        return bool(self._free)
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
 
-    def send(self, job: Job, parcel: Payload) -> None:
-        """To the worker with the least to do. One that is dead shows as such when the next result is waited for."""
-        member = min(self._crew.members, key=lambda one: (len(one.jobs), not one.ready))
-        slot = self._free.pop()
-        with self._crew.memory.slot(slot) as view:
-            parcel.write(view)
-        if not member.jobs:
-            member.idle_s = 0.0
-        member.jobs.append(job)
+    def send(self, job: Job, payload: Payload) -> None:
+        """Sends a task to the worker with the fewest. The next take() reports one that is dead."""
+        worker = min(self._processes.workers, key=lambda one: (len(one.jobs), not one.ready))
+        slot = self._free_slots.pop()
+        with self._processes.memory.slot(slot) as view:
+            payload.write(view)
+        if not worker.jobs:
+            worker.silent_s = 0.0
+        worker.jobs.append(job)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            send(member.sock, WorkerMessage(MessageKind.TASK, slot, task=job.number, run=job.run))
+            send(worker.sock, WorkerMessage(MessageKind.TASK, slot, task=job.number, run=job.run))
 
-    # ---- in ------------------------------------------------------------------------------------------------
+    # ---- receiving -----------------------------------------------------------------------------------------
 
     def take(self, *, wait: bool) -> None:
-        """Takes what has come; with `wait`, waits until something has. WorkerError: nothing more will."""
+        """Takes the messages that have come; with `wait`, waits for one. Raises WorkerError when none can come."""
         slice_s = None if self._stall_s is None else min(_SLICE_S, self._stall_s)
         while True:
             begun = time.monotonic()
             events = self._poll.poll(0 if not wait else None if slice_s is None else slice_s * 1000)
             for fd, _ in events:
-                self._on[fd]()
+                self._handlers[fd]()
             if events or not wait:
                 return
             if slice_s is not None:
-                # Not more than was asked for: who was stopped with all its workers has not waited for them.
-                self._count_idle(min(time.monotonic() - begun, slice_s))
+                # A process that was stopped together with its workers has not waited for them: count the slice at most.
+                self._count_silence(min(time.monotonic() - begun, slice_s))
 
-    def _hear(self, member: Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         while True:
             try:
-                message, _ = receive(member.sock, wait=False)
+                message, _ = receive(worker.sock, wait=False)
             except BlockingIOError:
                 return
             if message is None:
-                raise self._death(member)
-            member.idle_s = 0.0
+                raise self._death_of(worker)
+            worker.silent_s = 0.0
             if message.kind is MessageKind.HELLO:
-                member.answers = True
+                worker.dumps_stack = True
             elif message.kind is MessageKind.READY:
-                member.ready = True
+                worker.ready = True
             elif message.kind is MessageKind.FAILED:
                 text = message.text.decode(errors="replace").rstrip()
-                raise WorkerError(f"worker {member.pid} cannot load its work:\n{text}", member.pid)
+                raise WorkerError(f"worker {worker.pid} cannot load its work:\n{text}", worker.pid)
             else:
-                self._settle(member, message)
+                self._finish_job(worker, message)
 
-    def _settle(self, member: Worker, message: WorkerMessage) -> None:
-        job = member.jobs.popleft()  # a worker does its tasks in the order they came
+    def _finish_job(self, worker: Worker, message: WorkerMessage) -> None:
+        job = worker.jobs.popleft()  # a worker runs its tasks in the order they were sent
         if job.run == self.run and message.kind is not MessageKind.SKIPPED:
-            with self._crew.memory.slot(message.number) as slot:
+            with self._processes.memory.slot(message.number) as slot:
                 try:
                     value = unpack(slot)
-                except Exception as error:  # noqa: BLE001 the user's own classes rebuild themselves here
-                    error.add_note(f"the result of task {job.number} cannot be rebuilt here")
-                    job.settle(error=error)
+                except Exception as error:  # noqa: BLE001 the user's classes rebuild themselves here
+                    error.add_note(f"the result of task {job.number} cannot be unpickled in this process")
+                    job.finish(error=error)
                 else:
                     if message.kind is MessageKind.RESULT:
-                        job.settle(value)
+                        job.finish(value)
                     else:
-                        job.settle(error=_rebuild(member, job, *value))
-        self._free.append(message.number)
+                        job.finish(error=_rebuild_error(worker, job, *value))
+        self._free_slots.append(message.number)
 
-    def _hear_seed(self) -> None:
-        for member in self._crew.read_control():
-            if member.pidfd is not None and member.pidfd not in self._on:
-                self._listen(member.pidfd, partial(self._ended, member))
-            if member.exit_code is not None:
-                self._ended(member)
-        if self._crew.control_ended:
-            self._seed_died()
+    def _receive_control(self) -> None:
+        for worker in self._processes.read_control():
+            if worker.pidfd is not None and worker.pidfd not in self._handlers:
+                self._register(worker.pidfd, partial(self._ended, worker))
+            if worker.exit_code is not None:
+                self._ended(worker)
+        if self._processes.control_ended:
+            self._forkserver_died()
 
-    def _ended(self, member: Worker) -> None:
-        self._hear(member)  # what it did before counts, and says best why it ended
-        raise self._death(member)
+    def _ended(self, worker: Worker) -> None:
+        self._receive(worker)  # its last messages count, and may say why it ended
+        raise self._death_of(worker)
 
-    def _wake(self) -> None:
+    def _closed(self) -> None:
         raise WorkerError("the pool was closed while a result was waited for")
 
-    # ---- what went wrong -----------------------------------------------------------------------------------
+    # ---- errors --------------------------------------------------------------------------------------------
 
-    def _death(self, member: Worker) -> WorkerError:
-        self._crew.await_exit_code(member)
-        if member.exit_code is None and self._crew.control_ended:
-            return self._seed_death()
-        at, sample = self._place(member)
-        text = f"worker {member.pid} {tell_end(member.exit_code)}; {at}"
-        if member.exit_code is not None and -member.exit_code in _CRASHES:
-            text += f"\n{self._crew.words.read()}"
-        return WorkerDiedError(text, member.pid, sample)
+    def _death_of(self, worker: Worker) -> WorkerError:
+        self._processes.await_exit_code(worker)
+        if worker.exit_code is None and self._processes.control_ended:
+            return self._forkserver_death()
+        where, sample = self._position_of(worker)
+        text = f"worker {worker.pid} {describe_exit(worker.exit_code)}; {where}"
+        if worker.exit_code is not None and -worker.exit_code in _CRASHES:
+            text += f"\n{self._processes.stack_dumps.read()}"
+        return WorkerDiedError(text, worker.pid, sample)
 
-    def _seed_died(self) -> None:
-        raise self._seed_death()
+    def _forkserver_died(self) -> None:
+        raise self._forkserver_death()
 
-    def _seed_death(self) -> WorkerError:
-        crew = self._crew
-        crew.reap_seed(_SLICE_S)
-        text = f"the process {crew.seed_pid} that starts the workers {tell_end(crew.seed_exit)}; they end with it"
-        return WorkerDiedError(text, crew.seed_pid)
+    def _forkserver_death(self) -> WorkerError:
+        processes = self._processes
+        processes.reap_forkserver(_SLICE_S)
+        end = describe_exit(processes.forkserver_exit)
+        text = f"the process {processes.forkserver_pid} that starts the workers {end}; the workers end with it"
+        return WorkerDiedError(text, processes.forkserver_pid)
 
-    def _count_idle(self, passed_s: float) -> None:
-        for member in self._crew.members:
-            tells = self._crew.memory.where(member.number).tells
-            if tells != member.tells or not (member.jobs or not member.ready):
-                member.tells, member.idle_s = tells, 0.0
+    def _count_silence(self, passed_s: float) -> None:
+        for worker in self._processes.workers:
+            heartbeats = self._processes.memory.progress_of(worker.number).heartbeats
+            if heartbeats != worker.heartbeats or not (worker.jobs or not worker.ready):
+                worker.heartbeats, worker.silent_s = heartbeats, 0.0
                 continue
-            member.idle_s += passed_s
-            if self._stall_s is not None and member.idle_s >= self._stall_s:
-                raise self._stall(member)
+            worker.silent_s += passed_s
+            if self._stall_s is not None and worker.silent_s >= self._stall_s:
+                raise self._stall_of(worker)
 
-    def _stall(self, member: Worker) -> WorkerError:
-        at, sample = self._place(member)
-        if member.pid is None:
-            text = f"worker {member.number} did not come up in {self._stall_s:g} s"
+    def _stall_of(self, worker: Worker) -> WorkerError:
+        where, sample = self._position_of(worker)
+        if worker.pid is None:
+            pid = self._processes.forkserver_pid
             return WorkerTimeoutError(
-                f"{text}; the process {self._crew.seed_pid} that starts it is {tell_state(self._crew.seed_pid)}"
+                f"worker {worker.number} did not start within {self._stall_s:g} s; the process {pid} that starts it "
+                f"is {describe_state(pid)}"
             )
-        text = f"worker {member.pid} did nothing for {self._stall_s:g} s and is {tell_state(member.pid)}; {at}"
-        return WorkerTimeoutError(f"{text}\n{self._stack(member)}", member.pid, sample)
+        state = describe_state(worker.pid)
+        text = f"worker {worker.pid} made no progress for {self._stall_s:g} s and is {state}; {where}"
+        return WorkerTimeoutError(f"{text}\n{self._stack_of(worker)}", worker.pid, sample)
 
-    def _stack(self, member: Worker) -> str:
-        if member.pid is None or member.pidfd is None or not member.answers:
-            return "where in its code is not known: it is not up yet"
-        if is_stopped(member.pid):
-            return "where in its code is not known: a stopped process cannot say"
-        return self._crew.words.ask(member.pidfd) or "where in its code is not known: it does not answer"
+    def _stack_of(self, worker: Worker) -> str:
+        if worker.pid is None or worker.pidfd is None or not worker.dumps_stack:
+            return "no stack: the worker is still starting"
+        if is_stopped(worker.pid):
+            return "no stack: a stopped process cannot dump it"
+        return self._processes.stack_dumps.request(worker.pidfd) or "no stack: the worker does not answer"
 
-    def _place(self, member: Worker) -> tuple[str, str | None]:
-        """Where a worker is, for a message and for a program."""
-        if not member.ready:
+    def _position_of(self, worker: Worker) -> tuple[str, str | None]:
+        """Returns a worker's position for a message, and the name of its sample."""
+        if not worker.ready:
             return "it was still loading its work", None
-        where = self._crew.memory.where(member.number)
-        for job in member.jobs:
-            if job.number == where.task:
-                name = job.name(where.sample)
+        progress = self._processes.memory.progress_of(worker.number)
+        for job in worker.jobs:
+            if job.number == progress.task:
+                name = job.sample_name(progress.sample)
                 return f"it was at {name}", name
         return "it was at no sample", None
 
 
-def _rebuild(member: Worker, job: Job, pickled: bytes | None, name: str, text: str, number: int) -> Exception:
-    """An error as it was in the worker, with what is known there; a stand-in when it does not pickle."""
-    pid = member.pid or 0
-    sample = job.name(number)
+def _rebuild_error(worker: Worker, job: Job, pickled: bytes | None, name: str, text: str, number: int) -> Exception:
+    """Returns the error as it was in the worker, or a WorkerError in its place when it does not pickle."""
+    pid = worker.pid or 0
+    sample = job.sample_name(number)
     error: Exception = WorkerError(f"worker {pid} raised {name}; at {sample}", pid, sample)
     if pickled is not None:
-        with contextlib.suppress(Exception):  # the user's own `__init__` may do anything
+        with contextlib.suppress(Exception):  # a user's `__init__` may raise anything
             error = pickle.loads(pickled)
             error.add_note(f"at {sample}, in worker {pid}")
     error.__cause__ = WorkerTraceback(pid, sample, text)
     return error
-
-
-def wake(crew: WorkerProcesses) -> None:
-    with contextlib.suppress(OSError):
-        os.eventfd_write(crew.wake, 1)

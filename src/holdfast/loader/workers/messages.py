@@ -1,4 +1,11 @@
-"""One task on its way: what it is called, and what came of it."""
+"""Messages between a pool, its fork server and its workers.
+
+A message is one small packet on a SOCK_SEQPACKET socket, with descriptors where needed. Data goes through a slot of
+shared memory, pickled with protocol 5: large buffers stay out of the pickle stream, so an array is copied once into the
+slot and once out of it, each into memory of its own.
+
+    slot: number of parts, the length of each part, then the parts: the pickle stream, then the buffers
+"""
 
 from __future__ import annotations
 
@@ -13,11 +20,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ...formats.columns import BytesColumn, RaggedColumn, ZeroCopyBytesColumn
+from ...formats.columns import ColumnPickler
 from .shared_memory import NO_SAMPLE
-from .worker_init import load_main
+from .worker_init import import_main
 
 Label = Callable[[int], str] | Sequence[str] | None
+
+MAX_TEXT_BYTES = 32 << 10
+_HEAD = struct.Struct("<BIqQQ")
+_MAX_BYTES = 64 << 10
+_MAX_DESCRIPTORS = 16
+_ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +43,22 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A task's place in the order of results. `settled`: it has its `value`, or its `error`."""
+    """A task that was sent, or could not be. When it is `done`, it has a `value` or an `error`."""
 
     number: int
     run: int
     label: Label
-    settled: bool = False
+    done: bool = False
     value: Any = None
     error: Exception | None = None
 
-    def settle(self, value: Any = None, error: Exception | None = None) -> None:
-        self.settled, self.value, self.error = True, value, error
+    def finish(self, value: Any = None, error: Exception | None = None) -> None:
+        self.done, self.value, self.error = True, value, error
 
-    def name(self, sample: int) -> str:
+    def sample_name(self, sample: int) -> str:
         if sample == NO_SAMPLE:
             return f"task {self.number}, before its first sample"
-        with suppress(Exception):  # a message about one error is not the place for another
+        with suppress(Exception):  # a label that raises must not hide the error that it is asked for
             if callable(self.label):
                 return str(self.label(sample))
             if self.label is not None:
@@ -53,28 +66,18 @@ class Job:
         return f"sample {sample} of task {self.number}"
 
 
-# The messages between a pool, its seed and its workers: small, whole, and with descriptors where needed.
-#
-# A SOCK_SEQPACKET socket keeps messages apart and says when the far end is gone. Data goes through shared memory.
-
-_HEAD = struct.Struct("<BIqQQ")
-_MOST_BYTES = 64 << 10
-_MOST_DESCRIPTORS = 16
-MOST_TEXT = 32 << 10
-
-
 class MessageKind(IntEnum):
-    SETUP = 1  # to seed and worker: descriptors
-    START = 2  # to the seed: fork worker `number`
-    STARTED = 3  # from the seed: `value` is the pid; with the pidfd
-    ENDED = 4  # from the seed: `value` is the exit code, negative for a signal
-    HELLO = 5  # from a worker: it can be asked for its stack
-    READY = 6  # from a worker: it has what it works with
-    FAILED = 7  # from a worker: it never will; `text` says why
+    SETUP = 1  # to the fork server and to workers: their descriptors
+    START = 2  # to the fork server: start worker `number`
+    STARTED = 3  # from the fork server: `value` is the pid; with the pidfd
+    ENDED = 4  # from the fork server: `value` is the exit code, negative for a signal
+    HELLO = 5  # from a worker: it dumps its stack from now on when it is asked to
+    READY = 6  # from a worker: it has loaded its work
+    FAILED = 7  # from a worker: it could not load its work; `text` is the traceback
     TASK = 8  # to a worker: the data is in slot `number`
     RESULT = 9  # from a worker: the result is in slot `number`
-    RAISED = 10  # the same, with an error
-    SKIPPED = 11  # from a worker: nobody waits for it any more
+    RAISED = 10  # from a worker: the error is in slot `number`
+    SKIPPED = 11  # from a worker: the task belonged to a run that was closed
 
 
 class WorkerMessage(NamedTuple):
@@ -91,17 +94,20 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, message: WorkerMessage, descriptors: Sequence[int] = ()) -> None:
-    data = _HEAD.pack(*message[:5]) + message.text[:MOST_TEXT]
+    data = _HEAD.pack(*message[:5]) + message.text[:MAX_TEXT_BYTES]
     socket.send_fds(sock, [data], list(descriptors))
 
 
 def receive(sock: socket.socket, *, wait: bool = True) -> tuple[WorkerMessage | None, list[int]]:
-    """The next message and its descriptors. None: the far end is gone. BlockingIOError: nothing there, not waiting."""
+    """Returns the next message, None if the peer is gone, and its descriptors.
+
+    Raises BlockingIOError without `wait` when there is no message.
+    """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
         data, extra = _receive_once(sock, flags)
     except (ConnectionResetError, BrokenPipeError):
-        # The far end went without reading all of ours. That is said first, and once: what it sent before is still here.
+        # The peer ended without reading all of ours. The kernel reports that once, before what the peer sent.
         data, extra = _receive_once(sock, flags)
     if not data:
         return None, []
@@ -113,32 +119,22 @@ def receive(sock: socket.socket, *, wait: bool = True) -> tuple[WorkerMessage | 
 
 
 def _receive_once(sock: socket.socket, flags: int) -> tuple[bytes, list[bytes]]:
-    # Not socket.recv_fds: it forgets the flags.
-    data, extra, _, _ = sock.recvmsg(_MOST_BYTES, socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS), flags)
+    # socket.recv_fds ignores its flags.
+    data, extra, _, _ = sock.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS), flags)
     return data, [passed for _, _, passed in extra]
 
 
-# Any object as bytes in shared memory, and back as ordinary memory.
-#
-# Pickle's protocol 5 gives large buffers apart from its stream, so an array is copied once into the slot and once out
-# of it. Each comes out in memory of its own: to keep one is not to keep them all.
-#
-# in a slot:  how many parts, the length of each, then the parts: the stream first, then the buffers
-
-_ALIGN_BYTES = 64
-
-
 class Payload:
-    """An object made ready; `n_bytes` is what it takes in a slot. The buffers are still the object's own."""
+    """A pickled object that takes `n_bytes` of a slot. The buffers are still the object's own until write()."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, value: Any) -> None:
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
-        _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(thing)
+        ColumnPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
         self._parts: list[memoryview] = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
         lengths = [len(part) for part in self._parts]
         self._head = struct.pack(f"<{len(lengths) + 1}Q", len(lengths), *lengths)
-        self._starts, self.n_bytes = _place(lengths)
+        self._starts, self.n_bytes = _place_parts(lengths)
 
     def write(self, slot: memoryview) -> None:
         slot[: len(self._head)] = self._head
@@ -147,15 +143,15 @@ class Payload:
 
 
 def unpack(slot: memoryview) -> Any:
-    """What was written, copied out."""
+    """Rebuilds the object in a slot from copies of its parts."""
     (n_parts,) = struct.unpack_from("<Q", slot)
     lengths = struct.unpack_from(f"<{n_parts}Q", slot, 8)
-    starts, _ = _place(lengths)
+    starts, _ = _place_parts(lengths)
     stream, *buffers = (bytearray(slot[start : start + length]) for start, length in zip(starts, lengths, strict=True))
     return _Unpickler(io.BytesIO(stream), buffers=buffers).load()
 
 
-def _place(lengths: Sequence[int]) -> tuple[list[int], int]:
+def _place_parts(lengths: Sequence[int]) -> tuple[list[int], int]:
     starts = []
     end = 8 * (len(lengths) + 1)
     for length in lengths:
@@ -165,39 +161,14 @@ def _place(lengths: Sequence[int]) -> tuple[list[int], int]:
     return starts, end
 
 
-class _Pickler(pickle.Pickler):
-    """Columns go without what they share with others, and memoryviews go at all."""
-
-    def reducer_override(self, thing: Any) -> Any:
-        kind = type(thing)
-        if kind is memoryview:
-            return _view, (_flat(thing), thing.format, thing.shape)
-        if kind is BytesColumn:
-            return BytesColumn, (thing.values, thing.offsets, thing.per_item)
-        if kind is ZeroCopyBytesColumn:
-            joined = thing.copy()
-            return BytesColumn, (joined.values, joined.offsets, joined.per_item)
-        if kind is RaggedColumn:
-            return RaggedColumn, (thing.values, thing.row_splits)
-        return NotImplemented
-
-
 class _Unpickler(pickle.Unpickler):
+    """Imports the main script of the pool's process when something of it is needed."""
+
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
-            load_main()
+            import_main()
         return super().find_class(module, name)
 
 
 def load(data: bytes) -> Any:
-    """What pickle alone made, in a worker that may not have its main script yet."""
     return _Unpickler(io.BytesIO(data)).load()
-
-
-def _flat(view: memoryview) -> pickle.PickleBuffer | bytes:
-    return pickle.PickleBuffer(view) if view.c_contiguous else view.tobytes()
-
-
-def _view(data: Any, form: Any, shape: tuple[int, ...]) -> memoryview:
-    view = memoryview(data).cast("B")
-    return view if (form == "B" and len(shape) == 1) or 0 in shape else view.cast(form, shape)

@@ -1,10 +1,10 @@
-"""The memory a pool shares with its workers: one nameless file, mapped once.
+"""The memory that a pool shares with its workers: one memory file, mapped once.
 
-    board   a line for the pool, then one for each worker: the task and sample it is at, and how often it said so
-    slots   of equal length; each takes one task's data, then its result
+    progress table  a line for the pool, then one a worker: its task, its sample, and a count of its heartbeats
+    slots           of equal length; each holds the data of one task, then its result
 
-The file has its full length from the start, but a page of it takes memory only once it is written to. So a slot grows
-as it is used, and there is nothing to map anew and no name to be left in /dev/shm.
+The file has its full length from the start, but a page of it takes memory only once it is written. So nothing is
+remapped as results get larger, and no name can be left in /dev/shm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..._util.text import format_bytes
 from ...errors import WorkerError
 
 _LINE_ITEMS = 8  # of 8 bytes: a cache line, so that workers do not slow each other down
-_RUN, _SAMPLE, _TELLS, _TASK = 0, 0, 1, 2
+_RUN, _SAMPLE, _HEARTBEATS, _TASK = 0, 0, 1, 2
 NO_SAMPLE = -1
 
 
@@ -28,12 +28,12 @@ class SharedLayout(NamedTuple):
     memory_bytes: int
 
     @property
-    def board_bytes(self) -> int:
-        return _pages(8 * _LINE_ITEMS * (self.workers + 1))
+    def table_bytes(self) -> int:
+        return -(-8 * _LINE_ITEMS * (self.workers + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
 
     @property
     def file_bytes(self) -> int:
-        return self.board_bytes + self.slots * self.slot_bytes
+        return self.table_bytes + self.slots * self.slot_bytes
 
 
 def lay_out(workers: int, slots: int, memory_bytes: int) -> SharedLayout:
@@ -41,15 +41,11 @@ def lay_out(workers: int, slots: int, memory_bytes: int) -> SharedLayout:
     if not slot_bytes:
         least = slots * mmap.PAGESIZE
         text = f"expected at least {least:,} bytes of memory for {slots} slots, got {memory_bytes:,}"
-        raise ValueError(f"{text}: raise limits(memory=…), or take fewer workers")
+        raise ValueError(f"{text}: raise limits(memory=…), or use fewer workers")
     return SharedLayout(workers, slots, slot_bytes, memory_bytes)
 
 
-def _pages(n_bytes: int) -> int:
-    return -(-n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def make_file(layout: SharedLayout) -> int:
+def create_file(layout: SharedLayout) -> int:
     fd = os.memfd_create("holdfast-pool", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, layout.file_bytes)
@@ -60,11 +56,11 @@ def make_file(layout: SharedLayout) -> int:
 
 
 class WorkerProgress(NamedTuple):
-    """What a worker last said: task, sample, and how often it has said anything."""
+    """A worker's line of the progress table."""
 
     task: int
     sample: int
-    tells: int
+    heartbeats: int
 
 
 class SharedMemory:
@@ -76,12 +72,12 @@ class SharedMemory:
             self._map = mmap.mmap(fd, layout.file_bytes)
         finally:
             os.close(fd)
-        self._whole = memoryview(self._map)
-        self._board = self._whole[: layout.board_bytes].cast("q")
+        self._memory = memoryview(self._map)
+        self._table = self._memory[: layout.table_bytes].cast("q")
 
     def slot(self, number: int) -> memoryview:
-        start = self.layout.board_bytes + number * self.layout.slot_bytes
-        return self._whole[start : start + self.layout.slot_bytes]
+        start = self.layout.table_bytes + number * self.layout.slot_bytes
+        return self._memory[start : start + self.layout.slot_bytes]
 
     def check_fits(self, n_bytes: int, what: str) -> None:
         layout = self.layout
@@ -93,28 +89,28 @@ class SharedMemory:
             )
 
     def set_run(self, run: int) -> None:
-        self._board[_RUN] = run
+        self._table[_RUN] = run
 
     @property
     def run(self) -> int:
-        return self._board[_RUN]
+        return self._table[_RUN]
 
     def line(self, worker: int) -> memoryview:
         start = _LINE_ITEMS * (worker + 1)
-        return self._board[start : start + _LINE_ITEMS]
+        return self._table[start : start + _LINE_ITEMS]
 
-    def where(self, worker: int) -> WorkerProgress:
+    def progress_of(self, worker: int) -> WorkerProgress:
         line = self.line(worker)
-        return WorkerProgress(line[_TASK], line[_SAMPLE], line[_TELLS])
+        return WorkerProgress(line[_TASK], line[_SAMPLE], line[_HEARTBEATS])
 
     def close(self) -> None:
-        self._board.release()
-        self._whole.release()
+        self._table.release()
+        self._memory.release()
         self._map.close()
 
 
 class ProgressCell:
-    """In a worker: its line of the board. Called with a sample's number it says that this one is worked on now."""
+    """In a worker: its line of the progress table. Calling it with a sample's number is a heartbeat."""
 
     __slots__ = ("_line",)
 
@@ -127,7 +123,7 @@ class ProgressCell:
 
     def __call__(self, sample: int) -> None:
         self._line[_SAMPLE] = sample
-        self._line[_TELLS] += 1
+        self._line[_HEARTBEATS] += 1
 
     @property
     def sample(self) -> int:

@@ -1,6 +1,6 @@
-"""What a worker must know before its first task: paths, arguments, and the work itself.
+"""What a worker gets before its first task: import paths, arguments, the layout of shared memory and the work itself.
 
-The main script is imported only when something of it is needed: it may load a framework the work has no use for.
+A worker imports the main script only when it needs something of it: the script may load a framework for nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from .shared_memory import SharedLayout
 
-NO_GUARD = (
-    "the main script opens a pool of processes while a worker imports it to find the work. Put what runs under\n"
+_NO_GUARD = (
+    "the main script opens a process pool while a worker imports it to find the work. Put what runs under\n"
     '    if __name__ == "__main__":\n'
     'or move the work to a module of its own, or use where="threads"'
 )
@@ -29,31 +29,31 @@ class WorkerInit:
     work: bytes
 
 
-def write_brief(work: Callable[..., Any], layout: SharedLayout) -> int:
-    """A nameless file with it. TypeError: the work cannot be sent to another process."""
+def write_init(work: Callable[..., Any], layout: SharedLayout) -> int:
+    """Returns a memory file with the init message. Raises TypeError for work that does not pickle."""
     preparation = spawn.get_preparation_data("holdfast-worker")
     preparation["authkey"] = bytes(preparation["authkey"])
     main = None
     for how in ("init_main_from_name", "init_main_from_path"):
         if how in preparation:
             main = (how, preparation.pop(how))
-    brief = WorkerInit(layout, preparation, main, _pickled(work, has_main=main is not None))
-    fd = os.memfd_create("holdfast-brief", os.MFD_CLOEXEC)
+    init = WorkerInit(layout, preparation, main, _pickle_work(work, has_main=main is not None))
+    fd = os.memfd_create("holdfast-init", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
-        pickle.dump(brief, file, protocol=5)
+        pickle.dump(init, file, protocol=5)
     return fd
 
 
-def read_brief(fd: int) -> WorkerInit:
+def read_init(fd: int) -> WorkerInit:
     try:
-        # By place: all workers have the one open file, and so one position in it.
-        brief: WorkerInit = pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
+        # pread, because all workers share one open file and so one position in it.
+        init: WorkerInit = pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
     finally:
         os.close(fd)
-    return brief
+    return init
 
 
-def _pickled(work: Callable[..., Any], *, has_main: bool) -> bytes:
+def _pickle_work(work: Callable[..., Any], *, has_main: bool) -> bytes:
     try:
         data = pickle.dumps(work, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -63,7 +63,7 @@ def _pickled(work: Callable[..., Any], *, has_main: bool) -> bytes:
         ) from error
     if b"__main__" in data and not has_main:
         raise TypeError(
-            f"expected work that another process can import, got {_name(work)}, which was typed in; "
+            f"expected work that another process can import, got {_name(work)} from an interactive session; "
             'put it in a module, or use where="threads"'
         )
     return data
@@ -79,20 +79,20 @@ _main: tuple[str, str] | None = None
 _importing = False
 
 
-def follow(brief: WorkerInit) -> None:
+def apply_init(init: WorkerInit) -> None:
     global _main
-    _main = brief.main
-    spawn.prepare(brief.preparation)
+    _main = init.main
+    spawn.prepare(init.preparation)
 
 
-def load_main() -> None:
-    """The main script under another name, as multiprocessing does it: what is under its guard does not run."""
+def import_main() -> None:
+    """Imports the main script under another name, as multiprocessing does: what is under its guard does not run."""
     global _main, _importing
     if _main is None:
         return
     (how, what), _main = _main, None
     current: Any = process.current_process()
-    _importing = current._inheriting = True  # multiprocessing refuses to start processes then, as we do
+    _importing = current._inheriting = True  # multiprocessing starts no processes meanwhile, and neither do pools
     try:
         if how == "init_main_from_name":
             spawn._fixup_main_from_name(what)  # type: ignore[attr-defined]
@@ -103,6 +103,6 @@ def load_main() -> None:
         del current._inheriting
 
 
-def check_guarded() -> None:
+def check_not_importing_main() -> None:
     if _importing:
-        raise RuntimeError(NO_GUARD)
+        raise RuntimeError(_NO_GUARD)

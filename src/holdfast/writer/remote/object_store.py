@@ -1,7 +1,7 @@
-"""Creating a file that must not be there yet, whole, in one step: what a commit stands on.
+"""An object store through fsspec: exclusive creation, which commits rely on, and small and large files.
 
-fsspec's own `mode="create"` looks first and writes then, unless a store does better: between the two somebody else may
-write. So only those stores are taken that are known to do better.
+fsspec's own `mode="create"` checks first and writes then, unless a store does better: another process may write in
+between. So only stores are accepted that are known to create atomically.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KNOWN = "s3://, gs://, az://, webhdfs:// or memory://"
 
 
 def check_scheme(url: str) -> str:
-    """Before anybody is asked: whether its kind of store can do it at all."""
+    """Checks, without a request, that this kind of store can create a file exclusively."""
     scheme = url.partition("://")[0].lower()
     if scheme not in (*_BY_CONDITION, "webhdfs", "memory"):
         more = ": pyarrow replaces what is there, so give webhdfs:// and the name node's HTTP port" * (scheme == "hdfs")
@@ -38,12 +38,12 @@ def check_scheme(url: str) -> str:
 
 
 def is_draft(name: str) -> bool:
-    """A file that is about to get its name, or whose writer died then."""
+    """Returns whether a file is about to get its name, or was left by a writer that died then."""
     return name.endswith(_DRAFT)
 
 
 def find_create(url: str, fs: Any) -> Create:
-    """How a store makes a file: a FileExistsError says that it is there already."""
+    """Returns the function that creates a file, or raises a FileExistsError if it exists."""
     scheme = check_scheme(url)
     if scheme == "memory":
         return _in_memory
@@ -82,20 +82,18 @@ def _by_rename(fs: Any, path: str, data: bytes) -> None:
         raise
 
 
-# A run's place in a store: small files made, read and looked for; large ones brought there and back piece by piece.
-
 _PIECE_BYTES = 8 << 20  # a store takes ten thousand of them at the most
 _MOST_PIECES = 9_000
 _TOGETHER = 8  # small files asked for at once
 
 
 class InDoubtError(WriteError):
-    """A store did not answer, so that it cannot be told whether it did what it was asked for."""
+    """A store did not answer, so it is unknown whether it did what was requested."""
 
 
 class ObjectStore:
-    """The folder at a URL. Holds nothing open: what fsspec keeps for this process is asked for anew each time, so that
-    it may be pickled, and be used in a forked child."""
+    """The directory at a URL. It holds nothing open and gets the filesystem from fsspec each time, so that it can be
+    pickled and used in a forked child."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.url = url.rstrip("/")
@@ -111,11 +109,11 @@ class ObjectStore:
     # ---- what is there
 
     def names(self, below: str = "") -> list[str]:
-        """Of all files below a folder, as they are called from there."""
+        """Returns the names of all files below a directory, relative to it."""
         fs, path = self._at(below)
 
         def look() -> list[str]:
-            fs.invalidate_cache()  # what was there when somebody asked before is not what is there
+            fs.invalidate_cache()  # an earlier listing may be stale
             try:
                 return list(fs.find(path))
             except FileNotFoundError:
@@ -125,7 +123,7 @@ class ObjectStore:
         return sorted(name[len(path) :].lstrip("/") for name in found if name.startswith(f"{path}/"))
 
     def get(self, name: str) -> bytes | None:
-        """A small file; None: there is none."""
+        """Reads a small file. None: there is none."""
         fs, path = self._at(name)
 
         def read() -> bytes | None:
@@ -137,7 +135,7 @@ class ObjectStore:
         return ask(self.shown(name), read)
 
     def get_all(self, names: Sequence[str]) -> list[bytes]:
-        """Many of them, some at a time. InputError: one cannot be read."""
+        """Reads many small files, some at a time. InputError: one cannot be read."""
         with ThreadPoolExecutor(_TOGETHER, "holdfast-records") as threads:
             found = list(threads.map(self.get, names))
         for name, data in zip(names, found, strict=True):
@@ -146,7 +144,7 @@ class ObjectStore:
         return [data for data in found if data is not None]
 
     def size_bytes(self, name: str) -> int | None:
-        """None: there is no such file."""
+        """Returns the size of a file. None: there is no such file."""
         fs, path = self._at(name)
         fs.invalidate_cache()
         try:
@@ -155,22 +153,22 @@ class ObjectStore:
             return None
 
     def modified_s(self, name: str) -> float:
-        """When it was last written, by the store's own clock."""
+        """Returns when a file was last written, by the store's own clock."""
         fs, path = self._at(name)
         return float(ask(self.shown(name), lambda: fs.modified(path)).timestamp())
 
     # ---- small files
 
     def put(self, name: str, data: bytes) -> None:
-        """Replaces what is there."""
+        """Writes a small file, and replaces an existing one."""
         fs, path = self._at(name)
         ask(self.shown(name), lambda: fs.pipe_file(path, data), WriteError)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Whether it is ours now, and was nobody's before. InDoubtError: nobody can tell.
+        """Creates a small file. Returns whether this call created it. InDoubtError: that is unknown.
 
-        A store may do what it was asked for, and its answer be lost. Asked again it says that the file is there: so
-        what is there is compared. Nobody else's data are the same, as a record names its attempt.
+        A store may create the file and its answer may be lost. A retry then says that the file exists: so its content
+        is compared. No other attempt's content is the same, as a record names its attempt.
         """
         fs, path = self._at(name)
         make = find_create(self.url, fs)
@@ -183,7 +181,7 @@ class ObjectStore:
                 return self._is_there(name, data)
             except Exception as error:
                 if is_final(error) and not doubt:
-                    raise WriteError(f"{self.shown(name)}: {_why(error)}") from error
+                    raise WriteError(f"{self.shown(name)}: {_describe(error)}") from error
                 doubt = True
                 if pause_s is None:
                     raise InDoubtError(f"{self.shown(name)}: {reason_of(error)}") from error
@@ -197,8 +195,8 @@ class ObjectStore:
             raise InDoubtError(str(error)) from error
 
     def check_exclusive(self, name: str, data: bytes) -> None:
-        """Some stores take the request and leave the condition out: then two attempts would both commit. `data` are
-        those that the file has already, so that nothing is changed if it is so."""
+        """Checks that the store honours the condition: some ignore it, and two attempts would both commit. `data`: the
+        present content of the file, so that nothing changes if the store overwrites it."""
         fs, path = self._at(name)
         make = find_create(self.url, fs)
 
@@ -214,7 +212,7 @@ class ObjectStore:
             raise WriteError(f"{self.shown(name)}: {text}: parts cannot be committed there")
 
     def remove(self, name: str) -> None:
-        """What cannot be removed stays: nobody reads what has no record."""
+        """Removes a file. A failure is ignored: nobody reads data without a record."""
         fs, path = self._at(name)
         try:
             ask(self.shown(name), lambda: fs.rm_file(path), WriteError)
@@ -240,7 +238,7 @@ class ObjectStore:
             raise WriteError(f"{self.shown(name)}: expected {size_bytes:,} bytes in the store, got {there:,}")
 
     def download(self, name: str, local: Path) -> bool:
-        """False: there is no such file."""
+        """Downloads a file. Returns False if there is none."""
         fs, path = self._at(name)
         size_bytes = self.size_bytes(name)
         if size_bytes is None:
@@ -276,7 +274,7 @@ class _Target:
             raise self._cannot(error) from error
 
 
-def _why(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the store has no such bucket or folder: {error}"
     return reason_of(error)

@@ -1,8 +1,8 @@
-"""How an attempt commits in a store.
+"""A dataset in an object store: what hold.write returns for a URL.
 
-The file is built on this machine, and brought to the store under a name that nobody else has. Then the record is
-created as the task's one claim, which a store lets only one do: that is the commit. Then it gets the name that readers
-look for. Whoever finds a claim that is not visible yet, because its writer died between the two, finishes that.
+A part is built on this machine and uploaded under a unique name. Then the record is created as the task's commit marker
+(the claim), which the store allows only once: that is the commit. Then it gets the name that readers look for. A
+process that finds a marker without that name, because its writer died in between, adds it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..commit import Commit
 from ..dataset import DatasetWriter, write
 from ..directory import (
     SCHEMA_NAME,
-    check_ours,
-    check_same,
+    check_only_ours,
+    check_same_schema,
     claim_name,
     claims_in,
     data_name,
@@ -38,12 +38,12 @@ from ..directory import (
     record_name,
     records_in,
     schema_file,
-    strays_in,
+    unrecorded_in,
 )
 from ..location import Attempt, Location
 from ..part_file import PartFile
 from ..verify import Report, verify
-from ..workspace import Workspace, dead_workspace, sweep, workspaces
+from ..workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft
 
 
@@ -60,11 +60,11 @@ class RemoteLocation:
         if self._store.size_bytes(f"parts/{record.file}") is None:
             names = f"{name} and {record_name(task, record.attempt)} there"
             raise missing_data(self.shown(record.file), record, names)
-        self.show(record, data)
+        self.make_visible(record, data)
         return record
 
-    def show(self, record: PartRecord, data: bytes) -> None:
-        """Gives a claimed record the name that readers look for, if it has it not yet."""
+    def make_visible(self, record: PartRecord, data: bytes) -> None:
+        """Gives a committed record the name that readers look for, unless it has it."""
         visible = f"parts/{record_name(record.task, record.attempt)}"
         if self._store.get(visible) is None:
             self._store.create(visible, data)
@@ -76,7 +76,7 @@ class RemoteLocation:
         for one in workspaces(folder):
             with dead_workspace(one) as note:
                 if note is not None:
-                    sweep(one, note)
+                    remove_dead_workspace(one, note)
         return Workspace(folder, task)
 
     def commit(self, made: Attempt, file: PartFile) -> PartRecord:
@@ -94,23 +94,23 @@ class RemoteLocation:
             crc32c=finished.crc32c,
             chunks=finished.chunks,
         )
-        self._bring(file.path, record)
+        self._upload(file.path, record)
         failpoint("data-linked")
         try:
             self._claim(record)
         except InDoubtError as error:
             text = f"it cannot be told whether task {made.task!r} is committed: {error}"
             raise WriteError(f"{text}; try it again, and .done will tell") from error
-        except _SeenError as error:
+        except _NotVisibleError as error:
             text = f"task {made.task!r} is committed, but readers do not see it before the next hold.write: {error}"
             raise WriteError(text) from error.__cause__
         except WriteError:
             self._store.remove(f"parts/{record.file}")
             raise
-        # Whatever else comes, a Ctrl-C too, leaves the data: the claim may be there already, or get there yet.
+        # Any other error, also a Ctrl-C, leaves the data: the marker may exist already, or appear later.
         return record
 
-    def _bring(self, path: Path, record: PartRecord) -> None:
+    def _upload(self, path: Path, record: PartRecord) -> None:
         try:
             self._store.upload(path, f"parts/{record.file}")
         except BaseException:
@@ -121,22 +121,22 @@ class RemoteLocation:
         data = record.to_json()
         failpoint("record-written")
         if not self._store.create(f"parts/{claim_name(record.task)}", data):
-            raise self._lost(record.task)
+            raise self._lost_race_error(record.task)
         failpoint("claimed")
         try:
             self._store.create(f"parts/{record_name(record.task, record.attempt)}", data)
         except Exception as error:
-            raise _SeenError(str(error)) from error
+            raise _NotVisibleError(str(error)) from error
         failpoint("committed")
 
-    def _lost(self, task: str) -> TargetExistsError:
+    def _lost_race_error(self, task: str) -> TargetExistsError:
         try:
             winner = str(self.find(task))
         except (DataError, InputError, WriteError):
             winner = "another attempt"
         return TargetExistsError(f"task {task!r} was committed meanwhile by {winner}; this attempt was dropped")
 
-    # ---- what verify looks at
+    # ---- for verify
 
     def names(self) -> list[str]:
         return self._store.names("parts")
@@ -152,7 +152,7 @@ class RemoteLocation:
 
     @contextmanager
     def data(self, name: str) -> Iterator[Path]:
-        """One file at a time is brought here, and taken away again."""
+        """Downloads a file to a workspace, and removes it afterwards."""
         workspace = self.workspace(name)
         try:
             local = workspace.path(f"data{Path(name).suffix}")  # not by its name: a record may say "../"
@@ -162,12 +162,12 @@ class RemoteLocation:
             workspace.close()
 
 
-class _SeenError(Exception):
-    """What failed after the commit."""
+class _NotVisibleError(Exception):
+    """An error after the commit."""
 
 
 def scratch_folder() -> Path:
-    """Where parts are built before they are brought to a store: below TMPDIR, for this user alone."""
+    """Returns the directory where parts are built before the upload: below TMPDIR, private to this user."""
     folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -179,26 +179,23 @@ def scratch_folder() -> Path:
     return folder
 
 
-# What hold.write gives for a URL.
-
-
 def open_remote(
     url: str, schema: dict[str, Column] | None, storage_options: Mapping[str, Any] | None
 ) -> RemoteDatasetWriter:
-    """Makes the run's folder in its store, or reopens it; commits that were interrupted are finished."""
+    """Creates a dataset in its store, or opens it, and finishes interrupted commits."""
     check_scheme(url)
     store = ObjectStore(url, storage_options)
     if store.get(SCHEMA_NAME) is None:
-        _make(store, schema)
+        _make_directory(store, schema)
     columns = _schemas(store)[-1]
-    check_same(store.url, schema, columns)
+    check_same_schema(store.url, schema, columns)
     out = RemoteDatasetWriter(store, columns)
-    _show_all(store)
+    _make_all_visible(store)
     return out
 
 
 def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
-    """All versions of the run's schema, the oldest first."""
+    """Returns all versions of the schema, the oldest first."""
     found: list[dict[str, Column]] = []
     while (data := store.get(name := schema_file_name(len(found)))) is not None:
         found.append(parse_schema(data, store.shown(name)))
@@ -207,28 +204,28 @@ def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
     return found
 
 
-def _make(store: ObjectStore, schema: dict[str, Column] | None) -> None:
+def _make_directory(store: ObjectStore, schema: dict[str, Column] | None) -> None:
     if schema is None:
-        text = f"{store.url}: expected a folder made by hold.write, there is none; give a schema to make it"
+        text = f"{store.url}: expected a dataset made by hold.write, there is none; pass a schema to create it"
         raise MissingFileError(text, store.url)
-    check_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
+    check_only_ours(store.url, sorted({name.partition("/")[0] for name in store.names() if not is_draft(name)}))
     store.create(SCHEMA_NAME, schema_file(schema))
 
 
-def _show_all(store: ObjectStore) -> None:
-    place = RemoteLocation(store)
-    names = place.names()
+def _make_all_visible(store: ObjectStore) -> None:
+    location = RemoteLocation(store)
+    names = location.names()
     shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
     for task in claims_in(names):
         if task not in shown:
             try:
-                place.find(task)
+                location.find(task)
             except (DataError, WriteError):
-                pass  # a damaged record is for verify to tell of: it must not keep others from working
+                pass  # verify reports a corrupt record: it must not keep others from working
 
 
 class RemoteDatasetWriter(DatasetWriter):
-    """A run's folder in a store. What needs its files on this machine takes a copy: `fetch`."""
+    """A dataset in an object store. `fetch` makes a local copy, for what needs local files."""
 
     def __init__(self, store: ObjectStore, schema: dict[str, Column]) -> None:
         self._store = store
@@ -240,10 +237,10 @@ class RemoteDatasetWriter(DatasetWriter):
     def folder(self) -> Path:  # type: ignore[override]
         raise InputError(f"{self.url}: expected a folder on this machine: out.fetch(FOLDER) brings the run there")
 
-    def _place(self) -> Location:
+    def _location(self) -> Location:
         return RemoteLocation(self._store)
 
-    def _allow(self, attempt: int | None) -> None:
+    def _check_can_write(self, attempt: int | None) -> None:
         if attempt is not None:
             raise ValueError("attempt is for folders: in a store each attempt has a number that nobody else has")
         if not self._is_checked:
@@ -261,46 +258,46 @@ class RemoteDatasetWriter(DatasetWriter):
         return RemoteDatasetWriter(self._store, versions[-1])
 
     def parts(self) -> list[PartRecord]:
-        names = records_in(self._place().names())
+        names = records_in(self._location().names())
         found = self._store.get_all([f"parts/{name}" for name in names])
-        return [parse_record(data, self._place().shown(name)) for name, data in zip(names, found, strict=True)]
+        return [parse_record(data, self._location().shown(name)) for name, data in zip(names, found, strict=True)]
 
     def url_of(self, record: PartRecord) -> str:
-        """The object of a committed part."""
+        """Returns the URL of a committed part."""
         return self._store.shown(f"parts/{record.file}")
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Brings every committed part here, one at a time, and reads every byte of it; changes nothing."""
+        """Downloads every committed part, one at a time, and reads every byte; changes nothing."""
         digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
-        report = verify(self._place(), self.schema, digests, progress)
+        report = verify(self._location(), self.schema, digests, progress)
         why = "it has no record: its attempt is at work, or died"
-        report.leftovers += [f"parts/{name}: {why}" for name in self._strays()]
+        report.leftovers += [f"parts/{name}: {why}" for name in self._unrecorded()]
         return report
 
-    def _strays(self) -> list[str]:
-        """Data without a record, and without a claim; and drafts of records."""
-        names = self._place().names()
-        kept = {name for task in self._unseen(names) for name in self._claimed(task, names)}
-        return [name for name in strays_in(names) if name not in kept] + list(filter(is_draft, names))
+    def _unrecorded(self) -> list[str]:
+        """Returns data without a record or commit marker, and drafts of records."""
+        names = self._location().names()
+        kept = {name for task in self._invisible(names) for name in self._claimed(task, names)}
+        return [name for name in unrecorded_in(names) if name not in kept] + list(filter(is_draft, names))
 
     def _claimed(self, task: str, names: list[str]) -> list[str]:
-        """The data that a claim speaks of; of a damaged one all that may be."""
+        """Returns the data file that a commit marker names; for a corrupt one, all candidates."""
         try:
-            return [parse_record(self._place().read(claim_name(task)), task).file]
+            return [parse_record(self._location().read(claim_name(task)), task).file]
         except DataError:
             return [name for name in names if (found := parse_name(name)) and found[0] == task]
 
-    def _unseen(self, names: list[str]) -> list[str]:
+    def _invisible(self, names: list[str]) -> list[str]:
         shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
         return [task for task in claims_in(names) if task not in shown]
 
     def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
-        """Removes data without a record that have been in the store for long: those of attempts that died.
+        """Removes old data without a record: those of dead attempts. Returns the names of the removed files.
 
-        Who is at work cannot be seen in a store, so nothing is swept unless it is asked for: no upload and commit may
-        take as long as `older_than_s`, which is measured by the store's own clock. Gives the names of what is gone.
+        A store does not show which attempts are alive, so nothing is removed automatically: no upload and commit may
+        take as long as `older_than_s`, by the store's own clock.
         """
-        found = self._strays()
+        found = self._unrecorded()
         if not found:
             return []
         mark = f"tmp/{uuid.uuid4().hex}"
@@ -315,15 +312,15 @@ class RemoteDatasetWriter(DatasetWriter):
         return old
 
     def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> DatasetWriter:
-        """A copy of the run on this machine, each part checked against its record. What is there already is not
-        brought again: after a kill, call it again."""
+        """Makes a local copy of the dataset, with each part checked against its record. Parts that exist already are
+        not downloaded again: after a kill, repeat the call."""
         records = self.parts()  # before the schema: whatever columns they have, it has
         versions = _schemas(self._store)
         here = Path(os.path.abspath(os.fsdecode(folder)))
         out = write(here, None if (here / SCHEMA_NAME).exists() else versions[0])
         known = read_schemas(here)
         for ours, theirs in zip(known, versions, strict=False):
-            check_same(str(here), theirs, ours)
+            check_same_schema(str(here), theirs, ours)
         for version in versions[len(known) :]:
             out = out.grow(version)
         for number, record in enumerate(records):
@@ -354,4 +351,4 @@ class RemoteDatasetWriter(DatasetWriter):
             workspace.close()
 
     def __repr__(self) -> str:
-        return f"<RemoteOut {self.url}, {len(self.schema):,} columns>"
+        return f"<RemoteDatasetWriter {self.url}, {len(self.schema):,} columns>"

@@ -124,7 +124,7 @@ class FrameBuilder:
 
     def take(self, first: int) -> WireFrame:
         """Returns all rows as a frame whose first row has this number."""
-        rows, whole = self.rows, self.rows == self._layout.chunk_rows
+        rows, is_full = self.rows, self.rows == self._layout.chunk_rows
         pieces, crcs, size = [], [], 0
         for number, column in enumerate(self._layout.columns):
             parts = [self._space.arrays[number][:rows]] if column.is_fixed else _join(self._variable[number])
@@ -136,7 +136,7 @@ class FrameBuilder:
         self.rows = self._variable_bytes = 0
         space, self._space = self._space, self._free.pop() if self._free else self._new_space()
         self._variable = [[] for _ in self._layout.columns]
-        return WireFrame(first, rows, FULL_CHUNK if whole else 0, pieces, crcs, size, space)
+        return WireFrame(first, rows, FULL_CHUNK if is_full else 0, pieces, crcs, size, space)
 
     def recycle(self, frame: WireFrame) -> None:
         """Reuses the memory of an acknowledged frame: fresh memory would cost more than the copy."""

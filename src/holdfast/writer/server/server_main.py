@@ -16,7 +16,7 @@ from typing import Any
 from ..._util.fds import take_stdout
 from ..._util.process import ProcessMark, end_with_marked
 from ...errors import HoldfastError
-from ..directory import read_schema, sweep
+from ..directory import read_schema, remove_stale_files
 from .server import CentralWriter
 from .server_process import ServerSettings
 
@@ -36,7 +36,7 @@ def main() -> int:
     try:
         folder = Path(job["folder"])
         schema = read_schema(folder)
-        sweep(folder)
+        remove_stale_files(folder)
         server = CentralWriter(folder, schema, ServerSettings(**job["settings"]))
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
         server.watch(0, lambda: _handle_command(server, reply))

@@ -357,7 +357,7 @@ def test_what_is_there_is_not_replaced(full: Path) -> None:
     assert out.read_text() == "precious"
     with pytest.raises(WriteError, match="never overwrites its input"):
         salvage_hdf5(full, full, overwrite=True)
-    with pytest.raises(InputError, match="this is a folder"):
+    with pytest.raises(InputError, match="got a directory"):
         salvage_hdf5(full.parent, out)
 
 

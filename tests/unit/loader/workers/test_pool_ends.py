@@ -27,7 +27,7 @@ def run_deed(what: str, value: Any = None, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("what", "value", "told"),
     [
-        ("kill", signal.SIGKILL, r"worker \d+ was killed by SIGKILL; if .* out of memory; it was at third"),
+        ("kill", signal.SIGKILL, r"worker \d+ was killed by SIGKILL \(out of memory.*\); it was at third"),
         ("kill", signal.SIGTERM, r"was killed by SIGTERM; it was at third"),
         ("exit", 7, r"ended with exit code 7; it was at third"),
         ("exit", 0, r"ended with exit code 0; it was at third"),
@@ -44,16 +44,16 @@ def test_a_death_is_told(context: Any, what: str, value: Any, told: str) -> None
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("hang", r"(?s)did nothing for 0.5 s and is waiting; it was at third\n.*in _hang_here\n +threading.Event"),
+        ("hang", r"(?s)made no progress for 0.5 s and is waiting; it was at third\n.*in _hang_here\n +threading.Event"),
         ("hold", r"(?s)is waiting; it was at third\n.*in _hold_the_interpreter"),
-        ("stop", r"(?s)is stopped by a signal \(SIGCONT lets it go on\); it was at third\n.* cannot say"),
+        ("stop", r"(?s)is stopped by a signal \(SIGCONT resumes it\); it was at third\n.*cannot dump it"),
     ],
 )
 def test_a_stall_is_told(what: str, told: str) -> None:
     with ProcessPool(pool_work.act, 2, stall_s=0.5) as pool:
-        pool._post._stall_s = 60  # for their start, on a machine that is busy
+        pool._dispatcher._stall_s = 60  # for their start, on a machine that is busy
         assert list(pool.run([Task(("give", 1))] * 4)) == [1] * 4
-        pool._post._stall_s = 0.5
+        pool._dispatcher._stall_s = 0.5
         with pytest.raises(WorkerTimeoutError, match=told) as caught:
             list(pool.run([Task((what, None), NAMES)]))
         assert caught.value.sample == "third"
@@ -90,6 +90,6 @@ def test_a_worker_that_died_idle_is_told_at_the_next_use() -> None:
 def test_the_death_of_the_process_that_starts_workers_is_told() -> None:
     with ProcessPool(pool_work.echo, 2) as pool:
         assert list(pool.run([Task(1)])) == [1]
-        os.kill(pool._crew.seed_pid, signal.SIGKILL)
+        os.kill(pool._processes.forkserver_pid, signal.SIGKILL)
         with pytest.raises(WorkerDiedError, match="that starts the workers was killed by SIGKILL"):
             list(pool.run(Task(number) for number in range(100_000)))

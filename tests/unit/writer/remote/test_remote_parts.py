@@ -138,12 +138,12 @@ def test_reopening_and_what_is_refused(out: RemoteDatasetWriter, memory: MemoryF
     assert write(URL).schema == SCHEMA
     assert write(f"{URL}/", SCHEMA).schema["x"].codec == "gzip"
     assert pickle.loads(pickle.dumps(out)).url == URL
-    with pytest.raises(SchemaError, match=f"{URL}: column 'x' is Int64.* there, got Float32"):
+    with pytest.raises(SchemaError, match=f"{URL}: .*column 'x': the dataset has Int64.*, got Float32"):
         write(URL, {**SCHEMA, "x": hold.Float32()})
-    with pytest.raises(InputError, match="there is none; give a schema to make it"):
+    with pytest.raises(InputError, match="there is none; pass a schema to create it"):
         write("memory://bucket/none")
     memory.pipe("/bucket/photos/cat.jpg", b"x")
-    with pytest.raises(WriteError, match="expected a new or empty folder.* got one with 'cat.jpg'"):
+    with pytest.raises(WriteError, match="expected an empty or new directory.* got one with 'cat.jpg'"):
         write("memory://bucket/photos", SCHEMA)
     with pytest.raises(WriteError, match=r"got hdfs://: pyarrow replaces what is there, so give webhdfs://"):
         write("hdfs://host/run", SCHEMA)

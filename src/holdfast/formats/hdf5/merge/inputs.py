@@ -71,7 +71,7 @@ def _check_intact(path: str, size: int) -> None:
 
 
 def _open_in_any_process(expected: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Returns those of the files that some process has open, in one scan of /proc for all files."""
+    """Returns those of the files that some process has open, by one scan of all processes."""
     return {identity for _, _, identity in open_files() if identity in expected}
 
 

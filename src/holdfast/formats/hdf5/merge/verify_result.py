@@ -278,7 +278,7 @@ def _plain(value: Any) -> Any:
 
 
 def file_crc(fd: int, places: Ints, sizes: Ints, crcs: Any) -> int:
-    """Of the whole file: what lies between the chunks is read, their own checksums are known."""
+    """Returns the crc32c of the file: the bytes between the chunks are read, the chunks' own checksums are known."""
     order = np.argsort(places, kind="stable")
     at, parts, lengths = 0, [], []
     for place, size, crc in zip(places[order].tolist(), sizes[order].tolist(), crcs[order].tolist(), strict=True):

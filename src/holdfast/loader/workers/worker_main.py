@@ -1,4 +1,4 @@
-"""What a worker runs: one task after the other, until its socket says that nobody wants more."""
+"""What a worker process runs: one task after the other, until the pool closes its socket."""
 
 from __future__ import annotations
 
@@ -17,91 +17,90 @@ from ..._util.process import end_with
 from .messages import MessageKind, Payload, WorkerMessage, load, receive, send, unpack
 from .shared_memory import ProgressCell, SharedMemory
 from .stack_dump import STACK_SIGNAL
-from .worker_init import WorkerInit, follow, read_brief
+from .worker_init import WorkerInit, apply_init, read_init
 
 Work = Callable[[Any, ProgressCell], Any]
 
 
 def serve(number: int, sock: socket.socket, *, forked: bool) -> int:
-    """The exit code. What it raises is why the work cannot be begun."""
+    """Returns the exit code. Raises whatever keeps it from loading the work."""
     setup, descriptors = receive(sock)
     if setup is None:
         return 0
-    file, words, brief_file, owner = descriptors
-    end_with(owner)
-    # Written by a signal handler in C: it works also while the interpreter is held, and when it crashes.
-    faulthandler.enable(words)
-    faulthandler.register(STACK_SIGNAL, words, all_threads=True)
+    memory_file, stacks, init_file, pool_process = descriptors
+    end_with(pool_process)
+    # A signal handler in C dumps the stack also while C code holds the interpreter, and after a crash.
+    faulthandler.enable(stacks)
+    faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
     send(sock, WorkerMessage(MessageKind.HELLO))
-    brief = read_brief(brief_file)
-    work = _get_ready(brief, forked)
-    memory = SharedMemory(brief.layout, file)
+    init = read_init(init_file)
+    work = _load_work(init, forked)
+    memory = SharedMemory(init.layout, memory_file)
     send(sock, WorkerMessage(MessageKind.READY))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the pool was closed, or its process died
-        _work_on(sock, work, memory, ProgressCell(memory.line(number)))
+        _serve_tasks(sock, work, memory, ProgressCell(memory.line(number)))
     return _finish()
 
 
-def _get_ready(brief: WorkerInit, forked: bool) -> Work:
-    follow(brief)
+def _load_work(init: WorkerInit, forked: bool) -> Work:
+    apply_init(init)
     if forked:
         random.seed()
         numpy_random: Any = sys.modules.get("numpy.random")
         if numpy_random is not None:
-            numpy_random.seed()  # else all workers draw the same
-    work: Work = load(brief.work)
+            numpy_random.seed()  # otherwise all workers would draw the same numbers
+    work: Work = load(init.work)
     return work
 
 
-def _work_on(sock: socket.socket, work: Work, memory: SharedMemory, note: ProgressCell) -> None:
+def _serve_tasks(sock: socket.socket, work: Work, memory: SharedMemory, progress: ProgressCell) -> None:
     while True:
         message, _ = receive(sock)
         if message is None:
             return
         kind = MessageKind.SKIPPED
         if message.run == memory.run:
-            note.begin(message.task)
-            kind = _do(work, memory, message.number, note)
+            progress.begin(message.task)
+            kind = _run_task(work, memory.slot(message.number), memory, progress)
         send(sock, WorkerMessage(kind, message.number, task=message.task))
 
 
-def _do(work: Work, memory: SharedMemory, number: int, note: ProgressCell) -> MessageKind:
-    slot = memory.slot(number)
+def _run_task(work: Work, slot: memoryview, memory: SharedMemory, progress: ProgressCell) -> MessageKind:
     try:
-        parcel = Payload(work(unpack(slot), note))
-        memory.check_fits(parcel.n_bytes, "a result")
-        parcel.write(slot)
+        payload = Payload(work(unpack(slot), progress))
+        memory.check_fits(payload.n_bytes, "a result")
+        payload.write(slot)
         return MessageKind.RESULT
-    except BaseException as error:  # noqa: BLE001 also SystemExit: a worker does not end because a task asks for it
-        _write_error(slot, error, note.sample)
+    except BaseException as error:  # noqa: BLE001 SystemExit too: a task must not end its worker
+        _write_error(slot, error, progress.sample)
         return MessageKind.RAISED
 
 
 def _write_error(slot: memoryview, error: BaseException, sample: int) -> None:
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    with contextlib.suppress(Exception):  # one without words
+    with contextlib.suppress(Exception):  # its `__str__` may raise
         name += f": {error}"
-    told = (name, _tell(error), sample)
-    for sent in (_pickled(error), None):
-        parcel = Payload((sent, *told))
-        if parcel.n_bytes <= len(slot):
-            parcel.write(slot)
+    description = (name, _format(error), sample)
+    for pickled in (_pickle(error), None):
+        payload = Payload((pickled, *description))
+        if payload.n_bytes <= len(slot):
+            payload.write(slot)
             return
     Payload((None, name[:500], name[:500], sample)).write(slot)
 
 
-def _pickled(error: BaseException) -> bytes | None:
-    """None: it would not arrive as it left, or it would end the pool's process without a word."""
+def _pickle(error: BaseException) -> bytes | None:
+    """Returns None for an error that would not arrive as it was, or that would end the pool's process silently."""
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
         return None
     try:
         data = pickle.dumps(error, protocol=5)
         return data if type(pickle.loads(data)) is type(error) else None
-    except Exception:  # noqa: BLE001 the user's own `__reduce__` may do anything
+    except Exception:  # noqa: BLE001 a user's `__reduce__` may raise anything
         return None
 
 
-def _tell(error: BaseException) -> str:
+def _format(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 its `__str__` may raise
@@ -109,7 +108,7 @@ def _tell(error: BaseException) -> str:
 
 
 def _finish() -> int:
-    """What an orderly end does; not more, as the frames below are of the process this one was forked from."""
+    """Runs the exit functions and flushes, but no more: the frames below belong to the fork server's process."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
