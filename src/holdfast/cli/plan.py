@@ -1,8 +1,8 @@
 """Check whether a run fits the limits of this machine.
 
 Run it where the job will run, before it starts. It counts the costs of torch
-DataLoaders: W workers cost 4·W + 2 pipes in the main process, a descriptor for every
-tensor in flight, threads for the queues and shared memory for every batch
+DataLoaders: W workers cost 4·W + 2 pipes in the main process, a descriptor for
+every tensor in flight, threads for the queues and shared memory for every batch
 fetched ahead, and each worker has its own shards open. It compares them with
 the limits of this shell, this user, this control group and /dev/shm.
 

@@ -185,7 +185,7 @@ def parse_statm(text: str) -> int | None:
 
 
 def read_vitals(procfs: ProcFS, pid: int) -> Vitals:
-    """Two stats and one small read, which a `HeldProcFS` that holds `/proc/PID/statm` does without opening it.
+    """Reads counts that are cheap enough for sampling: two stats and one small file.
 
     A pid does not say whether it is still the same process: ask `is_same` now and then.
     """

@@ -196,7 +196,7 @@ def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = RE
     """Looks at a process, by default this one, and its descendants. InputError: there is no such process.
 
     With no descriptor free it still tells of this process's descriptors, pipes and limits; its children cannot be found
-    then. A `HeldProcFS` made earlier also keeps its start, size and uptime readable.
+    then.
     """
     root = pid if pid is not None else procfs.own_pid()
     if root is None:
