@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import holdfast as hold
 from holdfast.loader.dataset import read
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 # Calls that fail when a disk or a file system fails or the descriptor table is full.
 CALLS = (

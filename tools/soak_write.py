@@ -32,7 +32,7 @@ from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 
 from holdfast._util.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
 from holdfast.formats.base import open_shard
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server import journal, server, shared_buffer
 from holdfast.writer.server.client import connect
 from holdfast.writer.server.server import CentralWriter

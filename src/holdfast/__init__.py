@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import errors as errors
     from ._util.fds import raise_nofile as raise_nofile
-    from .doctor.observe import diagnose as diagnose
-    from .error_guide.api import explain as explain
+    from .doctor.diagnose import diagnose as diagnose
+    from .error_guide.explain import explain as explain
     from .error_guide.explanation import Explanation as Explanation
     from .fd_owners.agent import listen as listen
     from .fd_owners.owners import owners as owners
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
     from .schema import Ragged as Ragged
-    from .writer.dataset import DatasetWriter as DatasetWriter
-    from .writer.dataset import write as write
+    from .writer.dataset_writer import DatasetWriter as DatasetWriter
+    from .writer.dataset_writer import write as write
     from .writer.server.client import connect as connect
 
 __version__ = "0.1.0"
@@ -59,7 +59,7 @@ _HOMES = {
     "HoldfastError": "errors",
     "Int64": "schema",
     "Log": "runlog.logger",
-    "DatasetWriter": "writer.dataset",
+    "DatasetWriter": "writer.dataset_writer",
     "Ragged": "schema",
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
@@ -68,9 +68,9 @@ _HOMES = {
     "connect": "writer.server.client",
     "convert": "rewrite.convert",
     "decode_image": "formats.images",
-    "diagnose": "doctor.observe",
+    "diagnose": "doctor.diagnose",
     "errors": "",
-    "explain": "error_guide.api",
+    "explain": "error_guide.explain",
     "listen": "fd_owners.agent",
     "locked": "filelocks.lock",
     "locks": "filelocks.holders",
@@ -84,7 +84,7 @@ _HOMES = {
     "raise_nofile": "_util.fds",
     "read": "loader.dataset",
     "snapshot": "procfs.snapshot",
-    "write": "writer.dataset",
+    "write": "writer.dataset_writer",
 }
 
 __all__ = sorted(_HOMES)

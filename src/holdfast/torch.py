@@ -19,8 +19,8 @@ from typing import Any, Self, TypeVar
 import torch.utils.data
 from torch.utils.data import Dataset
 
-from ._torch.dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
 from ._torch.loader_iterator import LoaderIterator, clear_library_frames
+from ._torch.torch_dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
 from .loader.dataset import Dataset as HoldfastDataset
 
 __all__ = ["DataLoader", "RaggedTensor", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]

@@ -25,7 +25,7 @@ import leftovers
 import line_server
 from factories_dtypes import ROWS, bits_of, made
 from factories_dtypes import SCHEMA as COLUMNS
-from holdfast._torch.dataset import RaggedTensor
+from holdfast._torch.torch_dataset import RaggedTensor
 from holdfast.formats.columns import RaggedColumn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
@@ -292,7 +292,7 @@ def forms(ask: dict[str, Any]) -> Any:
     """What cannot be shared is copied; what has no tensor stays."""
     frozen = np.arange(3)
     frozen.flags.writeable = False
-    from holdfast._torch.dataset import batch_to_torch
+    from holdfast._torch.torch_dataset import batch_to_torch
 
     got = batch_to_torch(
         {
@@ -334,7 +334,7 @@ def structures(ask: dict[str, Any]) -> Any:
 
 
 def nested(ask: dict[str, Any]) -> Any:
-    from holdfast._torch.dataset import batch_to_torch
+    from holdfast._torch.torch_dataset import batch_to_torch
     from holdfast.formats.columns import RaggedColumn
     from holdfast.formats.gather import join_bytes
 

@@ -25,7 +25,7 @@ from cli_process import (
 import holdfast as hold
 from holdfast.errors import HoldfastError
 from holdfast.writer.consolidate import latest_manifest
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "text": hold.Bytes()}
 

@@ -16,7 +16,7 @@ from cli_process import document, environment, flip, holdfast, on_terminal, refu
 
 import holdfast as hold
 from holdfast.formats.tar.writer import TarWriter
-from holdfast.writer.dataset import DatasetWriter
+from holdfast.writer.dataset_writer import DatasetWriter
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(8)}
 

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import RefusedError
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 PROGRAM = """
 import sys

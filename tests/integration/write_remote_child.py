@@ -12,7 +12,7 @@ import numpy as np
 import holdfast as hold
 from holdfast._util import remote_fs
 from holdfast.errors import HoldfastError
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.remote.remote_dataset import RemoteDatasetWriter
 
 SCHEMA = {"x": hold.Int64(), "emb": hold.Float32(64), "s": hold.Bytes()}

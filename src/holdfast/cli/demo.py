@@ -45,8 +45,8 @@ import numpy as np
 from .._native import codec
 from .._util.process import child_environment
 from .._util.text import counted, format_bytes, printable
+from ..doctor.diagnose import Examination
 from ..doctor.model import Verdict
-from ..doctor.observe import Examination
 from ..errors import TargetExistsError, WriteError
 from ..formats.columns import BytesColumn, RaggedColumn
 from ..formats.tfrecord.index import build_index

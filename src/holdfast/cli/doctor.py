@@ -54,8 +54,8 @@ from typing import Any
 import click
 
 from .._util.text import counted, printable
+from ..doctor.diagnose import MOST_S, Examination, WatchTarget
 from ..doctor.model import Verdict
-from ..doctor.observe import MOST_S, Examination, WatchTarget
 from ..doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
 from .app import Command, command, describe

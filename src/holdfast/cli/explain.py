@@ -42,7 +42,7 @@ import sys
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..error_guide.api import explain_sighting
+from ..error_guide.explain import explain_sighting
 from ..error_guide.explanation import Explanation, body, explanations_as_dict
 from ..error_guide.log_scanner import Scanner, scan_file, scan_stream
 from ..errors import InputError, MissingFileError

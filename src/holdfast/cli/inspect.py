@@ -399,7 +399,7 @@ class RunSurvey:
 
 
 def _inspect_run(path: str) -> RunSurvey:
-    from ..writer.dataset import DatasetWriter
+    from ..writer.dataset_writer import DatasetWriter
     from ..writer.directory import read_schema
     from ..writer.workspace import dead_workspace, workspaces
 

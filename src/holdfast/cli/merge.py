@@ -77,7 +77,7 @@ from .parallel_jobs import total_bytes
 from .path_arguments import expand_data, is_hdf5
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merge.api import MergedDataset, MergedHDF5
+    from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5
     from ..writer.consolidate import Consolidated
 
 _SHOWN_NOTES = 20
@@ -187,7 +187,7 @@ def _merge_hdf5(
     force: bool,
     dry_run: bool,
 ) -> int:
-    from ..formats.hdf5.merge.api import merge_hdf5, plan_hdf5
+    from ..formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
 
     options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
     if dry_run:
@@ -215,7 +215,7 @@ def _merge_hdf5(
 
 
 def _merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool) -> int:
-    from ..writer.dataset import write
+    from ..writer.dataset_writer import write
 
     run = write(folder)
     if dry_run:

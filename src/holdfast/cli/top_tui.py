@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from ..doctor.observe import Examination, WatchTarget
+from ..doctor.diagnose import Examination, WatchTarget
 from ..doctor.render import DoctorPage, TableColumn
 from ..doctor.render_top import COLUMNS, SortOrder, arrange, cells_of, columns_for, detail, host_line, summary
 from ..doctor.top_model import TopModel, TopRow, TopSnapshot

@@ -231,7 +231,7 @@ class RunReport:
 
 def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
     """Verifies a dataset directory without changing it. Problems are in the report, never raised."""
-    from ..writer.dataset import DatasetWriter
+    from ..writer.dataset_writer import DatasetWriter
     from ..writer.directory import read_schema
     from ..writer.verify import Problem, Report
 

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
 from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
+from .diagnose import SEVERITY, HasDiagnosis, WatchTarget
 from .messages import number_words, range_words, span_words
 from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
-from .observe import SEVERITY, HasDiagnosis, WatchTarget
 from .remedies import Remedy
 from .sampler import ENDED
 from .signatures import is_certain

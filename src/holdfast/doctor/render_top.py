@@ -12,8 +12,8 @@ from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
 from ..procfs.limits import PIPE_PAGES, Limit, amount, finite, quantity, used_part
+from .diagnose import SEVERITY
 from .messages import number_words
-from .observe import SEVERITY
 from .render import (
     STYLES,
     TableColumn,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._native.extensions import png
+from .._native.c_modules import png
 from ..errors import ImageError
 
 # Pillow converts others differently

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ..errors import StateError
 from ..schema import Schema
+from .order.dataset_split import PickedOrder
 from .order.sample_order import SampleOrder
-from .order.split import PickedOrder
 
 _KIND = "holdfast read state 1"
 _DIGESTS = {

@@ -12,7 +12,7 @@ from .._util.finalize import close_when_collected
 from ..formats.columns import split_samples
 from .options import Options
 from .order.blocks import Blocks, SamplePositions
-from .order.split import picked_rows
+from .order.dataset_split import picked_rows
 from .pipeline.executors import CancelToken
 from .pipeline.pipeline import Pipeline
 from .pipeline.stats import Meter

@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
-from .._native.extensions import fdscan
+from .._native.c_modules import fdscan
 from .procfs import ProcFS, readlink_or_none, stat_or_none
 from .sockets import SocketInfo
 

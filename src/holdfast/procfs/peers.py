@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import NamedTuple
 
-from .._native.extensions import fdscan
+from .._native.c_modules import fdscan
 from .descriptors import Descriptor, Kind
 from .procfs import ProcFS, UnixRow, readlink_or_none
 from .sockets import SocketInfo, read_sockets

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from .._native.extensions import fdscan
+from .._native.c_modules import fdscan
 
 _SOCK_DIAG = 4
 _DIAG_BY_FAMILY = 20

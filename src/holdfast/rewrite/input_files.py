@@ -231,7 +231,7 @@ def _check_tar(path: str, progress: Progress) -> None:
 
 
 def _check_run(run: Path, parts: Sequence[InputFile], limit: ProgressLimit) -> None:
-    from ..writer.dataset import DatasetWriter
+    from ..writer.dataset_writer import DatasetWriter
 
     schema = parts[0].schema
     assert schema is not None

@@ -14,7 +14,7 @@ from ..formats.part_record import PartRecord
 from ..loader.dataset import read
 from ..schema import Column, Int64, first_difference
 from ..writer.consolidate import read_manifests
-from ..writer.dataset import DatasetWriter, write
+from ..writer.dataset_writer import DatasetWriter, write
 from ..writer.directory import Format
 from ..writer.remote.remote_dataset import RemoteDatasetWriter
 from .rows import (

@@ -32,7 +32,7 @@ from ..errors import (
     cannot_open,
 )
 from ..formats.base import open_shard
-from ..formats.hdf5.merge.api import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
 from ..formats.part_record import PartRecord
 from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
 from ..schema import Column, first_difference, schema_digest
@@ -379,7 +379,7 @@ class _Consolidation:
         if not sources.older_schema:
             yield sources.paths
             return
-        from .dataset import write
+        from .dataset_writer import write
 
         with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
             out = write(scratch, sources.schema)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.doctor.diagnose import WatchTarget
 from holdfast.doctor.model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
-from holdfast.doctor.observe import WatchTarget
 from holdfast.procfs.descriptors import Descriptor, Kind
 from holdfast.procfs.limits import Limit
 from holdfast.procfs.processes import Process

@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from holdfast.cli.tables import AnyTerminal
+from holdfast.doctor.diagnose import WatchTarget
 from holdfast.doctor.model import FdProfile, Forecast, Match, Verdict
-from holdfast.doctor.observe import WatchTarget
 from holdfast.doctor.render import DoctorPage, target_as_dict, targets_as_dict
 
 NOW = datetime(2026, 3, 4, 18, 31)

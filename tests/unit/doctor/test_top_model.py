@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from holdfast.doctor.diagnose import Examination, suspects
 from holdfast.doctor.model import Verdict
-from holdfast.doctor.observe import Examination, suspects
 from holdfast.doctor.top_model import TopModel
 
 LEAKER = """

@@ -14,7 +14,7 @@ from factories_dtypes import ROWS, SCHEMA, bits_of, made, numbers
 from holdfast.errors import DecodeError, SchemaError
 from holdfast.formats.base import open_shard
 from holdfast.formats.columns import RaggedColumn
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 from holdfast.schema import DTYPES
 
 pytestmark = pytest.mark.formats

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import holdfast as hold
-from holdfast._native.extensions import png
+from holdfast._native.c_modules import png
 from holdfast.formats import images
 from holdfast.formats.images import MAX_PIXELS
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import holdfast as hold
 from holdfast.errors import InputError, MapError, SchemaError, StateError
-from holdfast.loader.order.split import part_sizes, picked_counts, split_masks
+from holdfast.loader.order.dataset_split import part_sizes, picked_counts, split_masks
 
 COUNTS = [13, 0, 1, 24, 9]
 SAMPLES = sum(COUNTS)

@@ -14,7 +14,7 @@ import pytest
 from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
-from holdfast._native.extensions import readahead
+from holdfast._native.c_modules import readahead
 from holdfast.loader.pipeline.fetch import Fetcher
 from holdfast.loader.pipeline.readahead import Readahead
 

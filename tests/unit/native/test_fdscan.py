@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._native.extensions import fdscan
+from holdfast._native.c_modules import fdscan
 from holdfast.procfs import descriptors, peers, procfs
 from holdfast.procfs.descriptors import Descriptor, Kind
 from holdfast.procfs.peers import Answer, PipeEnd

@@ -13,7 +13,7 @@ from time import monotonic
 
 import pytest
 
-from holdfast._native.extensions import readahead
+from holdfast._native.c_modules import readahead
 
 pytestmark = pytest.mark.skipif(not readahead, reason="the compiled module was not built, or not expected")
 
@@ -178,7 +178,7 @@ def test_the_interpreter_may_end_with_one_open(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(8 << 20))
     code = """
 import os, sys
-from holdfast._native.extensions import readahead
+from holdfast._native.c_modules import readahead
 fd = os.open(sys.argv[1], os.O_RDONLY)
 reader = readahead.Reader()
 for _ in range(20):

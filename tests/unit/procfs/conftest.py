@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from python_twins import use_python
 
-from holdfast._native.extensions import fdscan
+from holdfast._native.c_modules import fdscan
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from python_twins import use_python
 
-from holdfast._native.extensions import fdscan
+from holdfast._native.c_modules import fdscan
 from holdfast.procfs.peers import PeerState
 from holdfast.procfs.snapshot import Snapshot, take_snapshot
 

@@ -19,7 +19,7 @@ import holdfast as hold
 from holdfast._native import codec
 from holdfast.errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
 from holdfast.writer.consolidate import deleted_parts, exact_order, latest_manifest, read_manifests
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.directory import claim_name, record_name
 
 SCHEMA = {
@@ -189,7 +189,7 @@ def test_the_only_copy_is_not_replaced(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 write(sys.argv[1]).consolidate(sys.argv[2])
 """
 

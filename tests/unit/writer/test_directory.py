@@ -12,7 +12,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import InputError, SchemaError, WriteError
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(4)}
 NOBODY = 65534

@@ -15,7 +15,7 @@ import pytest
 import holdfast as hold
 from holdfast.errors import ClosedWriterError, SchemaError, TargetExistsError, WriteError
 from holdfast.formats.base import open_shard
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {
     "label": hold.Int64(),

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import CorruptError, WriteError
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.location import LocalLocation
 
 NOBODY = 65534

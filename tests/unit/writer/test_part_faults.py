@@ -19,7 +19,7 @@ import holdfast as hold
 from holdfast.errors import WriteError
 from holdfast.formats.hdf5.writer import HDF5Writer
 from holdfast.writer import commit, part_file
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 NOBODY = 65534
 YEAR_S = 365 * 24 * 3600.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.testing import ShardContract
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 
 
 class TestHDF5Part(ShardContract):

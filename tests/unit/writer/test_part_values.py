@@ -15,7 +15,7 @@ import holdfast as hold
 from holdfast.errors import ClosedWriterError, SchemaError, WriteError
 from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.schema import Column
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.row_buffer import RowBuffer, join_rows, row_of
 
 KINDS = pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])

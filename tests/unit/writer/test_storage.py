@@ -17,7 +17,7 @@ from holdfast.formats.base import open_shard
 from holdfast.formats.hdf5.salvage import salvage_hdf5
 from holdfast.formats.hdf5.verify import verify_hdf5
 from holdfast.schema import schema_digest
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {
     "plain": hold.Int64(),

@@ -15,7 +15,7 @@ import pytest
 import holdfast as hold
 from holdfast.errors import DataError, SchemaError
 from holdfast.formats.hdf5.verify import verify_hdf5
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(2), "text": hold.Bytes(), "tags": hold.Ragged(hold.Bytes())}
 
@@ -87,7 +87,7 @@ import resource, sys
 import h5py
 import holdfast as hold
 from holdfast.errors import HoldfastError
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 soft, hard, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 out = write(folder + "/run")

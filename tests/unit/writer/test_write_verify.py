@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"x": hold.Int64(), "s": hold.Bytes()}
 

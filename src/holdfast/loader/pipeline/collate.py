@@ -19,15 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import SchemaError
-from ...formats.columns import (
-    Batch,
-    BytesColumn,
-    ColumnData,
-    RaggedColumn,
-    dtype_of,
-    join_offsets,
-    tuple_like,
-)
+from ...formats.columns import Batch, BytesColumn, ColumnData, RaggedColumn, dtype_of, join_offsets, tuple_like
 from ...formats.gather import join_bytes
 from ...schema import Array, Bytes, Column, Float32, Ragged
 from ..options import Collate

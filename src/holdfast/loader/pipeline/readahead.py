@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from ..._native.extensions import readahead
+from ..._native.c_modules import readahead
 from ...errors import HoldfastError
 from ...formats.base import PlacedShard
 from ...formats.columns import BytesColumn

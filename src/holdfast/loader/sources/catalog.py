@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..._util.atomic import FileStamp
-from ...errors import (
-    CorruptError,
-    DataError,
-    DecodeError,
-    HoldfastError,
-    InputError,
-    SchemaError,
-    UnfinishedError,
-)
+from ...errors import CorruptError, DataError, DecodeError, HoldfastError, InputError, SchemaError, UnfinishedError
 from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_repaired, open_shard
 from ...formats.columns import Ints
 from ...procfs.locks import writers_of

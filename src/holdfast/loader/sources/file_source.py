@@ -19,9 +19,9 @@ from ...schema import Column, check_schema
 from ..checkpoint import fingerprint, schema_digest
 from ..options import Options
 from ..order.blocks import Blocks, join_blocks
+from ..order.dataset_split import Masks, PickedOrder, picked_counts, split_masks
 from ..order.sample_order import SampleOrder
 from ..order.sharding import Order
-from ..order.split import Masks, PickedOrder, picked_counts, split_masks
 from .catalog import Catalog, OnProgress
 from .discovery import SourceSpec
 from .download_cache import DownloadCache

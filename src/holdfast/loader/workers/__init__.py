@@ -6,7 +6,7 @@ shared memory; each worker has a socket for the small messages. A pool holds 2 d
 
 from __future__ import annotations
 
-from .messages import Task
 from .pool import PoolRun, ProcessPool
+from .wire_format import Task
 
 __all__ = ["PoolRun", "ProcessPool", "Task"]

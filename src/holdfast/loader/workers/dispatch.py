@@ -12,8 +12,8 @@ from functools import partial
 
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from ...procfs.processes import describe_exit, describe_state, is_stopped
-from .messages import Job, MessageKind, Payload, WorkerMessage, receive, send, unpack
-from .processes import Worker, WorkerProcesses
+from .wire_format import Job, MessageKind, Payload, WorkerMessage, receive, send, unpack
+from .worker_processes import Worker, WorkerProcesses
 
 _SLICE_S = 1.0
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)

@@ -18,7 +18,7 @@ import warnings
 from typing import NoReturn
 
 from ..._util.process import PACKAGE_PARENT, die_with_forker
-from .messages import MAX_TEXT_BYTES, MessageKind, WorkerMessage, receive, send
+from .wire_format import MAX_TEXT_BYTES, MessageKind, WorkerMessage, receive, send
 
 _CONTROL = 3
 _PR_SET_NAME = 15

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from ..._util.finalize import close_when_collected
 from ...errors import WorkerError
 from .dispatch import Dispatcher
-from .messages import Job, Payload, Task
-from .processes import GRACE_S, WorkerProcesses
 from .shared_memory import lay_out
+from .wire_format import Job, Payload, Task
 from .worker_init import check_not_importing_main
+from .worker_processes import WorkerProcesses
 
-_FAILED_GRACE_S = 0.5
+GRACE_S = 2.0  # how long workers may take to drain when the pool is closed
+_FAILED_GRACE_S = 0.5  # and when it could not be started
 
 
 class ProcessPool:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._util.process import end_with
-from .messages import MessageKind, Payload, WorkerMessage, load, receive, send, unpack
 from .shared_memory import ProgressCell, SharedMemory
 from .stack_dump import STACK_SIGNAL
+from .wire_format import MessageKind, Payload, WorkerMessage, load, receive, send, unpack
 from .worker_init import WorkerInit, apply_init, read_init
 
 Work = Callable[[Any, ProgressCell], Any]

@@ -23,7 +23,7 @@ from ...errors import CorruptError, DataError, InputError, MissingFileError, Tar
 from ...formats.part_record import PartRecord, missing_data, parse_record
 from ...schema import Column, schema_digest, schema_file_name
 from ..commit import Commit
-from ..dataset import DatasetWriter, write
+from ..dataset_writer import DatasetWriter, write
 from ..directory import (
     SCHEMA_NAME,
     check_only_ours,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast._native import codec
-from holdfast.formats.hdf5.merge.api import MergedHDF5, _error, _job, _merged
-from holdfast.formats.hdf5.merge.child import DATA, merge
+from holdfast.formats.hdf5.merge.merge_child import DATA, merge
+from holdfast.formats.hdf5.merge.merge_files import MergedHDF5, _error, _job, _merged
 
 Arrays = dict[str, npt.NDArray[Any]]
 

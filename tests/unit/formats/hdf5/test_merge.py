@@ -25,7 +25,7 @@ from factories_merge import (
 from holdfast._native import codec
 from holdfast._native.checksum import combine_all
 from holdfast.errors import TargetExistsError, WriteError
-from holdfast.formats.hdf5.merge.api import merge_hdf5, plan_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
 from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 from holdfast.formats.hdf5.verify import verify_hdf5
 

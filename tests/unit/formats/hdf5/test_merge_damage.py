@@ -19,7 +19,7 @@ from factories_merge import nothing_left, table, write_file
 from holdfast._native import codec
 from holdfast.errors import CorruptError
 from holdfast.formats.hdf5 import sandbox
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 
 # ---- damaged sources
 
@@ -67,7 +67,7 @@ FULL = """
 import os, sys
 from pathlib import Path
 from holdfast.errors import WriteError
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 small, *files = sys.argv[1:]
 refused = made = 0
 for step in range(10):

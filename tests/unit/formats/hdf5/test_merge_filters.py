@@ -18,7 +18,7 @@ from factories_merge import merge_here, nothing_left, read_file
 from holdfast.errors import CorruptError, SchemaError, WriteError
 from holdfast.formats.hdf5.filters import filters_of, verbatim_parameters
 from holdfast.formats.hdf5.merge import rechunk
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 from holdfast.formats.hdf5.merge.rechunk import ChunkEncoder
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.

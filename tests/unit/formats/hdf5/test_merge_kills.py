@@ -19,13 +19,13 @@ from factories_merge import Arrays, check_rows, joined, nothing_left, read_file,
 from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES, VARIABLE
 from holdfast.errors import WriteError
 from holdfast.formats.hdf5 import sandbox
-from holdfast.formats.hdf5.merge.api import merge_hdf5, work_path
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5, work_path
 
 Files = tuple[list[Path], Arrays]
 
 PROGRAM = """
 import sys
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 order, out, *files = sys.argv[1:]
 made = merge_hdf5(files, out, order=order)
 print(made.kept)

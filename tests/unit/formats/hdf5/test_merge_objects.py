@@ -15,7 +15,7 @@ import pytest
 from factories_merge import check_crc, merge_here, read_file, write_file
 
 from holdfast.errors import CorruptError, InputError, SchemaError
-from holdfast.formats.hdf5.merge.api import merge_hdf5
+from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
 from holdfast.schema import Bytes, column_to_json
 
 Make = Callable[[h5py.File, int], object]
@@ -341,7 +341,7 @@ def test_few_descriptors(tmp_path: Path) -> None:
     ]
     program = (
         "import resource, sys\n"
-        "from holdfast.formats.hdf5.merge.api import merge_hdf5\n"
+        "from holdfast.formats.hdf5.merge.merge_files import merge_hdf5\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
         "merge_hdf5(sys.argv[2:], sys.argv[1])\n"
     )

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.loader.workers.messages import MessageKind, WorkerMessage, pair, receive, send
+from holdfast.loader.workers.wire_format import MessageKind, WorkerMessage, pair, receive, send
 
 
 def test_a_message_arrives_with_its_descriptors() -> None:

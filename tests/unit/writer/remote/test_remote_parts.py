@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import holdfast as hold
 from holdfast._util import remote_fs
 from holdfast.errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.remote import object_store
 from holdfast.writer.remote.remote_dataset import RemoteDatasetWriter, scratch_folder
 

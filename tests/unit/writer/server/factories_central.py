@@ -12,7 +12,7 @@ import numpy as np
 
 import holdfast as hold
 from holdfast.formats.base import open_shard
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server.server import CentralWriter
 from holdfast.writer.server.server_process import ServerSettings
 

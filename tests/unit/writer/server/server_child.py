@@ -10,7 +10,7 @@ from pathlib import Path
 import holdfast as hold
 from holdfast.errors import WriteError
 from holdfast.formats.base import open_shard
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.server.client import connect
 
 

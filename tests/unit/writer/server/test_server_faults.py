@@ -22,7 +22,7 @@ import pytest
 from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 from holdfast.errors import RefusedError, ServerLostError, WriteError, WriterBusyError
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.server import client as producer_module
 from holdfast.writer.server import sealer
 from holdfast.writer.server.client import Producer, connect

@@ -17,7 +17,7 @@ from holdfast.errors import WriteError
 from holdfast.formats.hdf5.inplace_writer import InplaceWriter
 from holdfast.formats.hdf5.salvage import salvage_hdf5
 from holdfast.writer.consolidate import Order
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server import sealer_main
 from holdfast.writer.server.client import connect
 from holdfast.writer.server.journal import ClosedSegment, Journal

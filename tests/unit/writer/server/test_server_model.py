@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from holdfast.formats.tfrecord.column_encoding import buffers_of
 from holdfast.schema import schema_to_json
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.server import journal
 from holdfast.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.writer.server.journal import Journal

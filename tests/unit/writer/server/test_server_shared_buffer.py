@@ -19,7 +19,7 @@ from factories_central import wide_rows as rows
 import holdfast as hold
 from holdfast._native.codec import crc32c
 from holdfast.errors import RefusedError, ServerLostError
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server import connections
 from holdfast.writer.server import shared_buffer as shared_buffers
 from holdfast.writer.server.client import connect

@@ -19,7 +19,7 @@ import holdfast as hold
 from holdfast._native.codec import crc32c
 from holdfast.errors import RefusedError
 from holdfast.formats.tfrecord.column_encoding import buffers_of
-from holdfast.writer.dataset import write
+from holdfast.writer.dataset_writer import write
 from holdfast.writer.server import connections
 from holdfast.writer.server.client import connect
 from holdfast.writer.server.frame_builder import FrameBuilder

@@ -31,7 +31,7 @@ from holdfast.errors import (
     ServerLostError,
     WriteError,
 )
-from holdfast.writer.dataset import DatasetWriter, write
+from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server.client import connect
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ....schema import Ragged
 from ..schema_layout import SCHEMA_ATTRIBUTE
 from .input_rows import Rows
-from .model import Attribute, DatasetInfo, MergeError, MergeInput, MergeTarget, Node, codes_of
+from .merge_model import Attribute, DatasetInfo, MergeError, MergeInput, MergeTarget, Node, codes_of
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from ...._util.atomic import pwrite_all
 from ...._util.parallel import Stop, run_all
 from .copy_plan import BUILT, CRC, FILE, NUMBER, OFFSET, SIZE, SPOOL, CopyPlan
 from .input_rows import OpenInputs, check_crc
-from .model import NO_CRC, Ints, MergeError, MergeInput, Raw
+from .merge_model import NO_CRC, Ints, MergeError, MergeInput, Raw
 from .rechunk import Builder
 
 _BATCH_BYTES = 1 << 20  # stays in the CPU cache until it is read back

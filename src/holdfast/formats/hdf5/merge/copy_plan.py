@@ -11,7 +11,7 @@ import numpy as np
 from ....schema import Ragged
 from ..filters import GZIP, LZF, SHUFFLE, ZSTD, describe_filters, is_lossless, is_own, same_filters
 from .compatibility import MergeColumn, MergeSchema
-from .model import NO_CRC, DatasetInfo, Ints, MergeError, MergeTarget, RowRange, codes_of
+from .merge_model import NO_CRC, DatasetInfo, Ints, MergeError, MergeTarget, RowRange, codes_of
 
 EXACT, ANY = "exact", "any"
 _MIN_ALIGNED = 0.5  # a column's chunks are kept intact if at least this part of all rows stays in full chunks

@@ -16,7 +16,7 @@ import numpy as np
 from ...._native import codec
 from ..filters import GZIP, SHUFFLE
 from ..object_walk import reason_of
-from .model import NO_CRC, DatasetInfo, MergeError, MergeInput, Raw
+from .merge_model import NO_CRC, DatasetInfo, MergeError, MergeInput, Raw
 
 _OPEN_FILES, _LOW_LIMIT = 16, 256
 _RUN_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
 from ..salvage_child import _fill as fill_of
 from ..schema_layout import describe, stored_column
-from .model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
+from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter

@@ -21,7 +21,7 @@ from ..schema_layout import in_native_order
 from .compatibility import MergeSchema
 from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
 from .input_rows import OpenInputs
-from .model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
+from .merge_model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
 from .rechunk import create_like, fill_of, plist_of
 
 Heartbeat = Callable[[], None]  # tells the parent that the child does not hang

@@ -28,7 +28,7 @@ from ..filters import (
 )
 from .copy_plan import SPOOL, CopyPlan, placed_runs
 from .input_rows import Rows, is_gzip, run_ahead
-from .model import DatasetInfo, Ints, MergeError, MergeInput, MergeTarget, Raw, RowRange
+from .merge_model import DatasetInfo, Ints, MergeError, MergeInput, MergeTarget, Raw, RowRange
 
 _ENTRY_NUMBERS = 6
 _GZIP_LEVEL = 4

@@ -19,8 +19,8 @@ from ..object_walk import reason_of
 from .compatibility import MergeSchema
 from .copy_plan import CRC, FILE, MASK, NUMBER, OFFSET, SIZE, CopyPlan, placed_runs
 from .input_rows import OpenInputs, is_gzip, rows_of, run_ahead
+from .merge_model import NO_CRC, Ints, MergeError, Raw
 from .metadata_file import Heartbeat, object_runs, read_objects
-from .model import NO_CRC, Ints, MergeError, Raw
 from .rechunk import Builder
 
 _PIECE_BYTES = 4 << 20

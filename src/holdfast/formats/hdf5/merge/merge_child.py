@@ -19,7 +19,6 @@ from ...._native import codec
 from ...._util.failpoints import failpoint
 from ..filters import has_checksum, is_compressed
 from ..object_walk import reason_of
-from .api import exclusive
 from .compatibility import check_compatibility, check_shared_datasets
 from .copy_chunks import ChunkCopy, States
 from .copy_plan import (
@@ -36,8 +35,9 @@ from .copy_plan import (
 )
 from .input_rows import OpenInputs, Rows
 from .inputs import read_input
+from .merge_files import exclusive
+from .merge_model import NO_CRC, Ints, MergeError, MergeInput, RowRange
 from .metadata_file import write_metadata
-from .model import NO_CRC, Ints, MergeError, MergeInput, RowRange
 from .rechunk import Builder, SplitReader, Spool, pack_all
 from .verify_result import file_crc, find_places, verify_result, without_crc
 

@@ -29,7 +29,7 @@ from .part import Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merge.api import MergedHDF5
+    from ..formats.hdf5.merge.merge_files import MergedHDF5
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
 

@@ -21,12 +21,11 @@ from typing import Any
 from ..._util.process import call_after_fork, open_this_process
 from ...procfs.processes import is_stopped
 from .forkserver import launch
-from .messages import Job, MessageKind, WorkerMessage, pair, receive, send
 from .shared_memory import SharedLayout, SharedMemory, create_file
 from .stack_dump import StackDumps
+from .wire_format import Job, MessageKind, WorkerMessage, pair, receive, send
 from .worker_init import write_init
 
-GRACE_S = 2.0
 _TERM_S = 0.5
 _KILLED_S = 5.0
 _FORKSERVER_S = 1.0
@@ -135,7 +134,7 @@ class WorkerProcesses:
 
     # ---- the end -------------------------------------------------------------------------------------------
 
-    def close(self, grace_s: float = GRACE_S) -> None:
+    def close(self, grace_s: float) -> None:
         """Ends all processes and closes all descriptors. Safe to call twice; does nothing in a forked child."""
         if self.closed or os.getpid() != self.owner_pid:
             return

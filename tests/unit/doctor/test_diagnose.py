@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.doctor.diagnose import MOST_S, Observation, diagnose
 from holdfast.doctor.model import JobSample, Verdict
-from holdfast.doctor.observe import MOST_S, Observation, diagnose
 from holdfast.doctor.verdict import LEAST_S, confidence_of
 from holdfast.errors import InputError
 from holdfast.procfs.procfs import REAL, number_or_none
