@@ -122,7 +122,7 @@ def test_a_proc_this_process_is_not_in() -> None:
         enter = ["nsenter", f"--mount=/proc/{child_of(unshare.pid)}/ns/mnt"]
         lost = look(*enter)
         assert lost["own"] is None
-        assert "not to be seen in /proc" in lost["error"]
+        assert "not visible in /proc" in lost["error"]
         seen = look(*enter, pid=1)
         root = seen["processes"][0]
         assert (seen["own"], root["pid"], root["children"]) == (None, 1, 1)

@@ -1,1 +1,1 @@
-"""What the kernel knows of processes now. Facts only; judging them is another room's work."""
+"""Reads the current state of processes from the kernel. Classifying what it finds is left to `doctor`."""

@@ -1,4 +1,4 @@
-"""One process's descriptors: how many, and what each of them is."""
+"""Counts and describes the descriptors of one process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .._native.c_modules import fdscan
 from .procfs import ProcFS, readlink_or_none, stat_or_none
 from .sockets import SocketInfo
 
-# How far descriptor numbers are tried one by one at most.
+# The highest descriptor number that is tried when the numbers cannot be listed.
 PROBE_TO = 1 << 20
-# From how many descriptors on it pays to do without a listing.
+# From this many descriptors on, skipping the listing saves time.
 _DENSE_FROM = 512
 
 
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 
 _new_tuple = tuple.__new__
-_PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
+_PIPE = Kind.PIPE  # looking up an enum member is slow
 _ANONYMOUS = {
     "eventfd": Kind.EVENTFD,
     "eventpoll": Kind.EVENTPOLL,
@@ -51,7 +51,7 @@ _ANONYMOUS = {
     "io_uring": Kind.IO_URING,
 }
 _NUMBERED = {"socket": Kind.SOCKET, "pidfd": Kind.PIDFD}
-# In the order of native/fdscan/rows.c, which asks kind_of for all others.
+# In the order of native/fdscan/rows.c, which calls kind_of for all others.
 _COMPILED_KINDS = (
     Kind.PIPE,
     Kind.SOCKET,
@@ -66,9 +66,9 @@ _WITH_PATH = frozenset({Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVI
 
 
 class Descriptor(NamedTuple):
-    """A tuple and not a dataclass: tens of thousands are made in one look, at a third of the cost.
+    """An open descriptor. It is a tuple, as a scan makes tens of thousands and a dataclass costs three times as much.
 
-    `inode` is that of pipes and sockets. The target is never opened or followed: it may lie on a dead network mount.
+    Pipes and sockets have an `inode`. The target is never opened or followed: it may be on a dead network mount.
     """
 
     fd: int
@@ -82,12 +82,12 @@ class Descriptor(NamedTuple):
         return self.target.endswith(" (deleted)")
 
 
-_kind_of_row = itemgetter(1)  # a name costs twice as much
+_kind_of_row = itemgetter(1)  # access by name costs twice as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathGroup:
-    """One path that a process has open more than once."""
+    """A path that a process has open more than once."""
 
     path: str
     kind: Kind
@@ -95,12 +95,12 @@ class PathGroup:
 
 
 def kind_of(target: str) -> tuple[Kind, int | None]:
-    """The text of a `/proc/PID/fd/N` link -> its kind, and the inode where the text holds it.
+    """Parses the target of a `/proc/PID/fd/N` link into its kind, and the inode if the target contains it.
 
     `pipe:[8123]`, `socket:[99]`, `anon_inode:[eventfd]`, `anon_inode:inotify`, `/memfd:x (deleted)`, `/dev/shm/a`, …
-    A file whose own name ends in ` (deleted)` cannot be told from a deleted one by this text.
+    A file whose own name ends in ` (deleted)` is classified as deleted: the target is the same.
     """
-    if target[:6] == "pipe:[":  # the commonest first: there may be thousands
+    if target[:6] == "pipe:[":  # the most common kind first: there may be thousands
         try:
             return _PIPE, int(target[6:-1])
         except ValueError:
@@ -127,10 +127,10 @@ def _kind_of_path(path: str) -> Kind:
 
 
 def count(procfs: ProcFS, pid: int) -> int | None:
-    """How many descriptors a process has; None if that cannot be seen.
+    """Counts a process's descriptors; None if they are not visible.
 
-    Since Linux 6.2 the size of the folder says it, for other users' processes too and without a descriptor. Before, the
-    size is 0 and the folder is listed.
+    Since Linux 6.2 the size of the folder is the count, for other users' processes too and without a free descriptor.
+    In older kernels the size is 0 and the folder is listed.
     """
     folder = f"/proc/{pid}/fd"
     known = stat_or_none(procfs, folder)
@@ -143,14 +143,14 @@ def count(procfs: ProcFS, pid: int) -> int | None:
     except OSError as error:
         found = _probe(procfs, pid) if _is_full(error) else None
         return None if found is None else len(found)
-    # The listing itself is a descriptor of the process that lists.
+    # Listing the folder takes a descriptor, which this process then sees among its own.
     return max(0, len(names) - (pid == procfs.own_pid()))
 
 
 def scan(procfs: ProcFS, pid: int) -> list[Descriptor] | None:
-    """All descriptors of a process in the order of their numbers; None if they may not be seen or it is gone.
+    """Returns all descriptors of a process by number; None if this user may not inspect it or it is gone.
 
-    Where no descriptor is free for listing them, the numbers are tried one by one: readlink needs none.
+    If no descriptor is free for listing them, the numbers are tried one by one: readlink needs none.
     """
     tried = _dense(procfs, pid)
     found = describe_all(procfs, pid, range(tried))
@@ -161,14 +161,14 @@ def scan(procfs: ProcFS, pid: int) -> list[Descriptor] | None:
     except OSError as error:
         return _probe(procfs, pid) if _is_full(error) else None
     found += describe_all(procfs, pid, [fd for fd in fds if fd >= tried])
-    return None if fds and not found else found  # they may be counted, but not looked at
+    return None if fds and not found else found  # this user may list them, but not read their targets
 
 
 def _dense(procfs: ProcFS, pid: int) -> int:
-    """How many there are if they most likely are the numbers from 0 on, else 0.
+    """Returns the number of descriptors if they most likely are 0, 1, 2, … without gaps, else 0.
 
-    The kernel gives out the lowest free number: a table that grew has no gaps, and listing it would cost as much again
-    as a fifth of reading it.
+    The kernel assigns the lowest free number: a table that only grew has no gaps. Listing it would make the scan a
+    fifth slower.
     """
     size = _size(procfs, pid)
     some = (size - 1, size // 2, size // 4)
@@ -177,7 +177,7 @@ def _dense(procfs: ProcFS, pid: int) -> int:
 
 
 def list_fds(procfs: ProcFS, pid: int) -> list[int] | None:
-    """The numbers alone, in order; None if they may not be seen. Without a free descriptor, all that are possible."""
+    """Lists descriptor numbers, sorted; None if not visible. Without a free descriptor: all possible numbers."""
     try:
         return sorted(int(name) for name in procfs.listdir(f"/proc/{pid}/fd"))
     except OSError as error:
@@ -186,7 +186,7 @@ def list_fds(procfs: ProcFS, pid: int) -> list[int] | None:
 
 
 def describe_all(procfs: ProcFS, pid: int, fds: Sequence[int]) -> list[Descriptor]:
-    """Those of these descriptors that are there."""
+    """Describes those of these descriptors that are open."""
     return make_rows(fds, procfs.read_targets(f"/proc/{pid}/fd", list(map(str, fds))))
 
 
@@ -195,7 +195,7 @@ def _make_rows(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
     for fd, target in zip(fds, targets, strict=True):
         if target:
             kind, inode = kind_of(target)
-            # What Descriptor(…) comes to, without the call in between.
+            # The same as Descriptor(…), without the cost of the call.
             found.append(_new_tuple(Descriptor, (fd, kind, target, inode, None)))
     return found
 
@@ -208,7 +208,7 @@ make_rows = _make_rows_compiled if fdscan else _make_rows
 
 
 def describe(procfs: ProcFS, pid: int, fd: int) -> Descriptor | None:
-    """One descriptor; None if it is not there (any more)."""
+    """Describes one descriptor; None if it is not open."""
     target = readlink_or_none(procfs, f"/proc/{pid}/fd/{fd}")
     if target is None:
         return None
@@ -223,7 +223,7 @@ def _probe(procfs: ProcFS, pid: int) -> list[Descriptor] | None:
     soft, hard = bounds
     found: list[Descriptor] = []
     for number in range(hard):
-        # Numbers above the soft limit exist where it was lowered later; only the kernel's count can say so.
+        # Numbers above the soft limit exist if it was lowered later; only the kernel's count shows that.
         if number >= soft and number % 1024 == soft % 1024 and _size(procfs, pid) <= len(found):
             break
         one = describe(procfs, pid, number)
@@ -233,7 +233,7 @@ def _probe(procfs: ProcFS, pid: int) -> list[Descriptor] | None:
 
 
 def _bounds(procfs: ProcFS, pid: int) -> tuple[int, int] | None:
-    """None where the process is gone or may not be looked into: every number would be tried in vain."""
+    """Returns the soft and hard limit on numbers; None if trying them is useless: process gone, or not permitted."""
     try:
         soft, hard = procfs.rlimit(pid, resource.RLIMIT_NOFILE)
         procfs.readlink(f"/proc/{pid}/fd/0")
@@ -258,12 +258,12 @@ def _is_full(error: OSError) -> bool:
 
 
 def count_kinds(descriptors: Iterable[Descriptor]) -> dict[Kind, int]:
-    """The most frequent kind first."""
+    """Counts descriptors by kind, the most frequent first."""
     return dict(Counter(map(_kind_of_row, descriptors)).most_common())
 
 
 def group_paths(descriptors: Iterable[Descriptor]) -> list[PathGroup]:
-    """Paths open more than once, the most often opened first."""
+    """Returns the paths that are open more than once, the most frequent first."""
     groups: dict[str, list[Descriptor]] = {}
     for one in descriptors:
         if one.kind in _WITH_PATH:

@@ -49,15 +49,13 @@ def tightest(limits: Iterable[Limit]) -> Limit | None:
     return max(known, key=lambda limit: limit.ratio or 0.0, default=None)
 
 
-# ---- control groups, versions 1 and 2 ----------------------------------------------------------------------
-
 _MOUNT = "/sys/fs/cgroup"
 # Version 1 writes "no limit" as the largest multiple of the page size below 2**63.
 _V1_UNLIMITED = 1 << 62
 
 
 def parse_cgroup(text: str) -> dict[str, str]:
-    """`/proc/PID/cgroup` -> path by controller; the controller of version 2 has the empty name.
+    """Parses `/proc/PID/cgroup` into paths by controller; the controller of version 2 has the empty name.
 
     ```
     12:pids:/system.slice/worker.service
@@ -115,7 +113,7 @@ def _upwards(mount: str, path: str) -> Iterator[str]:
 
 
 def _cgroup_number(text: str | None) -> float | None:
-    """`max` or a number."""
+    """Parses `max` or a number."""
     word = (text or "").strip()
     if word == "max":
         return math.inf
@@ -131,7 +129,7 @@ def read_cgroup_file(procfs: ProcFS, pid: int, name: str) -> str:
 
 
 def number_after(text: str, title: str) -> int | None:
-    """`oom_kill 3\\n`, "oom_kill" -> 3: the number in the row with this title."""
+    """Returns the number in the row with this title: 3 for `oom_kill 3\\n` and "oom_kill"."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == title and words[1].isdigit():
@@ -140,12 +138,9 @@ def number_after(text: str, title: str) -> int | None:
 
 
 def available_memory(procfs: ProcFS) -> int | None:
-    """Reads `MemAvailable:   12345678 kB` of `/proc/meminfo` -> bytes."""
+    """Reads `MemAvailable:   12345678 kB` of `/proc/meminfo`, in bytes."""
     kib = number_after(read_or_none(procfs, "/proc/meminfo") or "", "MemAvailable:")
     return None if kib is None else kib * 1024
-
-
-# ---- limits of the process, its user and the machine -------------------------------------------------------
 
 
 def used_limits(procfs: ProcFS, root: int, tables: Tables) -> list[Limit]:
@@ -213,7 +208,7 @@ def _number(word: str) -> float:
 
 
 def parse_file_nr(text: str) -> tuple[int, int, int] | None:
-    """`1504\\t0\\t9223372036854775807\\n` -> allocated, of these free, maximum."""
+    """Parses `1504\\t0\\t9223372036854775807\\n`: allocated, of these free, maximum."""
     words = text.split()
     if len(words) != 3 or not all(word.isdigit() for word in words):
         return None
@@ -221,7 +216,7 @@ def parse_file_nr(text: str) -> tuple[int, int, int] | None:
 
 
 def parse_loadavg_threads(text: str) -> int | None:
-    """`0.20 0.18 0.12 1/80 11206\\n` -> 80: threads on the whole machine."""
+    """Parses the number of threads on the machine, 80, from `0.20 0.18 0.12 1/80 11206\\n`."""
     words = text.split()
     total = words[3].partition("/")[2] if len(words) > 3 else ""
     return int(total) if total.isdigit() else None
@@ -295,7 +290,7 @@ def _sysctl(procfs: ProcFS, name: str, path: str, used: int | None = None) -> Li
 
 
 def _pipe_pages(procfs: ProcFS) -> Limit:
-    """Beyond the soft limit new pipes shrink to two pages; beyond the hard one creating a pipe fails. 0: no limit."""
+    """Reads the limits beyond which new pipes have two pages only (soft) or fail (hard). 0 is no limit."""
     soft, hard = (number_or_none(procfs, f"/proc/sys/fs/pipe-user-pages-{which}") for which in ("soft", "hard"))
     return Limit(name="pipe_user_pages", soft=math.inf if soft == 0 else soft, hard=math.inf if hard == 0 else hard)
 
@@ -308,8 +303,6 @@ def shm_limit(procfs: ProcFS) -> Limit:
     size = disk.f_blocks * disk.f_frsize
     return Limit(name="dev_shm_bytes", used=size - disk.f_bfree * disk.f_frsize, soft=size, hard=size)
 
-
-# ---- labels and formatting ---------------------------------------------------------------------------------
 
 NAMES = {
     "nofile": "open files",
@@ -354,14 +347,14 @@ def used_part(used: int | None, most: float | None) -> float | None:
 
 
 def percent(ratio: float) -> str:
-    """`3.4 %`, `97.5 %`, `202 %`; never `100 %` below the limit."""
+    """Formats a ratio: `3.4 %`, `97.5 %`, `202 %`; never `100 %` below the limit."""
     if ratio >= 1:
         return f"{ratio * 100:,.0f} %" if ratio < 1000 else "far too many"
     return f"{min(ratio * 100, 99.9):.1f} %"
 
 
 def finite(value: float | None) -> float | int | None:
-    """For JSON, which has no infinity: unlimited and unknown are both null."""
+    """Converts a limit for JSON, which has no infinity: unlimited and unknown are both null."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if value == int(value) else value

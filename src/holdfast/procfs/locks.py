@@ -23,7 +23,7 @@ _KINDS = {"FLOCK": LockKind.FLOCK, "POSIX": LockKind.POSIX, "OFDLCK": LockKind.O
 
 
 class LockRow(NamedTuple):
-    """One row of `/proc/locks`. `pid` is -1 for an OFD lock and 0 for a process that is not visible in this /proc."""
+    """A row of `/proc/locks`. `pid` is -1 for an OFD lock and 0 for a process that is not visible in this /proc."""
 
     kind: LockKind
     exclusive: bool
@@ -34,9 +34,9 @@ class LockRow(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """One process that holds a lock or waits for it. `pid` None: no process that this user may inspect holds it.
+    """A process that holds a lock or waits for it. `pid` None: no process that this user may inspect holds it.
 
-    `inherited`: another process took the lock and this one has a copy of the descriptor, mostly by a fork: the lock
+    `inherited`: another process took the lock and this one has a copy of the descriptor, usually from a fork. The lock
     is released when both have closed it.
     """
 
@@ -49,7 +49,7 @@ class Lock(NamedTuple):
 
 
 def parse_locks(text: str) -> list[LockRow]:
-    """Parses `/proc/locks`, or the `lock:` rows of `/proc/PID/fdinfo/FD`; a row with an arrow waits for the one above.
+    """Parses `/proc/locks`, or the `lock:` rows of `/proc/PID/fdinfo/FD`. A row with an arrow waits for the one above.
 
     ```
     1: FLOCK  ADVISORY  WRITE 2450 fe:00:2146545 0 EOF
@@ -103,7 +103,7 @@ def locks_of(path: str | os.PathLike[str], procfs: ProcFS = REAL) -> list[Lock] 
 
 
 def _holding(procfs: ProcFS, rows: list[LockRow]) -> Iterator[Lock]:
-    """`/proc/locks` names who took the lock; the open descriptors, which are copied by fork, show who has it now."""
+    """Yields holders. `/proc/locks` names who took a lock; open descriptors, copied by fork, show who has it now."""
     if not rows:
         return
     having: dict[tuple[LockKind, bool, int], list[int]] = {}
@@ -138,7 +138,7 @@ def _waiting(procfs: ProcFS, rows: Iterable[LockRow]) -> Iterator[Lock]:
 
 
 def _rows_of(procfs: ProcFS, pid: int, like: LockRow) -> Iterator[LockRow]:
-    """Yields the locks on that file that a process has a descriptor of, without following links to dead mounts."""
+    """Yields the locks on that file for which a process has a descriptor, without following links to dead mounts."""
     folder = f"/proc/{pid}/fd"
     try:
         names = procfs.listdir(folder)
@@ -195,9 +195,6 @@ def command_of(procfs: ProcFS, pid: int) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-# ---- writers -----------------------------------------------------------------------------------------------
-
-
 class Holder(NamedTuple):
     pid: int
     fd: int
@@ -237,7 +234,7 @@ def open_files(procfs: ProcFS = REAL, pids: Iterable[int] | None = None) -> Iter
 
 
 def _is_writable(fdinfo: str) -> bool:
-    """`pos:\\t0\\nflags:\\t0100001\\n…` -> True: the lowest two bits are the access mode."""
+    """Parses `pos:\\t0\\nflags:\\t0100001\\n…`, here True: the lowest two bits of the flags are the access mode."""
     for line in fdinfo.splitlines():
         if line.startswith("flags:"):
             return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY

@@ -1,4 +1,8 @@
-"""What became of the far end of a pipe or of a socket."""
+"""Finds the peer of each pipe end and Unix socket: this process itself, another one, or none any more.
+
+Pipe ends are paired by inode over the scanned processes. An end without a partner among them is polled: a process
+outside may hold its peer, or the peer may be in flight through a socket. Only poll can show that the peer is closed.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +26,35 @@ from .sockets import SocketInfo, read_sockets
 
 
 class PeerState(StrEnum):
-    SELF = "self"  # both ends here, and in no other process that was looked at
+    SELF = "self"  # this process has both ends, and no other scanned process has one
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
 
 
-# Who is at the other end of a pipe: this process itself, another one, or nobody any more.
-#
-# Ends are paired by inode over the processes looked at. Of an end without a partner there the kernel is asked by poll:
-# the far end may be held by a process outside, or be on its way through a socket. Only poll can say that it is dead.
-
 _READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
-_PIPE = Kind.PIPE  # finding a member of an enum by its name is slow
+_PIPE = Kind.PIPE  # looking up an enum member is slow
 _SELF, _ALIVE, _DEAD, _UNKNOWN = _PEER_STATES = tuple(PeerState)
 _new_tuple = tuple.__new__
 
 
 class Answer(NamedTuple):
-    """`access` is `r`, `w` or `rw`."""
+    """The result of polling a pipe end. `access` is `r`, `w` or `rw`."""
 
     access: str
     dead: bool
 
 
-# The access of a process's ends (fd -> r, w, rw), and what poll says of those without a partner. An fd that is left out
-# is unknown.
+# The access of a process's pipe ends (fd -> r, w, rw), and the result of polling them. A missing fd is unknown.
 Access = Callable[[int, Sequence[int]], Mapping[int, str]]
 Poller = Callable[[int, Sequence[int]], Mapping[int, Answer]]
 Pipes = Sequence[tuple[int, int]]  # fd and inode
-Holders = Mapping[str, Mapping[int, set[int]]]  # by access and inode: which processes have that end
+Holders = Mapping[str, Mapping[int, set[int]]]  # by access and inode: the processes that have that end
 
 
 class PipeEnd(NamedTuple):
-    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it.
+    """A pipe end. `peers` are the other processes with the peer; none while alive: a process not scanned has it.
 
     `access` is `r`, `w`, `rw`, or "" if unknown.
     """
@@ -70,7 +68,7 @@ class PipeEnd(NamedTuple):
 
 
 def read_access(procfs: ProcFS, pid: int, fds: Sequence[int]) -> dict[int, str]:
-    """A link's own permissions tell what its descriptor was opened for; fdinfo would cost an open and a read."""
+    """Reads the access from the permissions of the links, which saves an open and a read of fdinfo for each."""
     modes = procfs.read_modes(f"/proc/{pid}/fd", list(map(str, fds)))
     return {fd: _ACCESS[mode & _READ_WRITE] for fd, mode in zip(fds, modes, strict=True) if mode}
 
@@ -78,9 +76,9 @@ def read_access(procfs: ProcFS, pid: int, fds: Sequence[int]) -> dict[int, str]:
 def pair_pipes(
     tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None = None
 ) -> dict[int, list[PipeEnd]]:
-    """Every pipe end of these processes by pid, in the order of their fds.
+    """Returns every pipe end of these processes by pid, in the order of their fds.
 
-    Poll tells the access as well: it is asked for beforehand only of ends that may have a partner.
+    Poll reports the access as well: `access` is called first only for ends that may have a partner.
     """
     return pair(tables, access, poll)
 
@@ -122,7 +120,7 @@ def _find_holders(pipes: Mapping[int, Pipes], known: Mapping[int, Mapping[int, s
 
 
 def _far_holders(ends: Pipes, known: Mapping[int, str], holders: Holders) -> dict[int, set[int]]:
-    """Which processes have the far end of each; an end of which none is known to have it is left out."""
+    """Returns the processes that have the peer of each end; an end whose peer has no known holder is left out."""
     far_of = {"r": holders["w"], "w": holders["r"]}
     found = {}
     for fd, inode in ends:
@@ -147,7 +145,7 @@ def _classify(
         peers: tuple[int, ...] = ()
         if fd in answers:
             way, dead = answers[fd]
-            peer_state = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # that one is its own far end
+            peer_state = _DEAD if dead else _SELF if way == "rw" else _ALIVE  # an `rw` end is its own peer
         elif fd in far:
             way, peer_state = ways[fd], _SELF
             if far[fd] != here:
@@ -162,20 +160,18 @@ def _classify(
 pair = _pair_compiled if fdscan else _pair
 
 
-# Asking poll whether anybody is left at the other end of pipes, of this process and of others.
-
 _PIDFD_GETFD = 438  # the same number on every architecture
 _GETPIPE_SZ = 1032
 _AT_ONCE = 4096
-# How many ends of another process are borrowed at a time. As long as that lasts, they are not closed when it closes
-# them; a few are enough to share the cost of a call.
+# How many ends of another process are duplicated at a time. While a duplicate exists, the end stays open although its
+# process closes it; a few are enough to share the cost of a call.
 _BORROWED = 64
 _WAYS = {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "rw"}
 _FULL = (errno.EMFILE, errno.ENFILE)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-# A read end without writers hangs up, a write end without readers is an error; an `rw` end is its own far end.
+# poll reports POLLHUP for a read end without writers, POLLERR for a write end without readers.
 _POLL_DEAD = {select.POLLHUP: Answer("r", True), select.POLLERR: Answer("w", True)}
 _POLL_ALIVE = {way: Answer(access, False) for way, access in _WAYS.items()}
 # By the numbers of native/fdscan/ask.c: 1 reads, 2 writes, 4 dead.
@@ -187,10 +183,10 @@ _BY_NUMBER = {
 
 
 def poll_own(fds: Sequence[int]) -> dict[int, Answer]:
-    """Ends of this process; needs no descriptor. An fd that is no pipe any more is left out."""
+    """Polls pipe ends of this process, without a free descriptor. An fd that is no longer a pipe is left out."""
     answers: dict[int, Answer] = {}
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # poll refuses more descriptors than the soft limit, which may have been lowered since they were opened.
+    # poll fails with more descriptors than the soft limit, which may have been lowered since they were opened.
     step = _AT_ONCE if soft < 0 else max(1, min(_AT_ONCE, soft))
     for start in range(0, len(fds), step):
         answers.update(ask(fds[start : start + step]))
@@ -205,7 +201,7 @@ def _ask(fds: Collection[int]) -> dict[int, Answer]:
     answers = {}
     for fd in fds:
         try:
-            fcntl.fcntl(fd, _GETPIPE_SZ)  # fails where it is another thing by now
+            fcntl.fcntl(fd, _GETPIPE_SZ)  # fails if the number is no longer a pipe
             answers[fd] = (
                 _POLL_DEAD.get(events.get(fd, 0)) or _POLL_ALIVE[fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE]
             )
@@ -223,7 +219,7 @@ def _by_fd(fds: Iterable[int], numbers: bytes) -> dict[int, Answer]:
 
 
 def poll_other(pid: int, fds: Sequence[int]) -> dict[int, Answer]:
-    """Ends of another process, borrowed for a moment; empty where that is not allowed or no descriptor is free."""
+    """Polls duplicates of another process's pipe ends; empty if that is not permitted or no descriptor is free."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -254,7 +250,7 @@ def _ask_other(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
 
 
 def _borrow(pidfd: int, waiting: list[int], borrowed: dict[int, int]) -> bool:
-    """Takes from the end of `waiting`: our number -> theirs. False: no more can be had."""
+    """Duplicates fds from the end of `waiting` into `borrowed`: our number -> theirs. False: no more are possible."""
     while waiting and len(borrowed) < _BORROWED:
         fd = int(_libc.syscall(_PIDFD_GETFD, pidfd, waiting[-1], 0))
         if fd >= 0:
@@ -262,15 +258,15 @@ def _borrow(pidfd: int, waiting: list[int], borrowed: dict[int, int]) -> bool:
             continue
         error = ctypes.get_errno()
         if error in _FULL:
-            return bool(borrowed)  # as many as there is room for; the next ones in their place
+            return bool(borrowed)  # no more descriptors are free; the next call reuses these
         if error != errno.EBADF:
-            return False  # no right to it, or it has ended
+            return False  # not permitted, or the process has ended
         waiting.pop()  # closed meanwhile
     return True
 
 
 def _return(borrowed: Collection[int]) -> None:
-    """The kernel gave out the lowest free numbers: mostly they lie in one piece, which is closed by one call."""
+    """Closes the duplicates, usually in one call: the kernel assigns the lowest free numbers, mostly a single range."""
     if borrowed and max(borrowed) - min(borrowed) + 1 == len(borrowed):
         os.closerange(min(borrowed), max(borrowed) + 1)
         return
@@ -282,16 +278,14 @@ ask = _ask_compiled if fdscan else _ask
 ask_other = _ask_other_compiled if fdscan else _ask_other
 
 
-# Who is at the other end of a connected Unix socket: this process itself, another one, or nobody any more.
-
-_SOCKET = Kind.SOCKET  # finding a member of an enum by its name is slow
+_SOCKET = Kind.SOCKET
 _UNIX_SELF, _UNIX_ALIVE, _UNIX_DEAD, _UNIX_UNKNOWN = PeerState
 
 
 class SocketEnd(NamedTuple):
-    """`peers` are the other processes with the far end; none, and alive: a process that was not looked at has it.
+    """A connected Unix socket. `peers` are the other processes with the peer; none while alive: one not scanned has it.
 
-    `peer_inode` is 0 where the far end was closed, None where the kernel does not tell.
+    `peer_inode` is 0 if the peer was closed, None if the kernel does not report it.
     """
 
     pid: int
@@ -303,7 +297,7 @@ class SocketEnd(NamedTuple):
 
 
 def pair_sockets(tables: Mapping[int, Iterable[Descriptor]], rows: Mapping[int, UnixRow]) -> dict[int, list[SocketEnd]]:
-    """Every Unix socket of these processes that is, or was, connected; by pid, in the order of their fds."""
+    """Returns every Unix socket of these processes that is, or was, connected, by pid and in the order of fds."""
     sockets = {
         pid: [(fd, inode or 0, info) for fd, kind, _, inode, info in table if kind is _SOCKET]
         for pid, table in tables.items()
@@ -324,7 +318,7 @@ def _classify_unix(
     first: Mapping[int, int],
     shared: Mapping[int, AbstractSet[int]],
 ) -> list[SocketEnd]:
-    """`first`: a process with the socket of an inode; `shared`: all of them, where they are more. Few are."""
+    """Classifies the sockets of a process. `first`: one process per inode; `shared`: all of them if several have it."""
     found = []
     for fd, inode, info in ends:
         if info is None or info.state != "CONNECTED" or info.family != "unix":
@@ -343,18 +337,16 @@ def _classify_unix(
     return found
 
 
-# The far ends of everything that has one, over all processes looked at.
-
-# What was seen of each process; None: it may not be looked into.
+# The descriptors of each process; None: this user may not inspect it.
 Tables = dict[int, list[Descriptor] | None]
-# Of the sockets in a table: where each is, and its inode.
+# The index in the table and the inode of each socket.
 SocketPositions = list[tuple[int, int]]
 
 
 def name_sockets(procfs: ProcFS, tables: Tables) -> dict[int, list[SocketEnd]]:
-    """Puts what the kernel's tables say of them into the sockets, and pairs the Unix ones.
+    """Adds addresses and states to the sockets in `tables`, and pairs the Unix ones.
 
-    The tables are those of a network namespace: read once for all processes in it.
+    The kernel's socket tables belong to a network namespace and are read once for all processes in it.
     """
     positions = {pid: found for pid, table in tables.items() if table and (found := _socket_positions(table))}
     spaces: dict[str, list[int]] = {}
@@ -376,7 +368,7 @@ def _socket_positions(table: Sequence[Descriptor]) -> SocketPositions:
 
 
 def _put(known: Mapping[int, SocketInfo], table: list[Descriptor], positions: SocketPositions) -> list[Descriptor]:
-    """The sockets at these places, each as it is in the table now."""
+    """Adds the known information to the sockets at these positions, and returns them."""
     found = []
     for at, inode in positions:
         one = table[at]
@@ -395,7 +387,7 @@ def find_pipe_ends(procfs: ProcFS, tables: Tables) -> dict[int, list[PipeEnd]]:
     def poll(pid: int, fds: Sequence[int]) -> Mapping[int, Answer]:
         if pid == own:
             return poll_own(fds)
-        # In a fake /proc, or in one of another pid namespace, this pid is not that process to the system calls.
+        # In a fake /proc, or that of another pid namespace, a system call would take this pid for another process.
         return poll_other(pid, fds) if own == os.getpid() else {}
 
     return pair_pipes(_seen(tables), access, poll)

@@ -1,4 +1,4 @@
-"""Who a process is, who its children are, and how big it is."""
+"""Reads a process's identity, its descendants and its size, and finds processes by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Identity(NamedTuple):
-    """A pid is given out again; with the moment of the start it is one process for good. None: could not be read."""
+    """Identifies a process for good: a pid is reused, a pid with its start time is not. None: could not be read."""
 
     pid: int
     start_ticks: int | None
@@ -36,7 +36,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """None is unknown: it could not be read."""
+    """A process. None: could not be read."""
 
     pid: int
     start_ticks: int | None = None
@@ -55,7 +55,7 @@ class Process:
 
 
 def parse_stat(text: str) -> Stat | None:
-    """`/proc/PID/stat`; the name in parentheses may itself hold spaces and parentheses.
+    """Parses `/proc/PID/stat`; the name in parentheses may itself hold spaces and parentheses.
 
     ```
     4711 (data (w) 1) S 4700 4711 4700 0 -1 4194304 90 0 0 0 1 2 0 0 20 0 3 0 88321 12345344 1520 …
@@ -89,12 +89,12 @@ def read_cpu_s(procfs: ProcFS, pid: int) -> float:
 
 
 def read_process(procfs: ProcFS, pid: int) -> Process | None:
-    """What can be seen of a process; None if there is none of this pid."""
+    """Reads what is visible of a process; None if there is no such process."""
     folder = stat_or_none(procfs, f"/proc/{pid}")
     if folder is None:
         return None
     seen = read_stat(procfs, pid)
-    if seen is None:  # no descriptor free to read it with, or not to be seen by this user
+    if seen is None:  # no descriptor is free to read it, or this user may not
         return Process(pid=pid, uid=folder.st_uid, threads=count_threads(procfs, pid))
     return Process(
         pid=pid,
@@ -111,7 +111,7 @@ def read_process(procfs: ProcFS, pid: int) -> Process | None:
 
 
 def _uptime(procfs: ProcFS, start_ticks: int) -> float | None:
-    """From `/proc/uptime`, `5021.07 9120.11\\n`, which is counted from the same moment as the start."""
+    """Computes the age from `/proc/uptime`, `5021.07 9120.11\\n`: both count from the boot of the machine."""
     words = (read_or_none(procfs, "/proc/uptime") or "").split()
     try:
         return max(0.0, float(words[0]) - start_ticks / _TICKS_PER_S)
@@ -120,7 +120,7 @@ def _uptime(procfs: ProcFS, start_ticks: int) -> float | None:
 
 
 def is_same(procfs: ProcFS, identity: Identity) -> bool | None:
-    """Whether this pid is still that process; None if that cannot be read."""
+    """Returns whether this pid is still that process; None if that cannot be read."""
     seen = read_stat(procfs, identity.pid)
     if seen is None:
         return None if stat_or_none(procfs, f"/proc/{identity.pid}") else False
@@ -128,18 +128,18 @@ def is_same(procfs: ProcFS, identity: Identity) -> bool | None:
 
 
 def read_parents(procfs: ProcFS) -> dict[int, int]:
-    """The parent of every process that can be seen."""
+    """Returns the parent of every visible process."""
     return {pid: seen.ppid for pid in list_pids(procfs) if (seen := read_stat(procfs, pid)) is not None}
 
 
 def descendants(parents: Mapping[int, int], pid: int) -> list[int]:
-    """Children and theirs, each after its parent, in the order of a drawn tree."""
+    """Returns children and their descendants depth first, each after its parent."""
     children: dict[int, list[int]] = {}
     for child, parent in sorted(parents.items()):
         children.setdefault(parent, []).append(child)
     found: list[int] = []
     waiting = [pid]
-    seen = {pid}  # the parents were read one after the other: with a pid given out again they may form a ring
+    seen = {pid}  # the parents were not read at one instant: with a reused pid they may form a cycle
     while waiting:
         one = waiting.pop()
         if one != pid:
@@ -150,12 +150,9 @@ def descendants(parents: Mapping[int, int], pid: int) -> list[int]:
     return found
 
 
-# Looks cheap enough to be taken all the time: the vitals every few seconds, a sample of the kinds every minute.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """None is unknown, or gone."""
+    """Counts that are cheap enough to read every few seconds. None: unknown, or the process is gone."""
 
     fds: int | None
     rss_bytes: int | None
@@ -164,7 +161,7 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSample:
-    """`seen` of `looked` descriptors, chosen evenly over all `fd_count` of them."""
+    """The kinds of `looked` descriptors that were sampled evenly from all `fd_count` of them."""
 
     fd_count: int
     looked: int
@@ -172,14 +169,14 @@ class KindSample:
 
     @property
     def estimate(self) -> dict[Kind, int]:
-        """How many of each kind the process has, scaled up."""
+        """Estimates how many descriptors of each kind the process has."""
         if not self.looked:
             return {}
         return {kind: round(times * self.fd_count / self.looked) for kind, times in self.seen.items()}
 
 
 def parse_statm(text: str) -> int | None:
-    """`3014 1520 803 1 0 790 0\\n`: the second number is the resident size in pages -> bytes."""
+    """Parses `3014 1520 803 1 0 790 0\\n`, whose second number is the resident size in pages, into bytes."""
     words = text.split()
     return int(words[1]) * _PAGE_BYTES if len(words) > 1 and words[1].isdigit() else None
 
@@ -187,7 +184,7 @@ def parse_statm(text: str) -> int | None:
 def read_vitals(procfs: ProcFS, pid: int) -> Vitals:
     """Reads counts that are cheap enough for sampling: two stats and one small file.
 
-    A pid does not say whether it is still the same process: ask `is_same` now and then.
+    The pid may have been reused since the last call: check with `is_same` now and then.
     """
     return Vitals(
         fds=count(procfs, pid),
@@ -197,10 +194,10 @@ def read_vitals(procfs: ProcFS, pid: int) -> Vitals:
 
 
 def sample_kinds(procfs: ProcFS, pid: int, n: int = 300, chance: random.Random | None = None) -> KindSample | None:
-    """The mix of kinds from `n` descriptors, or all if there are fewer; None if they may not be seen.
+    """Samples the kinds of `n` descriptors, or of all if there are fewer; None if this user may not inspect them.
 
-    One is drawn from each of `n` equal stretches of the numbers: descriptors opened together lie together, and a plain
-    draw would miss whole stretches.
+    One descriptor is drawn from each of `n` equal ranges: those opened together have adjacent numbers, and a simple
+    random sample would miss entire ranges.
     """
     if n < 1:
         raise ValueError(f"expected a sample of at least one descriptor, got {n}")
@@ -217,15 +214,13 @@ def sample_kinds(procfs: ProcFS, pid: int, n: int = 300, chance: random.Random |
     return KindSample(fd_count=total if fds is None else fds, looked=len(found), seen=count_kinds(found))
 
 
-# Which processes are meant: by a part of their name, or by being of interest.
-
 MANY_FDS = 64
 
 
 def find_by_name(name: str, procfs: ProcFS = REAL) -> list[int]:
-    """Processes whose command line or name holds `name`; not this one, nor those that started it with the same words.
+    """Finds processes whose command line or name contains `name`, except this one and its ancestors.
 
-    A process found whose parent was found too is left out: it is looked at as part of that one's tree.
+    A process with an ancestor among those found is left out: it is scanned as part of that one's tree.
     """
     parents = read_parents(procfs)
     own = _line_of(parents, procfs.own_pid())
@@ -238,7 +233,7 @@ def find_by_name(name: str, procfs: ProcFS = REAL) -> list[int]:
 
 
 def find_busy(procfs: ProcFS = REAL, uid: int | None = None) -> list[int]:
-    """This user's processes that have children or many descriptors, the one with most descriptors first."""
+    """Finds this user's processes that have children or many descriptors, the one with the most descriptors first."""
     uid = os.geteuid() if uid is None else uid
     parents = read_parents(procfs)
     with_children = set(parents.values())
@@ -249,20 +244,20 @@ def find_busy(procfs: ProcFS = REAL, uid: int | None = None) -> list[int]:
         if pid == own or folder is None or folder.st_uid != uid:
             continue
         fds[pid] = count(procfs, pid) or 0
-    # The kernel's own threads have no descriptors.
+    # Kernel threads have no descriptors.
     busy = [pid for pid in fds if fds[pid] and (pid in with_children or fds[pid] > MANY_FDS)]
     return sorted(busy, key=lambda pid: (-fds[pid], pid))
 
 
 def roots_of(pids: list[int], procfs: ProcFS = REAL) -> list[int]:
-    """Those that are not below another one of them, in their order."""
+    """Returns the processes that are not descendants of another one in the list, in the same order."""
     parents = read_parents(procfs)
     among = set(pids)
     return [pid for pid in dict.fromkeys(pids) if not among & set(_line_of(parents, parents.get(pid)))]
 
 
 def _line_of(parents: dict[int, int], pid: int | None) -> list[int]:
-    """A process, its parent, and so on up."""
+    """Returns a process and its ancestors, nearest first."""
     line: list[int] = []
     while pid and pid not in line:
         line.append(pid)

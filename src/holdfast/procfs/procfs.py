@@ -1,4 +1,9 @@
-"""Unix sockets, asked of the kernel itself: `/proc/net/unix` does not say who is at their other end, and is slower."""
+"""Reads `/proc`, and lists Unix sockets over netlink, which is faster than `/proc/net/unix` and also names each peer.
+
+All code in this package that inspects a process takes a `ProcFS`, so that tests can replay old kernels, vanished
+processes and days of growth from memory. Its methods raise OSError as the real calls do. The `*_or_none` functions are
+for what may vanish between two lines, or belong to another user.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ _ASK = struct.Struct("=BBHIII8s")  # family, protocol, -, states, inode, what to
 _ROW = struct.Struct("=BBBBI8s")  # family, type, state, -, inode, cookie
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 _NAME, _PEER, _SHUTDOWN = 0, 2, 6
-# What nearly every message is like: a row, its peer, how it was shut down. Taken apart at once: there may be thousands.
+# The layout of nearly every message: a row, its peer, its shutdown flags. One unpack each, as there may be thousands.
 _COMMON = struct.Struct("=IHHIIBBBBI8sHHIHHB3x")
 
 _new_tuple = tuple.__new__
@@ -37,7 +42,7 @@ _BUFFER_BYTES = 1 << 18
 
 
 class UnixRow(NamedTuple):
-    """`peer` is the far end's inode: None without one, 0 where it has no descriptor (not yet, or not any more)."""
+    """A Unix socket. `peer` is the peer's inode: None without a peer, 0 if no descriptor refers to the peer."""
 
     inode: int
     type: int
@@ -48,9 +53,9 @@ class UnixRow(NamedTuple):
 
     @property
     def far(self) -> int | None:
-        """The far end's inode, 0 where it was closed; None where there is none, or this cannot be told.
+        """Returns the peer's inode, 0 if the peer was closed, or None if there is no peer or its state is unknown.
 
-        A connection that nobody has accepted yet has a far end without inode, too: only a closed one is shut both ways.
+        The peer of a connection that is not accepted yet has no inode either, but only a closed one is shut both ways.
         """
         if self.peer == 0 and self.shutdown != _BOTH_WAYS and self.type != socket.SOCK_DGRAM:
             return None
@@ -58,9 +63,9 @@ class UnixRow(NamedTuple):
 
 
 def read_unix_rows() -> dict[int, UnixRow]:
-    """Every Unix socket of this network namespace by its inode.
+    """Returns every Unix socket of this network namespace by inode.
 
-    Empty where the kernel cannot be asked: no descriptor is free, a container forbids it, or it was built without.
+    Empty if netlink is not usable: no descriptor is free, a container forbids it, or the kernel was built without it.
     """
     if sys.platform != "linux":
         return {}
@@ -86,7 +91,7 @@ def _answers(kernel: socket.socket) -> Iterator[list[UnixRow]]:
 
 
 def parse_rows(data: bytes) -> tuple[list[UnixRow], bool]:
-    """The messages of one packet, and whether they were the last. An error from the kernel is an OSError."""
+    """Parses one packet into rows, and whether it was the last one. Raises OSError for an error from the kernel."""
     rows: list[UnixRow] = []
     at, size = 0, len(data)
     while (at := parse_common(data, at, rows)) + _HEADER.size <= size:
@@ -102,7 +107,7 @@ def parse_rows(data: bytes) -> tuple[list[UnixRow], bool]:
 
 
 def _parse_common(data: bytes, at: int, rows: list[UnixRow]) -> int:
-    """Adds the messages from here on that are like nearly all; where the first one that is not begins."""
+    """Appends messages of the common layout to `rows`; returns the offset of the first message of another layout."""
     while at + _COMMON.size <= len(data):
         length, kind, _, _, _, _, type_, state, _, inode, _, _, first, peer, _, second, shut = _COMMON.unpack_from(
             data, at
@@ -139,7 +144,7 @@ def _parse_row(data: bytes, at: int, end: int) -> UnixRow:
 
 
 def _text_of(name: bytes) -> str:
-    """As `/proc/net/unix` writes it: a name that is no path begins with `@`, which stands for a zero byte."""
+    """Formats a name as `/proc/net/unix` does: an abstract name begins with `@`, which stands for a zero byte."""
     text = name[1:] if name[:1] == b"\0" else name.rstrip(b"\0")
     return ("@" if name[:1] == b"\0" else "") + text.replace(b"\0", b"@").decode("utf-8", "replace")
 
@@ -148,15 +153,8 @@ def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-# The one door to the kernel's account of processes.
-#
-# Everything in this package that looks at a process takes a `ProcFS`, so that a fake one in memory can replay old
-# kernels, vanished processes and days of growth. Its methods raise OSError as the real calls do; the `*_or_none`
-# functions are for what may vanish, or be another user's, between two lines.
-
-
 class FileStat(Protocol):
-    """What is used of an `os.stat_result`."""
+    """The fields of an `os.stat_result` that are used."""
 
     @property
     def st_mode(self) -> int: ...
@@ -173,7 +171,7 @@ class FileStat(Protocol):
 
 
 class FilesystemStat(Protocol):
-    """What is used of an `os.statvfs_result`."""
+    """The fields of an `os.statvfs_result` that are used."""
 
     @property
     def f_frsize(self) -> int: ...
@@ -184,35 +182,35 @@ class FilesystemStat(Protocol):
 
 
 class ProcFS(Protocol):
-    """`/proc`, `/sys/fs/cgroup` and `/dev/shm`, by absolute paths."""
+    """Gives access to `/proc`, `/sys/fs/cgroup` and `/dev/shm` by absolute paths."""
 
     def read_text(self, path: str) -> str: ...
     def listdir(self, path: str) -> list[str]: ...
     def readlink(self, path: str) -> str: ...
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
-        """The target of each link; "" of those that are not there."""
+        """Returns the target of each link, "" for a missing one."""
 
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
-        """The mode of each, of a link the link's own; 0 of those that are not there."""
+        """Returns the mode of each entry without following links, 0 for a missing one."""
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat: ...
     def statvfs(self, path: str) -> FilesystemStat: ...
     def exists(self, path: str) -> bool: ...
     def rlimit(self, pid: int, which: int) -> tuple[int, int]:
-        """Soft and hard, -1 for unlimited; `which` is one of resource.RLIMIT_*."""
+        """Returns the soft and the hard limit, -1 for unlimited; `which` is one of resource.RLIMIT_*."""
 
     def own_pid(self) -> int | None:
-        """This process as this `/proc` numbers it; None where this process is not in it."""
+        """Returns the pid of this process in this `/proc`; None if it is not listed there."""
 
     def unix_rows(self) -> dict[int, UnixRow]:
-        """The Unix sockets of this network namespace by inode, those that the kernel tells of."""
+        """Returns the Unix sockets of this network namespace by inode, as far as the kernel reports them."""
 
 
 class RealProcFS:
-    """The machine's own. Only `read_text` and `listdir` need a free descriptor."""
+    """Reads the machine's own `/proc`. Only `read_text` and `listdir` need a free descriptor."""
 
     def read_text(self, path: str) -> str:
-        # Names of processes and files are bytes; a strange one must not end a scan.
+        # Names of processes and files are bytes; one that is not UTF-8 must not end a scan.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return read_all(fd)
@@ -228,7 +226,7 @@ class RealProcFS:
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
         with _opened(folder) as (prefix, place):
             found = read_links(prefix, names, place)
-            # The listing's own descriptor is closed by now; this one most likely has got its number.
+            # The descriptor that listed the folder is closed by now, and this one most likely reuses its number.
             if place >= 0 and str(place) in names and _is_own(folder):
                 found[names.index(str(place))] = ""
             return found
@@ -250,12 +248,12 @@ class RealProcFS:
         own = self.own_pid()
         if pid == own:
             return resource.prlimit(0, which)
-        if own != os.getpid():  # to the system call this number is another process
+        if own != os.getpid():  # another pid namespace: prlimit(2) would take this number for another process
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}")
         return resource.prlimit(pid, which)
 
     def own_pid(self) -> int | None:
-        # Not getpid(): a /proc mounted from another pid namespace counts differently.
+        # Not getpid(): a /proc mounted from another pid namespace has other numbers.
         try:
             return int(os.readlink("/proc/self"))
         except (OSError, ValueError):
@@ -277,10 +275,10 @@ def _is_own(folder: str) -> bool:
 
 @contextmanager
 def _opened(folder: str) -> Iterator[tuple[str, int]]:
-    """What to put before a name in the folder, and the folder, or -1: from an open one a link costs two thirds."""
+    """Yields the prefix for names in a folder, and its descriptor or -1: with one, a link costs a third less."""
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # gone, which each link will say, or no descriptor free
+    except OSError:  # the process is gone, so that each link fails as well, or no descriptor is free
         yield folder + "/", -1
         return
     try:
@@ -316,7 +314,7 @@ read_link_modes = fdscan.read_modes if fdscan else _read_link_modes
 
 
 def read_all(fd: int) -> str:
-    """A whole file of an open descriptor from its start, whatever was read of it before."""
+    """Reads all of an open file from its start, whatever its position is."""
     parts: list[bytes] = []
     offset = 0
     while part := os.pread(fd, 65536, offset):
@@ -347,7 +345,7 @@ def readlink_or_none(procfs: ProcFS, path: str) -> str | None:
 
 
 def number_or_none(procfs: ProcFS, path: str) -> int | None:
-    """A file that holds one number: `4194304\\n`."""
+    """Reads a file that holds one number: `4194304\\n`."""
     text = read_or_none(procfs, path)
     try:
         return None if text is None else int(text)
@@ -356,7 +354,7 @@ def number_or_none(procfs: ProcFS, path: str) -> int | None:
 
 
 def list_pids(procfs: ProcFS) -> list[int]:
-    """Every process this /proc shows, in order; none where it cannot be listed."""
+    """Returns the pids in this /proc, sorted; an empty list if it cannot be listed."""
     try:
         return sorted(int(name) for name in procfs.listdir("/proc") if name.isdigit())
     except OSError:

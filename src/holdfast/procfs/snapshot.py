@@ -1,6 +1,6 @@
-"""A look as plain dicts, lists, numbers and text: what JSON can carry.
+"""Takes a snapshot of a process and its descendants, and converts it for JSON.
 
-None is unknown. No limit at all is None as well, beside `"unlimited": true`: JSON has no infinity.
+In the JSON form None is unknown. Infinity, which JSON does not have, is None beside `"unlimited": true`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .peers import PeerState, PipeEnd, SocketEnd, Tables, find_pipe_ends, name_s
 from .processes import Process, descendants, is_same, read_parents, read_process
 from .procfs import REAL, ProcFS
 
-# A path is told with at most so many of its descriptors' numbers.
+# The JSON form of a path lists at most this many descriptor numbers.
 _MOST_FDS = 100
 
 
@@ -99,14 +99,11 @@ def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, A
     return plain
 
 
-# One look at a process and its descendants: everything this package can say, joined.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSnapshot:
-    """One process. `descriptors` is None where they may not be seen; `fd_count` may be known all the same.
+    """A process. `descriptors` is None if this user may not inspect them; `fd_count` may still be known.
 
-    `ends` are its pipes, `socket_ends` its connected Unix sockets. `children` is None where they were not looked for.
+    `ends` are its pipes, `socket_ends` its connected Unix sockets. `children` is None if they were not searched for.
     """
 
     process: Process
@@ -126,7 +123,7 @@ class ProcessSnapshot:
         return group_paths(self.descriptors or ())
 
     def ends_of(self, peer_state: PeerState) -> list[PipeEnd]:
-        return [end for end in self.ends if end[4] is peer_state]  # by its place: a name costs twice as much
+        return [end for end in self.ends if end[4] is peer_state]  # access by name costs twice as much
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
         """For JSON; with every single descriptor if asked for."""
@@ -139,14 +136,14 @@ class ProcessSnapshot:
         return f"{process.pid} {name}: {_count(self.fd_count)} descriptors" + (f" ({kinds})" if kinds else "")
 
     def __repr__(self) -> str:
-        return f"<ProcessLook {self.process.pid} {self.process.comm}: {_count(self.fd_count)} descriptors>"
+        return f"<ProcessSnapshot {self.process.pid} {self.process.comm}: {_count(self.fd_count)} descriptors>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The root process first, then its descendants, each after its parent.
+    """A process tree: the root process first, then its descendants, each after its parent.
 
-    `shared` are the limits that all of them draw on. `whole_tree` is False where the children could not be looked for.
+    `shared` are the limits that all of them share. `whole_tree` is False if the children could not be listed.
     """
 
     processes: tuple[ProcessSnapshot, ...]
@@ -159,7 +156,7 @@ class Snapshot:
 
     @property
     def fd_count(self) -> int | None:
-        """Of all processes; None if one of them could not be counted."""
+        """Returns the sum over all processes; None if one of them could not be counted."""
         counts = [proc.fd_count for proc in self.processes]
         return None if None in counts else sum(filter(None, counts))
 
@@ -169,7 +166,7 @@ class Snapshot:
 
     @property
     def tightest(self) -> Limit | None:
-        """Of everything that can run out, for any of them, what is used most."""
+        """Returns the limit with the highest used fraction, of all processes and shared ones."""
         return tightest([*self.shared, *(limit for proc in self.processes for limit in proc.limits)])
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
@@ -193,21 +190,20 @@ def _count(number: int | None) -> str:
 
 
 def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = REAL) -> Snapshot:
-    """Looks at a process, by default this one, and its descendants. InputError: there is no such process.
+    """Scans a process, by default this one, and its descendants. Raises InputError if there is no such process.
 
-    With no descriptor free it still tells of this process's descriptors, pipes and limits; its children cannot be found
-    then.
+    With no descriptor free it still reports this process's descriptors, pipes and limits, but not its children.
     """
     root = pid if pid is not None else procfs.own_pid()
     if root is None:
-        raise InputError("this process is not to be seen in /proc; expected the pid of one that is")
+        raise InputError("this process is not visible in /proc: pass the pid of one that is")
     with _without_gc():
         return _take(procfs, root, tree)
 
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """A hundred thousand small tuples are made, of which none is garbage: looking for it costs a fifth of a look."""
+    """Pauses garbage collection, which takes a fifth of the time: a scan makes 100,000 tuples, none of them garbage."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -224,7 +220,7 @@ def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
     for one in [root, *descendants(parents, root)]:
         process = read_process(procfs, one)
         table = scan(procfs, one)
-        # A pid given out again during the scan would show one process's name over another one's descriptors.
+        # A pid reused during the scan would show one process's name with another one's descriptors.
         if process is not None and is_same(procfs, process.identity) is not False:
             seen[one], tables[one] = process, table
     if root not in seen:
@@ -261,13 +257,10 @@ def _process_snapshot(
     )
 
 
-# The public name of a full look.
-
-
 def snapshot(pid: int | None = None, tree: bool = True) -> Snapshot:
-    """What the kernel knows of a process, by default this one, and of its descendants, now.
+    """Returns the current state of a process, by default this one, and of its descendants.
 
-    Descriptors by kind, their paths, ends and peers; limits with what is used of each; size, threads, age. With no
-    descriptor free it still tells of this process. InputError: there is no such process.
+    It holds descriptors by kind with their paths and peers, limits and how much of each is used, size, threads and age.
+    With no descriptor free it still reports this process. Raises InputError if there is no such process.
     """
     return take_snapshot(pid, tree)

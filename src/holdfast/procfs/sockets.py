@@ -1,4 +1,4 @@
-"""What the kernel's tables say of sockets: `/proc/PID/net/tcp` and its siblings."""
+"""Reads addresses and states of sockets from `/proc/PID/net/tcp` and its siblings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INTERNET = ("tcp", "tcp6", "udp", "udp6")
 
 
 class SocketInfo(NamedTuple):
-    """`family` is tcp, tcp6, udp, udp6 or unix; `local` and `remote` are `address:port`, or a Unix socket's path."""
+    """A socket. `family` is tcp, tcp6, udp, udp6 or unix; `local` and `remote` are `address:port` or a Unix path."""
 
     family: str
     state: str
@@ -39,7 +39,7 @@ class SocketInfo(NamedTuple):
     remote: str = ""
 
 
-# The kernel's own numbers for a Unix socket are those of TCP.
+# Netlink reports the states of Unix sockets with the numbers of TCP.
 _ROW_STATES = {1: "CONNECTED", 7: "UNCONNECTED", 10: "LISTEN"}
 _NAMELESS = {state: SocketInfo("unix", name) for state, name in _ROW_STATES.items()}
 
@@ -47,15 +47,15 @@ _NAMELESS = {state: SocketInfo("unix", name) for state, name in _ROW_STATES.item
 def read_sockets(
     procfs: ProcFS, pid: int, wanted: AbstractSet[int] | None = None, unix: Mapping[int, UnixRow] | None = None
 ) -> dict[int, SocketInfo]:
-    """The sockets of the process's network namespace by inode, or those expected; what cannot be read is left out.
+    """Reads the sockets of the process's network namespace by inode, all or those `wanted`, except unreadable ones.
 
-    `unix` is what is known of Unix sockets already.
+    `unix` holds the Unix sockets that are already known.
     """
     found = {inode: name_row(unix[inode]) for inode in wanted & unix.keys()} if unix and wanted else {}
     if wanted is None or len(found) < len(wanted):
         found.update(parse_unix(read_or_none(procfs, f"/proc/{pid}/net/unix") or "", wanted))
     for family in _INTERNET:
-        # For each of these the kernel walks through all of its tables, however few sockets there are: milliseconds.
+        # Each of these takes milliseconds: the kernel walks all of its tables, however few sockets there are.
         if wanted is None or len(found) < len(wanted):
             found.update(parse_internet(read_or_none(procfs, f"/proc/{pid}/net/{family}") or "", family, wanted))
     return found
@@ -68,7 +68,7 @@ def name_row(row: UnixRow) -> SocketInfo:
 
 
 def parse_internet(text: str, family: str, wanted: AbstractSet[int] | None = None) -> dict[int, SocketInfo]:
-    """Rows of net/tcp, tcp6, udp or udp6; sockets in TIME_WAIT belong to nobody and have inode 0.
+    """Parses net/tcp, tcp6, udp or udp6; sockets in TIME_WAIT belong to no process and have inode 0.
 
     ```
       sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -84,12 +84,12 @@ def parse_internet(text: str, family: str, wanted: AbstractSet[int] | None = Non
                 name = _TCP_STATES[state] if state < len(_TCP_STATES) else ""
                 found[inode] = SocketInfo(family, name, _address(words[1]), _address(words[2]))
         except (IndexError, ValueError, OSError):
-            continue  # a torn last line
+            continue  # an incomplete last line
     return found
 
 
 def _address(text: str) -> str:
-    """`0100007F:1F90` -> `127.0.0.1:8080`: 32-bit words in the machine's byte order, the port as people write it."""
+    """Formats `0100007F:1F90` as `127.0.0.1:8080`: 32-bit words in the machine's byte order, a big-endian port."""
     host, _, port = text.partition(":")
     raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
     if len(raw) == 4:
@@ -98,7 +98,7 @@ def _address(text: str) -> str:
 
 
 def parse_unix(text: str, wanted: AbstractSet[int] | None = None) -> dict[int, SocketInfo]:
-    """Rows of net/unix; a path may be missing, or hold spaces.
+    """Parses net/unix; a path may be missing, or contain spaces.
 
     ```
     Num       RefCount Protocol Flags    Type St Inode Path

@@ -83,7 +83,7 @@ def test_no_such_process() -> None:
     nobody = (number_or_none(REAL, "/proc/sys/kernel/pid_max") or 1 << 22) + 1
     with pytest.raises(InputError, match="there is no process"):
         take_snapshot(nobody)
-    with pytest.raises(InputError, match="not to be seen"):
+    with pytest.raises(InputError, match="not visible in"):
         take_snapshot(procfs=FakeProc())
 
 
@@ -296,7 +296,7 @@ def test_a_look_in_one_line() -> None:
     seen = take_snapshot(7, procfs=fake)
     assert str(seen.root) == "7 worker --flag: 1 descriptors (pipe 1)"
     assert str(seen).startswith("7 worker --flag: 1 descriptors (pipe 1); 3 with 1 below it")
-    assert repr(seen) == "<Snapshot of <ProcessLook 7 worker: 1 descriptors>, 2 processes, 3 descriptors>"
+    assert repr(seen) == "<Snapshot of <ProcessSnapshot 7 worker: 1 descriptors>, 2 processes, 3 descriptors>"
     fake.denied.add("/proc/8/fd")
     fake.modern = False
     assert "? descriptors" in repr(take_snapshot(7, procfs=fake))
