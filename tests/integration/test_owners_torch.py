@@ -116,5 +116,5 @@ def test_a_reference_cycle(said: Any) -> None:
 def test_kept_tensors_cannot_be_found_by_their_descriptor(said: Any) -> None:
     [[how, count, shape]] = said["tensors"]
     assert (how, count) == ("nobody", 1)
-    assert "a torch tensor's shared storage" in shape
+    assert "the shared storage of a torch tensor" in shape
     assert "clone()" in shape

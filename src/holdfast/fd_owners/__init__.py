@@ -1,1 +1,1 @@
-"""Who holds a descriptor, asked inside the process (`owners`) or from outside (`listen`, `ask`)."""
+"""Finds the Python objects that keep a descriptor open, from inside the process (`owners`) or outside (`listen`)."""

@@ -1,4 +1,12 @@
-"""One JSON document in a line, within a number of bytes and a moment."""
+"""Answers other processes of the same user that ask what holds this one's descriptors, even if it has none left.
+
+    hold.listen()                 # once, when a worker starts; until it ends
+    with hold.listen("worker"):   # or for the time of a block
+
+The responder listens at a Unix socket in a private folder of the user. A request and its reply are one line of JSON
+each, limited in size and time. The thread sleeps until a request comes. An answer may take some seconds, during which
+Python code in the process runs at about half its speed.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +41,11 @@ MOST_ANSWER_BYTES = 4 << 20
 
 
 class WireError(Exception):
-    """What came is not what was agreed on."""
+    """The peer sent something that the protocol does not allow."""
 
 
 def receive(connection: socket.socket, most_bytes: int, within_s: float) -> Any:
-    """All in all within the time, however slowly the bytes drip."""
+    """Receives a document; `within_s` is for all of it, however slowly the bytes arrive."""
     deadline = time.monotonic() + within_s
     parts: list[bytes] = []
     size = 0
@@ -67,52 +75,50 @@ def send(connection: socket.socket, document: Any, within_s: float) -> None:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the other end was too slow")
+        raise TimeoutError("the peer took too long")
     return left
 
 
-# Where a process that answers and the one that asks meet: a Unix socket in a folder of the user's own.
-
-# A socket's path has room for 107 bytes.
+# The path of a Unix socket has at most 107 bytes.
 _LONGEST = 107
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
 
 
 def socket_dirs() -> list[Path]:
-    """In order of preference. Who asks may have another environment than who answers, so that all are tried."""
+    """Returns folders in order of preference. Clients try all: their environment may differ from the responder's."""
     uid = os.getuid()
     runtime = [Path(place) for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}") if place]
     return list(dict.fromkeys([*(place / "holdfast" for place in runtime), Path(f"/tmp/holdfast-{uid}")]))
 
 
 def socket_name(pid: int, procfs: ProcFS = REAL) -> str | None:
-    """`PID-STARTTIME.sock`; None if there is no such process."""
+    """Returns `PID-STARTTIME.sock`; None if there is no such process."""
     seen = read_stat(procfs, pid)
     return None if seen is None else f"{pid}-{seen.start_ticks}.sock"
 
 
 def own_socket_path() -> Path:
-    """The path to listen at, in a folder that was made or found to be safe."""
+    """Returns the path to listen at, in a folder that only this user can enter."""
     pid = REAL.own_pid()
     name = None if pid is None else socket_name(pid)
     if name is None:
-        raise InputError("this process is not to be seen in /proc: nobody could find it to ask")
-    whys = []
+        raise InputError("this process is not visible in /proc, so that no other process could find its socket")
+    reasons = []
     for folder in socket_dirs():
         if len(os.fsencode(folder / name)) > _LONGEST:
-            whys.append(f"{folder} is too long a path for a socket")
+            reasons.append(f"the path {folder} is too long for a socket")
             continue
         try:
             make_private(folder)
         except OSError as error:
-            whys.append(str(error))
+            reasons.append(str(error))
         else:
             return folder / name
-    raise InputError(f"no folder to listen in: {'; '.join(whys)}")
+    raise InputError(f"no folder to listen in: {'; '.join(reasons)}")
 
 
 def make_private(folder: Path) -> None:
-    """Makes it, or makes sure that it is a folder of this user's that nobody else may enter."""
+    """Creates the folder if needed, and makes sure that it is this user's and that no other user may enter it."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -125,7 +131,7 @@ def make_private(folder: Path) -> None:
 
 
 def socket_paths(pid: int) -> list[Path]:
-    """Where a process may be listening: only folders that are this user's own are believed."""
+    """Returns the paths at which a process may be listening, in folders that belong to this user only."""
     name = socket_name(pid)
     found = []
     for folder in socket_dirs() if name else ():
@@ -137,7 +143,7 @@ def socket_paths(pid: int) -> list[Path]:
 
 
 def remove_stale_sockets(folder: Path) -> None:
-    """Takes away the sockets of processes that have ended without doing so."""
+    """Removes the sockets of processes that ended without removing them."""
     for name in os.listdir(folder):
         match = _NAME.fullmatch(name)
         if match and socket_name(int(match[1])) != name and is_stale(folder / name):
@@ -146,7 +152,7 @@ def remove_stale_sockets(folder: Path) -> None:
 
 
 def is_stale(place: Path) -> bool:
-    """Nobody listens there. A process of another pid namespace looks ended from here, and is not."""
+    """Returns whether nobody listens there. A process of another pid namespace is not in this /proc but may listen."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -159,12 +165,10 @@ def is_stale(place: Path) -> bool:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
+    """Returns the user id of the peer as the kernel reports it."""
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
 
-
-# What a process that listens answers.
 
 MOST_GROUPS = 200
 MOST_WITHIN_S = 10.0
@@ -172,7 +176,7 @@ WITHIN_S = 3.0
 
 
 def answer(request: Any, name: str, own: Collection[int]) -> dict[str, Any]:
-    """`own` are the descriptors that answering takes: nobody asks about them. WireError: it cannot be answered."""
+    """Answers a request, leaving out the descriptors `own` of the agent itself. Raises WireError for a bad request."""
     asked = request.get("ask") if isinstance(request, dict) else None
     if not isinstance(asked, str) or asked not in _ANSWERS:
         raise WireError(f"expected an object with 'ask' of {', '.join(_ANSWERS)}")
@@ -198,17 +202,17 @@ def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
 
 
 def _snapshot(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
-    look = take_snapshot(tree=False).root
+    root = take_snapshot(tree=False).root
     return {
-        "fds": look.fd_count,
-        "kinds": look.kinds,
+        "fds": root.fd_count,
+        "kinds": root.kinds,
         "limits": {
             limit.name: {"used": limit.used, "soft": _finite(limit.soft), "hard": _finite(limit.hard)}
-            for limit in look.limits
+            for limit in root.limits
         },
-        "threads": look.process.threads,
-        "rss_bytes": look.process.rss_bytes,
-        "uptime_s": look.process.uptime_s,
+        "threads": root.process.threads,
+        "rss_bytes": root.process.rss_bytes,
+        "uptime_s": root.process.uptime_s,
     }
 
 
@@ -223,24 +227,16 @@ _ANSWERS: dict[str, Callable[[dict[str, Any], Collection[int]], dict[str, Any]]]
 }
 
 
-# A process that answers who asks what holds its descriptors, also when it has none left.
-#
-# hold.listen()                 # once, when a worker starts; until it ends
-# with hold.listen("worker"):   # or for the time of a block
-#
-# The answering thread sleeps until somebody asks. An answer takes up to some seconds, during which the process goes on
-# at about half its speed in Python code.
-
 _REQUEST_S = 2.0
 _ANSWER_S = 5.0
-# Accepting takes one, and answering opens one thing at a time. The third is for a thread that snatches one.
+# Accepting takes one descriptor, and answering opens one at a time. The third is for a thread that takes one first.
 _KEPT = 3
 _PAUSE_S = 0.2
 _EXIT_S = 1.0
 
 
 class Responder:
-    """The socket, the thread and the reserve; one in a process."""
+    """Owns the socket, the thread and the reserved descriptors; there is one in a process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -260,7 +256,7 @@ class Responder:
             remove_stale_sockets(self.path.parent)
 
     def close(self, within_s: float | None = None) -> None:
-        """Waits for an answer under way, which takes some seconds at most; if that is too long, only hides."""
+        """Waits for an answer in progress, some seconds at most; after `within_s` it only removes the socket's file."""
         os.eventfd_write(self._wake, 1)
         self._thread.join(within_s)
         if self._thread.is_alive():
@@ -269,7 +265,7 @@ class Responder:
             self._undo.close()
 
     def after_fork_in_child(self) -> None:
-        """The thread is not here, and the socket is the parent's: its file stays."""
+        """Closes the descriptors. A child has no such thread, and the file of the socket is the parent's: it stays."""
         global _responder, _lock
         _responder = None
         _lock = threading.Lock()  # another thread of the parent may have held it
@@ -287,7 +283,7 @@ class Responder:
             if self._wake in ready:
                 return
             if ready and not self._serve():
-                # None is free for it, and the one set free was snatched: the caller waits at the door.
+                # Another thread took the descriptor that was released for accept: the client has to wait.
                 select.poll().poll(int(_PAUSE_S * 1000))
             self._reserve.refill()
 
@@ -298,7 +294,7 @@ class Responder:
             except OSError:
                 return False
             with connection:
-                # Nothing that is asked, and nobody who asks, may end the thread or disturb the process.
+                # No request and no client may end the thread or disturb the process.
                 with contextlib.suppress(Exception):
                     self._answer(connection)
         return True
@@ -318,14 +314,14 @@ class Responder:
 
 
 class AgentListener:
-    """`close()` ends it, when nobody else in this process wants it any more. Dropping it does not end it."""
+    """A handle on the responder, which ends when every handle was closed. Dropping a handle does not close it."""
 
     def __init__(self, responder: Responder) -> None:
         self._responder: Responder | None = responder
         self.path = responder.path
 
     def close(self) -> None:
-        """Safe to call twice, and in a forked child, where nothing is left to be closed."""
+        """Closes the handle. Safe to call twice, and in a forked child, where nothing is left to close."""
         responder, self._responder = self._responder, None
         if responder is not None:
             _release(responder)
@@ -343,10 +339,10 @@ _at_exit = False
 
 
 def listen(name: str | None = None) -> AgentListener:
-    """Lets other processes of this user ask this one; until closed, or until it ends.
+    """Answers requests of this user's other processes until it is closed or this process ends.
 
-    Takes five descriptors and a thread. Called again, it shares the one that is there. A forked child does not listen:
-    it may call this itself. InputError: there is no folder for the socket.
+    It takes five descriptors and a thread, which further calls share. A forked child does not listen, but may call this
+    itself. Raises InputError if there is no folder for the socket.
     """
     global _responder, _at_exit
     with _lock:
@@ -364,7 +360,7 @@ def listen(name: str | None = None) -> AgentListener:
 def _release(responder: Responder) -> None:
     global _responder
     with _lock:
-        if responder is not _responder:  # a forked child's, or closed at exit
+        if responder is not _responder:  # in a forked child, or closed at exit
             return
         responder._uses -= 1
         if responder._uses == 0:
@@ -403,14 +399,12 @@ def _unlink(path: Path) -> None:
         path.unlink()
 
 
-# Asking a process that listens.
-
 ANSWER_WITHIN_S = 8.0
 _MOST_FDS = 5_000  # as many as fit into a request
 
 
 def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any] | None:
-    """Its answer; None if it does not listen to this user, is too slow, or says what was not agreed on."""
+    """Sends a request to a process; None if it does not listen for this user, is too slow, or sends a bad reply."""
     deadline = time.monotonic() + within_s
     for place in socket_paths(pid):
         try:
@@ -435,9 +429,9 @@ def _must_be_own(connection: socket.socket) -> None:
 def ask_owners(
     pid: int, fds: Iterable[int] | None = None, *, within_s: float = ANSWER_WITHIN_S
 ) -> list[OwnerGroup] | None:
-    """How a process holds these of its descriptors (by default all), the commonest way first; None: no answer.
+    """Asks a process what holds these of its descriptors (by default all), most common first; None: no answer.
 
-    Of very many some are asked about, evenly spread, and the counts are estimates.
+    Of very many, an even sample is asked about and the counts are estimates.
     """
     numbers = None if fds is None else sorted(set(fds))
     request: dict[str, Any] = {"ask": "owners", "within_s": max(0.1, min(within_s / 2, 5.0))}

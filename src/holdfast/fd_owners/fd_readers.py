@@ -1,7 +1,10 @@
-"""Which mmap objects map the file of a descriptor.
+"""Reads which descriptors an object owns, without running any code of the object's author.
 
-A mmap object keeps a descriptor of its own and shows it nowhere. Its memory's address leads to the file, in
-`/proc/self/maps`; two of them on one file cannot be told apart.
+Known types are read by their own C methods. Instances of other Python classes are searched for attributes that usually
+hold descriptors; a property of such a name is never called.
+
+A mmap object has a descriptor of its own but does not expose it. The address of its memory leads to the file in
+`/proc/self/maps`; two mmap objects of one file cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from ..procfs.procfs import REAL, read_or_none
 
 
 class _Buffer(ctypes.Structure):
-    """Py_buffer, as far as it must be understood; the rest is room."""
+    """The first fields of Py_buffer, and space for the others."""
 
     _fields_ = (("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("room", ctypes.c_byte * 256))
 
@@ -33,7 +36,7 @@ class Mapping(NamedTuple):
 
 
 def parse_maps(text: str) -> list[Mapping]:
-    """`/proc/PID/maps`, files only, in the order of their addresses.
+    """Parses `/proc/PID/maps`, files only, in the order of their addresses.
 
     ```
     7f1c6a400000-7f1c6a401000 rw-s 00000000 00:19 1031                       /dev/shm/psm_4f2a (deleted)
@@ -49,7 +52,7 @@ def parse_maps(text: str) -> list[Mapping]:
 
 
 def match_mapped(fds: Iterable[int], maps: Iterable[mmap.mmap]) -> dict[int, list[mmap.mmap]]:
-    """The mmap objects of each of these descriptors' files."""
+    """Returns, for each of these descriptors, the mmap objects of the same file."""
     rows = parse_maps(read_or_none(REAL, "/proc/self/maps") or "")
     by_file: dict[tuple[int, str], list[mmap.mmap]] = {}
     for one in maps:
@@ -85,18 +88,13 @@ def _address(one: mmap.mmap) -> int | None:
     return address
 
 
-# Which descriptors an object owns, read without running any code of the object's author.
-#
-# Known types are asked by their own C methods. Instances of other Python classes are looked at for attributes by which
-# descriptors usually go; a property of such a name is never called.
-
 Reader = Callable[[Any], tuple[int, ...]]
 
 ATTRIBUTES = ("_fd", "fd", "_handle", "_fileno", "_pidfd", "_inotify_fd", "_forkserver_alive_fd")
 _HEAP_TYPE = 1 << 9
 _HAVE_GC = 1 << 14
-# They carry numbers of descriptors and own none.
-_ONLY_TELL = ("holdfast.procfs.", "holdfast.fd_owners.", "holdfast.filelocks.", "holdfast.leakcheck.")
+# Objects of these packages hold numbers of descriptors but own none.
+_NOT_OWNERS = ("holdfast.procfs.", "holdfast.fd_owners.", "holdfast.filelocks.", "holdfast.leakcheck.")
 
 
 def _socket(obj: Any) -> tuple[int, ...]:
@@ -109,7 +107,7 @@ def _file(obj: Any) -> tuple[int, ...]:
         fd = kind.fileno(obj)
     except ValueError:  # closed
         return ()
-    # Python's own standard streams leave theirs open; whoever holds them is still what a person looks for.
+    # The standard streams do not close their descriptors, but count as owners all the same.
     return (fd,) if fd <= 2 or kind.closefd.__get__(obj) else ()
 
 
@@ -121,7 +119,7 @@ def _epoll(obj: Any) -> tuple[int, ...]:
 
 
 def _popen(obj: Any) -> tuple[int, ...]:
-    """Of multiprocessing: the ends of the pipes to its process are with its finalizer."""
+    """Reads a Popen of multiprocessing, whose finalizer has the ends of the pipes to its process."""
     finalizer = _attribute(obj, "finalizer")
     args = _attribute(finalizer, "_args")
     numbers = args if isinstance(args, tuple) else (_attribute(obj, "sentinel"),)
@@ -129,7 +127,7 @@ def _popen(obj: Any) -> tuple[int, ...]:
 
 
 def read_map(obj: Any) -> tuple[int, ...]:
-    """A mmap object has a descriptor and tells nobody: see `mapped`."""
+    """Marks mmap objects, which do not expose their descriptor: `match_mapped` finds it."""
     return ()
 
 
@@ -148,14 +146,14 @@ _KNOWN: tuple[tuple[str, str, Reader, Kind | None], ...] = (
 
 
 class Readers:
-    """A reader for each type, found once. Kept for one search only: it would keep types alive."""
+    """Finds the reader for each type and caches it, for a single search only: the cache keeps types alive."""
 
     def __init__(self) -> None:
         self._known: list[tuple[type, Reader]] = []
         self._sure: dict[type, Reader | None] = {}
         self._likely: dict[type, Reader | None] = {}
         self.untracked: set[Kind] = set()
-        """Kinds whose owners the garbage collector may not know: they are only found through what holds them."""
+        """Kinds whose owners the garbage collector may not track: they are only found through their referrers."""
         for module, name, reader, kind in _KNOWN:
             found = getattr(sys.modules.get(module), name, None)
             if isinstance(found, type):
@@ -164,7 +162,7 @@ class Readers:
                     self.untracked.add(kind)
 
     def sure(self, kind: type) -> Reader | None:
-        """For the known types."""
+        """Returns the reader for a known type."""
         try:
             return self._sure[kind]
         except KeyError:
@@ -173,7 +171,7 @@ class Readers:
             return found
 
     def likely(self, kind: type) -> Reader | None:
-        """For Python classes: by the names of attributes."""
+        """Returns the reader for a Python class with an attribute that usually holds a descriptor."""
         try:
             return self._likely[kind]
         except KeyError:
@@ -182,14 +180,14 @@ class Readers:
 
 
 def _find_likely(kind: type) -> Reader | None:
-    if issubclass(kind, type) or not kind.__flags__ & _HEAP_TYPE or str(kind.__module__).startswith(_ONLY_TELL):
+    if issubclass(kind, type) or not kind.__flags__ & _HEAP_TYPE or str(kind.__module__).startswith(_NOT_OWNERS):
         return None
     names = [name for name in ATTRIBUTES if _is_plain(kind, name)]
     return (lambda obj: _numbers(obj, names)) if names else None
 
 
 def _is_plain(kind: type, name: str) -> bool:
-    """Whether an instance may have the attribute, and reading it runs no code."""
+    """Returns whether an instance may have the attribute and reading it runs no code."""
     for base in kind.__mro__:
         found = vars(base).get(name)
         if name in vars(base):

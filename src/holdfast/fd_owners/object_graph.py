@@ -1,11 +1,10 @@
-"""A walk over everything Python holds, from roots to the objects that own some descriptors.
+"""Walks the graph of Python objects from roots to the objects that own some descriptors.
 
-Forwards and not back from the owner: one walk serves any number of descriptors, meets the objects that the garbage
-collector does not know, and what it cannot reach is proven to hang on nothing a person could name. Breadth first, so
-that paths are short. A person's own modules are walked to their end before his running functions are begun, and these
-before libraries.
+It walks forwards and not back from the owner: one walk serves any number of descriptors and finds objects that the
+garbage collector does not track, and what it does not reach is verified to have no root. It is breadth first, so that
+paths are short. User modules are walked to their end first, then running functions of the user, then libraries.
 
-The walk is bounded: `MOST_OBJECTS` visited, `MOST_STEPS` from a root, and the time it was given.
+The walk is bounded: `MOST_OBJECTS` visited, `MOST_STEPS` from a root, and the given time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CHECK_EVERY = 4096
 
 
 class ObjectWalk:
-    """`owners` are the objects that own one of the expected descriptors; `path_to` tells how one of them is held."""
+    """Finds the `owners` of the wanted descriptors; `path_to` returns how one of them is held."""
 
     def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
         self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id
@@ -52,12 +51,12 @@ class ObjectWalk:
         self._look_for: frozenset[int] = frozenset()
         self._readers = readers
         self._deadline = time.monotonic() + within_s
-        # The things on the way are kept alive while the walk lasts: an id of a dead one would be given out again.
+        # The objects on the way are kept alive during the walk: the id of a freed one would be reused.
         self._from: dict[int, object] = {}
         self._types: list[tuple[object, object]] = []
         self._cut = False
         self._note_all(readers.sure)
-        # Who only has the number of what another one owns is not asked for.
+        # An object that only has the number of a descriptor that another one owns does not count.
         self._wanted -= self.owned()
         if self._wanted:
             self._note_all(readers.likely)
@@ -83,7 +82,7 @@ class ObjectWalk:
         self.owners[id(obj)] = obj, (*fds, fd)
 
     def run(self, look_for: Collection[int] = ()) -> None:
-        """Goes on until every owner is reached and `look_for` have owners too, or all was seen."""
+        """Walks until every owner is reached and each of `look_for` has an owner, or everything was visited."""
         self._look_for = frozenset(look_for)
         for own in self._own():  # no path goes through the walk itself
             self._from[id(own)] = OUTSIDE
@@ -91,7 +90,7 @@ class ObjectWalk:
         for start in modules:  # marked at once: no path goes through another module's namespace
             self._from[id(start.obj)] = start.root
         theirs = [start for start in (*modules, *frames) if not start.mine]
-        # A module's variable before a local one: it lasts.
+        # Variables of modules come before local ones: they last.
         for starts in ([one for one in modules if one.mine], [one for one in frames if one.mine], theirs):
             if self._done():
                 return
@@ -118,7 +117,7 @@ class ObjectWalk:
         return level
 
     def _begin_types(self) -> list[object]:
-        """Classes that no module has: on from an instance to what its class holds, which is rarely the reason."""
+        """Starts at classes that no module holds, reached from an instance: a class is rarely what holds an owner."""
         level = []
         for kind, instance in self._types:
             if id(kind) not in self._from:
@@ -128,7 +127,7 @@ class ObjectWalk:
         return level
 
     def _begin_outside(self) -> list[object]:
-        """What was not reached and has more references than the rest of what was not reached accounts for."""
+        """Starts at unreached objects with more references than the other unreached objects account for."""
         rest = self.unreached()
         inner: dict[int, int] = {}
         for obj in rest:
@@ -161,7 +160,7 @@ class ObjectWalk:
         self._cut = True
 
     def _spread(self, level: list[object]) -> Iterator[object]:
-        """The things that these hold and that were not reached before."""
+        """Yields the referents of these objects that were not reached before."""
         reached, reader_of = self._from, self._readers.sure
         for at, obj in enumerate(level):
             if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or time.monotonic() > self._deadline):
@@ -175,12 +174,12 @@ class ObjectWalk:
                     self._types.append((child, obj))
                     continue
                 reached[id(child)] = obj
-                if not gc.is_tracked(child) and (reader := reader_of(type(child))):  # all others were looked at
+                if not gc.is_tracked(child) and (reader := reader_of(type(child))):  # tracked ones were read at first
                     self._note(child, reader)
                 yield child
 
     def path_to(self, obj: object) -> tuple[Root, list[object]] | None:
-        """The root, and the things from it to this one; None: it was not reached."""
+        """Returns the root and the objects from it to this one; None if it was not reached."""
         path: list[object] = []
         while type(obj) is not Root:
             path.append(obj)
@@ -201,7 +200,7 @@ def _count_references(objs: list[object]) -> list[int]:
 
 
 class Cycles:
-    """What hangs on nothing but itself: who of these holds whom."""
+    """Finds the referrers among objects that no root holds."""
 
     def __init__(self, objs: Iterable[object]) -> None:
         members = {id(one): one for one in objs}
@@ -212,7 +211,7 @@ class Cycles:
                     self._holders.setdefault(id(child), one)
 
     def path_to(self, obj: object, most: int = 8) -> list[object]:
-        """Some of those that hold it, and it."""
+        """Returns up to `most` objects: a chain of referrers that ends with this one."""
         path = [obj]
         while len(path) < most and (holder := self._holders.get(id(path[0]))) is not None:
             if any(holder is one for one in path):

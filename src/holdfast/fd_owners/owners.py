@@ -1,4 +1,4 @@
-"""Which Python objects keep a descriptor alive."""
+"""Finds the Python objects that keep a descriptor open."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MAPPABLE = (Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVICE)
 
 
 def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
-    """The shortest path to each object that owns this descriptor of this process, or the one answer that none does.
+    """Returns the shortest path to each object that owns this descriptor, or a single entry that says that none does.
 
-    There may be more paths to the same object. Runs no code of anybody's but reads every object's references: in a
+    There may be more paths to the same object. It runs no code of the objects but reads the references of all: in a
     large process that takes a second or two. It ends after `within_s`, or 3,000,000 objects, or 200 steps from a
-    root, and then says so. InputError: the descriptor is not open.
+    root, and then says so. Raises InputError if the descriptor is not open in this process.
     """
     if _target(fd) is None:
         raise InputError(f"expected an open descriptor of this process, got {fd}")
@@ -31,12 +31,12 @@ def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
 def owners_summary(
     fds: Collection[int] | None = None, *, within_s: float = 2 * WITHIN_S, most: int = LOOKED_AT
 ) -> list[OwnerGroup]:
-    """How these descriptors (by default all but the standard three) are held, the commonest way first.
+    """Groups these descriptors (by default all but the standard three) by what holds them, the largest group first.
 
-    Of more than `most` some are looked at, evenly spread, and the counts are estimates. Ones not open are left out.
+    Of more than `most`, an even sample is traced and the counts are estimates. Those that are not open are left out.
     """
     if most < 1:
-        raise ValueError(f"expected to look at one descriptor at least, got {most}")
+        raise ValueError(f"expected most to be at least 1, got {most}")
     asked = sorted(set(fds)) if fds is not None else [fd for fd in open_fds() if fd > 2]
     asked = [fd for fd in asked if _target(fd) is not None]
     paths = find_paths(spread(asked, most), within_s=within_s)
@@ -44,22 +44,22 @@ def owners_summary(
 
 
 def spread(fds: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, from the first to the last."""
+    """Samples at most this many of them, evenly from the first to the last."""
     if len(fds) <= most:
         return list(fds)
     return [fds[at * len(fds) // most] for at in range(most)]
 
 
 def find_paths(fds: Collection[int], *, within_s: float) -> list[OwnerPath]:
-    """In the order of the descriptors, each with one path or more; those closed meanwhile with none."""
+    """Returns one path or more for each descriptor, in their order; none for a descriptor that was closed meanwhile."""
     targets = {fd: target for fd in fds if (target := _target(fd)) is not None}
     readers = Readers()
     walk = ObjectWalk(targets, readers, within_s)
     _add_mapped(walk, targets)
-    lost = targets.keys() - walk.owned()
-    walk.run({fd for fd in lost if kind_of(targets[fd])[0] in readers.untracked})
+    without_owner = targets.keys() - walk.owned()
+    walk.run({fd for fd in without_owner if kind_of(targets[fd])[0] in readers.untracked})
     found: dict[int, list[OwnerPath]] = {fd: [] for fd in targets}
-    for path in _tell(walk):
+    for path in _describe_owners(walk):
         found[path.fd].append(path)
     return [path for fd, target in targets.items() for path in found[fd] or _without_owner(fd, target)]
 
@@ -72,20 +72,20 @@ def _add_mapped(walk: ObjectWalk, targets: dict[int, str]) -> None:
                 walk.add_owner(one, fd)
 
 
-def _tell(walk: ObjectWalk) -> list[OwnerPath]:
+def _describe_owners(walk: ObjectWalk) -> list[OwnerPath]:
     labels = Labels()
-    told: list[OwnerPath] = []
-    apart: Cycles | None = None
+    found: list[OwnerPath] = []
+    cycles: Cycles | None = None
     for obj, fds in walk.owners.values():
         path = walk.path_to(obj)
         if path is None:
             held = HeldBy.CYCLE if walk.complete else HeldBy.UNKNOWN
-            if apart is None:
-                apart = Cycles(walk.unreached() if walk.complete else ())
-            path = Root(held, ROOTS[held]), apart.path_to(obj)
+            if cycles is None:
+                cycles = Cycles(walk.unreached() if walk.complete else ())
+            path = Root(held, ROOTS[held]), cycles.path_to(obj)
         root, steps, owner = labels.words(*path)
-        told += [OwnerPath(fd, path[0].held, root, steps, owner) for fd in fds]
-    return told
+        found += [OwnerPath(fd, path[0].held, root, steps, owner) for fd in fds]
+    return found
 
 
 def _without_owner(fd: int, target: str) -> list[OwnerPath]:

@@ -1,4 +1,9 @@
-"""Local variables of running functions, which the garbage collector does not show."""
+"""Describes the path from a root to the object that owns a descriptor, and groups similar paths.
+
+Roots are variables of modules and local variables of running functions, which the garbage collector does not report.
+Those of the user's code come before those of libraries. No code of the objects is called: attributes are read from
+instance dictionaries and C members only.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +35,18 @@ from types import (
 )
 from typing import Any, TypeGuard, TypeVar
 
-# Before 3.13 `f_locals` is a copy that the frame keeps.
+# Before Python 3.13 `f_locals` is a copy that the frame keeps.
 _COPIES = sys.version_info < (3, 13)
 _OWN = ("holdfast.fd_owners", "holdfast.filelocks", "holdfast.leakcheck", "holdfast.pytest")
 
 
 def running_frames() -> list[tuple[FrameType, str]]:
-    """Every frame of every thread but those of this package, with the name of its thread; "" is the main one."""
+    """Returns the frames of all threads except those of this package, with the thread's name; "" is the main thread."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     tops = sys._current_frames()
-    # This function's own frame must not be in its own variables: that is a cycle, which would keep alive all that the
-    # functions below have in theirs, until the garbage collector comes.
+    # This function's own frame must not be in its own variables: that would be a cycle, which keeps the variables of
+    # its callers alive until the next garbage collection.
     tops[threading.get_ident()] = sys._getframe(1)
     found = []
     for ident, top in tops.items():
@@ -55,13 +60,13 @@ def running_frames() -> list[tuple[FrameType, str]]:
 
 
 def locals_of(frame: FrameType) -> dict[str, object]:
-    """A copy. Of a module's or class's body it is empty: their variables are reached elsewhere."""
+    """Copies the local variables. Empty for the body of a module or class, whose variables are reached otherwise."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return {}
     seen = frame.f_locals
     found = dict(seen)
-    # The frame's copy would keep alive what the function drops later. If nobody else has it, it is emptied again:
-    # whoever asks for it next gets it filled anew.
+    # The frame's copy would keep alive what the function drops later. If nothing else refers to it, it is emptied
+    # again: the next access to `f_locals` refills it.
     if _COPIES and sys.getrefcount(seen) <= 3:
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -70,49 +75,47 @@ def locals_of(frame: FrameType) -> dict[str, object]:
 
 
 def place_of(frame: FrameType) -> str:
-    """`worker.py:88 main()`."""
+    """Formats `worker.py:88 main()`."""
     return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}()"
 
 
 def short_file(path: str) -> str:
-    """The file's name; with its folder where the name alone says nothing."""
+    """Returns the file's name, with its folder for `__init__.py` and `__main__.py`."""
     folder, name = os.path.split(path)
     return f"{os.path.basename(folder)}/{name}" if name in ("__init__.py", "__main__.py") else name
 
 
-# A path from what keeps a descriptor alive to the object that owns it, and many such paths as one.
-
 ARROW = " → "
-# A path is told apart from others by its names; which element of a list it goes through does not matter.
+# Paths that differ only in the element of a container are grouped.
 _SUBSCRIPT = re.compile(r"\[[^\[\]]*\]")
 
 
 class HeldBy(StrEnum):
-    """By what a descriptor is kept open."""
+    """What keeps a descriptor open."""
 
     MODULE = "module"  # a variable of a module
     FRAME = "frame"  # a local variable of a running function
-    OUTSIDE = "outside"  # something that Python cannot show
-    CYCLE = "cycle"  # nothing but itself
+    OUTSIDE = "outside"  # a reference that Python does not expose
+    CYCLE = "cycle"  # only a reference cycle
     NOBODY = "nobody"  # no Python object owns it
-    UNKNOWN = "unknown"  # an object owns it; what holds that was not found within the bound
+    UNKNOWN = "unknown"  # an object owns it; what holds that object was not found within the search limits
 
 
 ROOTS = {
     HeldBy.OUTSIDE: "a running statement, or C code",
     HeldBy.CYCLE: "only a reference cycle: gc.collect() frees it",
     HeldBy.NOBODY: "no Python object owns it: opened by C code or as a bare number, or its owner is lost",
-    HeldBy.UNKNOWN: "not found within the bound",
+    HeldBy.UNKNOWN: "not found within the search limits",
 }
 TORCH_STORAGE = (
-    "no Python object can be found by it: a torch tensor's shared storage, open as long as a tensor of a worker's "
-    "batch is kept; clone() what is kept"
+    "no Python object leads to it: the shared storage of a torch tensor, open as long as a tensor of a worker's "
+    "batch is kept; clone() the tensors that you keep"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerPath:
-    """`str()` is the line for people:
+    """The path to the owner of a descriptor. `str()` formats it:
 
     worker.py:31 module variable 'keep'[3] → _MultiProcessingDataLoaderIter._index_queues[0] → Queue._reader
     → Connection(fd 17)
@@ -122,7 +125,7 @@ class OwnerPath:
     held: HeldBy
     root: str
     steps: tuple[str, ...] = ()
-    owner: str = ""  # the type of the object that owns it; "" where none does
+    owner: str = ""  # the type of the object that owns it; "" if none does
 
     def __str__(self) -> str:
         if not self.owner:
@@ -131,13 +134,13 @@ class OwnerPath:
 
     @property
     def shape(self) -> str:
-        """The path without numbers and keys: the same for all that one line of a program leaks."""
+        """Returns the path without numbers and keys: the same for everything that one line of a program leaks."""
         return _SUBSCRIPT.sub("[…]", ARROW.join(filter(None, (self.root, *self.steps, self.owner))))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerGroup:
-    """Descriptors held in the same way. `count` is that of all of them, estimated where `exact` is False."""
+    """Descriptors that are held in the same way. `count` is an estimate if `exact` is False."""
 
     shape: str
     held: HeldBy
@@ -150,11 +153,11 @@ class OwnerGroup:
 
 
 def group_paths(paths: Iterable[OwnerPath], asked: int | None = None) -> list[OwnerGroup]:
-    """One group for each shape, the largest first. `asked`: how many descriptors the ones looked at stand for."""
+    """Groups paths by shape, the largest first. `asked`: how many descriptors the sampled ones represent."""
     shapes: dict[str, list[OwnerPath]] = {}
     looked: set[int] = set()
     for path in paths:
-        # A descriptor with two owners is still one descriptor: it counts where its first path goes.
+        # A descriptor with two owners counts once, for its first path.
         if path.fd not in looked:
             looked.add(path.fd)
             shapes.setdefault(path.shape, []).append(path)
@@ -166,8 +169,6 @@ def group_paths(paths: Iterable[OwnerPath], asked: int | None = None) -> list[Ow
     return sorted(groups, key=lambda group: -group.count)
 
 
-# Where searches begin: variables of modules and of running functions, a person's own before those of libraries.
-
 _LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _dict_of_module = vars(ModuleType)["__dict__"].__get__
@@ -175,14 +176,14 @@ _dict_of_module = vars(ModuleType)["__dict__"].__get__
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What a path begins with. `module` is the module's own namespace."""
+    """The beginning of a path. `module` is the namespace of a module."""
 
     held: HeldBy
     text: str
     module: dict[str, Any] | None = None
 
     def of_variable(self, name: str) -> str:
-        """`worker.py:31 module variable 'keep'`."""
+        """Formats `worker.py:31 module variable 'keep'`."""
         file = (self.module or {}).get("__file__")
         if not isinstance(file, str):
             return f"{self.text} module variable '{name}'"
@@ -192,7 +193,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Something a root holds. `mine`: a person's own code, to be searched before libraries."""
+    """An object that a root holds. `mine`: it belongs to the user's code, which is searched before libraries."""
 
     root: Root
     obj: object
@@ -203,7 +204,7 @@ OUTSIDE = Root(HeldBy.OUTSIDE, ROOTS[HeldBy.OUTSIDE])
 
 
 def module_starts() -> list[Start]:
-    """The namespace of every loaded module."""
+    """Returns the namespace of every loaded module."""
     found = []
     for name, module in list(sys.modules.items()):
         if issubclass(type(module), ModuleType):
@@ -216,7 +217,7 @@ def module_starts() -> list[Start]:
 
 
 def frame_starts() -> list[Start]:
-    """Local variables of every running function."""
+    """Returns the local variables of every running function."""
     found = []
     for frame, thread in running_frames():
         mine = is_mine(frame.f_code.co_filename)
@@ -235,7 +236,7 @@ def is_mine(file: str) -> bool:
 
 
 def line_of_variable(file: str, name: str) -> int | None:
-    """The first line that gives a module's variable its value, by the look of it; None if there is none."""
+    """Returns the first line that seems to assign a module's variable; None if there is none."""
     word = re.escape(name)
     given = re.compile(
         rf"(?:with .* as |for )?{word}\b\s*(?::[^=]*)?(?:=(?!=)|,|:$| in )|(?:async )?(?:def|class) {word}\b"
@@ -247,10 +248,6 @@ def line_of_variable(file: str, name: str) -> int | None:
     return next((number for number, line in enumerate(lines, 1) if given.match(line)), None)
 
 
-# The words of a path: what each thing on it is called, and by which name it holds the next.
-#
-# Nothing here calls code of the things' authors: attributes are read from instance dictionaries and C members only.
-
 T = TypeVar("T")
 
 _KEY_LENGTH = 40
@@ -258,49 +255,49 @@ _MANY = 64
 _FRAME_OF = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
 _FILES = ("FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom", "BufferedRWPair", "TextIOWrapper")
 _dict_of_type = vars(type)["__dict__"].__get__
-# Their type says nothing that the name before them and the brackets after them do not.
+# The types of these are left out: the name before them and the brackets after them are enough.
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
 _SILENT = (*_PLAIN, CellType, TracebackType)
 
 
 def is_a(obj: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """Unlike isinstance it never asks the thing for its `__class__`, which may be somebody's property."""
+    """Checks the type like isinstance, but without reading `__class__`, which may be a property."""
     return issubclass(type(obj), kind)
 
 
 class Labels:
-    """Keeps the places of elements in large containers, for paths that go through the same ones."""
+    """Formats paths. Caches the positions of elements in large containers, for paths through the same ones."""
 
     def __init__(self) -> None:
         self._places: dict[int, dict[int, str]] = {}
 
     def words(self, root: Root, objs: list[object]) -> tuple[str, tuple[str, ...], str]:
-        """The root's words, the steps', and the owner's name. The last of the things is the owner."""
+        """Returns labels for the root, the steps and the owner, which is the last object."""
         objs = _without_inner_files(objs)
         current, at = root.text, 0
         if root.held is HeldBy.MODULE:
             name = _key(objs[0], objs[1], {}) if len(objs) > 1 else None
             current, at = root.of_variable(str(name)), 1
-        reply = []
+        labels = []
         while at < len(objs) - 1:
             name = name_of(objs[at])
             edge, taken = self._edge(objs, at)
             if name:
-                reply.append(current)
+                labels.append(current)
                 current = name
             current += edge
             at += taken
-        reply.append(current)
-        return reply[0], tuple(reply[1:]), name_of(objs[-1]) or type(objs[-1]).__name__
+        labels.append(current)
+        return labels[0], tuple(labels[1:]), name_of(objs[-1]) or type(objs[-1]).__name__
 
     def _edge(self, objs: list[object], at: int) -> tuple[str, int]:
-        """How a thing holds the next one that matters, and how many things on that is."""
+        """Returns the label of the reference to the next object that matters, and how many objects on that is."""
         obj, child = objs[at], objs[at + 1]
         after = objs[at + 2] if at + 2 < len(objs) else None
         if after is not None and is_a(child, dict) and _is_namespace(obj, child):
             return f".{_key(child, after, {})}", 2
         if is_a(obj, FunctionType) and child is obj.__closure__ and is_a(after, CellType):
-            # Not by index(): cells are compared by what is in them.
+            # Not by index(): cells compare by their contents.
             which = _key(child, after, {})
             return f" closure '{obj.__code__.co_freevars[which]}'", 2
         if is_a(obj, local) and is_a(child, dict) and is_a(after, dict):
@@ -337,7 +334,7 @@ class Labels:
 
 
 def name_of(obj: object) -> str:
-    """What a thing is called; "" for those that are only on the way."""
+    """Returns the label of an object; "" if it is left out of the path."""
     if type(obj) in _SILENT or type(obj).__name__ in ("defaultdict", "OrderedDict"):
         return ""
     if is_a(obj, FrameType):
@@ -356,7 +353,7 @@ def name_of(obj: object) -> str:
 
 
 def _without_inner_files(objs: list[object]) -> list[object]:
-    """A text file holds a buffer, which holds the file that owns the descriptor: one file to anybody."""
+    """Shows a text file, its buffer and the raw file that owns the descriptor as one file."""
     end = len(objs)
     while end > 1 and all(type(one).__name__ in _FILES for one in objs[end - 2 : end]):
         end -= 1
@@ -370,7 +367,7 @@ def _is_namespace(obj: object, child: dict[Any, Any]) -> bool:
 
 
 def dict_of(obj: object) -> dict[str, Any] | None:
-    """An instance's own dictionary, not by way of a property of that name."""
+    """Returns an instance's own dictionary without calling a property `__dict__`."""
     for base in type(obj).__mro__:
         found = _dict_of_type(base).get("__dict__")
         if found is not None:
@@ -403,10 +400,10 @@ def _local(frame: FrameType | None, child: object) -> str:
 
 
 def _key(container: Any, child: object, places: dict[int, Any]) -> Any:
-    """The key or number by which a container has the thing; None if it is not there any more, or is a key itself."""
+    """Returns the key or index of an object in a container; None if it is gone, or is itself a key."""
     if not places:
         items = dict.items(container) if is_a(container, dict) else enumerate(container)
-        # The last one first: of several places of a thing the first one is kept.
+        # In reverse, so that the first of several positions of an object is kept.
         places.update((id(value), key) for key, value in reversed(list(items)))
     return places.get(id(child))
 

@@ -470,7 +470,7 @@ def test_many_are_told_as_one() -> None:
     assert some[0].count == pytest.approx(300, abs=5)
     assert str(some[0]).endswith(f"[about {some[0].count:,} ×]")
     assert (everything[0].shape, everything[0].count) == (line, 300)
-    with pytest.raises(ValueError, match="at least, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         owners_summary(most=0)
 
 
@@ -493,4 +493,4 @@ def test_without_time_it_says_so(sock: list[socket.socket]) -> None:
     keep([[[sock.pop()]]])
     [path] = find_paths([fd], within_s=-1)
     assert path.held is HeldBy.UNKNOWN
-    assert str(path) == f"not found within the bound → socket(fd {fd})"
+    assert str(path) == f"not found within the search limits → socket(fd {fd})"
