@@ -1,12 +1,12 @@
-"""A plugin for pytest: a test that leaves descriptors, children, threads or files in /dev/shm behind fails.
+"""A pytest plugin that fails a test that leaves descriptors, child processes, threads or files in /dev/shm behind.
 
-    pytest --fd-leaks              every test; --fd-leaks=2 lets each leave two things
+    pytest --fd-leaks              every test; --fd-leaks=2 lets each test leave two resources
     @pytest.mark.fd_leaks(max=0)   this test, also without the option; max=None: not this one
     fd_leaks = 0                   in the ini file: every test
 
-It is off until asked for, and loads nothing then. Looked at is what is there after the test's own fixtures were torn
-down. What fixtures of a wider scope open while they are set up is theirs. A test that failed is not looked at: its
-traceback keeps everything in it alive.
+It is off by default and then imports nothing. The check runs after the test's own fixtures were torn down. What
+fixtures of a wider scope open during their setup does not count. A failed test is not checked: its traceback keeps
+everything in it alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WITHIN_S = 1.0
 _check = pytest.StashKey["Check"]()
 _failed = pytest.StashKey[bool]()
-_MARK = "fd_leaks(max=0, kinds=None): fails if the test leaves more than `max` things behind; max=None: not looked at"
+_MARK = "fd_leaks(max=0, kinds=None): fails if the test leaves more than `max` resources behind; max=None: no check"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,10 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=0,
         type=_number,
         metavar="N",
-        help="Fail tests that leave more than N (0) descriptors, children, threads or /dev/shm files behind. "
-        "Before a path write --fd-leaks=0.",
+        help="Fail tests that leave more than N (default 0) descriptors, child processes, threads or /dev/shm files "
+        "behind. Before a path write --fd-leaks=0.",
     )
-    parser.addini("fd_leaks", "Like --fd-leaks: how many things a test may leave behind; empty is off.", default="")
+    parser.addini("fd_leaks", "Like --fd-leaks: how many resources a test may leave behind; empty is off.", default="")
 
 
 def _number(text: str) -> int:
@@ -62,7 +62,7 @@ def _allowed_by_config(config: pytest.Config) -> int | None:
 
 
 def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
-    """How many things may stay (None: not looked at), and which kinds are looked at."""
+    """Returns how many resources may be left (None: no check), and which kinds are checked."""
     mark = item.get_closest_marker("fd_leaks")
     if mark is None:
         return _allowed_by_config(item.config), None

@@ -1,4 +1,4 @@
-"""Who holds a lock on a file, and who has it open for writing."""
+"""Lists the processes that hold a lock on a file or have it open for writing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HEADS = ("pid", "command", "lock", "bytes", "state", "since", "on")
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
-    """One process with a lock, or waiting for it.
+    """A process that holds a lock or waits for it.
 
-    `pid` None: somebody holds it whom this user may not look at, or who is on another host. `end` None: to the end of
-    the file. `inherited`: another process took it and this one has its descriptor. `since` is known of `locked` only.
+    `pid` None: the holder is a process that this user may not inspect, or on another host. `end` None: to the end of
+    the file. `inherited`: another process took it and this one has its descriptor. `since` is known for `locked` only.
     """
 
     file: str
@@ -36,7 +36,7 @@ class FileLock:
     since: float | None = None
 
     def __str__(self) -> str:
-        who = "somebody unknown" if self.pid is None else f"process {self.pid}"
+        who = "an unknown process" if self.pid is None else f"process {self.pid}"
         who += f" ({self.command})" if self.command else ""
         verb = "waits for" if self.waiting else "inherited" if self.inherited else "holds"
         span = "" if self.end is None and not self.start else f" on bytes {_span(self)}"
@@ -46,9 +46,9 @@ class FileLock:
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """All there is to know of a file. True when somebody has it; print it to see a table.
+    """The locks and writers of a file. It is true if there is one; `str()` formats a table.
 
-    `unseen` processes are other users': they may have it open for writing, and nobody but them and root can tell.
+    `unseen` counts other users' processes: they may have the file open for writing, which only they and root can see.
     """
 
     path: str
@@ -68,22 +68,22 @@ class Locks:
     def __str__(self) -> str:
         lines = [self.path, *(_table([_HEADS, *map(_row, self.locks)]) if self.locks else ["  no lock"])]
         writers = ", ".join(f"{one.pid} ({one.command})" if one.command else str(one.pid) for one in self.writers)
-        lines.append(f"  open for writing: {writers or 'by none that can be seen'}")
+        lines.append(f"  open for writing: {writers or 'by no visible process'}")
         if self.unseen:
             lines.append(f"  unknown: {self.unseen} processes of other users")
         return "\n".join(lines)
 
 
 def locks(path: str | os.PathLike[str], procfs: ProcFS = REAL) -> Locks:
-    """Who holds a lock on this file (flock, lockf, open-file locks, and `hold.locked`), and who writes to it.
+    """Lists who holds a lock on this file (flock, lockf, OFD locks and `hold.locked`), and who has it open for writing.
 
-    The file is not opened: closing it again would drop this process's own `lockf` locks. Linux, and this host only.
+    The file is not opened: closing it would release this process's own `lockf` locks. Linux and this host only.
     """
     name = os.fsdecode(path)
     try:
         os.stat(name)
     except OSError as error:
-        raise InputError(f"{name}: cannot look at it: {error.strerror}") from error
+        raise InputError(f"{name}: cannot inspect its locks: {error.strerror}") from error
     found = list(_locks_on(name, procfs))
     beside = lock_path(name)
     if os.path.isfile(beside):
@@ -95,10 +95,10 @@ def _locks_on(path: str, procfs: ProcFS) -> Iterator[FileLock]:
     try:
         held, inode = locks_of(path, procfs), os.stat(path).st_ino
     except OSError:
-        return  # taken away meanwhile
+        return  # removed meanwhile
     if held is None:
-        raise InputError(f"{path}: cannot tell who holds it: /proc/locks cannot be read")
-    for lock in dict.fromkeys(held):  # open files' locks have no owner in the table: each holder comes with each row
+        raise InputError(f"{path}: cannot inspect its locks: /proc/locks cannot be read")
+    for lock in dict.fromkeys(held):  # OFD locks have no pid in /proc/locks: each holder appears for each row
         since = _since(path, lock)
         for start, end in _spans(lock, inode, procfs):
             yield FileLock(
@@ -107,7 +107,7 @@ def _locks_on(path: str, procfs: ProcFS) -> Iterator[FileLock]:
 
 
 def _since(path: str, lock: Lock) -> float | None:
-    """Read only where `locked` has its lock: for any other file a note is nothing, and opening it may do harm."""
+    """Reads the time from the note of `locked`. Other files have no note, and closing one may release locks."""
     if lock.kind is not LockKind.OFD or not lock.exclusive or lock.waiting or not path.endswith(LOCK_SUFFIX):
         return None
     note = read_note(path)
@@ -115,7 +115,7 @@ def _since(path: str, lock: Lock) -> float | None:
 
 
 def _spans(lock: Lock, inode: int, procfs: ProcFS) -> list[tuple[int, int | None]]:
-    """The ranges of a process's locks; flock has none."""
+    """Returns the byte ranges of a process's locks; flock has none."""
     if lock.kind not in (LockKind.POSIX, LockKind.OFD):
         return [(0, None)]
     found: dict[tuple[int, int | None], None] = {}
@@ -129,7 +129,7 @@ def _spans(lock: Lock, inode: int, procfs: ProcFS) -> list[tuple[int, int | None
 
 
 def _lines_about(lock: Lock, procfs: ProcFS) -> Iterator[str]:
-    """Rows of the table of locks; of open files' locks that are held, those that this process has a descriptor of."""
+    """Yields the rows of `/proc/locks`; for an OFD lock that is held, the rows of the holder's fdinfo."""
     if lock.kind is not LockKind.OFD or lock.waiting or lock.pid is None:
         yield from (read_or_none(procfs, "/proc/locks") or "").splitlines()
         return
@@ -155,9 +155,6 @@ def _count_unseen(procfs: ProcFS) -> int:
         except OSError:
             pass  # it ended
     return unseen
-
-
-# ---- in words
 
 
 def _row(lock: FileLock) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A block of code that one process at a time is in, or one thread: `with hold.locked("run.h5", timeout=60): …`."""
+"""Lets one process or thread at a time run a block of code: `with hold.locked("run.h5", timeout=60): …`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _taken: weakref.WeakValueDictionary[tuple[int, str], Locked] = weakref.WeakValue
 
 
 def locked(path: str | os.PathLike[str], shared: bool = False, timeout: float | None = None) -> Locked:
-    """A lock that stands for `path`, for use with `with`: exclusive, or one of any number of shared ones.
+    """Returns a lock for `path`, for use with `with`: exclusive, or one of any number of shared ones.
 
-    `timeout` in seconds; None waits for ever, 0 tries once. LockTimeoutError names who holds it. The lock is on
-    `PATH.lock`; what is locked need not be there, and may be replaced. It binds only those who ask for it, too.
+    `timeout` is in seconds; None waits forever, 0 tries once. LockTimeoutError names the holder. The lock is on
+    `PATH.lock`; `path` need not exist, and may be replaced. The lock is advisory: it excludes only other callers of
+    `locked`.
     """
     return Locked(path, shared=shared, timeout_s=timeout)
 
 
 class Locked:
-    """One lock, taken by `with`; it may be used again afterwards. The lock dies with its process.
+    """A lock that `with` takes; it may be used again afterwards. The lock ends with its process.
 
-    One thread has a lock once: a second `with` inside the first would wait for itself and is refused. Threads exclude
-    each other. A forked child has no part in it: leaving the block there does nothing, `check` raises.
+    The lock is not reentrant: a second `with` in the same thread would wait for itself and raises. Threads exclude
+    each other. A forked child does not hold the lock: leaving the block there does nothing, `check` raises.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: bool = False, timeout_s: float | None = None) -> None:
         if timeout_s is not None and not timeout_s >= 0:
-            raise ValueError(f"expected a timeout of at least 0 seconds, or None, got {timeout_s!r}")
+            raise ValueError(f"expected a timeout of at least 0 seconds or None, got {timeout_s!r}")
         self._fd = -1
         self.path = os.fsdecode(path)
         self.shared = shared
@@ -52,25 +53,25 @@ class Locked:
 
     @property
     def held(self) -> bool:
-        """Whether this process has it now."""
+        """Returns whether this process holds the lock now."""
         return self._fd >= 0 and self._owner == os.getpid()
 
     def check(self) -> None:
-        """Raises unless the lock is this process's and still the one that others meet: ask before what matters."""
+        """Raises unless this process holds the lock and others still see it: call it before a critical step."""
         if self._owner not in (0, os.getpid()):
             raise ForkedWriterError(
-                f"the lock on {self.path} is process {self._owner}'s; process {os.getpid()} was forked from it and has "
-                "no part in it. Take it anew in the child"
+                f"the lock on {self.path} is process {self._owner}'s; process {os.getpid()} was forked from it and "
+                "does not hold it. Take the lock again in the child"
             )
         if self._fd < 0:
             raise WriteError(f"the lock on {self.path} is not held: use it inside its `with` block")
         if not is_still(self._lock_path, self._fd):
-            raise WriteError(f"{self._lock_path} was taken away or replaced: others no longer meet the lock")
+            raise WriteError(f"{self._lock_path} was removed or replaced: others no longer see the lock")
 
     def __enter__(self) -> Self:
         key = threading.get_ident(), self._lock_path
         if key in _taken or not self._taking.acquire(blocking=False):
-            raise WriterBusyError(f"{self.path} is locked by this very {_who(key)} already: it would wait for itself")
+            raise WriterBusyError(f"{self.path} is already locked by this {_who(key)}: it would wait for itself")
         try:
             self._owner, self._key = os.getpid(), key
             call_after_fork(self)  # before there is anything to inherit
@@ -83,8 +84,6 @@ class Locked:
 
     def __exit__(self, *_: object) -> None:
         self._let_go()
-
-    # ---- taking
 
     def _take(self) -> None:
         until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
@@ -102,10 +101,10 @@ class Locked:
         try:
             if not atomic.try_lock(self._fd, shared=self.shared):
                 if not is_still(self._lock_path, self._fd):
-                    self._close()  # what is held there is nobody's concern any more
+                    self._close()  # a lock on the old file no longer matters
                 return False
         except OSError as error:
-            raise self._no_locks(f"the system says {error.strerror}") from error
+            raise self._no_locks(str(error.strerror)) from error
         if not is_still(self._lock_path, self._fd):
             self._close()
             return False
@@ -115,15 +114,15 @@ class Locked:
         return True
 
     def _prove(self) -> None:
-        """Some file systems say yes to everybody. A second open file must be told no."""
+        """Verifies that a second open file cannot take the lock: some file systems grant it to everybody."""
         may_write = os.access(self._lock_path, os.W_OK)
         other = open_lock_file(self._lock_path, shared=not (self.shared and may_write))
         try:
             if atomic.try_lock(other, shared=not self.shared) and is_still(self._lock_path, self._fd):
-                raise self._no_locks("it gave one lock to two at a time")
+                raise self._no_locks("it granted one lock twice at a time")
         except OSError as error:
-            if error.errno != errno.EBADF:  # open for reading only, an exclusive lock cannot be tried
-                raise self._no_locks(f"the system says {error.strerror}") from error
+            if error.errno != errno.EBADF:  # an exclusive lock cannot be tried on a file that is open for reading only
+                raise self._no_locks(str(error.strerror)) from error
         finally:
             os.close(other)
 
@@ -132,7 +131,7 @@ class Locked:
         place = f" ({where})" if where else ""
         return WriteError(
             f"cannot lock {self.path}: locks do not work on this file system{place}: {reason}. "
-            "Keep what is shared on another one, or let one process do the writing"
+            "Move the shared files to another file system, or let one process do the writing"
         )
 
     def _too_late(self) -> LockTimeoutError:
@@ -145,14 +144,12 @@ class Locked:
             text = "; ".join(str(lock) for lock in found)
             return LockTimeoutError(f"{waited}: {text}", tuple(lock.pid for lock in found if lock.pid is not None))
         note = read_note(self._lock_path)
-        told = f"{note}, as it says itself" if note else "a process that cannot be seen from here"
-        return LockTimeoutError(f"{waited}: held by {told}")
-
-    # ---- letting go
+        holder = f"{note}, according to its lock file" if note else "a process that is not visible from here"
+        return LockTimeoutError(f"{waited}: held by {holder}")
 
     def _let_go(self) -> None:
         if self._owner != os.getpid():
-            self._close()  # a child, and no hook told it so; unlocking would free the parent's
+            self._close()  # a child whose fork hook did not run; unlocking would release the parent's lock
             return
         self._forget()
         try:
@@ -164,13 +161,13 @@ class Locked:
             self._taking.release()
 
     def _free(self) -> None:
-        """Closing alone would leave it with a child that was forked by code without Python's hooks."""
+        """Unlocks: closing alone would leave the lock with a child that C code forked without Python's hooks."""
         if not self.shared:
             clear_note(self._fd)
         try:
             atomic.unlock(self._fd)
         except OSError:
-            pass  # the file system went away; with the descriptor the lock goes, too
+            pass  # the file system is gone; closing the descriptor releases the lock as well
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -178,7 +175,7 @@ class Locked:
             os.close(fd)
 
     def after_fork_in_child(self) -> None:
-        """A child that outlives a killed parent must not keep its lock."""
+        """Closes the descriptor: a child that outlives a killed parent must not keep its lock."""
         self._close()
         self._taking = threading.Lock()
         self._forget()
@@ -189,7 +186,7 @@ class Locked:
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            warnings.warn(f"the lock on {self.path} was taken and never given back", ResourceWarning, 2)
+            warnings.warn(f"the lock on {self.path} was taken and never released", ResourceWarning, 2)
             self._let_go()
 
 

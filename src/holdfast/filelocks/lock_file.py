@@ -1,8 +1,9 @@
-"""The file that `locked` locks: `NAME.lock` beside what it stands for, made when it is first used, never deleted.
+"""Handles the file that `locked` locks: `NAME.lock` beside the protected file, created on first use, never deleted.
 
-Not the file itself: what is replaced by rename takes its lock along, and the next comer locks another file. And where
-flock is made of byte ranges (NFS), a lock on an HDF5 file itself would shut out the very h5py it is to protect. It is
-not taken away because another may be about to lock it: there would be two files of one name, each with a holder.
+It does not lock the file itself: a file replaced by rename keeps its lock, and the next process would lock another
+file. And where flock is implemented with byte ranges (NFS), a lock on an HDF5 file would block the h5py it protects.
+The lock file is not deleted because another process may be about to lock it: two files of one name would each have a
+holder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MOST_BYTES = 4096
 
 
 class LockNote(NamedTuple):
-    """What the holder of an exclusive lock wrote into it: for those on other hosts, whom /proc does not tell."""
+    """What the holder of an exclusive lock wrote into its file, for other hosts, which do not see it in /proc."""
 
     pid: int
     host: str
@@ -39,17 +40,17 @@ class LockNote(NamedTuple):
 
 
 def lock_path(path: str | os.PathLike[str]) -> str:
-    """One lock for all names that symbolic links give a file."""
+    """Returns the path of the lock file, the same for all names that symbolic links give a file."""
     return os.path.realpath(os.fsdecode(path)) + LOCK_SUFFIX
 
 
 def open_lock_file(path: str, *, shared: bool) -> int:
-    """A descriptor of it; readable is enough for a shared lock. WriteError says what is in the way."""
+    """Opens the lock file, for reading only if `shared`. Raises WriteError if it cannot be opened or is not regular."""
     access = os.O_RDONLY if shared else os.O_RDWR
     flags = access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO of that name would block the open
     try:
         try:
-            # Without O_CREAT first: the kernel refuses it for another user's file in a folder like /tmp.
+            # First without O_CREAT, with which the kernel rejects another user's file in a folder like /tmp.
             fd = os.open(path, flags)
         except FileNotFoundError:
             fd = os.open(path, flags | os.O_CREAT, 0o666)
@@ -58,12 +59,12 @@ def open_lock_file(path: str, *, shared: bool) -> int:
         raise WriteError(f"cannot open the lock file {path}: {error.strerror}{hint}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise WriteError(f"expected a regular file to lock, {path} is none")
+        raise WriteError(f"expected a regular file at {path}, got another type of file")
     return fd
 
 
 def is_still(path: str, fd: int) -> bool:
-    """Whether the name still leads to what is open: somebody may have cleared the folder meanwhile."""
+    """Returns whether the path is still the open file: somebody may have deleted it meanwhile."""
     try:
         here = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -77,7 +78,7 @@ def write_note(fd: int) -> None:
     try:
         os.pwrite(fd, json.dumps({**note, "since": time.time()}).encode() + b"\n", 0)
     except OSError:
-        pass  # a full disk is no reason not to have the lock
+        pass  # the lock is valid without a note, for example on a full disk
 
 
 def clear_note(fd: int) -> None:
@@ -88,7 +89,7 @@ def clear_note(fd: int) -> None:
 
 
 def read_note(path: str) -> LockNote | None:
-    """What is written there. It counts only while the lock is held: a killed holder leaves its note."""
+    """Reads the note; it is valid only while the lock is held, as a killed holder leaves its note."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

@@ -1,8 +1,8 @@
-"""What a first import opens, so that it is not taken for a leak.
+"""Records what a first import opens, so that it does not count as a leak.
 
-A module imported for the first time may open a device, start a thread, keep a log. It does so once in the life of a
-process, whoever comes first. While an `ImportWatch` is installed, everything that appears between the beginning and the
-end of the outermost first import in a thread is remembered; what another thread opens in just that time, too.
+A module imported for the first time may open a device, start a thread or keep a log, once in the life of a process.
+While an `ImportWatch` is installed, everything that appears during the outermost first import in a thread is recorded,
+including what other threads open in that time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .resources import take_resource_snapshot
 
 
 class ImportWatch:
-    """A finder before all others, which finds nothing itself. Installed within the block; blocks may be nested."""
+    """Wraps the loaders that later finders return. It is installed within the `with` block; blocks may be nested."""
 
     def __init__(self) -> None:
         self.opened: set[Hashable] = set()
@@ -65,7 +65,7 @@ class ImportWatch:
 
 
 class _Watched(Loader):
-    """Stands in for a module's loader until the module is run."""
+    """Replaces a module's loader until the module is executed."""
 
     def __init__(self, real: Any, watch: ImportWatch) -> None:
         self._real = real
@@ -77,7 +77,7 @@ class _Watched(Loader):
             return made
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module is to be known by its real loader: resources and sources are found by it.
+        # The module needs its real loader: resources and sources are found through it.
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real

@@ -1,4 +1,4 @@
-"""What is here and was not before, in words."""
+"""Checks that a block of code releases the descriptors, processes, threads and shared memory files it acquires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FD = "fd"
 
 
 def check_kinds(kinds: Iterable[str] | None) -> frozenset[str]:
-    """`fd` stands for all kinds of descriptors; None for everything. ValueError names the wrong one."""
+    """Expands `fd` to all kinds of descriptors and None to everything. Raises ValueError for an unknown kind."""
     if kinds is None:
         return KINDS
     wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
@@ -38,7 +38,7 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[str]:
 
 
 class Check:
-    """A picture from before, to be compared with what is there later. Imports in between are watched."""
+    """Takes a resource snapshot and compares later ones with it. Resources that a first import opens do not count."""
 
     def __init__(self, kinds: Iterable[str] | None = None) -> None:
         self.ignored: set[Hashable] = set()
@@ -48,12 +48,12 @@ class Check:
         self._watch.__enter__()
 
     def stop(self) -> None:
-        """No more imports are watched. Safe to call twice."""
+        """Stops watching imports. Safe to call twice."""
         self._watch.__exit__()
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
-        """What appears within the block is not this one's to give back."""
+        """Ignores what appears within the block."""
         before = take_resource_snapshot()
         try:
             yield
@@ -61,7 +61,7 @@ class Check:
             self.ignored |= take_resource_snapshot().keys() - before.keys()
 
     def left(self, collect: bool = False) -> list[Resource]:
-        """What would be a leak if it stayed."""
+        """Returns the resources that are new and neither opened by an import nor ignored."""
         if collect:
             gc.collect()
         known = self._before | self._watch.opened | self.ignored
@@ -72,7 +72,7 @@ class Check:
         ]
 
     def waits(self, most: int, within_s: float, collect: bool) -> Iterator[float]:
-        """How long to wait before each next look, as long as there is something that may still go."""
+        """Yields how long to wait before each new check, until at most `most` are left or the time is over."""
         if len(self.left()) <= most or (collect and len(self.left(collect=True)) <= most):
             return
         deadline = time.monotonic() + within_s
@@ -82,7 +82,7 @@ class Check:
                 return
 
     def over(self, most: int) -> list[Resource]:
-        """All that is left, if it is more than that and not another process's doing."""
+        """Returns what is left without resources of other processes, or an empty list if it is at most `most`."""
         resources = self.left()
         if len(resources) <= most:
             return []
@@ -91,7 +91,7 @@ class Check:
 
 
 def describe_leaks(resources: Collection[Resource], allowed: int = 0) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The text, and each thing with its kind. With the paths to what holds the descriptors."""
+    """Returns a message that shows what holds the descriptors, and the kind and name of each resource."""
     counts = Counter(resource.kind for resource in resources)
     head = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     lines = [f"left behind: {head}" + (f" (allowed: {allowed:,})" if allowed else "")]
@@ -111,26 +111,24 @@ def _holders(resources: Iterable[Resource]) -> list[str]:
     return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MOST_GROUPS]]
 
 
-# A block that must give back what it took.
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 WITHIN_S = 1.0
 
 
 def no_leaks(kinds: Iterable[str] | None = None, max: int = 0, gc: bool = True, within_s: float = WITHIN_S) -> NoLeaks:
-    """`with no_leaks():`, `async with no_leaks():` or `@no_leaks()`: LeakError if something is left behind.
+    """`with no_leaks():`, `async with no_leaks():` or `@no_leaks()`: raises LeakError if something is left behind.
 
-    Looked at are descriptors (by number and target), child processes, Python threads and files in /dev/shm; `kinds`
-    narrows it: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process", "thread", "shm_file".
-    Up to `max` things may stay.
+    It checks descriptors (by number and target), child processes, Python threads and files in /dev/shm. `kinds` selects
+    some: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process", "thread", "shm_file". Up to
+    `max` resources may be left.
 
-    If something seems left, garbage is collected once (unless `gc` is False) and it gets `within_s` to go: a thread may
-    be ending just now. Forgiven is what a module opened while it was imported for the first time within the block,
-    /dev/urandom, and multiprocessing's resource tracker and fork server, which Python keeps. What another thread
-    opens meanwhile and keeps counts as this block's, and so does a file in /dev/shm that another process of this user
-    made meanwhile and has not open: nobody can tell whose it is. An exception within the block is the one that is
-    raised; what was left is added to it as a note.
+    If something is left, garbage is collected once (unless `gc` is False) and the check is repeated for `within_s`: a
+    thread may be about to end. Ignored are resources that a first import within the block opened, /dev/urandom, and
+    multiprocessing's resource tracker and fork server, which Python keeps. What another thread opens meanwhile and
+    keeps counts as a leak of this block, and so does a file in /dev/shm that another process of this user made
+    meanwhile and does not have open, as its creator is unknown. An exception within the block is raised as usual, with
+    a note of what was left.
     """
     return NoLeaks(kinds, max, gc, within_s)
 
@@ -143,7 +141,7 @@ class NoLeaks:
         self._max = max
         self._gc = gc
         self._within_s = within_s
-        self._checks: list[Check] = []  # one may be entered again within itself
+        self._checks: list[Check] = []  # a stack: the same object may be entered again within its block
 
     def __enter__(self) -> Self:
         self._checks.append(Check(self._kinds))
@@ -164,8 +162,8 @@ class NoLeaks:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Lets the event loop run while it waits: transports are closed by it, a moment after they are asked to."""
-        import asyncio  # slow to load, and there already wherever this runs
+        """Lets the event loop run during the wait: it closes transports a moment after their close() was called."""
+        import asyncio  # slow to load, and already loaded wherever this runs
 
         check = self._end(error)
         if check is not None:
@@ -174,14 +172,14 @@ class NoLeaks:
             self._raise_if_leaked(check)
 
     def _end(self, error: BaseException | None) -> Check | None:
-        """None: an exception is under way, and is what matters."""
+        """Ends the check; after an exception it only adds a note to that one and returns None."""
         check = self._checks.pop()
         check.stop()
         if error is None:
             return check
         if isinstance(error, Exception) and (left := check.over(self._max)):
             text, _ = describe_leaks(left, self._max)
-            error.add_note(f"also, {text}\n  (what only this exception's frames hold goes with it)")
+            error.add_note(f"also, {text}\n  (resources held only by this exception's frames are released with it)")
         return None
 
     def _raise_if_leaked(self, check: Check) -> None:
@@ -190,7 +188,7 @@ class NoLeaks:
 
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"expected a function that ends before it returns, got the generator {function.__name__}")
+            raise TypeError(f"expected a function or coroutine function, got the generator {function.__name__}")
         around = _around_coroutine if inspect.iscoroutinefunction(function) else _around
         return cast(F, wraps(function)(around(self, function)))
 

@@ -1,4 +1,4 @@
-"""What this process has now that can be left behind: descriptors, child processes, threads, files in /dev/shm."""
+"""Lists the resources of this process that can leak: descriptors, child processes, threads, files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..procfs.procfs import REAL, list_pids, read_or_none, readlink_or_none
 PROCESS, THREAD, SHM_FILE = "process", "thread", "shm_file"
 KINDS = frozenset({*(str(kind) for kind in Kind), PROCESS, THREAD, SHM_FILE})
 _SHM = "/dev/shm"
-# Opened when first needed, and kept by the interpreter or a library as long as the process lives.
+# The interpreter or a library opens these on first use and keeps them until the process ends.
 _ONCE = ("/dev/urandom", "/dev/random")
 
 
@@ -29,7 +29,7 @@ ResourceSnapshot = dict[Hashable, Resource]
 
 
 def take_resource_snapshot(*, processes: bool = True) -> ResourceSnapshot:
-    """Each thing by what makes it the same one later."""
+    """Lists the resources by a key that identifies the same resource in a later snapshot."""
     found = {**dict(_descriptors()), **dict(_threads()), **dict(_shm_files())}
     return found | dict(_children()) if processes else found
 
@@ -40,8 +40,8 @@ def _descriptors() -> Iterator[tuple[Hashable, Resource]]:
     for one in (scan(REAL, own) if own is not None else None) or ():
         if one.fd in kept or one.target in _ONCE:
             continue
-        # By inode, so that a number given to another file shows, and a file renamed meanwhile does not. All anonymous
-        # ones share an inode: there the text says a little more.
+        # The key has the inode, so that a number reused for another file is new and a renamed file is not. All
+        # anonymous inodes are the same: there the target says more.
         what: Hashable = one.target
         if not one.target.startswith("anon_inode:"):
             try:
@@ -53,7 +53,7 @@ def _descriptors() -> Iterator[tuple[Hashable, Resource]]:
 
 
 def _threads() -> Iterator[tuple[Hashable, Resource]]:
-    """Python's own: pools inside numerical libraries start when first used, and stay."""
+    """Lists Python threads only: the thread pools of numerical libraries start on first use and stay."""
     for thread in threading.enumerate():
         if not isinstance(thread, threading._DummyThread):
             name = f"{thread.name} (daemon)" if thread.daemon else thread.name
@@ -82,7 +82,7 @@ def _children() -> Iterator[tuple[Hashable, Resource]]:
 
 
 def _kept_by_python() -> tuple[set[object], set[object]]:
-    """Processes and descriptors that multiprocessing starts once and keeps: its resource tracker and fork server."""
+    """Returns the pids and descriptors of multiprocessing's resource tracker and fork server, which it keeps."""
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     pids = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None)}
@@ -90,7 +90,7 @@ def _kept_by_python() -> tuple[set[object], set[object]]:
 
 
 def exclude_other_processes(resources: ResourceSnapshot) -> ResourceSnapshot:
-    """Without files in /dev/shm that a process has which is not below this one, or that are another user's."""
+    """Removes files in /dev/shm that belong to another user or that a process outside this one's tree uses."""
     files = {key: resource.what for key, resource in resources.items() if resource.kind == SHM_FILE}
     if not files:
         return resources

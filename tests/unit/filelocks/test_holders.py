@@ -87,7 +87,7 @@ def test_a_command_cannot_break_out_of_its_line(file: Path) -> None:
 def test_nobody_has_it(file: Path) -> None:
     found = locks(file)
     assert (bool(found), len(found), found.writers) == (False, 0, ())
-    assert str(found).splitlines()[:3] == [str(file), "  no lock", "  open for writing: by none that can be seen"]
+    assert str(found).splitlines()[:3] == [str(file), "  no lock", "  open for writing: by no visible process"]
 
 
 def test_looking_does_not_drop_the_locks_of_this_process(file: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_cannot_be_seen_is_unknown_and_not_nothing(file: Path) -> None:
         assert lock.pid is None
         assert found.unseen >= 1
         assert "unknown" in str(found).splitlines()[2]
-        assert str(lock) == "somebody unknown holds an exclusive OFD lock"
+        assert str(lock) == "an unknown process holds an exclusive OFD lock"
 
 
 class Tableless(RealProcFS):
@@ -127,7 +127,7 @@ class Tableless(RealProcFS):
 
 
 def test_errors_say_what_is_wrong(tmp_path: Path, file: Path) -> None:
-    with pytest.raises(InputError, match="none.h5: cannot look at it: No such file"):
+    with pytest.raises(InputError, match="none.h5: cannot inspect its locks: No such file"):
         locks(tmp_path / "none.h5")
     with pytest.raises(InputError, match="/proc/locks cannot be read"):
         locks(file, Tableless())

@@ -197,7 +197,7 @@ def test_symbolic_links_are_the_same_lock(path: Path, tmp_path: Path) -> None:
 
 def test_a_thread_does_not_wait_for_itself(path: Path) -> None:
     with locked(path) as lock:
-        with pytest.raises(WriterBusyError, match="this very thread already"), locked(path, shared=True):
+        with pytest.raises(WriterBusyError, match="already locked by this thread"), locked(path, shared=True):
             pass
         with pytest.raises(WriterBusyError), lock:
             pass
@@ -206,7 +206,7 @@ def test_a_thread_does_not_wait_for_itself(path: Path) -> None:
 
 
 def test_one_object_in_two_threads(path: Path) -> None:
-    with locked(path) as lock, pytest.raises(WriterBusyError, match="this very object already"):
+    with locked(path) as lock, pytest.raises(WriterBusyError, match="already locked by this object"):
         in_thread(lock.__enter__)
 
 
@@ -245,14 +245,14 @@ def test_a_file_system_that_cannot_lock(path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_file_system_that_says_yes_to_everybody(path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(atomic, "try_lock", lambda fd, *, shared: True)
-    with pytest.raises(WriteError, match="it gave one lock to two at a time"), locked(path, shared=shared):
+    with pytest.raises(WriteError, match="it granted one lock twice at a time"), locked(path, shared=shared):
         pass
 
 
 def test_a_lock_file_that_is_taken_away(path: Path) -> None:
     with locked(path) as lock:
         os.unlink(f"{path}.lock")
-        with pytest.raises(WriteError, match="taken away or replaced"):
+        with pytest.raises(WriteError, match="removed or replaced"):
             lock.check()
     with locked(path, timeout=0) as lock:
         lock.check()
@@ -386,7 +386,7 @@ def test_an_exception_in_the_block_frees_it(path: Path) -> None:
 def test_a_lock_that_is_dropped_is_said_and_freed(path: Path) -> None:
     lock = locked(path)
     lock.__enter__()
-    with pytest.warns(ResourceWarning, match="never given back"):
+    with pytest.warns(ResourceWarning, match="never released"):
         del lock
     assert is_free(path)
 
