@@ -61,7 +61,7 @@ def _allowed_by_config(config: pytest.Config) -> int | None:
     return int(text)
 
 
-def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
+def _options(item: pytest.Item) -> tuple[int | None, Any]:
     """Returns how many resources may be left (None: no check), and which kinds are checked."""
     mark = item.get_closest_marker("fd_leaks")
     if mark is None:
@@ -76,7 +76,7 @@ def _wanted(item: pytest.Item) -> tuple[int | None, Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    most, kinds = _wanted(item)
+    most, kinds = _options(item)
     if most is not None:
         from .leakcheck.no_leaks import Check
 
@@ -110,7 +110,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
             del item.stash[_check]
             check.stop()
     if check is not None and not item.stash.get(_failed, False):
-        _raise_if_leaked(check, _wanted(item)[0] or 0)
+        _raise_if_leaked(check, _options(item)[0] or 0)
 
 
 def _raise_if_leaked(check: Check, most: int) -> None:

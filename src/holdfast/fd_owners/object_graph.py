@@ -46,7 +46,7 @@ class ObjectWalk:
     def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
         self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id
         self.maps: dict[int, mmap.mmap] = {}
-        self.complete = False  # everything was seen
+        self.complete = False  # everything was visited
         self._wanted = frozenset(wanted)
         self._look_for: frozenset[int] = frozenset()
         self._readers = readers
@@ -54,7 +54,7 @@ class ObjectWalk:
         # The objects on the way are kept alive during the walk: the id of a freed one would be reused.
         self._from: dict[int, object] = {}
         self._types: list[tuple[object, object]] = []
-        self._cut = False
+        self._interrupted = False
         self._note_all(readers.sure)
         # An object that only has the number of a descriptor that another one owns does not count.
         self._wanted -= self.owned()
@@ -97,9 +97,9 @@ class ObjectWalk:
             self._walk(self._begin(starts))
         if not self._done():
             self._walk(self._begin_types())
-        if not self._done() and not self._cut:
+        if not self._done() and not self._interrupted:
             self._walk(self._begin_outside())
-            self.complete = not self._cut
+            self.complete = not self._interrupted
 
     def _done(self) -> bool:
         return all(one in self._from for one in self.owners) and self.owned().issuperset(self._look_for)
@@ -155,16 +155,16 @@ class ObjectWalk:
     def _walk(self, level: list[object]) -> None:
         for _ in range(MOST_STEPS):
             level = list(self._spread(level))
-            if not level or self._cut or self._done():
+            if not level or self._interrupted or self._done():
                 return
-        self._cut = True
+        self._interrupted = True
 
     def _spread(self, level: list[object]) -> Iterator[object]:
         """Yields the referents of these objects that were not reached before."""
         reached, reader_of = self._from, self._readers.sure
         for at, obj in enumerate(level):
             if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or time.monotonic() > self._deadline):
-                self._cut = True
+                self._interrupted = True
                 return
             own_type = type(obj)
             for child in _referents(obj):

@@ -16,8 +16,8 @@ from ..errors import ForkedWriterError, InputError, LockTimeoutError, WriteError
 from .holders import locks
 from .lock_file import clear_note, filesystem_of, is_still, lock_path, open_lock_file, read_note, write_note
 
-_SHORTEST_S = 0.001
-_LONGEST_S = 0.05
+_MIN_PAUSE_S = 0.001
+_MAX_PAUSE_S = 0.05
 
 _taken: weakref.WeakValueDictionary[tuple[int, str], Locked] = weakref.WeakValueDictionary()  # by thread, lock file
 
@@ -71,29 +71,31 @@ class Locked:
     def __enter__(self) -> Self:
         key = threading.get_ident(), self._lock_path
         if key in _taken or not self._taking.acquire(blocking=False):
-            raise WriterBusyError(f"{self.path} is already locked by this {_who(key)}: it would wait for itself")
+            raise WriterBusyError(
+                f"{self.path} is already locked by this {_thread_or_object(key)}: it would wait for itself"
+            )
         try:
             self._owner, self._key = os.getpid(), key
             call_after_fork(self)  # before there is anything to inherit
             self._take()
             _taken[key] = self
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._let_go()
+        self._release()
 
     def _take(self) -> None:
         until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
-        pause_s = _SHORTEST_S
+        pause_s = _MIN_PAUSE_S
         while not self._try():
-            left_s = _LONGEST_S if until is None else until - time.monotonic()
+            left_s = _MAX_PAUSE_S if until is None else until - time.monotonic()
             if left_s <= 0:
-                raise self._too_late()
+                raise self._timeout_error()
             time.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, _LONGEST_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _try(self) -> bool:
         if self._fd < 0:
@@ -104,29 +106,29 @@ class Locked:
                     self._close()  # a lock on the old file no longer matters
                 return False
         except OSError as error:
-            raise self._no_locks(str(error.strerror)) from error
+            raise self._unsupported(str(error.strerror)) from error
         if not is_still(self._lock_path, self._fd):
             self._close()
             return False
-        self._prove()
+        self._verify_exclusion()
         if not self.shared:
             write_note(self._fd)
         return True
 
-    def _prove(self) -> None:
+    def _verify_exclusion(self) -> None:
         """Verifies that a second open file cannot take the lock: some file systems grant it to everybody."""
         may_write = os.access(self._lock_path, os.W_OK)
         other = open_lock_file(self._lock_path, shared=not (self.shared and may_write))
         try:
             if atomic.try_lock(other, shared=not self.shared) and is_still(self._lock_path, self._fd):
-                raise self._no_locks("it granted one lock twice at a time")
+                raise self._unsupported("it granted one lock twice at a time")
         except OSError as error:
             if error.errno != errno.EBADF:  # an exclusive lock cannot be tried on a file that is open for reading only
-                raise self._no_locks(str(error.strerror)) from error
+                raise self._unsupported(str(error.strerror)) from error
         finally:
             os.close(other)
 
-    def _no_locks(self, reason: str) -> WriteError:
+    def _unsupported(self, reason: str) -> WriteError:
         where = filesystem_of(self._lock_path)
         place = f" ({where})" if where else ""
         return WriteError(
@@ -134,7 +136,7 @@ class Locked:
             "Move the shared files to another file system, or let one process do the writing"
         )
 
-    def _too_late(self) -> LockTimeoutError:
+    def _timeout_error(self) -> LockTimeoutError:
         waited = f"{self.path}: no {'shared' if self.shared else 'exclusive'} lock within {self._timeout_s:g} s"
         try:
             found = [lock for lock in locks(self._lock_path) if not lock.waiting]
@@ -147,20 +149,20 @@ class Locked:
         holder = f"{note}, according to its lock file" if note else "a process that is not visible from here"
         return LockTimeoutError(f"{waited}: held by {holder}")
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._owner != os.getpid():
             self._close()  # a child whose fork hook did not run; unlocking would release the parent's lock
             return
-        self._forget()
+        self._unregister()
         try:
             if self._fd >= 0:
-                self._free()
+                self._unlock()
         finally:
             self._close()
             self._owner = 0
             self._taking.release()
 
-    def _free(self) -> None:
+    def _unlock(self) -> None:
         """Unlocks: closing alone would leave the lock with a child that C code forked without Python's hooks."""
         if not self.shared:
             clear_note(self._fd)
@@ -178,17 +180,17 @@ class Locked:
         """Closes the descriptor: a child that outlives a killed parent must not keep its lock."""
         self._close()
         self._taking = threading.Lock()
-        self._forget()
+        self._unregister()
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         if _taken.get(self._key) is self:
             del _taken[self._key]
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             warnings.warn(f"the lock on {self.path} was taken and never released", ResourceWarning, 2)
-            self._let_go()
+            self._release()
 
 
-def _who(key: tuple[int, str]) -> str:
+def _thread_or_object(key: tuple[int, str]) -> str:
     return "thread" if key in _taken else "object"

@@ -189,24 +189,24 @@ class NoLeaks:
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"expected a function or coroutine function, got the generator {function.__name__}")
-        around = _around_coroutine if inspect.iscoroutinefunction(function) else _around
-        return cast(F, wraps(function)(around(self, function)))
+        wrap = _wrap_coroutine if inspect.iscoroutinefunction(function) else _wrap
+        return cast(F, wraps(function)(wrap(self, function)))
 
-    def _again(self) -> NoLeaks:
+    def _copy(self) -> NoLeaks:
         return NoLeaks(self._kinds, self._max, self._gc, self._within_s)
 
 
-def _around(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with block._again():
+        with block._copy():
             return function(*args, **kwargs)
 
     return inner
 
 
-def _around_coroutine(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(block: NoLeaks, function: Callable[..., Any]) -> Callable[..., Any]:
     async def inner(*args: Any, **kwargs: Any) -> Any:
-        async with block._again():
+        async with block._copy():
             return await function(*args, **kwargs)
 
     return inner
