@@ -113,7 +113,7 @@ def test_a_request_without_descriptors(tmp_path: Path) -> None:
     assert wrapped.startswith("EMFILE 24 URLError ← SSLError ← OSError(24) This process (")
     assert plain.startswith("EMFILE 24 URLError ← OSError(24) This process (")
     for line in (plain, wrapped):
-        assert line.endswith("has 40 of 40 descriptors. No number is free.")
+        assert line.endswith("has 40 of 40 descriptors. None is free.")
 
 
 ZERO = """
@@ -148,7 +148,7 @@ except OSError:
 def test_with_no_descriptor_free_and_nothing_imported() -> None:
     lines = run(ZERO, limit=32)
     assert lines[0].startswith("EMFILE This process (")
-    assert lines[0].endswith(" has 32 of 32 descriptors. No number is free.")
+    assert lines[0].endswith(" has 32 of 32 descriptors. None is free.")
     assert [line.split()[0] for line in lines[1:-1]] == [
         "h5_lock",
         "no_thread",
@@ -207,7 +207,7 @@ except ValueError as error:
 
 
 def test_a_number_too_high_for_select() -> None:
-    assert run(SELECT, limit=2048) == ["select", "The highest number in use is 1,030: select() cannot take it."]
+    assert run(SELECT, limit=2048) == ["select", "The highest descriptor in use is 1,030: too high for select()."]
 
 
 def test_another_process_is_looked_at() -> None:
