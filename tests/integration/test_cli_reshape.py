@@ -89,7 +89,7 @@ def test_split_refuses_names_that_are_taken_before_it_writes(shards: list[Path],
     taken.parent.mkdir()
     taken.write_text("precious")
     said = refused("split", *shards, "-n", "2", "-o", tmp_path / "out", code=3)
-    assert said == f"{taken} is there already; remove it, or choose another folder or name"
+    assert said == f"{taken} exists already; remove it, or choose another folder or name"
     assert list(everything_in(tmp_path / "out")) == [taken.name]
 
 

@@ -87,7 +87,7 @@ def test_it_replaces_a_file_only_when_told_to(file: Path, tmp_path: Path) -> Non
     out = tmp_path / "out.tfrecord"
     out.write_text("precious")
     said = refused("salvage", file, out, code=3)
-    assert said == f"{out} is there already; name another file or allow it to be replaced, with --force"
+    assert said == f"{out} exists already; name another file or allow it to be replaced, with --force"
     assert out.read_text() == "precious"
     assert document("salvage", file, out, "--force")["records_kept"] == 20
     assert len(records_of(out)) == 20

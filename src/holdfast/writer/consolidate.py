@@ -403,7 +403,7 @@ class _Consolidation:
         sources, target = self._sources, self._target
         order = self._part_order()
         if not self._overwrite and os.path.lexists(target):
-            raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
+            raise TargetExistsError(f"{target} exists already; name another file or allow it to be replaced")
         for number in order:
             _check_file(sources.paths[number], sources.records[number])
         hidden = target.with_name(f".{target.name}.consolidating")

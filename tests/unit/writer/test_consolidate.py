@@ -92,7 +92,7 @@ def test_tfrecord_parts(tmp_path: Path) -> None:
     assert rows_of(made.path) == wanted_rows(out)
     assert (made.rows, made.parts, made.manifest) == (50, 5, 1)
     assert sum(seen) > 0
-    with pytest.raises(TargetExistsError, match="is there already"):
+    with pytest.raises(TargetExistsError, match="exists already"):
         out.consolidate(tmp_path / "train.tfrecord")
     out.consolidate(tmp_path / "train.tfrecord", overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["run", "train.tfrecord"]
