@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 from ..._util.finalize import close_when_collected
@@ -57,7 +58,7 @@ class ProcessPool:
             raise ValueError(f"expected at least one task under way, got ahead={ahead}")
         layout = lay_out(workers, self.ahead, memory_bytes)
         self._processes = WorkerProcesses(work, layout, spawn_each=context == "spawn")
-        self._finalizer = close_when_collected(self, self._processes.close)
+        self._finalizer = close_when_collected(self, partial(self._processes.close, GRACE_S))
         self._dispatcher = Dispatcher(self._processes, stall_s)
         self._lock = threading.Lock()
         self._ended_by: str | None = None
