@@ -42,7 +42,7 @@ def open_this_process() -> int:
 
 
 def end_with_marked(parent: ProcessMark) -> bool:
-    """Calls `end_with` for a marked process. Returns False if it cannot be watched: old kernel, or no descriptor left."""
+    """Calls `end_with` for a marked process. Returns False if that fails: old kernel, or no free descriptor."""
     try:
         pidfd = os.pidfd_open(parent.pid)
     except ProcessLookupError:

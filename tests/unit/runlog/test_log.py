@@ -211,7 +211,7 @@ def test_a_metric_that_appears_later(tmp_path: Path, every_rows: int) -> None:
     assert batch["loss_present"].tolist() == [1, 1, 0, 1]
     assert batch["tag"].tolist() == [b"", "é".encode(), b"", b""]
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
-    with pytest.raises(SchemaError, match="from before columns were added, and a view shows parts as they are"):
+    with pytest.raises(SchemaError, match="written before columns were added, and a view cannot fill in defaults"):
         hold.write(folder).view(tmp_path / "view.h5")
 
 

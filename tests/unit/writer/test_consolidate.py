@@ -181,7 +181,7 @@ def test_the_only_copy_is_not_replaced(tmp_path: Path) -> None:
     made = out.consolidate(tmp_path / "train.h5", delete_parts=True)
     with out.part("late") as part:
         part.extend(columns(0, 3))
-    with pytest.raises(TargetExistsError, match="alone has the rows of"):
+    with pytest.raises(TargetExistsError, match="has the only copy of"):
         out.consolidate(tmp_path / "train.h5", overwrite=True)
     assert rows_of(made.path) == wanted
     assert out.consolidate(tmp_path / "late.h5").rows == 3

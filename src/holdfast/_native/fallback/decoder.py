@@ -115,7 +115,7 @@ class _RowDecoder:
         self.found: dict[int, Values | Steps] = {}
 
     def read(self, data: bytes) -> None:
-        """Reads a message: field 1 is features or context, field 2 is feature_lists; each is a map, a list of entries."""
+        """Reads a message: field 1 is features or context, field 2 feature_lists; each is a map, a list of entries."""
         for tag, start, stop in each_part(data, 0, len(data), 0):
             if tag in (FIRST, SECOND):
                 for entry_tag, at, end in each_part(data, start, stop, 1):
