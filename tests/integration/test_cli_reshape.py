@@ -161,7 +161,7 @@ def test_merge_of_damaged_or_missing_input_leaves_nothing(shards: list[Path], tm
         == "nix.tfrecord: cannot open: No such file or directory"
     )
     flip(shards[2], frame_starts(shards[2])[3] + 20)
-    assert ": bad data CRC. The file is damaged: " in refused("merge", *shards, "-o", out, code=1)
+    assert ": bad data CRC. The file is corrupt: " in refused("merge", *shards, "-o", out, code=1)
     assert list(everything_in(out.parent)) == []
 
 

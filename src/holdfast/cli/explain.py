@@ -57,7 +57,7 @@ _WIDEST = 100
 
 @command(__doc__)
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT|FILE|-")
-@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="The process whose limits are to be looked at.")
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="The process whose limits are read.")
 @click.option("--path", metavar="FILE", help="The file in question, where the text does not name it.")
 def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str | None) -> int:
     if pid is not None and stat_or_none(REAL, f"/proc/{pid}") is None:

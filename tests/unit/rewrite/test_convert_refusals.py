@@ -245,7 +245,7 @@ def test_a_damaged_tar_whose_index_was_kept(tmp_path: Path) -> None:
     was = path.stat()
     flip(path, 1024 * 55 + 3)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    refused(CorruptError, "a.tar at byte 56,320: the tar header is damaged", path, tmp_path / "b.h5")
+    refused(CorruptError, "a.tar at byte 56,320: the tar header is corrupt", path, tmp_path / "b.h5")
 
 
 # ---- targets
@@ -343,7 +343,7 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
         return entries
 
     monkeypatch.setattr(engine._OutputSeries, "finish", finish)
-    refused(DataError, "when reading it back|is damaged|CRC", source, tmp_path / name)
+    refused(DataError, "when reading it back|is corrupt|CRC", source, tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused_and_the_next_may_fit(tmp_path: Path, value
     [
         ({"worker": 1}, "column 'worker': every log has one of this name already"),
         ({"x": object()}, "column 'x': expected a number"),
-        ({"x": np.zeros((0, 2))}, "column 'x': expected a shape of whole numbers from 1 up, got 0"),
+        ({"x": np.zeros((0, 2))}, "column 'x': expected a shape of integers from 1 up, got 0"),
         ({"x": [[1], [2, 3]]}, "column 'x': cannot make an array of this list"),
         ({"x": 1j}, "column 'x': expected a number, an array of numbers, bytes or str, got complex"),
     ],
