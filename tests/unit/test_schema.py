@@ -98,7 +98,7 @@ def test_every_dtype_comes_back_from_json_and_code(dtype: str) -> None:
         ("M8[ns]", 'so use Array\\("int64"\\)'),
         (str, "strings have no fixed size, so use Bytes"),
         ("S5", "strings have no fixed size, so use Bytes"),
-        (">f4", "'>f4': columns have the byte order of the machine, .* say \"float32\""),
+        (">f4", "'>f4': columns have the byte order of the machine, .* use \"float32\""),
         (np.longdouble, "numbers can be bool, int8"),
         ("bfloat16", "[Nn]umbers can be bool, int8"),
         (Named("torch.bfloat16"), "Numbers can be bool, int8"),
