@@ -1,7 +1,7 @@
-"""Makes docs/errors.md out of the table behind `holdfast explain`.
+"""Generate docs/errors.md from the rules of `holdfast explain`.
 
 python tools/errors_page.py           writes the page
-python tools/errors_page.py --check   exit code 1 if the page is not what the table says
+python tools/errors_page.py --check   exits with 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ ROWS = (*rules_fds.RULES, *rules_files.RULES, *rules_files.GENERAL, *rules_worke
 _TOP = """\
 # Error messages
 
-What the messages of training jobs mean, what they are often mistaken for, and what to do. `holdfast explain "MESSAGE"`
-tells the same, with what it finds on your machine: which limit it is and how much of it is used, who holds the lock.
-`holdfast explain train.log` finds them in a log. `tools/errors_page.py` makes this page.
+This page explains error messages of training jobs: what they mean, what they are often mistaken for, and what to do.
+`holdfast explain "MESSAGE"` adds what it finds on your machine: which limit is reached, how much of it is used, and
+which process holds the lock. `holdfast explain train.log` finds these errors in a log. `tools/errors_page.py` generates
+this page.
 """
 
 
@@ -40,7 +41,7 @@ def _section(rule: Rule) -> Iterator[str]:
     yield ""
     if rule.remedy is not None:
         name = rule.remedy.page.removeprefix("docs/")
-        # Not as a block of Python: pages' blocks are run, and these lines take data for granted.
+        # Not a Python block: tests run those, and these lines need data that does not exist.
         yield f"With holdfast, see [{name.removesuffix('.md')}]({name}):\n"
         yield "```text"
         yield from rule.remedy.code
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         if PAGE.exists() and PAGE.read_text() == page():
             return 0
-        print("docs/errors.md is not what the table says: run python tools/errors_page.py", file=sys.stderr)
+        print("docs/errors.md is out of date: run python tools/errors_page.py", file=sys.stderr)
         return 1
     PAGE.write_text(page())
     return 0

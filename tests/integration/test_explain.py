@@ -72,7 +72,7 @@ def test_a_descriptor_that_is_closed() -> None:
         os.close(write)
     told = explain(caught.value)
     assert (told.name, told.errno, told.chain) == ("EBADF", errno.EBADF, "OSError(9)")
-    assert "There is room now." in told.here[0]
+    assert "Enough are free now." in told.here[0]
 
 
 TLS = """
@@ -113,7 +113,7 @@ def test_a_request_without_descriptors(tmp_path: Path) -> None:
     assert wrapped.startswith("EMFILE 24 URLError ← SSLError ← OSError(24) This process (")
     assert plain.startswith("EMFILE 24 URLError ← OSError(24) This process (")
     for line in (plain, wrapped):
-        assert line.endswith("has 40 of 40 descriptors. No number is free.")
+        assert line.endswith("has 40 of 40 descriptors. None is free.")
 
 
 ZERO = """
@@ -148,7 +148,7 @@ except OSError:
 def test_with_no_descriptor_free_and_nothing_imported() -> None:
     lines = run(ZERO, limit=32)
     assert lines[0].startswith("EMFILE This process (")
-    assert lines[0].endswith(" has 32 of 32 descriptors. No number is free.")
+    assert lines[0].endswith(" has 32 of 32 descriptors. None is free.")
     assert [line.split()[0] for line in lines[1:-1]] == [
         "h5_lock",
         "no_thread",
@@ -207,7 +207,7 @@ except ValueError as error:
 
 
 def test_a_number_too_high_for_select() -> None:
-    assert run(SELECT, limit=2048) == ["select", "The highest number in use is 1,030: select() cannot take it."]
+    assert run(SELECT, limit=2048) == ["select", "The highest descriptor in use is 1,030: too high for select()."]
 
 
 def test_another_process_is_looked_at() -> None:
@@ -260,7 +260,7 @@ def test_h5py_and_a_file_that_another_process_has(tmp_path: Path, mode: str) -> 
         # The text alone does not name the file.
         assert explain(str(caught.value)).here[0].startswith("Name the file")
         assert f"Process {child.pid} " in explain(str(caught.value), path=path).here[0]
-    assert explain(caught.value).here == (f"Nobody holds a lock on {path} now.",)
+    assert explain(caught.value).here == (f"No process holds a lock on {path} now.",)
 
 
 @pytest.mark.parametrize(("first", "then"), [("r", "a"), ("r", "w"), ("a", "w")])
@@ -286,7 +286,7 @@ def test_h5py_and_a_file_that_is_none(tmp_path: Path) -> None:
         h5py.File(path, "r")
     told = explain(caught.value)
     assert told.name == "h5_signature"
-    assert "is a pointer of git-lfs" in told.here[0]
+    assert "is a git-lfs pointer" in told.here[0]
 
 
 def test_h5py_and_a_file_that_was_cut(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_h5py_and_a_file_that_was_cut(tmp_path: Path) -> None:
         h5py.File(path, "r")
     told = explain(caught.value)
     assert told.name == "h5_truncated"
-    assert told.here[0] == f"{path} has 3.00 kB and begins as an HDF5 file does."
+    assert told.here[0] == f"{path} is 3.00 kB long and begins with the HDF5 signature."
 
 
 def test_a_busy_flock(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ except RuntimeError as error:
 def test_no_room_for_a_new_thread() -> None:
     name, number, here = run(NO_THREAD)
     assert (name, number) == ("no_thread", str(errno.EAGAIN))
-    assert "`ulimit -v` holds the process to" in here
+    assert "`ulimit -v` limits the process to" in here
 
 
 NO_FORK = """

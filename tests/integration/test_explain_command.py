@@ -102,7 +102,7 @@ def test_packed_logs_also_appended_and_cut_ones(tmp_path: Path) -> None:
     [cause] = document("explain", "a.log.gz", cwd=tmp_path)["causes"]
     assert cause["first"]["line"] == 1_000_001
     (tmp_path / "b.log.gz").write_bytes(data[:20] + b"\xff" * 100)
-    assert "cannot unpack b.log.gz" in refused("explain", "b.log.gz", code=3, cwd=tmp_path)
+    assert "cannot decompress b.log.gz" in refused("explain", "b.log.gz", code=3, cwd=tmp_path)
     (tmp_path / "c.log.gz").write_bytes(gzip.compress(EMFILE.encode()) + b"not packed")
     assert document("explain", "c.log.gz", cwd=tmp_path)["causes"][0]["name"] == "EMFILE"
 
@@ -127,11 +127,11 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
 
 def test_nothing_known() -> None:
     done = holdfast("explain", "all is well")
-    assert (done.returncode, done.stdout) == (1, "all is well: no error that is known here\n")
-    assert holdfast("explain", "gone.log").stdout == "gone.log is no file, and no error that is known here\n"
+    assert (done.returncode, done.stdout) == (1, "all is well: not a known error\n")
+    assert holdfast("explain", "gone.log").stdout == "gone.log is neither a file nor a known error\n"
     assert document("explain", "", code=1) == {"known": False, "lines": 0, "causes": []}
     assert holdfast("explain", " ").stdout.startswith("the text is empty: expected an error message")
-    assert holdfast("explain", "/dev/null").stdout == "nothing in 0 lines is an error that is known here\n"
+    assert holdfast("explain", "/dev/null").stdout == "found no known error in 0 lines\n"
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert refused("explain", "x", "--pid", "999999999", code=3) == "there is no process 999999999"
     assert refused("explain", "x", "--path", "gone", code=3, cwd=tmp_path) == "there is no file gone"
     assert refused("explain", "x", "--path", ".", code=3, cwd=tmp_path).startswith(". is a folder; expected the file")
-    said = "there is no file gone, but /dev/null is one; a text goes in quotes"
+    said = "there is no file gone, but /dev/null is a file; put a text in quotes"
     assert refused("explain", "/dev/null", "gone", code=3, cwd=tmp_path) == said
     line = 'exec "$1" -m holdfast explain - <&-'
     done = subprocess.run(["bash", "-c", line, "bash", sys.executable], capture_output=True, text=True)

@@ -1,12 +1,12 @@
 """Explain an error message using this machine's limits.
 
-TEXT is an error message, a traceback, or anything that holds one; a file's
-name means the log in it (packed with gzip, too), and - means stdin. Says which
-limit it is and how much of it is used, who holds the lock, what the error is
-often mistaken for, what to do, and what to write with holdfast. In a log the
-errors are grouped, with the first and the last line of each and their times;
-the most telling kind comes first: what is behind two hundred SSLErrors, not
-they.
+TEXT is an error message, a traceback, or any text that contains one. FILE is a
+log, which may be compressed with gzip, and - is stdin. The answer says which
+limit is reached and how much of it is used, which process holds the lock, what
+the error is often mistaken for, what to do, and which holdfast code avoids it.
+In a log, the errors are grouped by kind, with the first and last line of each
+and their times. Causes come before consequences: the error behind two hundred
+SSLErrors is shown before them.
 
 Examples:
 
@@ -23,14 +23,14 @@ With --json:
    "first": {"source": "worker.log", "line": 88,
     "time": "2026-05-01 10:22:01"}, "last": {…}}]}
 
-  name      which kind it is: a word that stays the same
-  errno     the one behind it, null if there is none
-  here      what was found on this machine, now
-  count     on how many lines it stands
-  time      the line's own stamp, or the nearest one above it; null if none
+  name      the kind of error, a fixed identifier
+  errno     the errno behind it; null if there is none
+  here      what was found on this machine
+  count     the number of lines with this error
+  time      the line's timestamp, or the nearest one above it; null if none
 
-Exit codes: 0 it is known; 1 nothing in it is known; 3 a file cannot be read,
-or there is no process PID.
+Exit codes: 0 a known error was found; 1 no known error was found; 3 a file
+cannot be read, or there is no process PID.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _WIDEST = 100
 
 @command(__doc__)
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT|FILE|-")
-@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="The process whose limits are read.")
-@click.option("--path", metavar="FILE", help="The file in question, where the text does not name it.")
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Look at the limits of this process.")
+@click.option("--path", metavar="FILE", help="The file in question, if the text does not name it.")
 def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str | None) -> int:
     if pid is not None and stat_or_none(REAL, f"/proc/{pid}") is None:
         raise InputError(f"there is no process {pid}")
@@ -79,7 +79,7 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
 
 
 def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
-    """Names of files mean their content. If there is none among them, it is one text, whose quotes were forgotten."""
+    """Scan the given files. If none of the arguments is a file, join them into one text: its quotes were forgotten."""
     scanner = Scanner()
     files = [text for text in texts if text == "-" or _is_there(text)]
     if not files:
@@ -89,7 +89,7 @@ def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
         return scanner
     missing = [text for text in texts if text not in files]
     if missing:
-        raise InputError(f"there is no file {missing[0]}, but {files[0]} is one; a text goes in quotes")
+        raise InputError(f"there is no file {missing[0]}, but {files[0]} is a file; put a text in quotes")
     if "-" in files and sys.stdin is None:
         raise InputError("cannot read stdin: it is closed")
     total = sum(os.path.getsize(file) for file in files if file != "-" and os.path.exists(file))
@@ -103,7 +103,7 @@ def _scan(screen: Screen, texts: tuple[str, ...]) -> Scanner:
 
 
 def _is_there(text: str) -> bool:
-    """Also where the folder may not be looked into: then it cannot be read, which is not the same as no file."""
+    """Return True also if permission is denied: the file may exist, and reading it reports the error."""
     try:
         os.stat(text)
     except PermissionError:
@@ -127,8 +127,8 @@ def _show(screen: Screen, cause: Explanation, *, first: bool) -> None:
 
 def _nothing(texts: tuple[str, ...], lines: int) -> str:
     if any(text == "-" or _is_there(text) for text in texts):
-        return f"nothing in {counted(lines, 'line')} is an error that is known here"
+        return f"found no known error in {counted(lines, 'line')}"
     if not " ".join(texts).strip():
         return "the text is empty: expected an error message, a log file, or - for stdin"
-    name = " is no file, and" if len(texts) == 1 and " " not in texts[0] and len(texts[0]) < 200 else ":"
-    return f"{printable(' '.join(texts)[:200])}{name} no error that is known here"
+    name = " is neither a file nor" if len(texts) == 1 and " " not in texts[0] and len(texts[0]) < 200 else ": not"
+    return f"{printable(' '.join(texts)[:200])}{name} a known error"

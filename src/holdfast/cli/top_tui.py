@@ -1,4 +1,4 @@
-"""The live view of `top`."""
+"""Implements the live view of `holdfast top`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _aligned(cell: Text, column: TableColumn) -> Text:
 
 
 class DoctorScreen(ModalScreen[None]):
-    """The doctor's page of one process, over the table."""
+    """Shows the doctor page of one process over the table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,d", "dismiss", "back")]
 
@@ -38,7 +38,7 @@ class DoctorScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page"):
-            yield Static(f"looking at {self._pid} …", id="doctor", markup=False)
+            yield Static(f"examining process {self._pid} …", id="doctor", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -56,7 +56,7 @@ class DoctorScreen(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """The table keeps its chosen process while rows come, go and change places."""
+    """Shows the process table, which keeps the selected process while rows come, go and move."""
 
     CSS = """
     #host, #summary { height: auto; padding: 0 1; }
@@ -88,7 +88,7 @@ class TopApp(App[None]):
         self._busy = False
 
     def compose(self) -> ComposeResult:
-        yield Static("looking …", id="host")
+        yield Static("scanning …", id="host")
         table: DataTable[object] = DataTable(id="rows", cursor_type="row", zebra_stripes=True)
         yield table
         yield Static("", id="detail", markup=False)
@@ -106,7 +106,7 @@ class TopApp(App[None]):
     # ---- refreshing --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        # A look that takes longer than the interval is not overtaken by the next one.
+        # A scan may take longer than the interval, so the next one waits for it.
         if not self.paused and not self._busy:
             self._busy = True
             self._refresh()
@@ -147,7 +147,7 @@ class TopApp(App[None]):
 
     @property
     def chosen(self) -> TopRow | None:
-        """The process under the cursor."""
+        """Return the process under the cursor."""
         table = self._table()
         if self._picture is None or not table.is_valid_row_index(table.cursor_row):
             return None

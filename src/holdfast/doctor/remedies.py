@@ -1,4 +1,4 @@
-"""The code that replaces what leaks or fails: two lines with holdfast, and the documentation page on it."""
+"""Lists the holdfast code that replaces code which leaks or fails, with its documentation page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """`page` is a page of the documentation, by its name in the repository."""
+    """Holds two lines of code, and the path of the documentation page in the repository."""
 
     code: tuple[str, str]
     page: str
@@ -19,7 +19,7 @@ class Remedy:
 
 _IMPORT = "import holdfast as hold"
 
-# Iterators, batches and exceptions of this loader hold no descriptor, and its errors name dead workers.
+# Its iterators, batches and exceptions hold no descriptors, and its errors name dead workers.
 LOADER = Remedy(
     ("from holdfast.torch import DataLoader", "loader = DataLoader(dataset, batch_size=32, num_workers=4)"),
     "docs/torch.md",
@@ -51,7 +51,10 @@ PROTECT = Remedy(
 )
 # Finds descriptors that stay open, and the objects that keep them.
 FIND_LEAK = Remedy(
-    ("with hold.no_leaks(): job()  # raises if some stay open", "print(hold.owners_summary())  # who keeps them"),
+    (
+        "with hold.no_leaks(): job()  # raises if something stays open",
+        "print(hold.owners_summary())  # what keeps it open",
+    ),
     "docs/doctor.md",
 )
 

@@ -1,4 +1,4 @@
-"""All kinds of errors that are known, and which of them a line of text is."""
+"""Matches lines of text, and chains of exceptions, with the rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from . import rules_fds, rules_files, rules_processes, rules_workers
 from .rules import Rule
 
-# Of two rows of the same rank that fit a line the earlier one is meant: special ones stand before general ones.
+# If two rules of the same rank match, the first one wins, so specific rules come before general ones.
 RULES: tuple[Rule, ...] = (
     *rules_files.RULES,
     *rules_fds.RULES,
@@ -22,7 +22,7 @@ RULES: tuple[Rule, ...] = (
     *rules_files.GENERAL,
 )
 _ALL = {needle for rule in RULES for needle in rule.needles}
-# What a line is searched for first: a needle inside of another one finds that as well.
+# The needles to search for: one that contains another is redundant.
 NEEDLES = tuple(sorted(one for one in _ALL if not any(other != one and other in one for other in _ALL)))
 
 _OF_A_TRACEBACK = ("Traceback (", "During handling of", "The above exception", "+-", "|", "^")
@@ -32,19 +32,19 @@ _LINES_OF_A_TRACEBACK = 80
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Not when this module is loaded: that is done by programs which never see an error.
+    # Compiled on first use, because most programs that import this module never see an error.
     return re.compile(pattern, re.IGNORECASE)
 
 
 def rule_of(line: str, before: str = "") -> Rule | None:
-    """The most telling row that a line is; `before` is what stands above it."""
+    """Return the highest-ranked rule that matches a line; `before` is the text above it."""
     lower = line.lower()
     context: str | None = None
     best: Rule | None = None
     for rule in RULES:
         if best is not None and rule.rank <= best.rank:
             continue
-        for needle in rule.needles:  # a loop, not any(): it is twice as fast, and a log may have millions of such lines
+        for needle in rule.needles:  # twice as fast as any(), for logs with millions of such lines
             if needle in lower:
                 break
         else:
@@ -61,7 +61,7 @@ def rule_of(line: str, before: str = "") -> Rule | None:
 
 
 def own_context(line: str, before: str) -> str:
-    """The line with the traceback it ends; without one, with the few lines above it."""
+    """Return the line with the traceback that it ends, or else with the few lines above it."""
     above = before.rstrip("\n").rsplit("\n", _LINES_OF_A_TRACEBACK)[-_LINES_OF_A_TRACEBACK:]
     take = 0
     if not line[:1].isspace():
@@ -75,17 +75,15 @@ def _is_of_traceback(line: str) -> bool:
     return not line or line[0].isspace() or line.startswith(_OF_A_TRACEBACK)
 
 
-# From an exception to the ones behind it.
-#
-# Libraries wrap: requests' SSLError has urllib3's MaxRetryError in its args, that one an SSLError as its reason, and
-# that one the OSError with errno 24. Others keep only the text, or the text of a traceback in another process.
+# Libraries wrap exceptions: requests' SSLError has urllib3's MaxRetryError in its args, whose reason is an SSLError
+# that wraps the OSError with errno 24. Others keep only the message, or the traceback text of another process.
 
 _CONTEXT = ".__context__"
-MOST = 1000  # exceptions in one chain, rings and groups included: a loop of retries makes long ones
+MOST = 1000  # exceptions in one chain, including cycles and groups: retry loops make long chains
 _MOST_CHARS = 65536
-_MOST_NAMES = 12  # of a chain that is shown
+_MOST_NAMES = 12  # shown of a chain
 _OUTPUT_BYTES = 8192
-# Their numbers are OpenSSL's and the resolver's, though they stand where an errno does.
+# The errno attribute of these holds a code of OpenSSL or of the resolver.
 _OTHER_NUMBERS = {"SSLError", "gaierror", "herror"}
 _ATTRIBUTES = (
     "reason",
@@ -102,13 +100,13 @@ _ATTRIBUTES = (
     "err",
 )
 
-# The text of a traceback's last frames; reading source files is not this room's work.
+# Returns the text of a traceback's last frames. The caller passes it in, because it reads source files.
 Frames = Callable[[TracebackType | None], str]
 
 
 @dataclass(frozen=True, slots=True)
 class CauseLink:
-    """One exception, and the way to it: `path` has a word for each exception on it, the outermost first."""
+    """Holds one exception, and the path to it: a name for each exception on the way, the outermost first."""
 
     error: BaseException
     path: tuple[str, ...]
@@ -119,7 +117,7 @@ class CauseLink:
 
     @property
     def meant(self) -> bool:
-        """Not only being handled at the time."""
+        """Whether it is a cause, and not just an exception that was being handled at the time."""
         return not any(step.endswith(_CONTEXT) for step in self.path)
 
     @property
@@ -131,7 +129,7 @@ class CauseLink:
 
 @dataclass(frozen=True, slots=True)
 class FoundCause:
-    """What a chain turned out to be. `line` is the text that was recognised."""
+    """Holds the link and the rule that match best. `line` is the text that matched."""
 
     link: CauseLink
     rule: Rule
@@ -139,9 +137,9 @@ class FoundCause:
 
 
 def walk(error: BaseException) -> list[CauseLink]:
-    """Every exception that hangs on this one, this one first; each once, MOST at most.
+    """Return this exception and every one it refers to, each once, at most MOST.
 
-    What was meant comes before what merely was being handled at the time, however near that is.
+    Causes come before exceptions that were only being handled at the time, however near those are.
     """
     found: list[CauseLink] = []
     seen: set[int] = set()
@@ -160,7 +158,7 @@ def walk(error: BaseException) -> list[CauseLink]:
 
 
 def name_of(error: BaseException) -> str:
-    """`SSLError`, `OSError(24)`."""
+    """Return `SSLError` or, with an errno, `OSError(24)`."""
     number = _errno_of(error)
     name = type(error).__name__
     return name if number is None else f"{name}({number})"
@@ -198,12 +196,12 @@ def _inside(error: BaseException) -> Iterator[tuple[str, BaseException]]:
 def _attribute(error: BaseException, name: str) -> object:
     try:
         return getattr(error, name, None)
-    except Exception:  # noqa: BLE001 - a property of a stranger's class
+    except Exception:  # noqa: BLE001 - a property of a foreign class may raise anything
         return None
 
 
 def recognise(links: list[CauseLink], frames: Frames = lambda traceback: "") -> FoundCause | None:
-    """The most telling of them; of several one that was meant, then one with the errno itself, then the outermost."""
+    """Return the best match: by rank, then a cause, then the errno itself, then the outermost."""
     best: tuple[tuple[int, bool, bool, int], FoundCause] | None = None
     for link in links:
         for rule, line in _matches(link, frames):
@@ -225,10 +223,10 @@ def _matches(link: CauseLink, frames: Frames) -> Iterator[tuple[Rule, str]]:
 
 
 def message_of(error: BaseException) -> str:
-    """Its text with its notes and, of a program that failed, what that said; bounded, whatever its class does."""
+    """Return the message with notes and the output of a failed subprocess; bounded, and never raises."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - __str__ of a stranger's class
+    except Exception:  # noqa: BLE001 - __str__ of a foreign class may raise anything
         text = ""
     return _shortened("\n".join([_shortened(text), *_notes(error), *_output(error)]))
 
@@ -244,7 +242,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _output(error: BaseException) -> Iterator[str]:
-    """The last words of a child, as subprocess keeps them."""
+    """Yield the end of the output that subprocess exceptions keep."""
     for name in ("stderr", "stdout"):
         said = _attribute(error, name)
         if isinstance(said, bytes):
@@ -254,7 +252,7 @@ def _output(error: BaseException) -> Iterator[str]:
 
 
 def _with_errno(link: CauseLink, text: str) -> str:
-    """As Python itself writes it, also where a class hides the number or the system speaks another language."""
+    """Add the errno as Python writes it, for classes that hide it and for messages in other languages."""
     if link.errno is None or f"[Errno {link.errno}]" in text:
         return text
     return f"[Errno {link.errno}] {errnos.errorcode.get(link.errno, '')} {text}"

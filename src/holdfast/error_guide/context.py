@@ -1,4 +1,4 @@
-"""The files that an error or a text speaks of."""
+"""Looks up the facts about this machine that a rule needs, and the files that an error names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .rules import Disk, Fact, NamedFile, Scope, SystemContext
 
 _MOST = 8
 _MOST_CHARS = 1024
-_SURE = 2  # of the patterns: what they find is a name, whatever it looks like
+_SURE = 2  # the first patterns: a match is a file name, whatever it looks like
 _NOT_DATA = ("/proc/", "/sys/", "/dev/", "http:/", "https:/")
 
 
@@ -39,17 +39,17 @@ _NOT_DATA = ("/proc/", "/sys/", "/dev/", "http:/", "https:/")
 def _patterns() -> tuple[re.Pattern[str], ...]:
     return (
         re.compile(r"""(?:name|filename|path|file)\s*=\s*['"]([^'"\n]+)['"]"""),  # HDF5: name = '/data/a.h5'
-        re.compile(r"""File\(\s*['"]([^'"\n]+)['"]"""),  # a traceback's line: h5py.File("a.h5", "a")
-        re.compile(r"""['"]([^'"\n]{1,1024})(?=['"])"""),  # an apostrophe is no opening quote: the next may be
+        re.compile(r"""File\(\s*['"]([^'"\n]+)['"]"""),  # a line of a traceback: h5py.File("a.h5", "a")
+        re.compile(r"""['"]([^'"\n]{1,1024})(?=['"])"""),  # may overlap: an apostrophe can look like an opening quote
         re.compile(r"""(?:^|[\s=(\[])(/[^\s'"<>:,;)\]]+)"""),
         re.compile(r"""(?:^|[\s=(\[])([\w.-][\w./-]*\.(?:h5|hdf5|he5|nc|tfrecords?|tfrec|lock)(?:\.gz)?)\b"""),
     )
 
 
 def paths_in(text: str) -> list[str]:
-    """What looks like the name of a file, the surest first; whether it is one, who can look will see.
+    """Return what looks like a file name, the most certain first, without checking that the file exists.
 
-    The lines `File "…", line 7` of a traceback are left out: they name programs.
+    The lines `File "…", line 7` of a traceback are skipped, because they name programs.
     """
     text = "\n".join(line for line in text.splitlines() if not re.match(r'\s*File ".*", line \d+', line))
     found: dict[str, None] = {}
@@ -67,7 +67,7 @@ def _may_be_data(name: str) -> bool:
 
 
 def paths_of(error: BaseException) -> list[str]:
-    """The names an OSError carries; and that of h5py's frames, whose errors carry none."""
+    """Return the file names of an OSError, and the one in h5py's frames, whose errors carry none."""
     found: dict[str, None] = {}
     for name in ("filename", "filename2"):
         _add(found, getattr(error, name, None) if isinstance(error, OSError) else None)
@@ -95,20 +95,21 @@ def _add(found: dict[str, None], name: object) -> None:
             return
 
 
-# The facts an explanation asks for, and only those. What cannot be read stays unknown.
-
 _FILES = 2
 _HEAD_BYTES = 64
 _ABOUT_FILES = {Fact.LOCKS, Fact.HEAD}
 _ABOUT_DESCRIPTORS = {Fact.DESCRIPTORS, Fact.HIGHEST}
-_BY_TREE = "queues-never-closed"  # cannot be told without knowing what the children have
+_BY_TREE = "queues-never-closed"  # recognized only with the descriptors of the child processes
 
 
 def gather(facts: Iterable[Fact], scope: Scope, pid: int | None, names: Sequence[str], procfs: ProcFS) -> SystemContext:
-    """`names` may be files or not. InputError: `pid` is no process."""
+    """Look up the given facts; those that cannot be read stay None. Raises InputError if process `pid` does not exist.
+
+    `names` are possible file names.
+    """
     wanted = set(facts)
     target = procfs.own_pid() if pid is None else pid
-    if target is None:  # a /proc of another namespace, or none at all
+    if target is None:  # /proc belongs to another namespace, or is not mounted
         return SystemContext(
             scope=scope, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names)
         )
@@ -146,7 +147,7 @@ def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
         return {}
     look = seen.root
     highest = max((one.fd for one in look.descriptors), default=None) if look.descriptors else None
-    # Links that may not be read are no proof that there are none.
+    # Without permission to read the links, count the entries.
     fds = look.fd_count or count(procfs, pid)
     return {"fds": fds, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
 
@@ -184,7 +185,7 @@ def _maps(pid: int, procfs: ProcFS) -> dict[str, Any]:
 
 
 def _files(wanted: set[Fact], names: Sequence[str], procfs: ProcFS) -> tuple[NamedFile, ...]:
-    """Those of the names that are regular files: opening another kind could block, or do something."""
+    """Return the regular files among the names: opening any other kind could block or have side effects."""
     if not wanted & _ABOUT_FILES:
         return ()
     found: dict[tuple[int, int], NamedFile] = {}
@@ -203,7 +204,7 @@ def _file(wanted: set[Fact], name: str, size_bytes: int, procfs: ProcFS) -> Name
     if Fact.LOCKS in wanted:
         try:
             locks = locks_of(name, procfs)
-        except OSError:  # gone since
+        except OSError:  # the file was removed meanwhile
             locks = None
     head = _head(name) if Fact.HEAD in wanted else None
     return NamedFile(path=name, size_bytes=size_bytes, head=head, locks=None if locks is None else tuple(locks))
@@ -223,7 +224,7 @@ def _head(name: str) -> bytes | None:
 
 
 def _disks(wanted: set[Fact], names: Sequence[str]) -> tuple[Disk, ...]:
-    """Where the named files are or would be; without a name, the current folder and the one for temporary files."""
+    """Return the file systems of the named files; without names, of the current and the temporary folder."""
     if Fact.DISK not in wanted:
         return ()
     found: dict[int, Disk] = {}
@@ -250,7 +251,7 @@ def _disks(wanted: set[Fact], names: Sequence[str]) -> tuple[Disk, ...]:
 
 
 def _nearest(name: str) -> str | None:
-    """The path, or the folder it would be in. None: not even that is there."""
+    """Return the path if it exists, or else its folder if that exists."""
     for position in (name, os.path.dirname(_absolute(name))):
         if os.path.exists(position):
             return position

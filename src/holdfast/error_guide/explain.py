@@ -1,11 +1,11 @@
-"""What an error means, here and now: the table's answer with this machine's facts.
+"""Implements `hold.explain`.
 
-Everything that is needed is imported when this module is: a process without a free descriptor can import nothing.
+The module imports everything it needs at once, because a process without a free descriptor cannot import modules.
 """
 
 from __future__ import annotations
 
-import linecache  # noqa: F401 - traceback loads these two late
+import linecache  # noqa: F401 - traceback imports these two lazily
 import os
 import tokenize  # noqa: F401
 import traceback
@@ -29,12 +29,12 @@ def explain(
     path: str | os.PathLike[str] | None = None,
     procfs: ProcFS = REAL,
 ) -> Explanation:
-    """What this exception, or this text, really means: which errno is behind it, which limit that is and how much of it
-    is used, who holds the lock; what it is often mistaken for, and what to do.
+    """Explain an exception or a text: which errno is behind it, which limit is reached and how much of it is used, who
+    holds the lock, what the error is often mistaken for, and what to do.
 
-    `pid` is the process to look at, by default this one. `path` is the file in question, where the error does not name
-    it. Of a text with several errors the most telling one is explained. What is not known has `.known` False; nothing
-    is raised for that, nor for facts that cannot be read. Works with no descriptor free.
+    `pid` is the process to look at, by default this one. `path` is the file in question, if the error does not name
+    it. If a text contains several errors, the most informative one is explained. An unknown error gives an explanation
+    with `.known` False; neither that nor unreadable facts raise. The function works without a free descriptor.
     """
     if isinstance(what, BaseException):
         return _explain_exception(what, pid, path, procfs)
@@ -52,7 +52,7 @@ def explain_sighting(
     shell: bool = False,
     procfs: ProcFS = REAL,
 ) -> Explanation:
-    """One kind of error of a text. `shell`: this process is only the one that was asked."""
+    """Explain one kind of error found in a text. `shell` means that the error did not occur in this process."""
     names = (
         [os.fspath(path)]
         if path is not None
@@ -79,15 +79,15 @@ def _scope(pid: int | None, shell: bool) -> Scope:
 
 
 def _names(links: Iterable[CauseLink], best: CauseLink) -> Sequence[str]:
-    """The error's own files first, then those of the others, then what stands in the text."""
+    """Return the files of the matched error, then those of the other errors, then those named in the message."""
     others = [link for link in links if link is not best]
     names = [name for link in (best, *others) for name in paths_of(link.error)]
     return [*names, *paths_in(message_of(best.error))]
 
 
 def _frames(trace: TracebackType | None) -> str:
-    """The last lines of code, as far as their files can be read: which call it was tells a lock from a fork."""
+    """Return the last lines of code, if their files can be read: the call distinguishes a lock from a fork."""
     try:
         return "".join(traceback.format_list(traceback.extract_tb(trace, limit=-_FRAMES)))
-    except Exception:  # noqa: BLE001 - a loader's own get_source may do anything
+    except Exception:  # noqa: BLE001 - a custom import loader's get_source may raise anything
         return ""

@@ -1,4 +1,4 @@
-"""The answer, and how it reads."""
+"""Builds explanations, and formats them as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _TEXT = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What an error means. `str()` of it is for people.
+    """Explains an error. `str()` formats it for people.
 
-    name           which kind it is, a word that stays the same; "unknown" if it is none that is known
-    title          the same for people
-    errno          the number behind it, also where the error hid it
+    name           the kind of error, a fixed identifier; "unknown" if no rule matches
+    title          a readable name
+    errno          the errno behind it, even if the error hides it
     says           what it means
-    here           what was found on this machine, now
-    mistaken_for   what it is often taken for
-    advice         what to do, in this order
-    cure           what to write with holdfast: two lines of `code`, and the `page` on it; None where there is nothing
+    here           what was found on this machine
+    mistaken_for   what it is often mistaken for
+    advice         what to do, in order
     chain          how it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`
-    text           the line that was recognised, shortened
-    count          on how many lines of a text it stands; 1 for an exception
-    first, last    where in the text
+    text           the line that matched, shortened
+    count          the number of lines with this error; 1 for an exception
+    first, last    the first and the last of these lines
+    remedy         holdfast code that avoids it: two lines of `code`, and the `page` about it; None if there is none
     """
 
     name: str
@@ -60,7 +60,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """`Too many open files (EMFILE, errno 24)`."""
+        """The title with the errno: `Too many open files (EMFILE, errno 24)`."""
         if self.errno is None:
             return self.title
         return f"{self.title} ({errnos.errorcode.get(self.errno, 'errno')}, errno {self.errno})"
@@ -70,27 +70,27 @@ class Explanation:
 
 
 def body(what: Explanation, width: int = 80) -> list[tuple[str, str]]:
-    """Everything but the headline, folded: lines, each with its label or the blanks under one."""
+    """Wrap everything except the headline. Each line comes with its label, or with blanks of the same width."""
     lines = [*_part("", what.says, width, hang=0), ("", "")]
     lines += _labelled("here", what.here, width)
     lines += _labelled("mistaken for", [what.mistaken_for] if what.mistaken_for else [], width)
     lines += _labelled("do", [f"{at}. {one}" for at, one in enumerate(what.advice, 1)], width, hang=3)
     if what.remedy is not None:
-        code = (*what.remedy.code, f"({what.remedy.page})")  # as it is: it is there to be copied
+        code = (*what.remedy.code, f"({what.remedy.page})")  # not wrapped, so that users can copy it
         lines += [(f"{_INDENT}{'' if at else 'write':<{_LABEL}}", line) for at, line in enumerate(code)]
     lines += _labelled("found", _found(what), width)
     return lines
 
 
 def _labelled(label: str, parts: Sequence[str], width: int, hang: int = 2) -> Iterator[tuple[str, str]]:
-    """The label stands before the first line, the rest is under the text."""
+    """Put the label before the first line, and indent the others."""
     for at, part in enumerate(parts):
         yield from _part(f"{label if at == 0 else '':<{_LABEL}}", part, width, hang)
 
 
 def _part(label: str, text: str, width: int, hang: int) -> Iterator[tuple[str, str]]:
     label = _INDENT + label
-    plain = "".join(c if c.isprintable() else " " for c in text)  # names of files and processes are anybody's
+    plain = "".join(c if c.isprintable() else " " for c in text)  # names of files and processes may contain anything
     folded = textwrap.wrap(
         " ".join(plain.split()),
         max(width - len(label), 24),
@@ -113,7 +113,7 @@ def _found(what: Explanation) -> list[str]:
 
 def _positions(count: int, first: LogPosition, last: LogPosition) -> str:
     if count == 1:
-        return f"once, in {_position(first, first.source)}"
+        return f"once, on {_position(first, first.source)}"
     between = "" if first.source == last.source else first.source
     return f"on {count:,} lines: the first is {_position(first, between)}, the last {_position(last, last.source)}"
 
@@ -122,9 +122,6 @@ def _position(position: LogPosition, source: str) -> str:
     of = f" of {source}" if source else ""
     time = f" ({position.time})" if position.time else ""
     return f"line {position.line:,}{of}{time}"
-
-
-# A row of the table and the facts of this machine -> an explanation.
 
 
 def of_exception(found: FoundCause, context: SystemContext) -> Explanation:
@@ -164,7 +161,7 @@ def of_sighting(seen: Sighting, context: SystemContext) -> Explanation:
 
 
 def _advice(rule: Rule, context: SystemContext) -> tuple[str, ...]:
-    """What leaks here comes before what leaks elsewhere."""
+    """Put the advice about the leak found in this process before the general advice."""
     leak = _leak(rule, context)
     advice: tuple[str, ...] = rule.advice
     if leak is not None:
@@ -180,7 +177,7 @@ def _remedy(rule: Rule, context: SystemContext) -> Remedy | None:
 
 
 def _leak(rule: Rule, context: SystemContext) -> Match | None:
-    """What leaks here, for an error that a leak explains."""
+    """Return the leak found in this process, if the error is one that leaks cause."""
     return context.match if rule.rank is Rank.CAUSE and rule.facts[:1] == (Fact.DESCRIPTORS,) else None
 
 
@@ -189,14 +186,14 @@ def _sentence(text: str) -> str:
 
 
 def of_unknown_exception(links: Sequence[CauseLink]) -> Explanation:
-    """None of the rows: at least the system's own words on the errno inside."""
+    """No rule matches: report at least the system's description of the errno."""
     inner = next((link for link in reversed(links) if link.errno is not None), links[0])
-    own_words = f"The system's word for it is: {os.strerror(inner.errno)}." if inner.errno is not None else ""
+    own_words = f"The system describes it as: {os.strerror(inner.errno)}." if inner.errno is not None else ""
     return Explanation(
         name=UNKNOWN,
         title=type(links[0].error).__name__,
         errno=inner.errno,
-        says=" ".join(["This is none of the errors that are known here.", own_words]).strip(),
+        says=" ".join(["holdfast does not know this error.", own_words]).strip(),
         here=(),
         mistaken_for="",
         advice=(),
@@ -208,9 +205,9 @@ def of_unknown_exception(links: Sequence[CauseLink]) -> Explanation:
 def of_unknown_text() -> Explanation:
     return Explanation(
         name=UNKNOWN,
-        title="Nothing that is known",
+        title="No known error",
         errno=None,
-        says="No line of this text is one of the errors that are known here.",
+        says="No line of this text is an error that holdfast knows.",
         here=(),
         mistaken_for="",
         advice=(),
@@ -218,11 +215,8 @@ def of_unknown_text() -> Explanation:
     )
 
 
-# Explanations for machines.
-
-
 def explanations_as_dict(causes: Sequence[Explanation], lines: int) -> dict[str, Any]:
-    """The document of `holdfast explain --json`."""
+    """Return the document of `holdfast explain --json`."""
     return {"known": bool(causes), "lines": lines, "causes": [explanation_as_dict(one) for one in causes]}
 
 

@@ -1,4 +1,8 @@
-"""When a line of a log was written, as the line itself has it."""
+"""Finds known errors in logs: which kinds, how often, and the first and last line of each.
+
+Memory is bounded for any input: lines of any length, and any encoding that contains ASCII. Only lines that contain a
+needle of a rule are matched; the rest is searched at the speed of `bytes.find`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from ..errors import InputError
 from .cause_chain import NEEDLES, rule_of
 from .rules import Rule
 
-_LOOKED_AT = 200  # a stamp stands at the front; in a line of JSON a little later
+_LOOKED_AT = 200  # a timestamp is at the start of a line, or a little later in JSON
 _LINES_AWAY = 200
 
 _FORMS = (
@@ -24,7 +28,7 @@ _FORMS = (
     r"\d\d/[A-Z][a-z]{2}/\d{4}[: ]\d\d:\d\d:\d\d(?: [+-]\d{4})?",  # Apache
     r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d",  # syslog
     r"(?:(?<=^)|(?<=\s))[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+",  # glog, TensorFlow
-    r"(?:(?<=^)|(?<=[\[ ]))\d\d:\d\d:\d\d(?:[.,]\d+)?",  # the time of day alone
+    r"(?:(?<=^)|(?<=[\[ ]))\d\d:\d\d:\d\d(?:[.,]\d+)?",  # only the time of day
 )
 
 
@@ -34,15 +38,15 @@ def _pattern() -> re.Pattern[str]:
 
 
 def stamp_of(line: str) -> str | None:
-    """`2026-05-01 12:34:56,789 ERROR …` -> `2026-05-01 12:34:56,789`; not parsed: nobody knows its time zone."""
+    """Return the timestamp of a line as it is written; it is not parsed, because its time zone is unknown."""
     found = _pattern().search(line[:_LOOKED_AT])
     return found[0] if found else None
 
 
 class Clock:
-    """The nearest stamp above a line, as the lines of a traceback have none of their own.
+    """Finds the nearest timestamp above a line, because the lines of a traceback have none.
 
-    Lines are looked at once: it is told of each place in turn, with what stands before it.
+    It searches each line once: the caller passes positions in order, each with the text before it.
     """
 
     def __init__(self) -> None:
@@ -51,7 +55,7 @@ class Clock:
         self._looked = 0
 
     def at(self, line: int, text: str, before: str) -> str | None:
-        """`line` counts from 1 and does not go back."""
+        """Return the timestamp for a line. `line` counts from 1 and never decreases."""
         own = stamp_of(text)
         if own is None and line > self._looked + 1:
             above = before.splitlines()[-(line - self._looked - 1) :]
@@ -65,22 +69,17 @@ class Clock:
         return self._stamp if line - self._stamped <= _LINES_AWAY else None
 
 
-# A whole log, piece by piece: which kinds of errors are in it, how often, first and last.
-#
-# Memory is bounded whatever comes: a line of any length, without an end, in any encoding that has ASCII in it. Only
-# lines that hold a needle of the table are looked at closely; the rest is searched at the speed of `bytes.find`.
-
 _NEEDLES = tuple(needle.encode() for needle in NEEDLES)
 _BLOCK_BYTES = 1 << 20
-_BEFORE_BYTES = 4096  # what is kept of the text above a line
-_LINE_BYTES = 8192  # a longer line is looked at around its needles only
+_BEFORE_BYTES = 4096  # kept of the text above a line
+_LINE_BYTES = 8192  # a longer line is searched only around its needles
 _AROUND_BYTES = 1024
 _KEPT_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """`line` counts from 1. `time` is the line's own stamp, or the nearest one above it; None: none was there."""
+    """Names a line, counted from 1. `time` is its timestamp, or the nearest one above it; None if there is none."""
 
     source: str
     line: int
@@ -89,7 +88,7 @@ class LogPosition:
 
 @dataclass(slots=True)
 class Sighting:
-    """One kind of error in a text. `text` is its first line, shortened, and `context` what stood above that."""
+    """Counts one kind of error in a text. `text` is its first line, shortened, and `context` the text above that."""
 
     rule: Rule
     count: int
@@ -100,7 +99,7 @@ class Sighting:
 
 
 class Scanner:
-    """begin() a source, feed() pieces of any size, end() it; sightings() of all sources at any time."""
+    """Scans sources: call begin(), feed() with pieces of any size, and end(). sightings() covers all sources so far."""
 
     def __init__(self) -> None:
         self._found: dict[str, Sighting] = {}
@@ -122,17 +121,17 @@ class Scanner:
             if end:
                 self._take(end)
             elif len(self._rest) >= _BLOCK_BYTES:
-                # A needle may lie across the cut: what it could begin in is seen again.
+                # A needle may span the cut, so the end of this piece is searched again.
                 self._take(len(self._rest), again=_AROUND_BYTES)
 
     def end(self) -> None:
-        """The last line may have no end."""
+        """Search the last line, which may lack a newline."""
         if self._rest:
             self._take(len(self._rest))
             self.lines += 1
 
     def sightings(self) -> list[Sighting]:
-        """The most telling kind first, then the most frequent."""
+        """Return the kinds found, by rank and then by count."""
         return sorted(self._found.values(), key=lambda one: (-one.rule.rank, -one.count))
 
     def _take(self, end: int, again: int = 0) -> None:
@@ -160,7 +159,7 @@ class Scanner:
             return
         known = self._found.get(rule.name)
         if known and (known.last.source, known.last.line) == (self._source, line):
-            return  # the same line, seen in parts
+            return  # the same line, searched in parts
         position = LogPosition(self._source, line, self._clock.at(line, text, before))
         if known:
             known.count += 1
@@ -170,7 +169,7 @@ class Scanner:
 
 
 def _spans(block: bytes) -> set[tuple[int, int, int]]:
-    """Where lines with needles start, and from where to where each is looked at."""
+    """Return where each line with a needle starts, and the range of it to match."""
     lower = block.lower()
     found = set()
     for needle in _NEEDLES:
@@ -194,20 +193,18 @@ def _text(data: bytes) -> str:
 
 
 def _short(text: str) -> str:
-    """Logs come from anywhere: what could play tricks on a terminal is a blank here."""
+    """Shorten a line, and replace control characters, which could affect the terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= _KEPT_CHARS else text[: _KEPT_CHARS - 1] + "…"
 
 
 def scan_text(text: str) -> list[Sighting]:
-    """The same for a text in memory."""
+    """Scan a text in memory."""
     scanner = Scanner()
     scanner.feed(text.encode("utf-8", "replace"))
     scanner.end()
     return scanner.sightings()
 
-
-# Log files and streams of any size, read piece by piece.
 
 _PIECE_BYTES = 1 << 18
 _GZIP = b"\x1f\x8b"
@@ -221,7 +218,7 @@ _MARKS = (
 
 
 def scan_file(scanner: Scanner, path: str, progress: Callable[[int], None] = lambda n: None) -> None:
-    """InputError: it cannot be read. Rotated logs may be packed with gzip."""
+    """Scan a log file, which may be compressed with gzip. Raises InputError if it cannot be read."""
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; expected a log file, a text in quotes, or - for stdin")
     try:
@@ -230,13 +227,13 @@ def scan_file(scanner: Scanner, path: str, progress: Callable[[int], None] = lam
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except zlib.error as error:
-        raise InputError(f"cannot unpack {path}: {error}") from error
+        raise InputError(f"cannot decompress {path}: {error}") from error
 
 
 def scan_stream(
     scanner: Scanner, stream: BinaryIO, source: str, progress: Callable[[int], None] = lambda n: None
 ) -> None:
-    """`source` is the name that places in it get; progress(n) hears of every n bytes."""
+    """Scan a stream. Positions carry the name `source`; progress(n) is called for every n bytes read."""
     scanner.begin(source)
     for piece in _as_utf8(_unpacked(_pieces(stream, progress))):
         scanner.feed(piece)
@@ -250,7 +247,7 @@ def _pieces(stream: BinaryIO, progress: Callable[[int], None]) -> Iterator[bytes
 
 
 def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Out of gzip, if it is; with several members, as appended logs have, and a cut end, as running ones have."""
+    """Decompress gzip, with several members (appended logs) and without an end (logs still being written)."""
     unpack = None
     for at, piece in enumerate(_whole_start(pieces)):
         if at == 0 and piece.startswith(_GZIP):
@@ -261,15 +258,15 @@ def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while piece:
             if unpack.eof:
                 if not _GZIP.startswith(piece[:2]):
-                    return  # what stands behind the last member is not packed, and not meant
+                    return  # data after the last gzip member is ignored
                 unpack = zlib.decompressobj(wbits=31)
-            # Bounded: a few bytes can unpack to gigabytes.
+            # Bounded, because a few bytes can decompress to gigabytes.
             yield unpack.decompress(piece, _PIECE_BYTES)
             piece = unpack.unconsumed_tail or unpack.unused_data.lstrip(b"\0")
 
 
 def _whole_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """A pipe may give a byte at first: too little to tell what it is."""
+    """Join the first pieces until the encoding can be detected: a pipe may return a single byte at first."""
     start = b""
     for piece in pieces:
         start += piece
@@ -281,7 +278,7 @@ def _whole_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Two and four bytes a character are told by their mark; any other encoding has ASCII as it is."""
+    """Convert UTF-16 and UTF-32, detected by their byte order mark; other encodings contain plain ASCII."""
     decoder = None
     for at, piece in enumerate(_whole_start(pieces)):
         if at == 0:

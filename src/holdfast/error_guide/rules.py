@@ -1,4 +1,7 @@
-"""What was looked up on this machine. None is unknown: it may not be read, or no descriptor was free to read it."""
+"""Defines rules, and the facts about this machine that they need.
+
+A fact is None if it is unknown: permission was denied, or no descriptor was free to read it.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from ..procfs.locks import Lock
 
 
 class Scope(StrEnum):
-    """Whose limits these are."""
+    """Says which process the limits belong to."""
 
-    OWN = "own"  # of the process that asks, where the error was raised
-    OTHER = "other"  # of the one that was named
-    SHELL = "shell"  # of a command that was asked about a text: only what it inherited tells anything
+    OWN = "own"  # this process, in which the error was raised
+    OTHER = "other"  # the process given by its pid
+    SHELL = "shell"  # the `holdfast explain` command itself: only inherited limits mean anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """One file system."""
+    """Describes the free space of a file system."""
 
     path: str
     size_bytes: int
@@ -34,7 +37,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A file that the error speaks of. `head` are its first bytes; `locks` None: that could not be seen."""
+    """Describes a file that the error names. `head` holds its first bytes; `locks` is None if they cannot be read."""
 
     path: str
     size_bytes: int | None = None
@@ -44,19 +47,22 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemContext:
-    """`limits` by name, as proc has them: nofile, nproc, cgroup_pids, dev_shm_bytes, …"""
+    """Holds the facts about one process and its machine.
+
+    The keys of `limits` are the names used in `procfs`: nofile, nproc, cgroup_pids, dev_shm_bytes, …
+    """
 
     scope: Scope
     pid: int
     command: str = ""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     kinds: Mapping[Kind, int] = field(default_factory=dict)
-    match: Match | None = None  # what its descriptors look like
+    match: Match | None = None  # the leak signature that its descriptors match
     highest_fd: int | None = None
     is_root: bool = False
     available_bytes: int | None = None
     overcommit: int | None = None
-    address_space_bytes: int | None = None  # `ulimit -v`; None: unlimited, or unknown
+    address_space_bytes: int | None = None  # `ulimit -v`; None if unlimited or unknown
     oom_kills: int | None = None
     maps: int | None = None
     most_maps: int | None = None
@@ -64,19 +70,16 @@ class SystemContext:
     files: tuple[NamedFile, ...] = ()
 
 
-# What a row of the table is made of.
-
-
 class Rank(IntEnum):
-    """How much a kind of error tells, if several are found together."""
+    """Orders kinds of errors that are found together: the highest is the most informative."""
 
-    CONSEQUENCE = 1  # what follows from something else: the cause is elsewhere
-    SIGN = 2  # one of few things, to be told apart by facts
-    CAUSE = 3  # this is what went wrong
+    CONSEQUENCE = 1  # it follows from another error
+    SIGN = 2  # it has a few possible causes, which facts distinguish
+    CAUSE = 3  # it is the cause
 
 
 class Fact(StrEnum):
-    """What is to be looked up here."""
+    """Names a fact to look up on this machine."""
 
     DESCRIPTORS = "descriptors"
     HOST_FILES = "host_files"
@@ -93,14 +96,14 @@ class Fact(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One kind of error.
+    """Describes one kind of error.
 
-    needles        in lower case: a line that holds none of them is not this
-    pattern        what the line must match besides; upper and lower case are the same
-    near           in lower case: one of these must stand on the line or in the traceback that it ends
-    errno          the one behind it, also where the text does not say so
-    asks           what to look up here
-    cure           what holdfast has against it, where it has something
+    errno      the errno behind it, even if the text does not contain it
+    needles    lower case: the line must contain one of them
+    pattern    a regular expression that the line must also match, ignoring case
+    near       lower case: one of these must be on the line or in the traceback that it ends
+    facts      what to look up on this machine
+    remedy     holdfast code that avoids the error, if there is any
     """
 
     name: str

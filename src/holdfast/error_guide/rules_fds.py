@@ -1,4 +1,4 @@
-"""Errors about descriptors: their number, and what they point to."""
+"""Rules for errors about file descriptors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import errno
 from ..doctor.remedies import FIND_LEAK, LOADER
 from .rules import Fact, Rank, Rule
 
-_FIND_THE_LEAK = "`holdfast doctor PID` counts them by kind, says whether they grow, and what leaks them."
+_FIND_THE_LEAK = (
+    "`holdfast doctor PID` counts the descriptors by kind, and reports whether they grow and what leaks them."
+)
 _RAISE = (
-    "`hold.raise_nofile()` at the start, or `ulimit -n`, gives more; with a leak that buys time and nothing else. A "
-    "live process is helped by `prlimit --pid PID --nofile=N`."
+    "Raise the limit with `hold.raise_nofile()` at the start or with `ulimit -n`; if there is a leak, this "
+    "only buys time. For a running process use `prlimit --pid PID --nofile=N`."
 )
 
 RULES = (
@@ -21,17 +23,21 @@ RULES = (
         needles=("communication with the workers is no longer possible", "workers is no longer possible"),
         rank=Rank.CAUSE,
         says=(
-            "torch's main process has fewer than ten descriptors free. Every tensor that comes from a worker costs it "
-            "one for as long as the tensor lives, and every live DataLoader iterator 4 pipes a worker and 2 more."
+            "The main process of torch has fewer than ten free descriptors. Every tensor that a worker sends takes "
+            "one descriptor for as long as the tensor lives, and every live DataLoader iterator takes 4 pipes per "
+            "worker and 2 more."
         ),
-        mistaken_for="Dead workers, or too small a limit. The workers are well; somebody keeps tensors or iterators.",
+        mistaken_for=(
+            "Dead workers, or a limit that is too small. The workers are fine; the main process keeps tensors or "
+            "iterators alive."
+        ),
         facts=(Fact.DESCRIPTORS,),
         advice=(
-            "Do not keep what a loader gave: `clone()` a tensor that stays (also behind `.numpy()`), and drop "
-            "iterators after the loop, and exceptions whose traceback holds one.",
+            "Do not keep what a DataLoader returns: `clone()` tensors that you store (also those used through "
+            "`.numpy()`), and delete iterators after the loop, as well as exceptions whose traceback refers to one.",
             _FIND_THE_LEAK,
-            "`torch.multiprocessing.set_sharing_strategy('file_system')` needs no descriptor per tensor, but leaves "
-            "files in /dev/shm when a run is killed.",
+            "`torch.multiprocessing.set_sharing_strategy('file_system')` needs no descriptor per tensor, but a killed "
+            "run leaves files in /dev/shm.",
         ),
         remedy=LOADER,
     ),
@@ -42,13 +48,15 @@ RULES = (
         needles=("items of ancdata",),
         rank=Rank.CAUSE,
         says=(
-            "A descriptor was sent to this process over a Unix socket, and the process had no number free for it: the "
-            "kernel drops it without an error. It is EMFILE in the process that receives, mostly torch's main process."
+            "Another process sent a descriptor to this process over a Unix socket, but this process had no free "
+            "descriptor for it, so the kernel dropped it without an error. The cause is EMFILE in the receiving "
+            "process, usually the main process of torch."
         ),
-        mistaken_for="A fault of the network, of multiprocessing, or of the worker that sent it.",
+        mistaken_for="An error in the network, in multiprocessing, or in the worker that sent the descriptor.",
         facts=(Fact.DESCRIPTORS,),
         advice=(
-            "Do not keep tensors that come from workers: each holds a descriptor. `clone()` those that stay.",
+            "Do not keep tensors that workers send, because each one holds a descriptor. `clone()` those that you "
+            "store.",
             _FIND_THE_LEAK,
             _RAISE,
         ),
@@ -62,13 +70,13 @@ RULES = (
         pattern=r"inotify instance(s|\b)|inotify_init",
         rank=Rank.CAUSE,
         says=(
-            "inotify_init says EMFILE when the user has fs.inotify.max_user_instances watchers, however many "
+            "The user has reached fs.inotify.max_user_instances. inotify_init then fails with EMFILE, however many "
             "descriptors are free."
         ),
         mistaken_for="The limit of open files (`ulimit -n`), which has the same errno.",
         facts=(Fact.INOTIFY, Fact.DESCRIPTORS),
         advice=(
-            "Share one watcher in a process, and close it when its work is done.",
+            "Share one watcher per process, and close it when you no longer need it.",
             "As root: `sysctl fs.inotify.max_user_instances=512`.",
         ),
     ),
@@ -79,11 +87,15 @@ RULES = (
         needles=("too many open files in system", "enfile", "errno 23", "file table overflow", "error(23,"),
         pattern=r"open files in system|\bENFILE\b|errno 23\b|table overflow|error\(23, ",
         rank=Rank.CAUSE,
-        says="The whole machine has no open file left (fs.file-max). Every process but root's is hit.",
-        mistaken_for="This process's own limit, EMFILE. Raising `ulimit -n` does not help.",
+        says=(
+            "The machine has reached its limit of open files (fs.file-max). Every process fails to open files, except "
+            "those of root."
+        ),
+        mistaken_for="The limit of this process, EMFILE. Raising `ulimit -n` does not help.",
         facts=(Fact.HOST_FILES, Fact.DESCRIPTORS),
         advice=(
-            "Find who has them: `holdfast top`, or `ls /proc/PID/fd | wc -l` for the largest processes.",
+            "Find the processes with the most open files: `holdfast top`, or `ls /proc/PID/fd | wc -l` for the "
+            "largest processes.",
             "As root: `sysctl fs.file-max=N`.",
         ),
     ),
@@ -95,18 +107,18 @@ RULES = (
         pattern=r"too many open files(?! in system)|\bEMFILE\b|errno ?=? ?24\b|error\(24, ",
         rank=Rank.CAUSE,
         says=(
-            "The process has as many descriptors as its soft limit of open files allows, so that open, pipe, socket "
-            "and dup fail. Files are only a part of them: pipes, sockets, shared memory and event loops count as well."
+            "The process has reached its soft limit of open files, so open, pipe, socket and dup fail. Regular files "
+            "are only part of the count: pipes, sockets, shared memory and event loops use descriptors too."
         ),
         mistaken_for=(
-            "A fault of the network: with one descriptor left a TLS client raises SSLError. Also a limit that is too "
-            "small: a process that leaks reaches any limit."
+            "A network error, because a TLS client with one descriptor left raises SSLError. Or a limit that is too "
+            "small, although a process that leaks reaches any limit."
         ),
         facts=(Fact.DESCRIPTORS,),
         advice=(
             _FIND_THE_LEAK,
-            "Close what is opened per item: `with open(…)`, one session for all requests, one DataLoader for all "
-            "epochs, no kept iterators, tensors or exceptions.",
+            "Close what you open per item: use `with open(…)`, one session for all requests and one DataLoader for "
+            "all epochs, and do not store iterators, tensors or exceptions.",
             _RAISE,
         ),
         remedy=FIND_LEAK,
@@ -117,14 +129,17 @@ RULES = (
         needles=("out of range in select",),
         rank=Rank.CAUSE,
         says=(
-            "select() takes descriptors below 1024 only, whatever the limit is. The process has more than that open, "
-            "or once had: the number of this descriptor is too high for select."
+            "select() accepts only descriptors below 1024, whatever the limit is. The process has more than that "
+            "open, or had them when it opened this one, so the number of this descriptor is too high."
         ),
-        mistaken_for="The limit of open files. A higher one makes it worse: it lets the numbers grow past 1023.",
+        mistaken_for=(
+            "The limit of open files. Raising it makes things worse, because descriptor numbers can then grow past "
+            "1023."
+        ),
         facts=(Fact.HIGHEST, Fact.DESCRIPTORS),
         advice=(
             "Use poll or epoll: `selectors.DefaultSelector()`, `select.poll()`, or a newer version of the library.",
-            "A thousand descriptors are much for one process: " + _FIND_THE_LEAK,
+            "A thousand descriptors in one process suggest a leak. " + _FIND_THE_LEAK,
         ),
         remedy=FIND_LEAK,
     ),
@@ -136,18 +151,18 @@ RULES = (
         pattern=r"bad file descriptor|\bEBADF\b|errno 9\]|errno ?= ?9\b|error\(9, ",
         rank=Rank.CAUSE,
         says=(
-            "A number was used that is not open (any more): used after close, or closed twice. Often somebody else "
-            "closed it: the kernel hands a freed number out at once, so that the second close hits a stranger's file "
-            "and the error comes up there, in code that did nothing wrong."
+            "The code used a descriptor that is not open: after its close, or in a second close. The mistake is often "
+            "in other code: the kernel reuses a freed number at once, so a second close hits an unrelated file, and "
+            "the error appears in code that did nothing wrong."
         ),
-        mistaken_for="Too many open files. A full table gives errno 24, never 9; no limit is involved.",
+        mistaken_for="Too many open files. That gives errno 24, never 9; no limit is involved here.",
         facts=(Fact.DESCRIPTORS,),
         advice=(
-            "Look for two owners of one number: os.close(f.fileno()), os.fdopen without closefd=False, "
-            "socket(fileno=…), a handle inherited over fork and closed on both sides.",
-            "`python -X dev` names failing closes in destructors, which are silent otherwise.",
-            "At exit it is mostly a ThreadPool or Pool that lives until then (tf.distribute.MirroredStrategy's does): "
-            "close() and join() it before.",
+            "Look for two owners of one descriptor: os.close(f.fileno()), os.fdopen without closefd=False, "
+            "socket(fileno=…), or a handle inherited over fork and closed on both sides.",
+            "`python -X dev` reports failing closes in destructors, which are silent otherwise.",
+            "At interpreter exit the cause is usually a ThreadPool or Pool that is still alive (as in "
+            "tf.distribute.MirroredStrategy): close() and join() it earlier.",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Errors about files: locks, damage, full disks."""
+"""Rules for errors about files: locks, corruption, full disks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..doctor.remedies import LOCKED, PROTECT, READ_AROUND, READ_BOUNDED, WRITE
 from .rules import Fact, Rank, Rule
 
 _NEVER_UNLOCK = (
-    "Do not switch locking off (HDF5_USE_FILE_LOCKING=FALSE) to write: four writers without locks lose most of the "
-    "data, without an error."
+    "Do not disable locking (HDF5_USE_FILE_LOCKING=FALSE) to write: four writers without locks lose most of "
+    "the data, without an error."
 )
-_ONE_OWNER = "One file for each writer, merged later, or one process that writes for all."
+_ONE_OWNER = "Write one file per writer and merge them later, or let one process write for all."
 
 RULES = (
     Rule(
@@ -19,38 +19,39 @@ RULES = (
         title="HDF5: unable to lock file",
         errno=errno.EAGAIN,
         needles=("unable to lock file",),
-        # 33 is Windows' word for it, where the errno stays 0.
+        # On Windows the errno is 0, and error 33 is a lock violation.
         pattern=r"unable to lock file(?!.*errno = (?!11\b|35\b)(?!.*GetLastError\(\) = 33\b))",
         rank=Rank.CAUSE,
         says=(
-            "Another process (or another handle in this one, opened in another mode) has the file open. HDF5 locks a "
-            "whole file: writing needs it alone, reading bears readers only. Mode 'w' has emptied the file by the "
-            "time this is raised: HDF5 cuts before it locks."
+            "Another process (or another handle in this process, opened in another mode) has the file open. HDF5 "
+            "locks the entire file: a writer needs it exclusively, readers share it. Mode 'w' has already emptied the "
+            "file when this error is raised, because HDF5 truncates before it locks."
         ),
-        mistaken_for="A limit of descriptors or processes, because the errno is 11 here; and a broken file system.",
+        mistaken_for="A limit of descriptors or processes, because the errno is 11 here; or a broken file system.",
         facts=(Fact.LOCKS,),
         advice=(
-            "Let the holder close it, or end it. A handle inherited over fork keeps the lock as well.",
-            _ONE_OWNER + " Create with mode 'x' under a temporary name, never 'w' over a file that is in use.",
+            "Close the file in the process that holds it, or stop that process. A handle inherited over fork keeps "
+            "the lock too.",
+            _ONE_OWNER + " Create files with mode 'x' under a temporary name, never with 'w' over a file in use.",
             _NEVER_UNLOCK,
         ),
         remedy=LOCKED,
     ),
     Rule(
         name="h5_no_locks",
-        title="HDF5: this file system does not lock",
+        title="HDF5: this file system does not support locks",
         needles=("unable to lock file", "unable to unlock file"),
         pattern=r"unable to (un)?lock file.*errno = (?!11\b|35\b)(?!.*GetLastError\(\) = 33\b)\d",
         rank=Rank.CAUSE,
         says=(
-            "The file system refused the lock itself: a network or FUSE mount without locks (NFS without lockd, "
-            "Lustre without -o flock, an object store). Nobody holds the file."
+            "The file system rejected the lock call: it is a network or FUSE mount without locks (NFS without lockd, "
+            "Lustre without -o flock, an object store). No process holds the file."
         ),
-        mistaken_for="Another process that has the file open: that is errno 11.",
+        mistaken_for="Another process that has the file open. That gives errno 11.",
         facts=(),
         advice=(
-            "To read: HDF5_USE_FILE_LOCKING=FALSE, or h5py.File(…, 'r', locking=False).",
-            "To write: on a local disk, and copy the finished file. " + _ONE_OWNER,
+            "To read, set HDF5_USE_FILE_LOCKING=FALSE or use h5py.File(…, 'r', locking=False).",
+            "To write, use a local disk and copy the finished file. " + _ONE_OWNER,
         ),
         remedy=WRITE,
     ),
@@ -60,14 +61,14 @@ RULES = (
         needles=("already open for write", "already open for swmr", "h5clear"),
         rank=Rank.CAUSE,
         says=(
-            "A mark in the file says that a writer has it. Either one has, or the last one died before it could take "
-            "the mark away; then what it had not flushed is lost."
+            "A flag in the file says that it is open for writing. Either a writer has it open, or the last writer "
+            "died before it could clear the flag; then the data it had not flushed is lost."
         ),
-        mistaken_for="A lock: a lock goes with its process, this mark stays in the file.",
+        mistaken_for="A lock. A lock disappears with its process, but this flag stays in the file.",
         facts=(Fact.LOCKS, Fact.HEAD),
         advice=(
-            "See that no process writes it; then copy the file, and `h5clear -s COPY` takes the mark away.",
-            "Check the copy's rows against a count kept elsewhere before trusting it.",
+            "Make sure that no process writes to the file. Then copy it and clear the flag with `h5clear -s COPY`.",
+            "Compare the number of rows in the copy with a count kept elsewhere before you trust it.",
         ),
         remedy=WRITE,
     ),
@@ -77,14 +78,15 @@ RULES = (
         needles=("file which is already open", "already open for read-only"),
         rank=Rank.CAUSE,
         says=(
-            "The same process has the file open by another handle: one that only reads, where it is to be written "
-            "now, or any, where mode 'w' is to empty it. A cell of a notebook that failed half-way keeps its handle."
+            "This process already has the file open through another handle. A file open for reading cannot be opened "
+            "for writing, and mode 'w' cannot truncate a file that is open at all. A notebook cell that failed "
+            "half-way keeps its handle."
         ),
-        mistaken_for="Another process, or a damaged file. Another process gives `unable to lock file`.",
+        mistaken_for="Another process, or a corrupt file. Another process gives `unable to lock file`.",
         facts=(Fact.LOCKS,),
         advice=(
-            "Close the other handle: `with h5py.File(…) as f:` everywhere, and no handle kept by a Dataset.",
-            "In a notebook restart the kernel; exceptions keep handles as well, by their traceback.",
+            "Close the other handle: use `with h5py.File(…) as f:` everywhere, and keep no handle in a Dataset.",
+            "In a notebook, restart the kernel; exceptions keep handles alive too, through their traceback.",
         ),
         remedy=PROTECT,
     ),
@@ -92,18 +94,18 @@ RULES = (
         name="h5_truncated",
         title="HDF5: truncated file",
         needles=("truncated file",),
-        pattern=r"truncated file(?! read)",  # that is what Pillow says of TIFF
+        pattern=r"truncated file(?! read)",  # Pillow's message about TIFF files
         rank=Rank.CAUSE,
         says=(
-            "The file is shorter than its own head says: a copy or download was cut, the disk was full, or its writer "
-            "died or is still at work."
+            "The file is shorter than its header says: a copy or download was interrupted, the disk was full, or its "
+            "writer died or is still writing."
         ),
         mistaken_for="A wrong version of h5py or HDF5.",
         facts=(Fact.HEAD, Fact.LOCKS, Fact.DISK),
         advice=(
-            "Compare size and checksum with the source, and copy it again.",
-            "If it is still being written, wait; write under a temporary name and rename when closed.",
-            "A file whose writer was killed cannot be trusted, even where it opens: write it anew.",
+            "Compare size and checksum with the source, and copy the file again.",
+            "If a process still writes the file, wait. Write under a temporary name and rename after closing.",
+            "Do not trust a file whose writer was killed, even if it opens: write it again.",
         ),
         remedy=READ_AROUND,
     ),
@@ -113,14 +115,15 @@ RULES = (
         needles=("file signature not found", "unable to locate superblock"),
         rank=Rank.CAUSE,
         says=(
-            "It does not begin as an HDF5 file does: it is empty (its writer has not flushed yet, or mode 'w' emptied "
-            "it), cut at the front, or another thing: a git-lfs pointer, a web page that says 404, gzip, NetCDF-3."
+            "The file does not begin with the HDF5 signature. It is empty (its writer has not flushed yet, or mode "
+            "'w' emptied it), its beginning is missing, or it is something else: a git-lfs pointer, an HTML error "
+            "page, gzip, NetCDF-3."
         ),
-        mistaken_for="A damaged file that could be repaired.",
+        mistaken_for="A corrupt file that could be repaired.",
         facts=(Fact.HEAD, Fact.LOCKS),
         advice=(
-            "Look at it: `file NAME`, `head -c 200 NAME`; `git lfs pull` fetches what a pointer stands for.",
-            "If a writer has it, wait until it has closed it.",
+            "Look at the file: `file NAME`, `head -c 200 NAME`. `git lfs pull` downloads the data behind a pointer.",
+            "If a process is writing the file, wait until it has closed it.",
         ),
         remedy=READ_AROUND,
     ),
@@ -131,15 +134,15 @@ RULES = (
         pattern=r"corrupted record at 0\b",
         rank=Rank.CAUSE,
         says=(
-            "The very first record does not fit its checksum, so that it is most likely no plain TFRecord file at "
-            "all: compressed with GZIP or ZLIB and read as plain, a pointer of git-lfs, or a download's error page."
+            "The first record does not match its checksum, so the file is most likely not a plain TFRecord file: it "
+            "is compressed with GZIP or ZLIB but read as plain, or it is a git-lfs pointer or an HTML error page."
         ),
-        mistaken_for="Damage in the data.",
+        mistaken_for="Corrupt data.",
         facts=(Fact.HEAD,),
         advice=(
-            "`holdfast inspect FILE` says what it is; GZIP and ZLIB are told by content.",
-            "In TensorFlow: TFRecordDataset(files, compression_type='GZIP').",
-            "`holdfast verify FILE` checks every record; `holdfast salvage FILE OUT` gets the intact ones back.",
+            "`holdfast inspect FILE` shows what the file is; it detects GZIP and ZLIB by content.",
+            "In TensorFlow, use TFRecordDataset(files, compression_type='GZIP').",
+            "`holdfast verify FILE` checks every record; `holdfast salvage FILE OUT` recovers the intact ones.",
         ),
         remedy=READ_AROUND,
     ),
@@ -149,39 +152,39 @@ RULES = (
         needles=("not an sstable", "to be an sstable", "unable to open table file", "restored bytes"),
         rank=Rank.CAUSE,
         says=(
-            "A checkpoint was to be restored, and the file is none, or not a whole one: a name with `.data-00000-of-…` "
-            "or `.index` was given instead of what stands before it, a part of the checkpoint was not copied, or its "
-            "writer was ended."
+            "TensorFlow tried to restore a checkpoint, but the file is not one or is incomplete: the path ends in "
+            "`.data-00000-of-…` or `.index` instead of being the prefix, a file of the checkpoint was not copied, or "
+            "its writer was killed."
         ),
-        mistaken_for="Damaged training data: DataLossError stands for both.",
+        mistaken_for="Corrupt training data, because DataLossError is raised for both.",
         facts=(Fact.HEAD,),
         advice=(
-            "Give the prefix that all its files have in common, as `tf.train.latest_checkpoint(folder)` does.",
-            "Compare the sizes of `.index` and `.data-*` with the source, and copy them again; take the last one "
-            "before if its writer was ended.",
+            "Pass the common prefix of the checkpoint's files, as `tf.train.latest_checkpoint(folder)` returns it.",
+            "Compare the sizes of `.index` and `.data-*` with the source, and copy them again. If the writer was "
+            "killed, use the previous checkpoint.",
         ),
     ),
     Rule(
         name="tfrecord",
         title="TFRecord: DataLossError",
         needles=("datalosserror", "corrupted record at", "truncated record at", "data loss: ", "data_loss: "),
-        # "train data loss: 0.31" is another thing.
+        # A line such as "train data loss: 0.31" must not match.
         pattern=r"DataLossError|(corrupted|truncated) record at|(^|[\]:'\"(] ?)data[ _]loss: (?!\d)",
         rank=Rank.CAUSE,
         says=(
-            "A record does not fit its checksum, or the file ends inside one: bytes changed on the way, two writers "
-            "had the file at once, a copy was cut, or its writer is still at work."
+            "A record does not match its checksum, or the file ends inside a record: bytes changed in transit, two "
+            "processes wrote the file at once, a copy was interrupted, or the writer is still writing."
         ),
         mistaken_for=(
-            "Several processes that read one file: reading is safe. And ignore_errors() does not skip the bad "
-            "record, but drops the rest of the file."
+            "Several processes that read one file, which is safe. Also note that ignore_errors() does not skip the "
+            "corrupt record but drops the rest of the file."
         ),
         facts=(Fact.HEAD, Fact.DISK),
         advice=(
-            "`holdfast verify FILE` tells damage from an unfinished file, and names every bad record.",
-            "`holdfast salvage FILE OUT` writes all intact records to a new file, also those behind the damage.",
-            "One writer for a file, under a temporary name until it is closed. Keep counts elsewhere: a file cut "
-            "between two records raises nothing.",
+            "`holdfast verify FILE` distinguishes corruption from an unfinished file, and lists every corrupt record.",
+            "`holdfast salvage FILE OUT` writes all intact records to a new file, including those after a corrupt one.",
+            "Use one writer per file, under a temporary name until it is closed. Keep row counts elsewhere: a file "
+            "cut between two records raises no error.",
         ),
         remedy=READ_AROUND,
     ),
@@ -193,13 +196,14 @@ RULES = (
         pattern=r"temporarily unavailable|errno 11\b|BlockingIOError|error\(11, ",
         near=("flock(", "lockf(", "f_setlk", "filelock", "portalocker", "lock_nb"),
         rank=Rank.CAUSE,
-        says="flock or lockf was asked not to wait (LOCK_NB), and another process has the lock.",
-        mistaken_for="Too many open files (errno 24), or too many processes: the same errno comes from fork.",
+        says="The code called flock or lockf without waiting (LOCK_NB), and another process holds the lock.",
+        mistaken_for="Too many open files (errno 24), or too many processes, because fork gives the same errno.",
         facts=(Fact.LOCKS,),
         advice=(
-            "Wait for the holder, without LOCK_NB or in a loop with a bound.",
-            "A child that inherited the descriptor keeps an flock alive after its parent is gone: end it, too.",
-            "Closing any descriptor of the file drops a process's lockf locks: use flock for files opened twice.",
+            "Wait for the holder: call without LOCK_NB, or retry in a loop with a timeout.",
+            "A child that inherited the descriptor keeps an flock after its parent has exited: stop the child too.",
+            "Closing any descriptor of the file releases the lockf locks of the process: use flock for files opened "
+            "twice.",
         ),
         remedy=LOCKED,
     ),
@@ -211,15 +215,17 @@ RULES = (
         pattern=r"no locks available|\bENOLCK\b|errno 37\b|error\(37, ",
         rank=Rank.CAUSE,
         says=(
-            "The file system cannot lock: mostly NFS whose lock service (lockd, statd) is not reached, as with a home "
-            "folder on it where caches keep their lock files. Nobody holds the lock."
+            "The file system cannot lock. Usually it is NFS and its lock service (lockd, statd) cannot be reached, "
+            "for example a home directory on NFS where caches keep their lock files. No process holds the lock."
         ),
-        mistaken_for="A lock that another process holds: that is errno 11. Libraries that try again for ever hang.",
+        mistaken_for=(
+            "A lock that another process holds. That gives errno 11. A library that retries for ever hangs here."
+        ),
         facts=(),
         advice=(
-            "Keep caches and lock files on a local disk: HF_HOME, XDG_CACHE_HOME, TORCH_HOME or TMPDIR.",
-            "On NFS mount with working locks (version 4 has them built in), or with `local_lock=flock` if one machine "
-            "alone uses the files.",
+            "Keep caches and lock files on a local disk: set HF_HOME, XDG_CACHE_HOME, TORCH_HOME or TMPDIR.",
+            "Mount NFS with working locks (version 4 has them built in), or with `local_lock=flock` if only one "
+            "machine uses the files.",
         ),
     ),
     Rule(
@@ -230,15 +236,16 @@ RULES = (
         pattern=r"stale (nfs )?file handle|\bESTALE\b|errno 116\b|error\(116, ",
         rank=Rank.CAUSE,
         says=(
-            "On a network file system (NFS, some FUSE mounts) the file or folder was removed or replaced on the server "
-            "while this process had it open, or the server exports another disk now. The open handle stays useless."
+            "On a network file system (NFS, some FUSE mounts), the file or folder was removed or replaced on the "
+            "server while this process had it open, or the server now exports another disk. The open handle no longer "
+            "works."
         ),
-        mistaken_for="A damaged file or a broken network: other files of the same mount can be read.",
+        mistaken_for="A corrupt file or a broken network. Other files on the same mount can still be read.",
         facts=(),
         advice=(
-            "Open the file again by its name. A worker whose current folder is gone has to be started again.",
-            "Do not replace or remove files that others read: write a new version under a new name.",
-            "If every path of the mount says so, mount it again.",
+            "Open the file again by its name. Restart a worker whose current folder is gone.",
+            "Do not replace or remove files that other processes read: write a new version under a new name.",
+            "If every path on the mount gives this error, mount it again.",
         ),
         remedy=WRITE,
     ),
@@ -249,13 +256,13 @@ RULES = (
         needles=("inotify watch", "inotify_add_watch", "number of file watchers", "inotify watches"),
         rank=Rank.CAUSE,
         says=(
-            "ENOSPC from inotify has nothing to do with a disk: the user watches as many files as "
-            "fs.inotify.max_user_watches allows."
+            "The user has reached fs.inotify.max_user_watches. inotify reports this as ENOSPC, which here has nothing "
+            "to do with a disk."
         ),
         mistaken_for="A full disk.",
         facts=(Fact.INOTIFY,),
         advice=(
-            "Watch less: leave out data folders, node_modules, .git and checkpoints.",
+            "Watch fewer files: exclude data folders, node_modules, .git and checkpoints.",
             "As root: `sysctl fs.inotify.max_user_watches=524288`.",
         ),
     ),
@@ -267,15 +274,16 @@ RULES = (
         pattern=r"no space left|\bENOSPC\b|errno 28\b|error\(28, ",
         rank=Rank.CAUSE,
         says=(
-            "A file system is full: of bytes, or of inodes (many small files). It need not be the disk you think of: "
-            "/dev/shm and /tmp are file systems of their own."
+            "A file system has no free space or no free inodes (many small files). It may not be the disk you expect: "
+            "/dev/shm and /tmp are often separate file systems."
         ),
-        mistaken_for="The data disk, when it was /dev/shm; and inotify's watches give the same errno.",
+        mistaken_for="A full data disk when /dev/shm is full. The inotify watch limit gives the same errno.",
         facts=(Fact.DISK, Fact.SHM),
         advice=(
-            "`df -h` and `df -i` on the path in question; deleted files that are still open count: `lsof +L1`.",
-            "What was being written is not whole: HDF5 files above all. `holdfast verify` tells for TFRecord.",
-            "Temporary files elsewhere: TMPDIR=/big/disk.",
+            "Run `df -h` and `df -i` on the path. Deleted files that are still open count too: `lsof +L1`.",
+            "The file that was being written is incomplete, especially if it is HDF5. `holdfast verify` checks "
+            "TFRecord files.",
+            "Put temporary files elsewhere: TMPDIR=/big/disk.",
         ),
         remedy=WRITE,
     ),
@@ -286,13 +294,17 @@ RULES = (
         needles=("quota exceeded", "edquot", "errno 122", "error(122,"),
         pattern=r"disk quota exceeded|\bEDQUOT\b|errno 122\b|error\(122, ",
         rank=Rank.CAUSE,
-        says="This user, group or project has all the bytes or files that its quota allows, however empty the disk is.",
-        mistaken_for="A full disk: `df` shows room.",
+        says=(
+            "This user, group or project has used all the bytes or files that its quota allows, however empty the "
+            "disk is."
+        ),
+        mistaken_for="A full disk, although `df` shows free space.",
         facts=(Fact.DISK,),
         advice=(
-            "`quota -s`, or `lfs quota -h -u $USER PATH` on Lustre, says which one is full; files count as well.",
-            "Caches and checkpoints elsewhere: HF_HOME, XDG_CACHE_HOME, TORCH_HOME, TMPDIR. What was being written is "
-            "not whole.",
+            "`quota -s`, or `lfs quota -h -u $USER PATH` on Lustre, shows which quota is reached; the number of files "
+            "counts too.",
+            "Put caches and checkpoints elsewhere: HF_HOME, XDG_CACHE_HOME, TORCH_HOME, TMPDIR. The file that was "
+            "being written is incomplete.",
         ),
         remedy=WRITE,
     ),
@@ -307,17 +319,22 @@ RULES = (
         ),
         pattern=r"synchronously|unable to (open|create) file ?(\(|: name =)|H5F\w+\(\): unable",
         rank=Rank.SIGN,
-        says="h5py could not open the file. What stands in the parentheses is the reason; this text has none known.",
-        mistaken_for="A damaged file: a wrong path, missing rights or no free descriptor say the same.",
+        says=(
+            "h5py could not open the file. The reason is in the parentheses of the message, but holdfast does not "
+            "recognize it."
+        ),
+        mistaken_for=(
+            "A corrupt file. A wrong path, missing permissions or a lack of descriptors gives the same message."
+        ),
         facts=(Fact.HEAD, Fact.LOCKS, Fact.DESCRIPTORS),
         advice=(
-            "See that the path exists for the process that opens it: workers and containers have other folders.",
-            "See that no other process writes it.",
+            "Check that the path exists for the process that opens it: workers and containers may have other folders.",
+            "Check that no other process writes to the file.",
         ),
     ),
 )
 
-# Where no special row fits.
+# These come last: they apply only if no specific rule matches.
 GENERAL = (
     Rule(
         name="ENOENT",
@@ -327,16 +344,16 @@ GENERAL = (
         pattern=r"no such file or directory|FileNotFoundError|\bENOENT\b|errno 2\]|error\(2, ",
         rank=Rank.SIGN,
         says=(
-            "The path, or a folder on the way to it, is not there for this process: a wrong name, a relative path in "
-            "another current folder, a disk that is mounted in one container and not in the other, a link that leads "
-            "nowhere, or a file that another process has removed or has not written yet."
+            "The path, or a folder in it, does not exist for this process: the name is wrong, a relative path is used "
+            "in another current folder, a disk is not mounted in this container, a symbolic link is broken, or "
+            "another process has removed the file or has not written it yet."
         ),
-        mistaken_for="Missing rights, which are errno 13, and a full table of descriptors, which is errno 24.",
+        mistaken_for="Missing permissions, which give errno 13, or too many open files, which gives errno 24.",
         facts=(),
         advice=(
-            "Look with the eyes of the process that failed: `ls -l /proc/PID/cwd`, and `ls` inside its container.",
-            "Give workers absolute paths, and let one process make folders before the others start.",
-            "Read only files that are finished: write under a temporary name and rename.",
+            "Check from the process that failed: `ls -l /proc/PID/cwd`, and `ls` inside its container.",
+            "Pass absolute paths to workers, and let one process create folders before the others start.",
+            "Read only finished files: write under a temporary name and rename.",
         ),
         remedy=READ_BOUNDED,
     ),

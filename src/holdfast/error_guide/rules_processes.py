@@ -1,4 +1,4 @@
-"""Errors about processes, threads and memory."""
+"""Rules for errors about processes, threads and memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ..doctor.remedies import LOCKED, READ_BOUNDED
 from .rules import Fact, Rank, Rule
 
 _FEWER_THREADS = (
-    "Start fewer: fewer workers, one shared pool, and OMP_NUM_THREADS=1 (OPENBLAS_NUM_THREADS, MKL_NUM_THREADS) in "
-    "workers: every process starts a thread per core of its own."
+    "Start fewer threads: fewer workers, one shared pool, and OMP_NUM_THREADS=1 (OPENBLAS_NUM_THREADS, "
+    "MKL_NUM_THREADS) in workers, because every process starts one thread per core."
 )
 _MORE_TASKS = (
-    "More of them: `ulimit -u`, docker's --pids-limit, Kubernetes' podPidsLimit, systemd's TasksMax=, depending on "
-    "which of these is full."
+    "Raise the limit that is reached: `ulimit -u`, docker's --pids-limit, Kubernetes' podPidsLimit, or "
+    "systemd's TasksMax=."
 )
 
 RULES = (
@@ -46,14 +46,14 @@ RULES = (
         ),
         rank=Rank.CAUSE,
         says=(
-            "The kernel refused a new process or thread: a limit of tasks is reached. That is RLIMIT_NPROC (all "
-            "threads of the user together, not enforced for root), the control group's pids.max, or threads-max."
+            "The kernel refused a new process or thread because a task limit is reached: RLIMIT_NPROC (all threads of "
+            "the user together, not enforced for root), pids.max of the control group, or threads-max."
         ),
-        mistaken_for="Too many open files. A full table of descriptors gives errno 24, and fork works on.",
+        mistaken_for="Too many open files. That gives errno 24, and fork still works.",
         facts=(Fact.TASKS,),
         advice=(
             _FEWER_THREADS,
-            "Look for processes nobody waits for: `ps -eo stat,ppid,comm | grep ^Z` shows those without a wait().",
+            "Look for zombie processes, which no parent has waited for: `ps -eo stat,ppid,comm | grep ^Z`.",
             _MORE_TASKS,
         ),
     ),
@@ -64,14 +64,15 @@ RULES = (
         needles=("can't start new thread", "can't start a new thread", "cannot start new thread"),
         rank=Rank.CAUSE,
         says=(
-            "The system gave no new thread, and Python does not say why: a limit of tasks is reached (RLIMIT_NPROC, "
-            "pids.max of the control group, threads-max), or there is no room for its stack (`ulimit -v`)."
+            "The system refused a new thread, and Python does not report why. Either a task limit is reached "
+            "(RLIMIT_NPROC, pids.max of the control group, threads-max), or there is no address space for the stack "
+            "(`ulimit -v`)."
         ),
-        mistaken_for="Too little memory on the machine, or too many open files. Threads need no descriptor.",
+        mistaken_for="Too little memory on the machine, or too many open files. A thread needs no descriptor.",
         facts=(Fact.TASKS, Fact.MEMORY),
         advice=(
-            "See what starts them: `py-spy dump --pid PID`, or `threading.enumerate()`, names all threads. A pool or "
-            "a client made per job is the usual reason.",
+            "Find out what starts the threads: `py-spy dump --pid PID` or `threading.enumerate()` lists them. The "
+            "usual reason is a pool or a client that is created per job.",
             _FEWER_THREADS,
             _MORE_TASKS,
         ),
@@ -84,15 +85,16 @@ RULES = (
         pattern=r"temporarily unavailable|\bEAGAIN\b|errno 11\b|BlockingIOError|error\(11, ",
         rank=Rank.SIGN,
         says=(
-            "One of three: a limit of tasks is reached (at fork, Popen, Process.start), a lock is held by another "
-            "(at flock or lockf with LOCK_NB, at h5py.File), or a non-blocking socket or pipe has nothing to give now."
+            "This errno has three causes: a task limit is reached (in fork, Popen, Process.start), another process "
+            "holds a lock (in flock or lockf with LOCK_NB, in h5py.File), or a non-blocking socket or pipe is not "
+            "ready."
         ),
-        mistaken_for="Too many open files. That is errno 24; descriptors never give errno 11.",
+        mistaken_for="Too many open files. That gives errno 24; a lack of descriptors never gives errno 11.",
         facts=(Fact.TASKS, Fact.LOCKS),
         advice=(
-            "See which call raised it: the last line of the traceback in your own code.",
-            "At a fork: fewer processes and threads, or a higher limit of tasks.",
-            "At a lock: wait for its holder. At a socket or a pipe: it was made non-blocking; poll it first.",
+            "Find the call that raised it: it is the last line of the traceback in your own code.",
+            "In a fork, start fewer processes and threads, or raise the task limit.",
+            "At a lock, wait for its holder. A socket or pipe was made non-blocking: poll it first.",
         ),
         remedy=LOCKED,
     ),
@@ -102,15 +104,18 @@ RULES = (
         needles=("oom-kill", "out of memory: kill", "oomkilled", "memory cgroup out of memory", "oom_reaper"),
         rank=Rank.CAUSE,
         says=(
-            "The kernel ended a process by SIGKILL because the machine, or the control group (container, Slurm job), "
-            "had no memory left. Pages of /dev/shm count as memory of the group."
+            "The kernel killed a process with SIGKILL because the machine, or the control group (container, Slurm "
+            "job), had no memory left. Pages in /dev/shm count as memory of the control group."
         ),
-        mistaken_for="A crash of the process that died: it is the largest that is taken, not the one that leaks.",
+        mistaken_for=(
+            "A crash of the process that died. The kernel picks the largest process, which need not be the one that "
+            "leaks."
+        ),
         facts=(Fact.MEMORY, Fact.SHM),
         advice=(
-            "Less at a time: fewer workers, a smaller prefetch_factor and batch; no big Python lists in the Dataset, "
-            "whose pages every worker copies by counting references.",
-            "Watch the tree's memory with `holdfast top`.",
+            "Use less memory: fewer workers, a smaller prefetch_factor and batch, and no big Python lists in the "
+            "Dataset, because reference counting copies their pages in every worker.",
+            "Watch the memory of the process tree with `holdfast top`.",
             "Give the container or job more memory.",
         ),
         remedy=READ_BOUNDED,
@@ -122,13 +127,13 @@ RULES = (
         needles=("unable to mmap",),
         rank=Rank.CAUSE,
         says=(
-            "torch could not map a shared tensor. With `Cannot allocate memory (12)` the process mostly has as many "
-            "mappings as vm.max_map_count allows (65,530), one for every tensor kept: memory itself is not short."
+            "torch could not map a shared tensor. With `Cannot allocate memory (12)` the process has usually reached "
+            "vm.max_map_count (65,530 mappings), one for every tensor that is kept; there is enough memory."
         ),
         mistaken_for="Too little memory.",
         facts=(Fact.MAPS, Fact.SHM, Fact.MEMORY),
         advice=(
-            "Keep fewer tensors that come from workers: `clone()` those that stay, or join small ones into one.",
+            "Keep fewer tensors that workers send: `clone()` those that you store, or concatenate small ones.",
             "As root: `sysctl vm.max_map_count=1048576`.",
         ),
     ),
@@ -140,22 +145,25 @@ RULES = (
         pattern=r"cannot allocate memory|\bENOMEM\b|errno 12\b|error\(12, ",
         rank=Rank.CAUSE,
         says=(
-            "The kernel refused to promise memory. At fork: the child may need as much as its parent has, and the "
-            "machine's rule of overcommit says no. At mmap: as there, or vm.max_map_count mappings are in use. "
-            "Memory can be free all the same."
+            "The kernel refused to reserve memory, although memory may be free. In fork, the child may need as much "
+            "as its parent has, and the overcommit setting does not allow that. In mmap, the reason is the same, or "
+            "the process has reached vm.max_map_count."
         ),
-        mistaken_for="A leak. A full control group does not say this: it kills (exit code 137).",
+        mistaken_for=(
+            "A leak. A control group that runs out of memory does not give this error: it kills the process (exit "
+            "code 137)."
+        ),
         facts=(Fact.MEMORY, Fact.MAPS),
         advice=(
-            "Start workers before the big data is loaded, or with the start method `forkserver`; subprocess.Popen "
-            "uses vfork, which needs no such promise, unless preexec_fn is given.",
-            "Share big arrays by file (numpy.memmap) instead of copying them.",
+            "Start workers before you load big data, or use the start method `forkserver`. subprocess.Popen uses "
+            "vfork, which reserves no memory, unless preexec_fn is given.",
+            "Share big arrays through a file (numpy.memmap) instead of copying them.",
             "As root: `sysctl vm.overcommit_memory=1`, or add swap.",
         ),
     ),
     Rule(
         name="killed",
-        title="Killed: a process was ended by SIGKILL",
+        title="Killed: a process was killed by SIGKILL",
         needles=(
             "signals.sigkill",
             "(sigkill)",
@@ -167,7 +175,7 @@ RULES = (
             "exitcode -9",
             "killed",
         ),
-        # What a shell says, and not every line with the word in it.
+        # "Killed" counts only in the form in which shells print it.
         pattern=(
             r"signals\.SIGKILL|\(SIGKILL\)|signal SIGKILL|\{SIGKILL\(-9\)|exit (code|status) 137|exitcode:? -9"
             r"|^\s*(\[\d+\][+-]?\s+)?Killed\s*$|^\s*\[\d+\][+-]?\s+Killed\s|line \d+:\s+\d+ Killed\b|^zsh: killed\b"
@@ -175,14 +183,15 @@ RULES = (
         ),
         rank=Rank.SIGN,
         says=(
-            "Nobody can catch SIGKILL, so that the process left no message. It is the kernel's (out of memory), the "
-            "batch system's or the container's (time or memory is up), or somebody's kill -9."
+            "A process received SIGKILL, which cannot be caught, so it left no message. The sender is the kernel (out "
+            "of memory), the batch system or container runtime (time or memory limit), or a user with kill -9."
         ),
         mistaken_for="A bug in the program that died.",
         facts=(Fact.MEMORY, Fact.SHM),
         advice=(
-            "`dmesg -T | grep -i -E 'oom|killed process'`, `kubectl describe pod` or `sacct -j JOB` say who did it.",
-            "Out of memory: fewer workers, smaller batches and prefetch, or more memory for the container.",
+            "`dmesg -T | grep -i -E 'oom|killed process'`, `kubectl describe pod` or `sacct -j JOB` show who sent it.",
+            "If it ran out of memory, use fewer workers, smaller batches and less prefetch, or give the container "
+            "more memory.",
         ),
         remedy=READ_BOUNDED,
     ),

@@ -1,4 +1,4 @@
-"""What is said of the files an error speaks of: who locks them, and what they really are."""
+"""Turns facts about this machine, and about the files an error names, into sentences."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .rules import Disk, Fact, NamedFile, Scope, SystemContext
 _MOST_LOCKS = 4
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _BEGINNINGS = (
-    (_HDF5, "begins as an HDF5 file does"),
+    (_HDF5, "begins with the HDF5 signature"),
     (b"\x1f\x8b", "is compressed with gzip"),
-    (b"version https://git-lfs", "is a pointer of git-lfs: `git lfs pull` fetches the data"),
+    (b"version https://git-lfs", "is a git-lfs pointer: `git lfs pull` downloads the data"),
     (b"PK\x03\x04", "is a zip file"),
     (b"CDF\x01", "is NetCDF-3"),
     (b"CDF\x02", "is NetCDF-3"),
     (b"<!doctype html", "is a web page"),
     (b"<html", "is a web page"),
-    (b"<?xml", "is XML, perhaps a download's error"),
-    (b'{"', "is JSON, perhaps a download's error"),
+    (b"<?xml", "is XML, perhaps an error page"),
+    (b'{"', "is JSON, perhaps an error response"),
 )
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _KINDS = {
@@ -35,30 +35,30 @@ _KINDS = {
 
 def file_locks(context: SystemContext) -> Iterator[str]:
     if not context.files:
-        yield "Name the file (--path FILE, or path=…) to see who holds its lock."
+        yield "Name the file (--path FILE, or path=…) to see which process holds its lock."
     for file in context.files:
         if file.locks is None:
-            yield f"Who locks {file.path} cannot be seen from here."
+            yield f"The locks on {file.path} cannot be read from here."
             continue
         holding = [lock for lock in file.locks if not lock.waiting]
         if not holding:
-            yield f"Nobody holds a lock on {file.path} now."
+            yield f"No process holds a lock on {file.path} now."
         for lock in holding[:_MOST_LOCKS]:
             yield _held(file.path, lock, context.pid)
         if len(holding) > _MOST_LOCKS:
-            yield f"So do {len(holding) - _MOST_LOCKS:,} more."
+            yield f"There are {len(holding) - _MOST_LOCKS:,} more locks on it."
         waiting = [str(lock.pid) for lock in file.locks if lock.waiting and lock.pid is not None]
         if waiting:
-            yield f"Waiting for it: process {', '.join(waiting[:_MOST_LOCKS])}."
+            yield f"These processes wait for it: {', '.join(waiting[:_MOST_LOCKS])}."
 
 
 def _held(path: str, lock: Lock, own: int) -> str:
     what = f"{'an exclusive' if lock.exclusive else 'a shared'} {_KINDS[lock.kind]} on {path}"
     if lock.pid is None:
-        return f"A process that cannot be seen from here (another machine's, user's or container's) holds {what}."
+        return f"A process that is not visible here (another machine's, user's or container's) holds {what}."
     who = "This process itself" if lock.pid == own else f"Process {lock.pid}"
     who += f" ({lock.command})" if lock.command else ""
-    how = ", by a descriptor that it inherited" if lock.inherited else ""
+    how = " through an inherited descriptor" if lock.inherited else ""
     return f"{who} holds {what}{how}."
 
 
@@ -71,7 +71,7 @@ def file_heads(context: SystemContext) -> Iterator[str]:
 def _head(file: NamedFile) -> str:
     if file.size_bytes == 0:
         return f"{file.path} is empty."
-    text = f"{file.path} has {format_bytes(file.size_bytes or 0)}"
+    text = f"{file.path} is {format_bytes(file.size_bytes or 0)} long"
     if file.head is None:
         return f"{text}."
     start = file.head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
@@ -79,13 +79,11 @@ def _head(file: NamedFile) -> str:
         if file.head.startswith(beginning) or start.startswith(beginning):
             return f"{text} and {said}."
     if file.head.startswith(_ZLIB):
-        return f"{text} and seems to be compressed with zlib."
+        return f"{text} and is probably compressed with zlib."
     if not file.head.strip(b"\0"):
-        return f"{text} and begins with zeros only."
-    return f"{text}, and its beginning is neither HDF5 nor gzip."
+        return f"{text} and begins with zero bytes."
+    return f"{text} and begins neither as HDF5 nor as gzip."
 
-
-# From what was looked up to what it means.
 
 _NEARLY = 0.9
 _FEW_FREE = 16
@@ -94,12 +92,12 @@ _TASKS = {
     "nproc": "threads of this user (RLIMIT_NPROC)",
     "cgroup_pids": "tasks of the control group (pids.max)",
     "threads_max": "threads of the machine (threads-max)",
-    "pid_max": "process numbers of the machine (pid_max)",
+    "pid_max": "process ids of the machine (pid_max)",
 }
 
 
 def sentences(facts: Iterable[Fact], context: SystemContext) -> tuple[str, ...]:
-    """What the facts say about a row's questions; what could not be seen is left out."""
+    """Return sentences about the facts of a rule, leaving out what is unknown."""
     return tuple(line for ask in facts for line in _SAY[ask](context))
 
 
@@ -111,15 +109,15 @@ def _descriptors(context: SystemContext) -> Iterator[str]:
     if context.scope is Scope.SHELL:
         yield (
             f"A process started from here may have {_number(limit.soft)} descriptors{hard}. "
-            "With --pid PID: how many one uses."
+            "Pass --pid PID to see how many a process uses."
         )
         return
     if limit.used is None:
-        yield f"{_who(context)} may have {_number(limit.soft)} descriptors{hard}; how many it has cannot be seen."
+        yield f"{_who(context)} may have {_number(limit.soft)} descriptors{hard}; how many it uses cannot be read."
         return
     yield (
         f"{_who(context)} has {limit.used:,} of {_number(limit.soft)} descriptors{hard}. "
-        f"{_fullness(limit, _FEW_FREE, 'No number is free.', 'That is not much left.', 'There is room now.')}"
+        f"{_fullness(limit, _FEW_FREE, 'None is free.', 'Few are free.', 'Enough are free now.')}"
     )
     if context.kinds:
         yield "Of these: " + " · ".join(f"{kind} {times:,}" for kind, times in list(context.kinds.items())[:6]) + "."
@@ -129,15 +127,15 @@ def _descriptors(context: SystemContext) -> Iterator[str]:
 
 def _highest(context: SystemContext) -> Iterator[str]:
     if context.highest_fd is not None and context.scope is not Scope.SHELL:
-        over = "select() cannot take it" if context.highest_fd >= 1024 else "still below 1024"
-        yield f"The highest number in use is {context.highest_fd:,}: {over}."
+        over = "too high for select()" if context.highest_fd >= 1024 else "low enough for select()"
+        yield f"The highest descriptor in use is {context.highest_fd:,}: {over}."
 
 
 def _host_files(context: SystemContext) -> Iterator[str]:
     limit = context.limits.get("file_max")
     if limit is not None and limit.used is not None and limit.soft is not None:
-        most = "as many as it likes" if limit.soft >= 1 << 60 else f"{_number(limit.soft)} at most"
-        yield f"This machine has {limit.used:,} open files, and may have {most} (fs.file-max)."
+        most = "unlimited" if limit.soft >= 1 << 60 else _number(limit.soft)
+        yield f"This machine has {limit.used:,} open files; its limit (fs.file-max) is {most}."
 
 
 def _tasks(context: SystemContext) -> Iterator[str]:
@@ -145,11 +143,11 @@ def _tasks(context: SystemContext) -> Iterator[str]:
     known = [(name, limit) for name, limit in known if limit.used is not None and limit.soft not in (None, math.inf)]
     full = [(name, limit) for name, limit in known if (limit.ratio or 0) >= _NEARLY]
     for name, limit in full or known[:2]:
-        note = " It does not bind root." if name == "nproc" and context.is_root else ""
+        note = " It is not enforced for root." if name == "nproc" and context.is_root else ""
         yield f"{limit.used:,} of {_number(limit.soft)} {_TASKS[name]} are in use.{note}"
     binding = [name for name, _ in full if not (name == "nproc" and context.is_root)]
     if known and not binding:
-        yield "So no limit of tasks is near now; it may have been when the error came."
+        yield "No task limit is near now, but one may have been when the error occurred."
 
 
 def _memory(context: SystemContext) -> Iterator[str]:
@@ -158,12 +156,12 @@ def _memory(context: SystemContext) -> Iterator[str]:
         yield f"The control group uses {format_bytes(group.used)} of {format_bytes(int(group.soft or 0))} of memory."
     if context.oom_kills:
         times = "once" if context.oom_kills == 1 else f"{context.oom_kills:,} times"
-        yield f"The kernel has killed for lack of memory in this control group {times}."
+        yield f"The kernel has killed processes of this control group for lack of memory {times}."
     if context.available_bytes is not None:
-        rule = " Overcommit is switched off (vm.overcommit_memory=2)." if context.overcommit == 2 else ""
+        rule = " Overcommit is disabled (vm.overcommit_memory=2)." if context.overcommit == 2 else ""
         yield f"The machine has {format_bytes(context.available_bytes)} of memory available now.{rule}"
     if context.address_space_bytes is not None:
-        yield f"`ulimit -v` holds the process to {format_bytes(context.address_space_bytes)} of address space."
+        yield f"`ulimit -v` limits the process to {format_bytes(context.address_space_bytes)} of address space."
 
 
 def _maps(context: SystemContext) -> Iterator[str]:
@@ -171,7 +169,7 @@ def _maps(context: SystemContext) -> Iterator[str]:
         return
     limit = Limit(name="maps", used=context.maps, soft=context.most_maps)
     if context.maps is not None:
-        said = _fullness(limit, _FEW_FREE, "That is all.", "That is not much left.", "That is not what is short now.")
+        said = _fullness(limit, _FEW_FREE, "None is free.", "Few are free.", "Enough are free now.")
         yield f"{_who(context)} has {context.maps:,} of {context.most_maps:,} mappings (vm.max_map_count). {said}"
 
 
@@ -180,7 +178,7 @@ def _shm(context: SystemContext) -> Iterator[str]:
     if limit is None or limit.used is None or limit.soft is None:
         return
     size = int(limit.soft)
-    small = " 64 MB is docker's default, and too small for workers." if size == 64 << 20 else ""
+    small = " 64 MB is docker's default, which is too small for workers." if size == 64 << 20 else ""
     said = _fullness(limit, _TIGHT_BYTES, "It is full.", "It is nearly full.", "")
     yield f"/dev/shm has {format_bytes(limit.used)} of {format_bytes(size)} in use. {said}{small}".strip()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow
 
-    from .._torch.torch_dataset import TorchDataset, TorchSamples
+    from ..torch import TorchDataset, TorchSamples
 
 
 U = TypeVar("U")

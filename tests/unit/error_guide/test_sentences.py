@@ -29,7 +29,7 @@ OWN = SystemContext(scope=Scope.OWN, pid=7)
 
 
 @pytest.mark.parametrize(
-    ("used", "end"), [(1024, "No number is free."), (1010, "That is not much left."), (100, "There is room now.")]
+    ("used", "end"), [(1024, "None is free."), (1010, "Few are free."), (100, "Enough are free now.")]
 )
 def test_descriptors(used: int, end: str) -> None:
     here = replace(OWN, limits=limits(nofile=(used, 1024)), kinds={Kind.PIPE: 90, Kind.FILE: 10})
@@ -62,9 +62,9 @@ def test_tasks_name_what_is_full_and_only_that() -> None:
 
 def test_tasks_with_room_and_roots_limit() -> None:
     room = replace(OWN, limits=limits(nproc=(10, 1000), cgroup_pids=(9, math.inf)))
-    assert say(Fact.TASKS, room).endswith("So no limit of tasks is near now; it may have been when the error came.")
+    assert say(Fact.TASKS, room).endswith("No task limit is near now, but one may have been when the error occurred.")
     root = replace(OWN, is_root=True, limits=limits(nproc=(1000, 1000)))
-    assert "It does not bind root. So no limit" in say(Fact.TASKS, root)
+    assert "It is not enforced for root. No task limit" in say(Fact.TASKS, root)
     assert say(Fact.TASKS, OWN) == ""
 
 
@@ -79,9 +79,9 @@ def test_memory() -> None:
     )
     assert sentences([Fact.MEMORY], here) == (
         "The control group uses 990 MB of 1.00 GB of memory.",
-        "The kernel has killed for lack of memory in this control group 3 times.",
-        "The machine has 5.00 GB of memory available now. Overcommit is switched off (vm.overcommit_memory=2).",
-        "`ulimit -v` holds the process to 1.00 GB of address space.",
+        "The kernel has killed processes of this control group for lack of memory 3 times.",
+        "The machine has 5.00 GB of memory available now. Overcommit is disabled (vm.overcommit_memory=2).",
+        "`ulimit -v` limits the process to 1.00 GB of address space.",
     )
     assert say(Fact.MEMORY, OWN) == ""
 
@@ -96,9 +96,11 @@ def test_shared_memory_of_dockers_size() -> None:
 
 def test_maps_and_numbers() -> None:
     assert "65,530 of 65,530 mappings" in say(Fact.MAPS, replace(OWN, maps=65530, most_maps=65530))
-    assert "select() cannot take it" in say(Fact.HIGHEST, replace(OWN, highest_fd=1024))
-    assert "still below 1024" in say(Fact.HIGHEST, replace(OWN, highest_fd=1023))
-    assert "as many as it likes" in say(Fact.HOST_FILES, replace(OWN, limits=limits(file_max=(9, 2**63 - 1))))
+    assert "too high for select()" in say(Fact.HIGHEST, replace(OWN, highest_fd=1024))
+    assert "low enough for select()" in say(Fact.HIGHEST, replace(OWN, highest_fd=1023))
+    assert "its limit (fs.file-max) is unlimited" in say(
+        Fact.HOST_FILES, replace(OWN, limits=limits(file_max=(9, 2**63 - 1)))
+    )
     assert "128 inotify instances" in say(Fact.INOTIFY, replace(OWN, limits=limits(inotify_instances=(None, 128))))
 
 
@@ -119,27 +121,27 @@ def test_locks() -> None:
     here = replace(OWN, files=(NamedFile(path="a.h5", locks=locks),))
     assert sentences([Fact.LOCKS], here) == (
         "Process 41 (python w.py) holds an exclusive flock on a.h5.",
-        "This process itself (me) holds a shared lockf lock on a.h5, by a descriptor that it inherited.",
-        "A process that cannot be seen from here (another machine's, user's or container's) holds an exclusive "
+        "This process itself (me) holds a shared lockf lock on a.h5 through an inherited descriptor.",
+        "A process that is not visible here (another machine's, user's or container's) holds an exclusive "
         "open-file lock on a.h5.",
-        "Waiting for it: process 43.",
+        "These processes wait for it: 43.",
     )
-    assert say(Fact.LOCKS, replace(OWN, files=(NamedFile(path="a", locks=()),))) == "Nobody holds a lock on a now."
-    assert "cannot be seen" in say(Fact.LOCKS, replace(OWN, files=(NamedFile(path="a"),)))
+    assert say(Fact.LOCKS, replace(OWN, files=(NamedFile(path="a", locks=()),))) == "No process holds a lock on a now."
+    assert "cannot be read" in say(Fact.LOCKS, replace(OWN, files=(NamedFile(path="a"),)))
     assert say(Fact.LOCKS, OWN).startswith("Name the file")
 
 
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (b"\x89HDF\r\n\x1a\n\0", "begins as an HDF5 file does"),
+        (b"\x89HDF\r\n\x1a\n\0", "begins with the HDF5 signature"),
         (b"\x1f\x8b\x08", "is compressed with gzip"),
-        (b"\x78\x9cxx", "seems to be compressed with zlib"),
-        (b"version https://git-lfs.github.com/spec/v1", "is a pointer of git-lfs"),
+        (b"\x78\x9cxx", "is probably compressed with zlib"),
+        (b"version https://git-lfs.github.com/spec/v1", "is a git-lfs pointer"),
         (b"\n<!DOCTYPE HTML>", "is a web page"),
-        (b"\0" * 64, "begins with zeros only"),
-        (b"abc", "neither HDF5 nor gzip"),
-        (None, "has 99 B."),
+        (b"\0" * 64, "begins with zero bytes"),
+        (b"abc", "neither as HDF5 nor as gzip"),
+        (None, "is 99 B long."),
     ],
 )
 def test_what_a_file_is(head: bytes | None, said: str) -> None:
