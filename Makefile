@@ -1,4 +1,4 @@
-# `make` lists the targets. Everything happens in .venv; a second run finds it done and takes seconds.
+# `make` lists the targets. Everything is installed into .venv; a second run skips that and takes seconds.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -25,7 +25,7 @@ SOURCES := pyproject.toml setup.py $(wildcard native/*/*.[ch])
 C_FILES = $$(find native tests/native -name '*.[ch]')
 SANITIZED := build/sanitize
 
-# ---- what people call ------------------------------------------------------------------------------------------------
+# ---- targets to call -------------------------------------------------------------------------------------------------
 
 .PHONY: help
 help: ## this list
@@ -44,13 +44,13 @@ test: $(DONE)/test ## install with everything the tests need, then run them: all
 	$(RUN_TESTS) $(PYTEST_ARGS)
 	HOLDFAST_NATIVE=0 $(RUN_TESTS) -m formats $(or $(PYTEST_ARGS),$(FORMATS_FILES))$(NOTHING_SELECTED_IS_FINE)
 
-# Finding the tests of all files takes longer than finding them in those that have the mark.
+# Collecting only the files that use the mark is faster than collecting all.
 FORMATS_FILES = $$(grep -rl 'mark[.]formats' tests --include='test_*.py')
 
-# All of them in two processes. Arguments that pick some are for one.
+# The full suite runs in two processes, a selection by PYTEST_ARGS in one.
 RUN_TESTS = $(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest,tools/run-tests.sh $(BIN)/python)
 
-# Arguments that pick some tests may pick none of the formats': pytest's code for that is 5.
+# PYTEST_ARGS may select no test with the mark: pytest then exits with 5.
 NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
 
 .PHONY: test-h5py
@@ -96,9 +96,9 @@ fuzz: ## feed the C codec garbage for FUZZ_SECONDS (10 minutes)
 	@tools/system-packages.sh
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
-# The sanitizers' own library has to come first in the process, before Python; and libstdc++ with it, because it looks
-# for the C++ runtime's functions only once. Python's small objects go through malloc, where it can see them. What they
-# find is written to descriptor 2 as the process ends, so pytest must not have captured that.
+# The sanitizer's library must be loaded first, before Python, and libstdc++ with it, because the sanitizer looks up the
+# C++ runtime's functions only once. PYTHONMALLOC=malloc lets it check Python's small objects too. It reports to
+# descriptor 2 at the end of the process, so pytest must not capture that descriptor.
 SANITIZED_PYTEST = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc HOLDFAST_NATIVE=1 \
     PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/python -m pytest --capture=sys
@@ -129,7 +129,7 @@ clean: ## remove everything that was built or installed here
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-# ---- what they stand on ----------------------------------------------------------------------------------------------
+# ---- environments they depend on -------------------------------------------------------------------------------------
 
 $(DONE)/venv:
 	@command -v $(PYTHON) >/dev/null || \
@@ -139,7 +139,7 @@ $(DONE)/venv:
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(@D) && touch $@
 
-# A codec that does not compile is optional, so pip goes on without it: the one built before must not stay in its place.
+# The extensions are optional: if one does not compile, pip goes on, and the one built before must be deleted.
 $(DONE)/core: $(SOURCES) | $(DONE)/venv
 	@touch $@.begun
 	@echo "installing holdfast into $(VENV)"
@@ -155,7 +155,7 @@ $(DONE)/test $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
 	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
 
-# It wants a protobuf of its own, other than TensorFlow's.
+# The tfrecord package needs another protobuf than TensorFlow.
 $(PEERS)/.done: | $(DONE)/venv
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install tfrecord numpy torch==2.13.0

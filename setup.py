@@ -1,4 +1,4 @@
-"""Everything static is in pyproject.toml; here only the C parts: if they do not build, it runs in pure Python."""
+"""Builds the C extensions; all other settings are in pyproject.toml. Without them, holdfast runs in pure Python."""
 
 from glob import glob
 

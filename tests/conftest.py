@@ -1,9 +1,9 @@
-"""What every test gets: a clean environment, a check that it left nothing behind, skips with a reason.
+"""Gives every test a clean environment, fails tests that leak resources, and gives a reason for every skip.
 
-leftovers.py        what a test left behind
+leftovers.py        finds the resources that a test leaked
 line_child.py       a child process that answers JSON lines (line_server.py: its other end)
-tensorflow_*.py     a real TensorFlow in such a child, for the whole run
-document_*.py       running the code blocks of a page
+tensorflow_*.py     a real TensorFlow in such a child, shared by all tests
+document_*.py       runs the code blocks of a page
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 _call_failed = pytest.StashKey[bool]()
 
 
-SHARED = os.environ.get("HOLDFAST_TESTS_SHARED")  # two runs share the tests: a folder of claims, one for each file
+SHARED = os.environ.get("HOLDFAST_TESTS_SHARED")  # two processes share the tests: a folder with a marker for each file
 BACKWARDS = os.environ.get("HOLDFAST_TESTS_FROM") == "end"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing of the user's settings reaches the tests, nothing of the tests reaches the user's cache."""
+    """Keeps the user's settings out of the tests, and the tests out of the user's cache."""
     _handle_signals()
     for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT]:
         del os.environ[name]
@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _handle_signals() -> None:
-    """A background job of a script is started with SIGINT ignored, and one under nohup with SIGHUP: so would be every
-    process that the tests start and want to interrupt."""
+    """Restores default signal handlers. A shell starts background jobs with SIGINT ignored, and nohup with SIGHUP: the
+    processes that the tests start and interrupt would inherit that."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -53,12 +53,12 @@ def _handle_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-# ---- two runs that share the tests -------------------------------------------------------------------------
+# ---- two processes that share the tests --------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """The same as pytest's own, with those files alone that the other run has not begun (see tools/run-tests.sh)."""
+    """Runs pytest's loop, but only for files that the other process has not begun (see tools/run-tests.sh)."""
     if not SHARED or session.config.option.collectonly or session.testsfailed:
         return None
     items = _claimed(session.items)
@@ -75,7 +75,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _claimed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """One run takes the files from the first on, the other from the last: they meet somewhere."""
+    """Yields the tests of unclaimed files. One process begins with the first file, the other with the last."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -92,12 +92,12 @@ def _claimed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 @pytest.fixture(autouse=sys.platform == "linux")
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fixtures of a wider scope are set up before it, those of the test itself after: these must be gone."""
+    """Fails a test that leaks resources. Fixtures of a wider scope are set up before this one and may keep theirs."""
     allowed = {_allowed_kind(mark) for mark in request.node.iter_markers("may_leave")}
     before = leftovers.take()
     yield
     if request.node.stash.get(_call_failed, False):
-        return  # the failure's traceback keeps everything of its frames alive
+        return  # the failure's traceback keeps the objects of its frames alive
     left = leftovers.wait_until_clean(before)
     if left.keys() - allowed:
         pytest.fail(leftovers.describe({kind: left[kind] for kind in left.keys() - allowed}), pytrace=False)
@@ -146,7 +146,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _no_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """An expected failure is reported as a skip too; it has been run and stays."""
+    """Turns a skip into a failure. An expected failure, which is reported as a skip too, is left alone."""
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -158,7 +158,7 @@ def _no_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.fixture(scope="session")
 def tensorflow_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlowPeer]:
-    """A real TensorFlow. Ask for it as an argument: started inside a test, it is left behind by it."""
+    """Runs a real TensorFlow in a child. Request it as an argument: started inside a test, it would count as a leak."""
     if find_spec("tensorflow") is None:
         pytest.skip("needs the Python package tensorflow-cpu")
     with TensorFlowPeer(tmp_path_factory.mktemp("tensorflow") / "stderr.txt") as peer:

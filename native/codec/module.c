@@ -1,4 +1,4 @@
-/* The method table. What the functions do is documented where Python sees it: holdfast/_native/codec.py. */
+/* Holds the method table. holdfast/_native/codec.py documents the functions. */
 #include "crc32c.h"
 #include "frame.h"
 #include "py.h"

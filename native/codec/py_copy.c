@@ -1,5 +1,5 @@
-/* Chunks from one file to another, checked on both sides, without the interpreter's lock in between: a batch of them is
- * seven calls otherwise, each of which waits for the other threads' turn. */
+/* Copies chunks from one file to another and checks them on both sides, with the GIL released throughout. In Python a
+ * batch takes seven calls, each of which may wait for the GIL. */
 #define _FILE_OFFSET_BITS 64
 #define _XOPEN_SOURCE 700
 #include "crc32c.h"

@@ -60,7 +60,7 @@ static int open_column(const hf_field *f, PyObject *tuple, Py_buffer *buffers, h
         }
         size_t size = k ? 8 : hf_value_size(f->kind);
         if ((size_t)buffers[k].len % size || (buffers[k].len && (uintptr_t)buffers[k].buf % size)) {
-            PyErr_SetString(PyExc_ValueError, "a column's buffer is not made of whole, aligned values");
+            PyErr_SetString(PyExc_ValueError, "expected a column's buffer to hold complete, aligned values");
             return 0;
         }
     }

@@ -1,4 +1,4 @@
-/* Asking poll whether anybody is left at the other end of pipes. */
+/* Asks poll whether the other ends of pipes are still open. */
 #define _GNU_SOURCE
 
 #include "fdscan.h"

@@ -1,4 +1,4 @@
-/* What the links of a folder point to, and their own modes: many at a time, and other threads go on meanwhile. */
+/* Reads the targets and the modes of many links of a folder, with the GIL released. */
 #define _GNU_SOURCE
 
 #include "fdscan.h"

@@ -1,4 +1,4 @@
-/* The fate of each end: the second half of a pairing. */
+/* Finds the state of each pipe end's peer: the second half of a pairing. */
 #include "py_pairs.h"
 
 #include <stdlib.h>

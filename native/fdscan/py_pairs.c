@@ -1,4 +1,4 @@
-/* Who is at the other end of each pipe: holdfast.proc.pipes says what it means, and does the same in Python. */
+/* Finds the peer of each pipe end. The pure Python version is in holdfast.procfs.peers. */
 #include "py_pairs.h"
 
 enum { FATES = 4 };

@@ -1,4 +1,4 @@
-/* From the text of a link to a row that says what the descriptor is. */
+/* Converts the target of a link to a row that describes the descriptor. */
 #include "fdscan.h"
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* The kernel's answers about Unix sockets, as netlink sends them: those that are like nearly all. */
+/* Parses the kernel's netlink messages about Unix sockets, as far as they have the usual layout. */
 #include "fdscan.h"
 
 #include <stdint.h>

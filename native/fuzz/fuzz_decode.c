@@ -1,5 +1,5 @@
-/* Any bytes as a record's data, under a schema that has every kind of column: the decoder must neither crash, nor read out
- * of bounds, nor leave a column that does not fit its rows; and the short cut by shapes must give what the walk gives. */
+/* Decodes any bytes as a record's data, with a schema that has every kind of column. The decoder must not crash, read out
+ * of bounds, or leave a column that does not fit its rows; and the fast path by shapes must give what the walk gives. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Any bytes as a file: walking frames, looking for headers and for ends never leaves the buffer, and what is found is
- * there. */
+/* Scans any bytes as a file: walking frames and searching for headers and ends must stay inside the buffer, and what they
+ * find must be valid. */
 #include <stdlib.h>
 #include <string.h>
 

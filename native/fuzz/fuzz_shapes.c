@@ -1,5 +1,5 @@
-/* Two records in turn: whatever the decoder remembers of the first must not change what it makes of the second. The judge
- * is a fresh decoder for each record, which remembers nothing. */
+/* Decodes two records in turn: what the decoder remembers of the first must not change the result of the second. The
+ * reference is a fresh decoder for each record. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 
     import holdfast as hold
 
-This module is the public face and loads the standard library only: a name's module is imported when it is first used.
+This module exports the public names. It imports only the standard library: a name's module is loaded on first use.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _more_descriptors() -> Iterator[None]:
-    """`hold.explain` is first expected when there are none left, and a module must be opened to be loaded."""
+    """Raises the soft limit for a moment: `hold.explain` is often first used when no descriptor is left, and importing
+    its module opens files."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -171,7 +171,7 @@ def _size(n: object) -> int:
     size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's integers are Integral, too
     if size < 1:
         lists = "; lists of any length are Ragged(…)" if n is None or n == -1 else ""
-        raise SchemaError(f"expected a shape of whole numbers from 1 up, got {n!r}{lists}")
+        raise SchemaError(f"expected a shape of integers from 1 up, got {n!r}{lists}")
     return size
 
 
@@ -260,19 +260,19 @@ def _dtype_name(given: Any) -> str:
 def _instead_of(dtype: Any) -> str:
     """Says what to write for a numpy dtype that a column cannot have."""
     if dtype.kind == "c":
-        return f'a complex number is two floats, so say Array("float{4 * dtype.itemsize}", …, 2)'
+        return f'a complex number is two floats, so use Array("float{4 * dtype.itemsize}", …, 2)'
     if dtype.kind in "SUT":
-        return "strings have no fixed size, so say Bytes()"
+        return "strings have no fixed size, so use Bytes()"
     if dtype.kind in "Mm":
-        return 'a time is a whole number of some unit, so say Array("int64") and store that number'
+        return 'a time is an integer number of some unit, so use Array("int64") and store that number'
     if dtype.kind == "O":
-        return "Python objects cannot be stored; say Bytes() and pickle them, or give their numbers a dtype"
+        return "Python objects cannot be stored; use Bytes() and pickle them, or give their numbers a dtype"
     if dtype.name in DTYPES:
-        return f'columns have the byte order of the machine, whatever the file has; say "{dtype.name}"'
+        return f'columns have the byte order of the machine, whatever the file has; use "{dtype.name}"'
     if dtype.subdtype is not None:
-        return f'say the shape after the dtype: Array("{dtype.base.name}", {dtype.shape})'
+        return f'put the shape after the dtype: Array("{dtype.base.name}", {dtype.shape})'
     if dtype.names:
-        return "a record of several fields is as many columns, so name one for each"
+        return "a structured dtype has several fields, so define a column for each"
     return f"numbers can be {', '.join(DTYPES)}"
 
 
@@ -403,7 +403,7 @@ def check_schema(schema: Mapping[str, Column | type[Value]]) -> dict[str, Column
 def _meant(given: Any) -> str:
     """Says what to write if a dtype was given instead of a column."""
     try:
-        return f"; say {Array(given)!r}"
+        return f"; use {Array(given)!r}"
     except SchemaError:
         return ""
 

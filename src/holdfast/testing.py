@@ -1,4 +1,4 @@
-"""Contains the tests that every format must pass: subclass a contract, define how to write and read, let pytest run it.
+"""Contains the tests that every format must pass. Subclass a contract, implement its methods, and run pytest.
 
 from holdfast.testing import FormatContract
 
@@ -38,7 +38,7 @@ _ROWS = 137  # not a multiple of any batch size below
 
 
 class FormatContract:
-    """Tests of a reader and a writer of any format."""
+    """Tests a reader and a writer of any format."""
 
     suffix = ""
     schema: Mapping[str, Column] = {
@@ -160,7 +160,7 @@ class FormatContract:
 
 
 class ShardContract:
-    """Tests of a shard: samples by number, from any thread and any forked child."""
+    """Tests a shard: samples are read by number, from any thread and any forked child."""
 
     schema: Mapping[str, Column] = {"name": Bytes(), "label": Int64(), "emb": Float32(3)}
     one_file = True  # False: a shard is a folder, and cannot be cut

@@ -309,7 +309,7 @@ def test_a_second_split_into_the_same_place_is_refused(slow: Path, tmp_path: Pat
         said = refused("split", slow, "-n", "2", "-o", tmp_path, code=3)
         process.kill()
         process.communicate()
-    assert said == f"another split into {tmp_path} under the name slow is at work"
+    assert said == f"another split into {tmp_path} under the name slow is running; wait until it ends, or stop it"
 
 
 def test_worker_processes_end_with_the_command(tmp_path: Path) -> None:

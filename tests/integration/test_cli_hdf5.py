@@ -201,7 +201,7 @@ def test_salvage_refuses(file: Path, tmp_path: Path) -> None:
     done = holdfast("salvage", tmp_path / "bad.h5", tmp_path / "out.h5")
     assert done.returncode == 1
     assert "nothing could be kept" in done.stdout
-    assert "is there already" in refused("salvage", file, tmp_path / "bad.h5", code=3)
+    assert "exists already" in refused("salvage", file, tmp_path / "bad.h5", code=3)
     assert "never overwrites its input" in refused("salvage", file, file, "-f", code=3)
     assert list(everything_in(tmp_path)) == ["bad.h5", "run.h5"]
 

@@ -89,7 +89,7 @@ def test_split_refuses_names_that_are_taken_before_it_writes(shards: list[Path],
     taken.parent.mkdir()
     taken.write_text("precious")
     said = refused("split", *shards, "-n", "2", "-o", tmp_path / "out", code=3)
-    assert said == f"{taken} is there already; remove it, or choose another folder or name"
+    assert said == f"{taken} exists already; remove it, or choose another folder or name"
     assert list(everything_in(tmp_path / "out")) == [taken.name]
 
 
@@ -161,7 +161,7 @@ def test_merge_of_damaged_or_missing_input_leaves_nothing(shards: list[Path], tm
         == "nix.tfrecord: cannot open: No such file or directory"
     )
     flip(shards[2], frame_starts(shards[2])[3] + 20)
-    assert ": bad data CRC. The file is damaged: " in refused("merge", *shards, "-o", out, code=1)
+    assert ": bad data CRC. The file is corrupt: " in refused("merge", *shards, "-o", out, code=1)
     assert list(everything_in(out.parent)) == []
 
 

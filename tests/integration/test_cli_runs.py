@@ -139,14 +139,14 @@ def test_a_folder_of_everything(run: DatasetWriter) -> None:
     packed.write_bytes(gzip.compress((folder / "a.tar").read_bytes()))
     assert document("verify", packed)["files"][0]["notes"] == []  # GZIP has checksums
     flip(packed, packed.stat().st_size - 6)
-    assert "gzip data are damaged" in holdfast("verify", packed).stdout
+    assert "gzip data are corrupt" in holdfast("verify", packed).stdout
     packed.unlink()
     flip(folder / "a.tar", 600)
     assert document("verify", folder)["ok"]  # a flip in the data of a member
     flip(folder / "a.tar", 1024 + 3)
     [bad] = [one for one in document("verify", folder, code=1)["files"] if not one["ok"]]
     assert (bad["format"], bad["problems"][0]["offset"]) == ("tar", 1024)
-    assert "  at byte 1,024: the tar header is damaged: its checksum is wrong\n" in holdfast("verify", folder).stdout
+    assert "  at byte 1,024: the tar header is corrupt: its checksum is wrong\n" in holdfast("verify", folder).stdout
 
 
 def test_a_folder_with_runs_alone(run: DatasetWriter, tmp_path: Path) -> None:

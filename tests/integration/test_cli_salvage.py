@@ -66,7 +66,7 @@ def test_records_that_might_be_data_are_counted_and_kept_when_asked_for(file: Pa
     file.write_bytes(data)
     out = tmp_path / "out.tfrecord"
     done = holdfast("salvage", file, out)
-    assert f"9 records in bytes {starts[6]:,}–{starts[15]:,} might be data of a damaged record: left out" in done.stdout
+    assert f"9 records in bytes {starts[6]:,}–{starts[15]:,} might be data of a corrupt record: left out" in done.stdout
     assert "9 records may be data of corrupt records: left out" in done.stdout
     assert "--keep-doubtful" in done.stdout
     assert records_of(out) == before[:5] + before[16:]
@@ -87,7 +87,7 @@ def test_it_replaces_a_file_only_when_told_to(file: Path, tmp_path: Path) -> Non
     out = tmp_path / "out.tfrecord"
     out.write_text("precious")
     said = refused("salvage", file, out, code=3)
-    assert said == f"{out} is there already; name another file or allow it to be replaced, with --force"
+    assert said == f"{out} exists already; name another file or allow it to be replaced, with --force"
     assert out.read_text() == "precious"
     assert document("salvage", file, out, "--force")["records_kept"] == 20
     assert len(records_of(out)) == 20
@@ -97,7 +97,7 @@ def test_it_never_writes_over_the_damaged_file(file: Path, tmp_path: Path) -> No
     before = file.read_bytes()
     (tmp_path / "other-name").symlink_to(file)
     for out in (file, tmp_path / "other-name"):
-        assert "salvage never writes over the damaged file" in refused("salvage", file, out, "-f", code=3)
+        assert "salvage never writes over its input" in refused("salvage", file, out, "-f", code=3)
     assert file.read_bytes() == before
 
 

@@ -44,7 +44,7 @@ def test_damaged_files_are_listed_with_record_place_and_reason(damaged: Path) ->
     assert lines[2].split() == ["7", f"{starts[7]:,}", "bad", "data", "CRC"]
     assert "truncated" in lines[6]
     assert "part-0" not in done.stdout
-    assert lines[-2] == "The file is damaged: `holdfast salvage FILE OUT` gets the intact records back."
+    assert lines[-2] == "The file is corrupt: `holdfast salvage FILE OUT` copies the intact records."
     assert lines[-1] == "2 of 3 files corrupt; 58 records intact"
 
 

@@ -93,16 +93,16 @@ def test_every_dtype_comes_back_from_json_and_code(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "instead"),
     [
-        (np.complex64, 'a complex number is two floats, so say Array\\("float32", …, 2\\)'),
-        (object, "Python objects cannot be stored; say Bytes"),
-        ("M8[ns]", 'so say Array\\("int64"\\)'),
-        (str, "strings have no fixed size, so say Bytes"),
-        ("S5", "strings have no fixed size, so say Bytes"),
-        (">f4", "'>f4': columns have the byte order of the machine, .* say \"float32\""),
+        (np.complex64, 'a complex number is two floats, so use Array\\("float32", …, 2\\)'),
+        (object, "Python objects cannot be stored; use Bytes"),
+        ("M8[ns]", 'so use Array\\("int64"\\)'),
+        (str, "strings have no fixed size, so use Bytes"),
+        ("S5", "strings have no fixed size, so use Bytes"),
+        (">f4", "'>f4': columns have the byte order of the machine, .* use \"float32\""),
         (np.longdouble, "numbers can be bool, int8"),
         ("bfloat16", "[Nn]umbers can be bool, int8"),
         (Named("torch.bfloat16"), "Numbers can be bool, int8"),
-        ([("a", "i4")], "as many columns"),
+        ([("a", "i4")], "define a column for each"),
         ((np.uint8, 3), 'Array\\("uint8", \\(3,\\)\\)'),
         (None, "the dtype comes first"),
         (224, "224; the dtype comes first, then the shape"),
@@ -143,7 +143,7 @@ def test_a_schema_is_checked_as_a_whole() -> None:
         ({}, "empty"),
         ({3: hold.Int64()}, "expected a string as a column's name, got 3"),
         ({"a": 3}, "column 'a': expected Array, Int64, Float32, Bytes or Ragged, got 3$"),
-        ({"a": np.uint8}, """column 'a': expected Array.* got <class 'numpy.uint8'>; say Array\\("uint8"\\)"""),
+        ({"a": np.uint8}, """column 'a': expected Array.* got <class 'numpy.uint8'>; use Array\\("uint8"\\)"""),
         ({"a": hold.Int64(key=3)}, "column 'a': expected a feature's name as its key, got 3"),  # type: ignore[arg-type]
         ({"a": hold.Int64(), "b": hold.Int64(key="a")}, "both read the feature 'a'"),
     ]:

@@ -1,4 +1,4 @@
-"""The compiled codec's types. `pure.py` has the same face; what each function does is said in `codec.py`."""
+"""Declares the compiled codec. `fallback` has the same interface; `codec.py` documents each function."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The compiled loops' types. What each function does is said in `native/fdscan/module.c`."""
+"""Declares the compiled loops. `native/fdscan/module.c` documents each function."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar

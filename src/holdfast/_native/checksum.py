@@ -1,4 +1,4 @@
-"""CRC32C of file ranges, of concatenated ranges, and of JSON objects that carry their own checksum.
+"""Computes the CRC32C of file ranges, of concatenated ranges, and of JSON objects that contain their own checksum.
 
 Appending n zero bytes to a message changes its CRC by a linear function of the CRC's bits. The function for any n is
 composed from those for powers of two, so the CRC of a concatenation follows from the CRCs and sizes of its parts.
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import codec
 
 _POLYNOMIAL = 0x82F63B78
-_READ_BYTES = 1 << 20  # small enough to stay in the processor's cache
+_READ_BYTES = 1 << 20  # small enough to stay in the CPU's cache
 
 Table = list[list[int]]  # for each of the four bytes of a CRC: byte value -> its contribution to the new CRC
 

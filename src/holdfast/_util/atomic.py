@@ -1,4 +1,8 @@
-"""Bytes to a place in a file."""
+"""Writes files atomically: under a hidden name and a lock, then fsync, then link or rename.
+
+A `PartialFile` is written beside its target as `.NAME.partial`, under an exclusive lock that the kernel releases when
+the process ends. A target has one partial file: a second writer finds it locked, and that of a dead writer is reused.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +42,20 @@ class FileStamp(NamedTuple):
 
 
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
-    """All of them, however few are taken at a time."""
+    """Writes all of `data` at `offset`, in as many calls as it takes."""
     view = memoryview(data)
     while view:
         n = os.pwrite(fd, view, offset)
         view, offset = view[n:], offset + n
 
 
-# Locks of an open file (`F_OFD_SETLK`), on the whole of it.
+# ---- locks of an open file description (`F_OFD_SETLK`), over all its bytes
 #
-# A lock of a process (`lockf`) is gone as soon as the process closes any descriptor of that file, wherever in its code.
-# A lock of an open file goes with that open file alone, and threads exclude each other by it as processes do. A forked
-# child shares it: closing there does no harm, unlocking frees the parent's.
+# The kernel drops a POSIX lock of a process (`lockf`) when the process closes any descriptor of that file. An OFD lock
+# lasts as long as its own open file description, and excludes threads as well as processes. A forked child shares it:
+# closing the descriptor there does not release the lock, but unlocking there releases the parent's.
 
-# Linux's numbers: Python lacks the names where it was built against an old libc.
+# Python lacks these names where it was built against an old libc; the numbers are Linux's.
 _SET = int(getattr(fcntl, "F_OFD_SETLK", 37))
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end, wherever that will be), pid (must be 0)
 _TAKEN = (errno.EAGAIN, errno.EACCES)
@@ -60,9 +64,9 @@ NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def try_lock(fd: int, *, shared: bool) -> bool:
-    """True: it has the lock. False: another open file has it. OSError: locks do not work here.
+    """Returns whether the lock was taken; False if another open file holds it. OSError: this filesystem has no locks.
 
-    The descriptor must be open for writing, for a shared lock for reading.
+    An exclusive lock needs a descriptor open for writing, a shared lock one open for reading.
     """
     try:
         fcntl.fcntl(fd, _SET, struct.pack(_FLOCK, fcntl.F_RDLCK if shared else fcntl.F_WRLCK, 0, 0, 0, 0))
@@ -74,15 +78,11 @@ def try_lock(fd: int, *, shared: bool) -> bool:
 
 
 def unlock(fd: int) -> None:
-    """Frees it, also for those who inherited it."""
+    """Releases the lock, also in processes that inherited it."""
     fcntl.fcntl(fd, _SET, struct.pack(_FLOCK, fcntl.F_UNLCK, 0, 0, 0, 0))
 
 
-# Files that appear whole or not at all.
-#
-# A `PartialFile` is written beside its target as `.NAME.partial`, under an exclusive lock that dies with its process.
-# One target has one partial file, so a second writer meets the first one's lock, and a dead writer's leftover is
-# taken over.
+# ---- one file that appears complete or not at all
 
 
 def partial_path(target: str | os.PathLike[str]) -> Path:
@@ -91,7 +91,7 @@ def partial_path(target: str | os.PathLike[str]) -> Path:
 
 
 def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
-    """The file a partial file would have become, if `path` is named like one."""
+    """Returns the target of a partial file, or None if `path` is not named like one."""
     path = Path(path)
     if path.name.startswith(".") and path.name.endswith(".partial"):
         return path.with_name(path.name[1 : -len(".partial")])
@@ -99,7 +99,7 @@ def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Makes what was written to a file survive a power cut, also what was written through other descriptors."""
+    """Syncs a file to disk, also what was written through other descriptors."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -108,7 +108,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes the names in a folder survive a power cut."""
+    """Syncs the names in a folder to disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -117,16 +117,18 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_name(target: Path) -> None:
-    """Makes a name that was just given survive a power cut. WriteError: the file is there, but may be gone then."""
+    """Syncs a new name to disk. WriteError: the file exists, but may not survive a power cut."""
     try:
         sync_folder(target.parent)
     except OSError as error:
-        raise WriteError(f"{target} is there, but may not be on disk for good: {error.strerror}") from error
+        raise WriteError(f"{target} exists, but may not survive a power cut: {error.strerror}") from error
 
 
 def close_synced(fd: int) -> None:
-    """Closes a descriptor, if it is one, whose file is synced by now or given up: an error of close changes neither.
-    Linux closes it all the same, and a second close could be of another file with the same number."""
+    """Closes a descriptor of a file that is synced or discarded; -1 is ignored.
+
+    An error is ignored too: Linux closes the descriptor anyway, and a second close could hit another file.
+    """
     if fd >= 0:
         with suppress(OSError):
             os.close(fd)
@@ -139,11 +141,11 @@ def link_or_rename(
     shown: str | os.PathLike[str] | None = None,
     dir_fd: int | None = None,
 ) -> bool:
-    """Gives a finished file its name, unless that name is taken: TargetExistsError, which calls the target `shown`.
-    Returns whether the file has its old name as well.
+    """Gives a finished file its name. TargetExistsError, which calls the target `shown`: that name is taken.
+    Returns whether the file still has its old name as well.
 
-    A link fails when the name exists, while a rename would replace what another process put there meanwhile. Only on
-    a filesystem without hard links the file is renamed.
+    A link fails when the name exists, while a rename would replace what another process created meanwhile. So the file
+    is renamed only on a filesystem without hard links.
     """
     try:
         os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
@@ -161,8 +163,8 @@ def link_or_rename(
 class PartialFile:
     """The unfinished file of one target: `write`, then `commit` or `discard`.
 
-    Holds two descriptors until then, the file's and its folder's: what is needed to finish must not be lacking when
-    hours of work are to be given their name, and a relative path must not lead elsewhere after a chdir.
+    It keeps the descriptors of the file and its folder until then: a commit after hours of work must not fail for want
+    of a descriptor, and a relative path must not point elsewhere after a chdir.
     """
 
     def __init__(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -172,7 +174,7 @@ class PartialFile:
         self.fd = self._folder = -1
         try:
             if not overwrite and os.path.lexists(self.target):
-                raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
+                raise TargetExistsError(f"{self.target} exists already; name another file or allow it to be replaced")
             if self.target.is_dir():
                 raise WriteError(f"{self.target} is a folder; expected the name of a file")
             self._folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -201,10 +203,10 @@ class PartialFile:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                text = f"another writer is at work on {self.target} and holds {self.path.name}"
+                text = f"another writer has {self.target} open and holds the lock on {self.path.name}"
                 raise WriterBusyError(text) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
-        # Between our open and our lock its owner may have committed it: then the name leads elsewhere by now.
+        # Its owner may have committed it between our open and our lock: then the name is free, or another file's.
         try:
             here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -212,7 +214,7 @@ class PartialFile:
         mine = os.fstat(fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
             return False
-        if mine.st_nlink > 1:  # its writer was killed between giving it its name and taking this one away
+        if mine.st_nlink > 1:  # its writer was killed after the link to the target, before the unlink of this name
             os.unlink(self.path.name, dir_fd=self._folder)
             return False
         os.ftruncate(fd, 0)
@@ -224,7 +226,7 @@ class PartialFile:
             view = view[os.write(self.fd, view) :]
 
     def commit(self) -> None:
-        """fsync, give it its name, fsync the folder. Afterwards it is there, also after a power cut."""
+        """Syncs the file, gives it its name and syncs the folder. From then on it survives a power cut."""
         os.fsync(self.fd)
         self._must_be_mine()
         if self.overwrite:
@@ -236,24 +238,23 @@ class PartialFile:
         self._close()
 
     def _must_be_mine(self) -> None:
-        """Names are given to names: what is under this one must still be what was written."""
+        """Checks that the partial name is still that of this file, because link and rename go by the name."""
         here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
         if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
-            raise WriteError(f"{self.path} was taken away and replaced while {self.target} was being written")
+            raise WriteError(f"another process replaced {self.path} while {self.target} was being written")
 
     def discard(self) -> None:
-        """Leaves nothing behind. Safe to call twice, and after a failed commit."""
+        """Removes the partial file. It may be called twice, and after a failed commit."""
         if self.fd >= 0:
             try:
                 self._must_be_mine()
                 os.unlink(self.path.name, dir_fd=self._folder)
             except (OSError, WriteError):
-                pass  # the folder may be gone or read-only by now; a leftover is taken over by the next writer
+                pass  # the folder may be gone or read-only by now; the next writer reuses a leftover
             self._close()
 
     def detach(self) -> None:
-        """Lets go of the descriptors, and with them of this process's share in the lock, but touches no file: for a
-        forked child, whose parent still writes."""
+        """Closes the descriptors without removing the file: for a forked child, whose parent still writes."""
         self._close()
 
     def _close(self) -> None:
@@ -263,7 +264,7 @@ class PartialFile:
 
 
 def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
-    """A small file in one go."""
+    """Writes a small file with one call."""
     partial = PartialFile(target, overwrite=overwrite)
     try:
         partial.write(data)
@@ -272,8 +273,10 @@ def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: 
         partial.discard()
 
 
-# Several new files that appear together: they are written to a hidden directory beside their final names. A kill leaves
-# that directory and no target; the next staging_dir of the same name removes it.
+# ---- several new files that appear together
+#
+# They are written to a hidden directory beside their final names. A kill leaves that directory and no target; the next
+# staging_dir of the same name removes it.
 
 
 def check_absent(
@@ -281,12 +284,12 @@ def check_absent(
 ) -> None:
     for name in names:
         if os.path.lexists(folder / name):
-            raise TargetExistsError(f"{folder / name} is there already; {hint}")
+            raise TargetExistsError(f"{folder / name} exists already; {hint}")
 
 
 @contextmanager
 def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
-    """Makes the hidden directory `.NAME` in `folder`, under a lock that dies with the process, and removes it at the
+    """Makes the hidden directory `.NAME` in `folder`, under a lock that ends with the process, and removes it at the
     end. Raises a WriterBusyError that begins with `busy` if another process holds the lock."""
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -297,10 +300,10 @@ def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
         try:
             lock = PartialFile(folder / f"{name}-lock", overwrite=True)
         except WriterBusyError:
-            raise WriterBusyError(f"{busy} is at work") from None
+            raise WriterBusyError(f"{busy} is running; wait until it ends, or stop it") from None
         staging = folder / f".{name}"
         try:
-            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
             try:
                 staging.mkdir()
             except OSError as error:
@@ -314,7 +317,7 @@ def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
             try:
                 path.rmdir()
             except OSError:
-                break  # it is not empty: somebody else put something there
+                break  # it is not empty: another process created something there
         raise
 
 

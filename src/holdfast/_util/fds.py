@@ -1,4 +1,4 @@
-"""More descriptors, and some kept back for the moment when there are none."""
+"""Raises the descriptor limit, keeps descriptors in reserve for when none is free, and redirects standard ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 
 def raise_nofile(want: int | None = None) -> tuple[int, int]:
-    """Raises the soft limit of open descriptors to `want`, or as far as the hard one lets it.
+    """Raises the soft limit of open descriptors to `want`, but at most to the hard limit, and never lowers it.
 
-    Gives back what it was and what it is, -1 for unlimited. Never lowers it. Needs no privilege and no descriptor;
-    children inherit it.
+    Returns the old and the new soft limit, -1 for unlimited. It needs no privilege and no free descriptor. Children
+    inherit the limit.
     """
     if want is not None and want < 1:
         raise ValueError(f"expected at least one descriptor, got {want}")
@@ -25,7 +25,7 @@ def raise_nofile(want: int | None = None) -> tuple[int, int]:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
     except (OSError, ValueError):
-        # Some systems name a hard limit that they do not grant: what there is stays.
+        # Some systems report a hard limit that they do not grant.
         return soft, soft
     return soft, goal
 
@@ -37,12 +37,12 @@ def _exceeds(one: int, other: int) -> bool:
 
 
 class Reserve:
-    """Keeps `n` descriptors on /dev/null, to be given back one at a time when no other is free.
+    """Keeps `n` descriptors of /dev/null open, to be closed one at a time when no other is free.
 
-    `with reserve.spend(): …` frees one for the time of the block. Another thread may snatch it away: spend two then.
+    `with reserve.spend(): …` frees one for the time of the block. If another thread takes it first, spend two.
 
     There is no lock, because one held at a fork would stay held in the child: each step is a single operation on a
-    list. In a forked child the reserve is the child's own and can be spent there as well.
+    list. A forked child has its own copy of the reserve and can spend it as well.
     """
 
     def __init__(self, n: int = 4) -> None:
@@ -59,17 +59,18 @@ class Reserve:
             raise
 
     def __len__(self) -> int:
-        """How many are kept now."""
+        """Returns how many are open now."""
         return len(self._fds)
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Their numbers, for those who count descriptors and leave these out."""
+        """The descriptors themselves, for code that counts open descriptors and leaves these out."""
         return tuple(self._fds)
 
     @contextmanager
     def spend(self) -> Iterator[bool]:
-        """One more free descriptor within the block, taken back at its end if it is free then. False: none was left."""
+        """Frees a descriptor within the block, and refills the reserve after it if one is free. Yields False if the
+        reserve was empty."""
         spent = self._give()
         try:
             yield spent
@@ -78,14 +79,14 @@ class Reserve:
                 self._take()
 
     def refill(self) -> bool:
-        """Takes as many as are lacking and free; whether the reserve is whole again."""
+        """Opens the missing descriptors, as far as some are free. Returns whether the reserve is full again."""
         while len(self._fds) < self.n:
             if not self._take():
                 return False
         return True
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes all of them. It may be called twice."""
         self._closed = True
         while self._give():
             pass
@@ -96,7 +97,7 @@ class Reserve:
                 fd = self._fds.pop()
             except IndexError:
                 return False
-            # Somebody who closes all descriptors (a daemon does) takes ours too; its number is then a stranger's.
+            # Code that closes all descriptors, as a daemon does, closes ours too; another file may have its number now.
             if _is_null(fd):
                 os.close(fd)
                 return True
@@ -108,7 +109,7 @@ class Reserve:
             self._fds.append(_open_null())
         except OSError:
             return False
-        # Another thread may have closed the reserve, or have filled it up, since it was looked at.
+        # Another thread may have closed or filled the reserve since the check.
         if self._closed or len(self._fds) > self.n:
             self._give()
         return not self._closed
@@ -133,7 +134,7 @@ def _is_null(fd: int) -> bool:
 
 
 def point_to_null(fd: int, *, inheritable: bool = False) -> None:
-    """Makes an open descriptor one of /dev/null: its number stays taken, and what is written to it is dropped."""
+    """Makes an open descriptor refer to /dev/null: its number stays in use, and writes to it are discarded."""
     try:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -148,8 +149,8 @@ def point_to_null(fd: int, *, inheritable: bool = False) -> None:
 
 
 def take_stdout() -> int:
-    """Returns a new descriptor of stdout and points descriptor 1 to stderr: what libraries print must not get between
-    the messages that this process sends on stdout."""
+    """Returns a new descriptor of stdout and points descriptor 1 to stderr, so that what libraries print does not mix
+    with the messages that this process sends on stdout."""
     out = os.dup(1)
     os.dup2(2, 1)
     return out

@@ -1,8 +1,8 @@
-"""In a worker: ends it when the process it works for is gone, however that ended.
+"""Ends a worker when the process that it works for has ended, runs hooks after a fork, and starts child processes.
 
-Asking for the parent's pid does not do: under a fork server it is the server's. Neither does the kernel's parent-death
-signal alone: it looks at that same parent, and at the *thread* that started the worker. A pidfd is of the process
-itself, and its number is never another's.
+A worker cannot go by its parent's pid: under a fork server that is the server's. The kernel's parent-death signal
+watches that same parent, and only the *thread* that started the worker. A pidfd refers to one process and is never
+reused for another.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # the directory that
 
 
 class ProcessMark(NamedTuple):
-    """A process for good: a pid is given out again, the moment of the start is not. None: it could not be read."""
+    """Identifies a process: its pid may be reused, but not with the same start time (None: unknown)."""
 
     pid: int
     start_ticks: int | None
 
 
 def mark_this_process() -> ProcessMark:
-    """To be sent to a worker that can be given no descriptor."""
+    """Identifies this process for a worker that cannot be passed a descriptor."""
     pid = os.getpid()
     return ProcessMark(pid, _start_ticks(pid))
 
 
 def open_this_process() -> int:
-    """A pidfd of this process, to be handed to a worker."""
+    """Returns a pidfd of this process, to be passed to a worker."""
     return os.pidfd_open(os.getpid())
 
 
 def end_with_marked(parent: ProcessMark) -> bool:
-    """`end_with` by a mark. False: it cannot be watched from here (an old kernel, or no descriptor left)."""
+    """Calls `end_with` for a marked process. Returns False if that fails: old kernel, or no free descriptor."""
     try:
         pidfd = os.pidfd_open(parent.pid)
     except ProcessLookupError:
@@ -51,13 +51,13 @@ def end_with_marked(parent: ProcessMark) -> bool:
         return False
     started = _start_ticks(parent.pid)
     if None not in (started, parent.start_ticks) and started != parent.start_ticks:
-        os._exit(_EXIT_CODE)  # the number is another process's by now
+        os._exit(_EXIT_CODE)  # the pid is another process's by now
     end_with(pidfd)
     return True
 
 
 def end_with(pidfd: int) -> None:
-    """A thread that ends this process at once when that of the pidfd has ended. The pidfd is its own from here on."""
+    """Starts a thread that ends this process as soon as the one of the pidfd has ended. The thread owns the pidfd."""
     threading.Thread(target=_end_after, args=(pidfd,), name="holdfast-parent-watch", daemon=True).start()
 
 
@@ -69,19 +69,19 @@ def _end_after(pidfd: int) -> None:
 
 
 def die_with_forker(forker_pid: int) -> None:
-    """The kernel kills this process when the one that forked it ends, also while C code holds the interpreter.
+    """Makes the kernel kill this process when the one that forked it ends, also while C code holds the GIL.
 
-    Only for a child of a process with one thread: the signal comes when the *thread* that forked ends.
+    Only for a child of a process with one thread: the signal is sent when the *thread* that forked ends.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != forker_pid:
-        os._exit(_EXIT_CODE)  # it ended before it could be said
+        os._exit(_EXIT_CODE)  # it ended before the call above
 
 
 def _start_ticks(pid: int) -> int | None:
-    """The 22nd field of `/proc/PID/stat`; the 2nd, the name, may hold spaces and parentheses.
+    """Reads the 22nd field of `/proc/PID/stat`. The 2nd, the name, may contain spaces and parentheses.
 
-    Read here and not by `procfs`, which is a layer above.
+    `procfs` cannot be used here, as it is a layer above.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -90,9 +90,9 @@ def _start_ticks(pid: int) -> int | None:
         return None
 
 
-# One hook for everything that must be told it is now in a forked child.
+# ---- hooks in a forked child
 #
-# `os.register_at_fork` cannot be undone, so it is called once; what wants to know is kept by weak reference.
+# `os.register_at_fork` cannot be undone, so it is called once; the objects with a hook are weakly referenced.
 
 
 class ForkAware(Protocol):
@@ -114,7 +114,7 @@ def call_after_fork(thing: ForkAware) -> None:
 
 def _tell_all() -> None:
     things = list(_aware)
-    _aware.clear()  # before they are told: one may ask to be told of the next fork as well
+    _aware.clear()  # before the calls: a hook may register its object again, for the next fork
     for thing in things:
         thing.after_fork_in_child()
 

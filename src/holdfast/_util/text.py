@@ -1,4 +1,4 @@
-"""Text of unknown origin in a line of ours."""
+"""Formats names, sizes and counts for messages, and parses sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MOST_NAMES = 12
 
 
 def one_line(text: str) -> str:
-    """A process names itself as it likes: line breaks and escape sequences would end up on somebody's terminal."""
+    """Replaces line breaks, escape sequences and runs of spaces: a process can give itself any name."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def names_there(wanted: str, there: Sequence[str], title: str = "There are") -> str:
-    """Returns the answer to a misspelt name: the nearest of those that exist, then all of them, or the first few."""
+    """Returns a hint for an unknown name: the nearest existing one, then all of them, or the first few."""
     if not there:
         return ""
     near = difflib.get_close_matches(wanted, there, 1)
@@ -28,8 +28,7 @@ def natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-# Sizes people write ("256MB") and sizes people read ("1.2 GiB").
-
+# ---- sizes
 _FACTORS = {
     "": 1,
     "b": 1,
@@ -51,7 +50,7 @@ _MOST = 2**63
 
 
 def parse_bytes(size: str | int) -> int:
-    """`"256MB"`, `"1.5 GiB"` or a number of bytes -> bytes. ValueError says what was expected."""
+    """Converts `"256MB"`, `"1.5 GiB"` or a number of bytes to bytes, or raises a ValueError."""
     if isinstance(size, int) and not isinstance(size, bool):
         value: float = size
     else:
@@ -67,7 +66,7 @@ def parse_bytes(size: str | int) -> int:
 
 
 def format_bytes(n: int) -> str:
-    """Three digits and a unit: 512 B, 1.21 MB, 34.0 GB."""
+    """Formats a size with three digits and a unit: 512 B, 1.21 MB, 34.0 GB."""
     if n < 1000:
         return f"{n} B"
     value = float(n)
@@ -78,16 +77,16 @@ def format_bytes(n: int) -> str:
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
 
 
-# Numbers with their nouns, and names that cannot play tricks on a terminal.
+# ---- counts and names
 
 
 def counted(n: int, noun: str) -> str:
-    """`1 file`, `1,024 files`."""
+    """Formats a number with its noun: `1 file`, `1,024 files`."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def printable(text: str) -> str:
-    """Names come from anywhere: an escape sequence, a line break or broken UTF-8 is shown as what it is."""
+    """Escapes what is not printable: a file name may contain escape sequences, line breaks or invalid UTF-8."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -143,7 +143,7 @@ def _numbers(name: str, given: Any) -> Ints:
         return given
     array = np.asarray(given)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise TypeError(f"expected {name} as a list of whole numbers, got {array.dtype} of shape {array.shape}")
+        raise TypeError(f"expected {name} as a list of integers, got {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -193,7 +193,7 @@ def _check_kinds(expected: Mapping[str, _Kind], got: Mapping[str, _Kind]) -> Non
 
 
 def _buffers_of(column: ColumnData) -> Iterator[Any]:
-    """Yields whole buffers, also with bytes outside the column: the offsets tell the codec where rows begin and end."""
+    """Yields complete buffers, also with bytes outside the column: the codec finds the rows by their offsets."""
     if isinstance(column, RaggedColumn):
         yield np.ascontiguousarray(column._splits, np.int64)
         inner = column._values

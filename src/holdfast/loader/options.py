@@ -32,7 +32,7 @@ def check_choice(name: str, value: object, allowed: object) -> None:
 
 
 def as_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Checks a whole number and returns it as an int: numpy's integers are accepted, but JSON cannot hold them."""
+    """Checks an integer and returns it as an int: numpy's integers are accepted, but JSON cannot hold them."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -41,7 +41,7 @@ def as_int(name: str, value: Any, low: int | None = None, high: int | None = Non
         number = None
     if number is None or (low is not None and number < low) or (high is not None and number > high):
         bounds = (f" from {low} up" if low is not None else "") + (f" to {high:,}" if high is not None else "")
-        raise ValueError(f"expected {name} to be a whole number{bounds}, got {value!r}")
+        raise ValueError(f"expected {name} to be an integer{bounds}, got {value!r}")
     return number
 
 

@@ -177,7 +177,7 @@ def _declared_schema(source: InputFile, staging: Path) -> dict[str, Column]:
         if not len(shard):
             raise SchemaError(f"{source.path}: there are no samples to take columns from; give a schema")
         if KEY in shard.extensions:
-            text = f"members of the extension {KEY!r} cannot be told from the samples' keys"
+            text = f"members of the extension {KEY!r} cannot be distinguished from the samples' keys"
             raise SchemaError(f"{source.path}: {text}. Give a schema, which leaves them out")
         # Of all samples, so that a member that only some of them have is not dropped silently.
         return found_in_file(shard.infer_schema(len(shard)))

@@ -1,8 +1,8 @@
-"""Consolidation: one file, or one virtual view, of all committed parts.
+"""Consolidates all committed parts to one file, or to one virtual view.
 
-The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` says what went into it;
-each manifest is created once and never changed, just before its file gets its name. So a manifest is valid only if the
-file exists as it says; of the valid ones the highest number counts.
+The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` lists its parts. A
+manifest is created just before its file gets its name, and never changed. So a manifest is valid only if the file
+exists with that size; the valid one with the highest number is current.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ManifestPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsManifest:
-    """What a consolidation made. `output`: the path of the file; `delete_parts`: whether its parts were deleted."""
+    """Describes a consolidated file. `output` is its path; `delete_parts` tells whether its parts were deleted."""
 
     number: int
     output: str
@@ -172,8 +172,8 @@ def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
         raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
     if sources.older_schema:
         path = sources.paths[sources.older_schema[0]]
-        text = "it is from before columns were added, and a view shows parts as they are"
-        raise SchemaError(f"{path}: {text}; make one file of them with consolidate or `holdfast merge`")
+        text = "it was written before columns were added, and a view cannot fill in defaults"
+        raise SchemaError(f"{path}: {text}; make one file with consolidate or `holdfast merge`")
     return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
 
 
@@ -185,7 +185,7 @@ _COPIED_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What was made, or would be made by a plan. `datasets`: how each dataset of an HDF5 file was merged."""
+    """Describes the file that was made, or that a plan would make. `datasets`: how each HDF5 dataset was merged."""
 
     path: str
     format: str
@@ -204,7 +204,7 @@ class Consolidated:
 
 
 class Sources:
-    """The committed parts, checked and in order. `older_schema`: indices of parts from before columns were added."""
+    """The committed parts, checked and in order. `older_schema` has the indices of parts that lack added columns."""
 
     def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
         if order not in ("exact", "any"):
@@ -226,9 +226,7 @@ class Sources:
         for record in self.records:
             if record.format != first.format:
                 text = f"{record.file} is {record.format}, {first.file} is {first.format}"
-                raise SchemaError(
-                    f"{self.folder}: expected parts of one format: {text}; `holdfast convert` makes them one"
-                )
+                raise SchemaError(f"{self.folder}: expected parts of one format: {text}; use `holdfast convert` first")
         return first.format
 
     def _one_schema(self) -> list[int]:
@@ -239,7 +237,7 @@ class Sources:
         for number in odd:
             if self.records[number].schema not in earlier:
                 path = self.paths[number]
-                raise SchemaError(f"{path}: {_difference(path, self.schema)}, the run's schema is {digest}")
+                raise SchemaError(f"{path}: {_difference(path, self.schema)}; the dataset's schema is {digest}")
         return odd
 
     def _check_sizes(self) -> None:
@@ -285,7 +283,7 @@ def plan(sources: Sources) -> Consolidated:
 
 def _older_schema_note(sources: Sources) -> str:
     n = len(sources.older_schema)
-    return f"{n:,} of {len(sources.records):,} parts are from before columns were added: their rows get the defaults"
+    return f"{n:,} of {len(sources.records):,} parts were written before columns were added; their rows get defaults"
 
 
 def consolidate(
@@ -298,8 +296,8 @@ def consolidate(
 def _check_name(target: Path, kind: str) -> None:
     for other, suffix in SUFFIXES.items():
         if other != kind and target.name.endswith(suffix):
-            text = f"the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
-            raise WriteError(f"{target}: expected a name for another kind of file, {text}")
+            text = f"because the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
+            raise WriteError(f"{target}: expected a name that ends with {SUFFIXES[kind]}, {text}")
 
 
 class _Consolidation:
@@ -324,7 +322,7 @@ class _Consolidation:
         for one in read_manifests(self._sources.folder):
             gone = [part for part in one.parts if (part.task, part.attempt) not in there]
             if gone and one.delete_parts and one.holds and _same_file(one.output, self._target):
-                text = f"it alone has the rows of {len(gone):,} parts that were taken away, such as {gone[0].task!r}"
+                text = f"it has the only copy of {len(gone):,} deleted parts, such as {gone[0].task!r}"
                 raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
 
     def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
@@ -338,7 +336,7 @@ class _Consolidation:
         """Checks the number of rows, and writes the manifest."""
         sources = self._sources
         if rows != sources.rows:
-            raise DataError(str(self._target), None, None, f"the records speak of {sources.rows:,} rows, got {rows}")
+            raise DataError(str(self._target), None, None, f"expected {sources.rows:,} rows, got {rows}")
         facts = {
             "output": str(self._target),
             "format": sources.format,
@@ -403,7 +401,7 @@ class _Consolidation:
         sources, target = self._sources, self._target
         order = self._part_order()
         if not self._overwrite and os.path.lexists(target):
-            raise TargetExistsError(f"{target} is there already; name another file or allow it to be replaced")
+            raise TargetExistsError(f"{target} exists already; name another file or allow it to be replaced")
         for number in order:
             _check_file(sources.paths[number], sources.records[number])
         hidden = target.with_name(f".{target.name}.consolidating")
@@ -425,7 +423,7 @@ class _Consolidation:
             return list(range(len(self._sources.records)))
         numbers = [run.part for run in runs]
         if len(set(numbers)) != len(numbers):
-            text = 'expected whole parts: rows of several producers lie in one TFRecord part; use order="any"'
+            text = 'cannot reorder rows inside a TFRecord part, and one has rows of several producers; use order="any"'
             raise WriteError(f"{self._sources.folder}: {text}")
         return numbers
 
@@ -434,7 +432,7 @@ class _Consolidation:
     def _delete_parts(self, made: Consolidated) -> None:
         """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
         if _file_crc(self._target) != (made.crc32c, made.bytes):
-            raise DataError(made.path, None, None, "reads otherwise than it was written; the parts were kept")
+            raise DataError(made.path, None, None, "its checksum is wrong after writing; the parts were kept")
         parts = self._sources.folder / "parts"
         for record in self._sources.records:
             # The record first: data without a record are ignored, a record without data looks like a loss.

@@ -1,4 +1,4 @@
-"""Verifies a dataset: that every committed part exists, and is what was written."""
+"""Verifies a dataset: every committed part must exist with the bytes that were committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Problem(NamedTuple):
-    """Something that differs from what was committed. `dataset`, `chunk` and `offset`: where, as far as known."""
+    """A difference from what was committed. `dataset`, `chunk` and `offset` say where, or are None."""
 
     path: str
     reason: str
@@ -83,9 +83,7 @@ def verify(
             progress(number + 1, len(records))
     for task, times in tasks.items():
         if times > 1:
-            report.problems.append(
-                Problem(location.shown(""), f"task {task!r} is there {times} times, expected it once")
-            )
+            report.problems.append(Problem(location.shown(""), f"expected one record of task {task!r}, got {times}"))
     _check_claims(location, set(names), tasks, gone, report)
     return report
 
@@ -93,7 +91,7 @@ def verify(
 def verify_folder(
     folder: Path, schema: dict[str, Column], digests: Set[str], progress: OnProgress | None = None
 ) -> Report:
-    """Verifies a local directory, and lists what dead attempts left there."""
+    """Verifies a local directory, and lists the leftovers of dead attempts."""
     report = verify(LocalLocation(folder), schema, digests, progress, deleted_parts(folder))
     report.leftovers += [f"parts/{name}: it has no record" for name in unrecorded_in(list_names(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
@@ -112,9 +110,9 @@ def _check_record(location: Location, name: str, schema: dict[str, Column], dige
         return
     named = (record.task, record.attempt, ".json")
     if named != parse_name(name):
-        report.problems.append(Problem(shown, f"it is of {record}: somebody gave it another name"))
+        report.problems.append(Problem(shown, f"its name does not match its content, the record of {record}"))
     if record.schema not in digests:
-        text = f"it was written with schema {record.schema}, the run's is {', '.join(sorted(digests))}"
+        text = f"expected the dataset's schema {', '.join(sorted(digests))}, got {record.schema}"
         report.problems.append(Problem(shown, text))
     report.rows += record.rows
     report.bytes += record.bytes
@@ -149,7 +147,7 @@ def _check_data(path: Path, shown: str, record: PartRecord) -> Iterator[Problem]
         damaged = list(_damaged_chunks(fd, shown, record))
         yield from damaged
         if not damaged and size == record.bytes:
-            where = "outside of the chunks, in what describes them" if record.chunks else "of the file"
+            where = "outside of the chunks, in the metadata" if record.chunks else "of the file"
             yield Problem(shown, f"the checksum {where} is wrong")
     except OSError as error:
         yield Problem(shown, f"it cannot be read: {error.strerror}")
@@ -165,7 +163,7 @@ def _damaged_chunks(fd: int, shown: str, record: PartRecord) -> Iterator[Problem
 
 
 def _check_rows(path: Path, shown: str, record: PartRecord, schema: dict[str, Column]) -> Iterator[Problem]:
-    """Checks the number of rows, after the bytes: this finds a writer that counted wrong."""
+    """Checks the number of rows, in case the writer counted wrong."""
     try:
         shard: Any = open_shard(path, schema)
         with shard:
@@ -181,7 +179,7 @@ def _check_claims(
     location: Location, names: set[str], tasks: Counter[str], gone: Container[str], report: Report
 ) -> None:
     there = claims_in(names)
-    # Listing is not atomic, and others write meanwhile: what seems to be missing is looked up again.
+    # Listing is not atomic, and others write meanwhile: the names are listed again before a file counts as missing.
     again = functools.cache(lambda: set(location.names()))
     for task in there:
         if task in tasks:
@@ -193,12 +191,12 @@ def _check_claims(
             report.problems.append(Problem(shown, str(error)))
             continue
         if record.file in names or (task not in gone and record.file in again()):
-            report.leftovers.append(f"{record}: committed, and made visible by the next hold.write of this folder")
+            report.leftovers.append(f"{record}: committed; the next hold.write of this folder makes it visible")
         elif task not in gone:
             text = f"it is missing, and so is its record: {record}"
             report.problems.append(Problem(location.shown(record.file), text))
     for task in sorted(set(tasks) - set(there)):
         if claim_name(task) in again():
             continue
-        text = f"task {task!r} has a record, but no claim ({claim_name(task)})"
+        text = f"task {task!r} has a record, but no commit marker ({claim_name(task)})"
         report.problems.append(Problem(location.shown(""), text))

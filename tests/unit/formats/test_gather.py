@@ -130,7 +130,7 @@ def test_numbers_may_come_in_any_whole_type() -> None:
         assert gather_rows([source], which, rows)["a"].tolist() == [4, 1]
     assert gather_rows([source], [], [])["a"].tolist() == []
     for wrong in ([0.0], [True], [[0]], ["0"]):
-        with pytest.raises(TypeError, match="whole numbers"):
+        with pytest.raises(TypeError, match="list of integers"):
             gather_rows([source], [0], wrong)
 
 

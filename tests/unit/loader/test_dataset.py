@@ -703,7 +703,7 @@ def test_samples_are_prefetched_too(shards: Path) -> None:
         (lambda ds: ds.batch(), "a size or a global_size"),
         (lambda ds: ds.batch(3).batch(4), "got one with batch() already"),
         (lambda ds: ds.batch(4, collate="pile"), "'stack', 'pad', 'ragged', got 'pile'"),
-        (lambda ds: ds.shuffle(seed="x"), "the seed to be a whole number, got 'x'"),
+        (lambda ds: ds.shuffle(seed="x"), "the seed to be an integer, got 'x'"),
         (lambda ds: ds.shuffle(window="much"), "got 'much'"),
         (lambda ds: ds.shard((2, 2)), "got 2 of 2"),
         (lambda ds: ds.shard("all"), "got 'all'"),

@@ -101,7 +101,7 @@ def test_progress_counts_what_is_left(base: hold.Dataset) -> None:
 def test_a_number_of_a_sample_is_refused_behind_skip(base: hold.Dataset) -> None:
     with pytest.raises(TypeError, match=r"got one with skip\(\)"):
         base.skip(3)[0]
-    with pytest.raises(ValueError, match="skip to be a whole number from 0 up, got -1"):
+    with pytest.raises(ValueError, match="skip to be an integer from 0 up, got -1"):
         base.skip(-1)
 
 

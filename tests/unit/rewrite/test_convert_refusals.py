@@ -245,7 +245,7 @@ def test_a_damaged_tar_whose_index_was_kept(tmp_path: Path) -> None:
     was = path.stat()
     flip(path, 1024 * 55 + 3)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    refused(CorruptError, "a.tar at byte 56,320: the tar header is damaged", path, tmp_path / "b.h5")
+    refused(CorruptError, "a.tar at byte 56,320: the tar header is corrupt", path, tmp_path / "b.h5")
 
 
 # ---- targets
@@ -254,12 +254,12 @@ def test_a_damaged_tar_whose_index_was_kept(tmp_path: Path) -> None:
 def test_a_target_that_is_there(tmp_path: Path) -> None:
     source, target = make(tmp_path, "tar", 3), tmp_path / "a.tfrecord"
     target.write_bytes(b"mine")
-    refused(TargetExistsError, "a.tfrecord is there already", source, target)
+    refused(TargetExistsError, "a.tfrecord exists already", source, target)
     assert target.read_bytes() == b"mine"
     assert convert(source, target, overwrite=True).rows == 3
     refused(WriteError, "is also an output", target, target, SCHEMA, overwrite=True)
     (tmp_path / "t-00001-of-00002.h5").write_bytes(b"mine")
-    refused(TargetExistsError, "t-00001-of-00002.h5 is there", source, tmp_path / "t.h5", shards=2)
+    refused(TargetExistsError, "t-00001-of-00002.h5 exists", source, tmp_path / "t.h5", shards=2)
 
 
 def test_shards_of_before_are_not_taken_in_again(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
     source, target = make(tmp_path, "tar", 3), tmp_path / "t.tfrecord"
     real, mine = engine.verify_targets, tmp_path / "t-00001-of-00002.tfrecord"
     monkeypatch.setattr(convert_module, "verify_targets", lambda *args: (real(*args), mine.write_bytes(b"mine")))
-    with pytest.raises(TargetExistsError, match="t-00001-of-00002.tfrecord is there already"):
+    with pytest.raises(TargetExistsError, match="t-00001-of-00002.tfrecord exists already"):
         convert(source, target, shards=2)
     assert mine.read_bytes() == b"mine"
     assert not (tmp_path / "t-00000-of-00002.tfrecord").exists()
@@ -315,7 +315,7 @@ def test_a_target_that_appears_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 def test_one_at_a_time(tmp_path: Path) -> None:
     source = make(tmp_path, "tar", 3)
     with staging_dir(tmp_path, "a.h5.convert", busy="a test"):
-        with pytest.raises(WriterBusyError, match=r"another conversion to .*a.h5 is at work"):
+        with pytest.raises(WriterBusyError, match=r"another conversion to .*a.h5 is running"):
             convert(source, tmp_path / "a.h5")
         assert convert(source, tmp_path / "b.h5").rows == 3
 
@@ -343,7 +343,7 @@ def test_a_target_that_reads_otherwise_than_it_was_written(
         return entries
 
     monkeypatch.setattr(engine._OutputSeries, "finish", finish)
-    refused(DataError, "when reading it back|is damaged|CRC", source, tmp_path / name)
+    refused(DataError, "when reading it back|is corrupt|CRC", source, tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused_and_the_next_may_fit(tmp_path: Path, value
     [
         ({"worker": 1}, "column 'worker': every log has one of this name already"),
         ({"x": object()}, "column 'x': expected a number"),
-        ({"x": np.zeros((0, 2))}, "column 'x': expected a shape of whole numbers from 1 up, got 0"),
+        ({"x": np.zeros((0, 2))}, "column 'x': expected a shape of integers from 1 up, got 0"),
         ({"x": [[1], [2, 3]]}, "column 'x': cannot make an array of this list"),
         ({"x": 1j}, "column 'x': expected a number, an array of numbers, bytes or str, got complex"),
     ],
@@ -211,7 +211,7 @@ def test_a_metric_that_appears_later(tmp_path: Path, every_rows: int) -> None:
     assert batch["loss_present"].tolist() == [1, 1, 0, 1]
     assert batch["tag"].tolist() == [b"", "é".encode(), b"", b""]
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
-    with pytest.raises(SchemaError, match="from before columns were added, and a view shows parts as they are"):
+    with pytest.raises(SchemaError, match="written before columns were added, and a view cannot fill in defaults"):
         hold.write(folder).view(tmp_path / "view.h5")
 
 

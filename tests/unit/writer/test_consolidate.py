@@ -92,7 +92,7 @@ def test_tfrecord_parts(tmp_path: Path) -> None:
     assert rows_of(made.path) == wanted_rows(out)
     assert (made.rows, made.parts, made.manifest) == (50, 5, 1)
     assert sum(seen) > 0
-    with pytest.raises(TargetExistsError, match="is there already"):
+    with pytest.raises(TargetExistsError, match="exists already"):
         out.consolidate(tmp_path / "train.tfrecord")
     out.consolidate(tmp_path / "train.tfrecord", overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["run", "train.tfrecord"]
@@ -181,7 +181,7 @@ def test_the_only_copy_is_not_replaced(tmp_path: Path) -> None:
     made = out.consolidate(tmp_path / "train.h5", delete_parts=True)
     with out.part("late") as part:
         part.extend(columns(0, 3))
-    with pytest.raises(TargetExistsError, match="alone has the rows of"):
+    with pytest.raises(TargetExistsError, match="has the only copy of"):
         out.consolidate(tmp_path / "train.h5", overwrite=True)
     assert rows_of(made.path) == wanted
     assert out.consolidate(tmp_path / "late.h5").rows == 3

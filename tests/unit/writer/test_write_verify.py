@@ -70,8 +70,8 @@ def test_what_is_missing_cut_or_doubled_is_said(tmp_path: Path) -> None:
     assert "t0.0.h5: it is missing, with 20 rows" in said
     assert "t1.0.h5: expected" in said
     assert "t2.0.h5: it is missing, and so is its record: attempt 0 of task 't2' (20 rows" in said
-    assert "t3.1.json: it is of attempt 0 of task 't3'" in said
-    assert "task 't3' is there 2 times, expected it once" in said
+    assert "t3.1.json: its name does not match its content, the record of attempt 0 of task 't3'" in said
+    assert "expected one record of task 't3', got 2" in said
 
 
 def test_a_part_of_another_schema_is_said(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_part_of_another_schema_is_said(tmp_path: Path) -> None:
         part.append(y=1)
     for name in os.listdir(other.folder / "parts"):
         shutil.copy(other.folder / "parts" / name, out.folder / "parts" / name)
-    assert "it was written with schema" in str(out.verify())
+    assert "expected the dataset's schema" in str(out.verify())
 
 
 def test_progress_and_what_it_says(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Decodes tf.train.Example and SequenceExample records to columns.
 
-A row is added once the whole record was read and all its fields are valid, so a bad record changes nothing.
+A row is added after all of its record was read and all fields are valid, so a bad record changes nothing.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Column:
 
 
 class _RowDecoder:
-    """The fields of one record that were read so far."""
+    """Collects the fields of one record."""
 
     __slots__ = ("columns", "found", "places")
 
@@ -115,7 +115,7 @@ class _RowDecoder:
         self.found: dict[int, Values | Steps] = {}
 
     def read(self, data: bytes) -> None:
-        """Reads a message: features or context = 1, feature_lists = 2; maps, each a list of entries."""
+        """Reads a message: field 1 is features or context, field 2 feature_lists; each is a map, a list of entries."""
         for tag, start, stop in each_part(data, 0, len(data), 0):
             if tag in (FIRST, SECOND):
                 for entry_tag, at, end in each_part(data, start, stop, 1):
@@ -123,7 +123,8 @@ class _RowDecoder:
                         self._read_entry(tag == SECOND, data, at, end)
 
     def _read_entry(self, in_lists: bool, data: bytes, at: int, end: int) -> None:
-        """Reads an entry: key = 1, value = 2, in any order and number; several values are one message in pieces."""
+        """Reads an entry: field 1 is the key, field 2 the value. Both may be repeated and in any order: the last key
+        counts, and several values are merged to one message."""
         key = b""
         pieces = 0
         piece = (at, at)

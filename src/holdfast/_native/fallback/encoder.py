@@ -29,7 +29,7 @@ def _open(buffer: Buffer, dtype: type[_Number]) -> npt.NDArray[_Number]:
         values: npt.NDArray[_Number] = raw.view(dtype)
         if not values.size or values.flags.aligned:
             return values
-    raise ValueError("a column's buffer is not made of whole, aligned values")
+    raise ValueError("expected a column's buffer to hold complete, aligned values")
 
 
 def _open_offsets(buffer: Buffer, there: bool) -> Offsets:

@@ -80,7 +80,7 @@ def _piece(column: Any, i: int) -> Any:
     return made
 
 
-# ---- gathering, for every column one slot at a time
+# ---- gathering: for every column, one slot at a time
 
 Ints = npt.NDArray[np.int64]
 

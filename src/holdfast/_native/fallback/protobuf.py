@@ -25,7 +25,7 @@ _MOST_TAG = (1 << 32) - 1
 _VARINT_BYTES = 10
 _HEAD_BYTES = 5  # maximum of a tag or a length
 _MAX_DEPTH = 100  # protobuf's recursion limit for messages and groups together
-_FEW = 24  # up to so many bytes or values a loop is faster than numpy
+_FEW = 24  # below this number of bytes or values, a loop is faster than numpy
 
 _INT64 = Struct("<Q")
 
@@ -164,7 +164,7 @@ def pack_head(number: int, size: int) -> bytes:
     return bytes((number << 3 | LEN,)) + pack_varint(size)
 
 
-# ---- values of one Feature or FeatureList, collected until the whole record was read
+# ---- values of one Feature or FeatureList, collected until the end of the record
 
 # Tags of the messages' fields.
 FIRST = 1 << 3 | LEN
@@ -283,11 +283,11 @@ class FieldSpec:
     depth: int
     count: int
     fill: bytes | None  # the joined values of the default
-    fill_ends: list[int]  # of bytes: where each ends
+    fill_ends: list[int]  # for BYTES: where each of them ends
 
     @property
     def has_arrays(self) -> tuple[bool, bool, bool, bool]:
-        """Which of values, ends, steps and rows its column has."""
+        """Tells which of values, ends, steps and rows its column has."""
         return True, self.kind == BYTES, self.depth == NESTED, self.depth != FIXED
 
 

@@ -1,6 +1,6 @@
 """Computes CRC-32C (Castagnoli) with tables, and scans and writes TFRecord frames.
 
-A frame is u64 length, its masked crc32c, data, masked crc32c of the data; little-endian.
+A frame has the length (u64), the masked CRC of the length, the data, and the masked CRC of the data; little-endian.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ALL = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 
 _SHORT = 384  # below this, a loop is faster than numpy calls
-_CHUNK = 1 << 17  # so that temporary arrays stay in the cache
-_LAST_WORDS = 16  # so few are joined faster in a loop
+_CHUNK = 1 << 17  # small enough that temporary arrays stay in the CPU's cache
+_LAST_WORDS = 16  # up to this number, a loop joins them faster
 
 
 def _make_tables() -> Words:
@@ -75,10 +75,10 @@ def _extend_short(state: int, data: bytes) -> int:
 
 
 def _extend_long(state: int, data: npt.NDArray[np.uint8]) -> int:
-    """Computes the CRCs of all 8-byte words at once, then joins neighbours, then neighbours of those …
+    """Computes the CRCs of all 8-byte words at once, then joins them in pairs until one is left.
 
-    Leading zero bytes do not change state 0, so they pad the first word, and words to an even number. The state so far
-    is XORed into the first four bytes.
+    Leading zero bytes do not change state 0, so zeros pad the first word, and the words to an even number. The state so
+    far is XORed into the first four bytes.
     """
     pad = -data.size % 8
     padded = np.zeros(pad + data.size, np.uint8)
@@ -131,7 +131,7 @@ def crc_kind() -> str:
 
 
 def mask(crc: int) -> int:
-    """Masks a CRC as TFRecord does, so that CRCs of data that contain CRCs stay good."""
+    """Masks a CRC as TFRecord does: the plain CRC of data that contain CRCs is a weak check."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL
 
 

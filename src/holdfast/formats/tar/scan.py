@@ -75,7 +75,7 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
         end = at + int(digits) if digits.isdigit() else 0
         key, equals, value = payload[space + 1 : end - 1].partition(b"=")
         if end <= space + 1 or end > len(payload) or payload[end - 1] != 10 or not equals:
-            raise BadHeader("its pax header is damaged")
+            raise BadHeader("its pax header is corrupt")
         records[key] = value
         at = end
     return records
@@ -253,7 +253,7 @@ class TarScan:
                     name, size = self._extended(name, size)
             except BadHeader as error:
                 self._check()  # report the first corrupt header
-                raise CorruptError(self._path, None, at, f"the tar header is damaged: {error}") from None
+                raise CorruptError(self._path, None, at, f"the tar header is corrupt: {error}") from None
             data = at + BLOCK_BYTES
             if flag in _REGULAR and not name.endswith(b"/"):
                 self._last = name
@@ -317,7 +317,7 @@ class TarScan:
             at = self._blocks[int(bad[0])][0]
             if not at:
                 raise FormatError(self._path, None, 0, "not a tar file", "Check it with `file`")
-            raise CorruptError(self._path, None, at, "the tar header is damaged: its checksum is wrong")
+            raise CorruptError(self._path, None, at, "the tar header is corrupt: its checksum is wrong")
         self._blocks.clear()
 
     def _truncated(self, at: int) -> DataError:

@@ -164,7 +164,7 @@ class DecompressedBytes:
         return data
 
     def _damaged(self, error: Exception) -> CorruptError:
-        reason = f"the {self._compression} data are damaged: {error}"
+        reason = f"the {self._compression} data are corrupt: {error}"
         return CorruptError(self.path, None, None, reason, "Write it again")
 
 

@@ -214,7 +214,7 @@ def _parse(item: bytes, value: Value) -> Any:
     try:
         return np.array([*map(float, parts)] if _is_float(value) else [int(part) for part in parts])
     except ValueError:
-        raise ValueError("expected numbers" if _is_float(value) else "expected whole numbers") from None
+        raise ValueError("expected numbers" if _is_float(value) else "expected integers") from None
 
 
 def read_npy(item: bytes) -> Array:
@@ -263,7 +263,7 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (ValueError, TypeError, SyntaxError, TokenError, MemoryError) as error:
-        raise ValueError(f"its .npy header is damaged: {error}") from None
+        raise ValueError(f"its .npy header is corrupt: {error}") from None
     return shape, fortran, dtype, file.tell()
 
 
@@ -276,7 +276,7 @@ def _cast(found: Any, value: Value, exact: bool) -> Any:
         return array.astype(dtype_of(value))
     is_truth = array.dtype.kind == "b" and not isinstance(found, np.ndarray) and dtype_of(value).kind != "b"
     if array.dtype.kind not in ("iuf" if _is_float(value) else "biu") or is_truth:  # JSON's true is not a number
-        raise ValueError("expected numbers" if _is_float(value) else "expected whole numbers")
+        raise ValueError("expected numbers" if _is_float(value) else "expected integers")
     return cast_column(array, dtype_of(value), exact=exact)
 
 

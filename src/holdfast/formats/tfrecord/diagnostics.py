@@ -41,7 +41,7 @@ def error_for(source: RecordSource, record: int, offset: int, reason: str) -> Da
         foreign = _describe_foreign(source)
         if foreign is not None:
             return FormatError(path, record, offset, foreign, "Check it with `file`, and check what wrote it")
-    hint = f"The file is damaged: `holdfast salvage {shlex.quote(path)} OUT` gets the intact records back"
+    hint = f"The file is corrupt: `holdfast salvage {shlex.quote(path)} OUT` copies the intact records"
     return CorruptError(path, record, offset, reason, hint)
 
 

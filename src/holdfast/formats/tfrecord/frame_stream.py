@@ -127,7 +127,7 @@ class Window:
         self.start, self.stop = front, front + have
 
 
-# Bytes read and decoded at a time into a buffer that holds a whole batch, so that they stay in the CPU's cache.
+# Bytes read and decoded at a time into a buffer that holds a full batch, so that they stay in the CPU's cache.
 PIECE_BYTES = 1 << 20
 
 
@@ -385,7 +385,7 @@ class FrameStream:
         self.record += found.records_lost
 
 
-# Copying, counting and measuring records by whole frames, without decoding them. A frame depends on its record alone,
+# Copying, counting and measuring records as frames, without decoding them. A frame depends on its record alone,
 # so it can be copied to another file unchanged.
 
 Progress = Callable[[int], None]  # called with the bytes of the file that were read since the last call
@@ -400,7 +400,7 @@ class FrameBatches:
     """Frames of one file in batches of a buffer's size. Holds one descriptor and a buffer until close().
 
     spool            False: a corrupt compressed file raises an error, because searching behind the corrupt record
-                     needs space to decompress the whole file
+                     needs space to decompress the entire file
     offset, record   where to begin, in bytes of the decompressed file, and the number of the record there
     on_bytes         called with the file's own bytes, once and in order, up to the first corrupt record
     """

@@ -70,7 +70,7 @@ class DoubtfulFrames(NamedTuple):
 
     def describe(self) -> str:
         records = "1 record" if self.records == 1 else f"{self.records:,} records"
-        return f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a damaged record"
+        return f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a corrupt record"
 
 
 class Recovery(NamedTuple):

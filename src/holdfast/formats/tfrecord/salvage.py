@@ -305,4 +305,4 @@ def _check_other_file(damaged: str | os.PathLike[str], out: str | os.PathLike[st
     except OSError as error:
         raise cannot_open(os.fspath(damaged), error) from error
     if same:
-        raise WriteError(f"{os.fspath(out)}: salvage never writes over the damaged file; name another one")
+        raise WriteError(f"{os.fspath(out)}: salvage never writes over its input; name another file")

@@ -184,7 +184,7 @@ class InflateSource(RecordSource):
             data = self._until_error(before) if before else b""
             if data:
                 return data
-            raise self._corrupt(f"the {self.compression} data are damaged: {error}") from None
+            raise self._corrupt(f"the {self.compression} data are corrupt: {error}") from None
 
     def _until_error(self, inflate: zlib._Decompress) -> bytes:
         # A failed call returns nothing of what it had decompressed: decompress byte by byte and keep what comes first.

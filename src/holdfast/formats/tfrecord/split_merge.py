@@ -1,6 +1,6 @@
 """Splits TFRecord files into parts, and merges them into one file. Every record keeps its order.
 
-Batches of whole frames are copied and their CRCs checked. The CRC over all frames of a new file is computed, and must
+Batches of frames are copied and their CRCs checked. The CRC over all frames of a new file is computed, and must
 be the same when the file is read back. Only then do new files get their names: split writes its parts to a hidden
 directory and moves them at the end, merge renames its one file. The manifest is written last.
 """

@@ -325,4 +325,4 @@ def _name_holder(error: WriterBusyError, path: Path) -> WriterBusyError:
     if not holders:
         return error
     who = "this process itself" if holders[0].pid == os.getpid() else f"process {holders[0].pid} ({holders[0].command})"
-    return WriterBusyError(f"another writer is at work on {path}: {who}")
+    return WriterBusyError(f"another writer has {path} open: {who}")

@@ -124,7 +124,7 @@ class SampleOrder:
     def take(self, first: int, stop: int, rank: int = 0, world: int = 1) -> SamplePositions:
         """Returns the positions of samples [first, stop) of the sequence that are rank `rank`'s: every `world`-th one.
 
-        Many at once cost hardly more than one. Only their lanes are looked at.
+        Many at once cost hardly more than one. Only the lanes that they are in are read.
         """
         if not 0 <= first <= stop <= self.samples:
             raise IndexError(f"expected samples from 0 to {self.samples:,}, got {first:,} to {stop:,}")

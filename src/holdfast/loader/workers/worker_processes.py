@@ -37,7 +37,7 @@ class Worker:
 
     dumps_stack:   it has installed its stack dump handler
     ready:         it has loaded its work
-    heartbeats:    the count when it was last looked at
+    heartbeats:    the count at the last check
     silent_s:      how long the pool has waited since a heartbeat or a message
     """
 

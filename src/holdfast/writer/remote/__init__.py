@@ -1,1 +1,1 @@
-"""Parts in an object store, which has neither hard links nor rename."""
+"""Writes parts to an object store, which has neither hard links nor rename."""

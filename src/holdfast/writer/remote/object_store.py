@@ -1,7 +1,7 @@
-"""An object store through fsspec: exclusive creation, which commits rely on, and small and large files.
+"""Accesses an object store through fsspec: exclusive creation, which commits rely on, and small and large files.
 
-fsspec's own `mode="create"` checks first and writes then, unless a store does better: another process may write in
-between. So only stores are accepted that are known to create atomically.
+In general, fsspec's `mode="create"` checks first and then writes, and another process may write in between. So only
+stores are accepted that are known to create atomically.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def check_scheme(url: str) -> str:
     """Checks, without a request, that this kind of store can create a file exclusively."""
     scheme = url.partition("://")[0].lower()
     if scheme not in (*_BY_CONDITION, "webhdfs", "memory"):
-        more = ": pyarrow replaces what is there, so give webhdfs:// and the name node's HTTP port" * (scheme == "hdfs")
-        text = f"expected a store that creates a file only if it is not there yet ({_KNOWN}), got {scheme}://{more}"
+        more = ": pyarrow overwrites files, so use webhdfs:// and the name node's HTTP port" * (scheme == "hdfs")
+        text = f"expected a store that creates a file only if it does not exist ({_KNOWN}), got {scheme}://{more}"
         raise WriteError(f"{url}: {text}")
     return scheme
 
@@ -56,7 +56,7 @@ def find_create(url: str, fs: Any) -> Create:
 
 
 def _by_condition(fs: Any, path: str, data: bytes) -> None:
-    """One request with a condition: If-None-Match, or what the store calls it."""
+    """Creates a file by one conditional request: If-None-Match, or the store's equivalent."""
     fs.pipe_file(path, data, mode="create")
 
 
@@ -65,26 +65,26 @@ def _in_memory(fs: Any, path: str, data: bytes) -> None:
 
     path = fs._strip_protocol(path)
     made = MemoryFile(fs, path, data)
-    if fs.store.setdefault(path, made) is not made:  # one step, among threads too
+    if fs.store.setdefault(path, made) is not made:  # atomic, among threads too
         raise FileExistsError(path)
 
 
 def _by_rename(fs: Any, path: str, data: bytes) -> None:
-    """HDFS shows a file while it is written; but it renames in one step, and never onto one that is there."""
+    """Creates a file by rename. HDFS shows a file while it is written, but renames atomically and never overwrites."""
     draft = f"{path.rpartition('/')[0]}/.{uuid.uuid4().hex}{_DRAFT}"
     fs.pipe_file(draft, data)
     try:
         moved = fs._call("RENAME", "put", path=draft, destination=fs._strip_protocol(path)).json()["boolean"]
         if not moved:
-            raise FileExistsError(path) if fs.exists(path) else OSError(f"{path}: it cannot be given its name")
+            raise FileExistsError(path) if fs.exists(path) else OSError(f"{path}: the store did not rename {draft}")
     except BaseException:
         fs.rm_file(draft)
         raise
 
 
-_PIECE_BYTES = 8 << 20  # a store takes ten thousand of them at the most
-_MOST_PIECES = 9_000
-_TOGETHER = 8  # small files asked for at once
+_PIECE_BYTES = 8 << 20
+_MOST_PIECES = 9_000  # a store accepts at most 10,000 pieces per upload
+_TOGETHER = 8  # small files requested at a time
 
 
 class InDoubtError(WriteError):
@@ -106,7 +106,7 @@ class ObjectStore:
         fs, path = open_store(self.url, self.options)
         return fs, f"{path.rstrip('/')}/{name}".rstrip("/")
 
-    # ---- what is there
+    # ---- listing and reading
 
     def names(self, below: str = "") -> list[str]:
         """Returns the names of all files below a directory, relative to it."""
@@ -208,7 +208,7 @@ class ObjectStore:
             return False
 
         if not ask(self.shown(name), is_refused, WriteError):
-            text = "expected a store that refuses to create a file that is there, this one has replaced it"
+            text = "expected a store that refuses to create a file that exists, but this one replaced it"
             raise WriteError(f"{self.shown(name)}: {text}: parts cannot be committed there")
 
     def remove(self, name: str) -> None:
@@ -265,7 +265,7 @@ class _Target:
             raise self._cannot(error) from error
 
     def _cannot(self, error: OSError) -> InputError:
-        return InputError(f"no copy can be made in {self._local.parent}: {error.strerror}")
+        return InputError(f"cannot download to {self._local.parent}: {error.strerror}")
 
     def close(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A dataset in an object store: what hold.write returns for a URL.
+"""Writes a dataset in an object store: hold.write returns its writer for a URL.
 
 A part is built on this machine and uploaded under a unique name. Then the record is created as the task's commit marker
 (the claim), which the store allows only once: that is the commit. Then it gets the name that readers look for. A
@@ -64,7 +64,7 @@ class RemoteLocation:
         return record
 
     def make_visible(self, record: PartRecord, data: bytes) -> None:
-        """Gives a committed record the name that readers look for, unless it has it."""
+        """Gives a committed record the name that readers look for, unless it has that name already."""
         visible = f"parts/{record_name(record.task, record.attempt)}"
         if self._store.get(visible) is None:
             self._store.create(visible, data)
@@ -99,10 +99,10 @@ class RemoteLocation:
         try:
             self._claim(record)
         except InDoubtError as error:
-            text = f"it cannot be told whether task {made.task!r} is committed: {error}"
-            raise WriteError(f"{text}; try it again, and .done will tell") from error
+            text = f"it is unknown whether task {made.task!r} is committed: {error}"
+            raise WriteError(f"{text}; open the task again and check .done") from error
         except _NotVisibleError as error:
-            text = f"task {made.task!r} is committed, but readers do not see it before the next hold.write: {error}"
+            text = f"task {made.task!r} is committed, but invisible to readers until the next hold.write: {error}"
             raise WriteError(text) from error.__cause__
         except WriteError:
             self._store.remove(f"parts/{record.file}")
@@ -134,7 +134,7 @@ class RemoteLocation:
             winner = str(self.find(task))
         except (DataError, InputError, WriteError):
             winner = "another attempt"
-        return TargetExistsError(f"task {task!r} was committed meanwhile by {winner}; this attempt was dropped")
+        return TargetExistsError(f"task {task!r} was committed meanwhile by {winner}; this attempt was discarded")
 
     # ---- for verify
 
@@ -173,9 +173,9 @@ def scratch_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         info = os.lstat(folder)
     except OSError as error:
-        raise WriteError(f"cannot work in {folder}: {error.strerror}; set TMPDIR to where there is room") from error
+        raise WriteError(f"cannot work in {folder}: {error.strerror}; set TMPDIR to another folder") from error
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise WriteError(f"cannot work in {folder}: somebody else has made it; set TMPDIR to a folder of yours")
+        raise WriteError(f"cannot work in {folder}: another user owns it; set TMPDIR to a folder of your own")
     return folder
 
 
@@ -200,7 +200,7 @@ def _schemas(store: ObjectStore) -> list[dict[str, Column]]:
     while (data := store.get(name := schema_file_name(len(found)))) is not None:
         found.append(parse_schema(data, store.shown(name)))
     if not found:
-        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was made, and is gone again")
+        raise WriteError(f"{store.shown(SCHEMA_NAME)}: it was removed right after it was created")
     return found
 
 
@@ -235,18 +235,18 @@ class RemoteDatasetWriter(DatasetWriter):
 
     @property
     def folder(self) -> Path:  # type: ignore[override]
-        raise InputError(f"{self.url}: expected a folder on this machine: out.fetch(FOLDER) brings the run there")
+        raise InputError(f"{self.url}: expected a local folder; copy the dataset there with out.fetch(FOLDER)")
 
     def _location(self) -> Location:
         return RemoteLocation(self._store)
 
     def _check_can_write(self, attempt: int | None) -> None:
         if attempt is not None:
-            raise ValueError("attempt is for folders: in a store each attempt has a number that nobody else has")
+            raise ValueError("attempt is only for local folders: in a store, attempts get unique numbers by themselves")
         if not self._is_checked:
             data = self._store.get(SCHEMA_NAME)
             if data is None:
-                raise WriteError(f"{self.url}: the folder was removed while the run was under way")
+                raise WriteError(f"{self.url}: the folder was removed while the dataset was being written")
             self._store.check_exclusive(SCHEMA_NAME, data)
             self._is_checked = True
 
@@ -270,7 +270,7 @@ class RemoteDatasetWriter(DatasetWriter):
         """Downloads every committed part, one at a time, and reads every byte; changes nothing."""
         digests = {schema_digest(one) for one in _schemas(self._store)} | {schema_digest(self.schema)}
         report = verify(self._location(), self.schema, digests, progress)
-        why = "it has no record: its attempt is at work, or died"
+        why = "it has no record: its attempt is still writing, or died"
         report.leftovers += [f"parts/{name}: {why}" for name in self._unrecorded()]
         return report
 
@@ -314,7 +314,7 @@ class RemoteDatasetWriter(DatasetWriter):
     def fetch(self, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> DatasetWriter:
         """Makes a local copy of the dataset, with each part checked against its record. Parts that exist already are
         not downloaded again: after a kill, repeat the call."""
-        records = self.parts()  # before the schema: whatever columns they have, it has
+        records = self.parts()  # before the schemas are read: these then include all of the records' columns
         versions = _schemas(self._store)
         here = Path(os.path.abspath(os.fsdecode(folder)))
         out = write(here, None if (here / SCHEMA_NAME).exists() else versions[0])
@@ -326,7 +326,7 @@ class RemoteDatasetWriter(DatasetWriter):
         for number, record in enumerate(records):
             there = find_committed(out.folder / "parts", record.task)
             if there is not None and there != record:
-                raise WriteError(f"{out.folder}: expected {record}, it has {there}")
+                raise WriteError(f"{out.folder}: expected {record}, got {there}")
             if there is None:
                 self._fetch(record, out.folder)
             if progress:
@@ -335,7 +335,7 @@ class RemoteDatasetWriter(DatasetWriter):
 
     def _fetch(self, record: PartRecord, folder: Path) -> None:
         if parse_name(record.file) is None:
-            raise CorruptError(self.url_of(record), None, None, "its name is not one of a part")
+            raise CorruptError(self.url_of(record), None, None, "its name is not that of a part")
         workspace = Workspace(folder / "tmp", record.task)
         try:
             local = workspace.path("data")

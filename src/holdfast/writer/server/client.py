@@ -486,7 +486,7 @@ class Producer:
             self._give_up(f"the server restarted with other settings: expected {self._server_settings}, got {found}")
         if mark < self.acked:
             text = f"the server has {mark:,} rows of {self.name!r}, but acknowledged {self.acked:,}"
-            self._give_up(f"{text}: its journal was removed or damaged")
+            self._give_up(f"{text}: its journal was removed or is corrupt")
         if mark > self._seq:
             text = f"the server has {mark:,} rows of {self.name!r}, this process sent {self._seq:,}"
             self._give_up(f"{text}: does another process use the name?")

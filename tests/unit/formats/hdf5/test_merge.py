@@ -186,7 +186,7 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     files, wanted = files_of(tmp_path, (5, 6), chunks=4)
     out = tmp_path / "out.h5"
     out.write_bytes(b"mine")
-    with pytest.raises(TargetExistsError, match="is there already"):
+    with pytest.raises(TargetExistsError, match="exists already"):
         merge_hdf5(files, out)
     assert out.read_bytes() == b"mine"
     merge_hdf5(files, out, overwrite=True)

@@ -183,7 +183,7 @@ def test_every_flipped_bit_of_a_header_is_found(tmp_path: Path) -> None:
         data = bytearray(whole)
         data[at + byte] ^= 0x11
         path.write_bytes(data)
-        assert damaged(path, CorruptError, "the tar header is damaged").offset == at
+        assert damaged(path, CorruptError, "the tar header is corrupt").offset == at
 
 
 @pytest.mark.parametrize("size", [1 << 20, (1 << 33) - 1, (1 << 60) - 1])
@@ -200,7 +200,7 @@ def test_extensions_that_are_too_large_or_have_no_member(tmp_path: Path) -> None
     path.write_bytes(header_of("././@LongLink", 5, type=b"L") + padded(b"name\0") + END)
     damaged(path, CorruptError, "has no member after it")
     path.write_bytes(header_of("x", 10, type=b"x") + padded(b"99 path=a\n") + header_of("a.jpg") + END)
-    damaged(path, CorruptError, "pax header is damaged")
+    damaged(path, CorruptError, "pax header is corrupt")
     path.write_bytes(header_of("x", 11, type=b"x") + padded(b"11 size=-1\n") + header_of("a.jpg") + END)
     damaged(path, CorruptError, "the size in its pax header is not valid")
 

@@ -290,7 +290,7 @@ def test_what_might_be_data_is_told(tmp_path: Path, header: bytes) -> None:
     path = damaged(tmp_path / "x.tfrecord", (AT, header), (BYTE, b"?"))
     [problem] = verify_file(path).problems
     first, size = AT + HEADER + 7, len(codec.frame(INNER[0]))
-    said = f"bad length CRC; 4 records in bytes {first}–{first + 5 * size} might be data of a damaged record: left out"
+    said = f"bad length CRC; 4 records in bytes {first}–{first + 5 * size} might be data of a corrupt record: left out"
     assert (problem.reason, problem.records_doubtful) == (said, 4)
     salvage_file(path, tmp_path / "out.tfrecord", keep_doubtful=True)
     assert read(tmp_path / "out.tfrecord", "raise") == [OUTER[0], *INNER[:3], INNER[4], *OUTER[2:]]

@@ -138,7 +138,7 @@ def test_a_lost_writer_leaves_nothing_and_says_so(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_replaced_unless_asked(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"precious")
-    with pytest.raises(TargetExistsError, match="is there already"):
+    with pytest.raises(TargetExistsError, match="exists already"):
         hold.TFRecordWriter(path)
     with hold.TFRecordWriter(path, overwrite=True) as writer:
         writer.write(b"new")
@@ -469,7 +469,7 @@ def test_a_partial_file_that_was_taken_away_is_not_committed(tmp_path: Path) -> 
     first.write(b"first")
     (tmp_path / ".x.partial").unlink()
     second = hold.TFRecordWriter(tmp_path / "x")
-    with pytest.raises(WriteError, match="taken away"):
+    with pytest.raises(WriteError, match="another process replaced"):
         first.close()
     assert not (tmp_path / "x").exists()
     second.write(b"second")

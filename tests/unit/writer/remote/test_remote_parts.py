@@ -145,11 +145,11 @@ def test_reopening_and_what_is_refused(out: RemoteDatasetWriter, memory: MemoryF
     memory.pipe("/bucket/photos/cat.jpg", b"x")
     with pytest.raises(WriteError, match="expected an empty or new directory.* got one with 'cat.jpg'"):
         write("memory://bucket/photos", SCHEMA)
-    with pytest.raises(WriteError, match=r"got hdfs://: pyarrow replaces what is there, so give webhdfs://"):
+    with pytest.raises(WriteError, match=r"got hdfs://: pyarrow overwrites files, so use webhdfs://"):
         write("hdfs://host/run", SCHEMA)
-    with pytest.raises(ValueError, match="attempt is for folders"):
+    with pytest.raises(ValueError, match="attempt is only for local folders"):
         out.part("t", attempt=3)
-    with pytest.raises(InputError, match=r"out.fetch\(FOLDER\) brings the run there"):
+    with pytest.raises(InputError, match=r"copy the dataset there with out.fetch\(FOLDER\)"):
         _ = out.folder
 
 
@@ -209,12 +209,12 @@ def test_in_doubt_the_data_stay(
     out: RemoteDatasetWriter, memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Unreliable(monkeypatch, *["nothing"] * 4)
-    with pytest.raises(WriteError, match=r"cannot be told whether task 't' is committed: .*the line is dead.*\.done"):
+    with pytest.raises(WriteError, match=r"it is unknown whether task 't' is committed: .*the line is dead.*\.done"):
         put(out, "t")
     assert len(names(memory)) == 2
     assert out.verify().ok
     [left] = out.verify().leftovers
-    assert left.endswith("its attempt is at work, or died")
+    assert left.endswith("its attempt is still writing, or died")
     put(out, "t")
     assert out.rows == 20
     assert out.sweep() == []  # it is not old
@@ -228,14 +228,14 @@ def test_killed_between_claim_and_record(out: RemoteDatasetWriter, memory: Memor
     [record] = out.parts()
     memory.rm_file(f"/bucket/run.hold/parts/t.{record.attempt}.json")
     assert out.rows == 0
-    assert "committed, and made visible by the next hold.write" in out.verify().leftovers[0]
+    assert "committed; the next hold.write of this folder makes it visible" in out.verify().leftovers[0]
     assert out.sweep(older_than_s=0) == []
     assert write(URL).rows == 20
 
 
 def test_a_store_that_ignores_the_condition(out: RemoteDatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_in_memory", lambda fs, path, data: fs.pipe_file(path, data))
-    with pytest.raises(WriteError, match="expected a store that refuses to create a file that is there"):
+    with pytest.raises(WriteError, match="expected a store that refuses to create a file that exists"):
         out.part("t")
 
 
@@ -291,7 +291,7 @@ def test_somebody_elses_scratch_folder(scratch: Path, monkeypatch: pytest.Monkey
     assert scratch_folder().stat().st_mode & 0o777 == 0o700
     shutil.rmtree(scratch_folder())
     (scratch / f"holdfast-{os.getuid()}").symlink_to(scratch)
-    with pytest.raises(WriteError, match="somebody else has made it; set TMPDIR"):
+    with pytest.raises(WriteError, match="another user owns it; set TMPDIR"):
         scratch_folder()
 
 

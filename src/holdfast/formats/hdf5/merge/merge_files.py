@@ -292,7 +292,7 @@ class WorkDir:
         else:
             shutil.rmtree(self.path, ignore_errors=True)
         if not self._overwrite and os.path.lexists(self.target):
-            raise TargetExistsError(f"{self.target} is there already; name another file or allow it to be replaced")
+            raise TargetExistsError(f"{self.target} exists already; name another file or allow it to be replaced")
         self.path.mkdir(exist_ok=True)
         (self.path / _JOB).write_text(json.dumps(job))
         failpoint("merge-began")
