@@ -137,7 +137,8 @@ class Iteration(Generic[T_co]):
         """Ends everything that was started. Safe to call twice, and from another thread than the one that waits."""
         self._ended = True
         run = self._run
-        if run is None or os.getpid() != self._pid:
+        # A closed run is tested first: at interpreter exit it is closed already, and `os` may be gone.
+        if run is None or run.closed or os.getpid() != self._pid:
             return
         run.cancel_token.cancel()
         if self._thread_inside != threading.get_ident():  # else a signal handler called this, and next() releases it
