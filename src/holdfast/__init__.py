@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -127,3 +129,13 @@ def _more_descriptors() -> Iterator[None]:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class _PickledByName(ModuleType):
+    """Lets functions that use `hold` be pickled: dill would copy the contents of a module outside of site-packages."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+
+sys.modules[__name__].__class__ = _PickledByName

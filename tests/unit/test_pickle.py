@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -60,9 +64,11 @@ def test_joblib_workers_run_functions_that_use_holdfast() -> None:
     assert run(LOKY) == "carried"
 
 
-def test_the_module_itself() -> None:
-    cloudpickle = pytest.importorskip("cloudpickle")
-    assert cloudpickle.loads(cloudpickle.dumps(hold)) is hold
+@pytest.mark.parametrize("carrier", ["pickle", "cloudpickle", "dill"])
+def test_the_module_itself(carrier: str) -> None:
+    package: Any = pickle if carrier == "pickle" else pytest.importorskip(carrier)
+    assert package.loads(package.dumps(hold)) is hold
+    assert copy.deepcopy({"hold": hold})["hold"] is import_module("holdfast")
 
 
 def run(program: str) -> str:
