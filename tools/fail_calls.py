@@ -9,7 +9,7 @@ What the child reports must match what a new process finds:
 
 committed  all rows are there and verified, and the trace shows that data, record and folder were synced
 refused    an exception; nothing is visible, and a second attempt commits
-in doubt   an exception that says that the part is committed and may not be on disk; all rows are there
+in doubt   an exception that says that the part is committed and may not be durable; all rows are there
 
 Exits with 1 on any other outcome.
 """
@@ -251,7 +251,7 @@ def _outcome(said: Any, found: Any, failed: list[Call], unsynced: set[str]) -> s
             return f"WRONG: it was committed, but a reader finds {len(found['before'])} rows"
         return f"WRONG: it was committed without a sync of {sorted(unsynced)}" if unsynced else "committed"
     if found["before"] == ALL_ROWS:
-        return "in doubt" if "may not be on disk" in said["error"] else f"WRONG: they are there, but it reported {said}"
+        return "in doubt" if "may not be durable" in said["error"] else f"WRONG: they are there, but it reported {said}"
     if found["before"]:
         return f"WRONG: a reader finds {len(found['before'])} rows"
     return "refused" if "Error: " in said["error"] else f"WRONG: it reported {said}"
