@@ -113,7 +113,7 @@ class CapacityPlan:
     adjusted: CapacityRequest | None
 
 
-# ---- costs -------------------------------------------------------------------------------------------------
+# ---- costs
 
 
 def queue_fds(request: CapacityRequest) -> int:
@@ -168,7 +168,7 @@ def memory_bytes(request: CapacityRequest) -> int:
     return shm_bytes(request) + request.loaders * request.workers * (WORKER_BYTES + (request.batch_bytes or 0))
 
 
-# ---- costs against limits ----------------------------------------------------------------------------------
+# ---- costs against limits
 
 
 def requirements(request: CapacityRequest, limits: SystemLimits) -> Iterator[Requirement]:
@@ -232,7 +232,7 @@ def fits(request: CapacityRequest, limits: SystemLimits) -> bool:
     return all(line.enough for line in requirements(request, limits) if line.must)
 
 
-# ---- settings that make it fit -----------------------------------------------------------------------------
+# ---- settings that make it fit
 
 
 def adjust(request: CapacityRequest, limits: SystemLimits) -> CapacityRequest | None:
@@ -331,7 +331,7 @@ def _ulimit(adjusted: CapacityRequest, nofile: Limit) -> Iterator[Setting]:
     yield Setting(name="ulimit -n", value=str(value), why=why)
 
 
-# ---- limits of this machine --------------------------------------------------------------------------------
+# ---- limits of this machine
 
 _TASKS = ("threads_max", "pid_max", "cgroup_pids")
 

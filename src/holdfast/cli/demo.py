@@ -132,7 +132,7 @@ def _rates(records: int, size: int, seconds: float) -> str:
     return f"{records / seconds:,.0f}/s, {format_bytes(int(size / seconds))}/s"
 
 
-# ---- make, damage, verify, salvage, read
+# ---- make, corrupt, verify, salvage, read
 
 
 def _make(data: _Dataset, step: _Step) -> None:
@@ -377,7 +377,7 @@ def _processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 process.stdout.close()
 
 
-# ---- look: diagnose a worker that leaks
+# ---- diagnose a worker that leaks
 
 # A loader that is never closed does this: it keeps the read ends of pipes whose writers have exited.
 _WORKER = """\

@@ -67,7 +67,7 @@ class WatchTarget:
         return self.worst.diagnosis.verdict
 
 
-# ---- referrer chains ---------------------------------------------------------------------------------------
+# ---- referrer chains
 
 _SHOWN = 3
 _WITHIN_S = 8.0
@@ -89,7 +89,7 @@ def suspects(one: HasDiagnosis) -> list[int]:
     return dead or [fd.fd for fd in one.snapshot.descriptors if fd.kind is commonest]
 
 
-# ---- several process trees ---------------------------------------------------------------------------------
+# ---- several process trees
 
 _PROGRESS_EVERY_S = 0.2
 
@@ -176,7 +176,7 @@ class Examination:
         return found
 
 
-# ---- one process tree: a snapshot, samples for a while, a second snapshot, and a verdict on each process ----
+# ---- one process tree: a snapshot, samples for a while, a second snapshot, and a verdict on each process
 
 # The longest watch that ends by itself.
 MOST_S = 900.0

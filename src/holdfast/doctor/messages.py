@@ -46,7 +46,7 @@ def share_words(part: float, whole: float) -> str:
     return f"{min(percent, 99.9):.1f} %" if 90 <= percent < 100 else f"{percent:.0f} %"
 
 
-# ---- evidence ----------------------------------------------------------------------------------------------
+# ---- evidence
 
 # An average over less time than this is meaningless.
 _YOUNG_S = 60.0
@@ -91,7 +91,7 @@ def _unusable(inputs: VerdictInput, verdict: Verdict) -> list[str | None]:
     return lines
 
 
-# ---- sentences ---------------------------------------------------------------------------------------------
+# ---- sentences
 
 
 def headroom_sentence(fds: int | None, soft: float | None) -> str:
@@ -194,7 +194,7 @@ def shrink_sentence(forecast: Forecast) -> str | None:
     return f"in {soonest} or more its user has {forecast.at:,} pipes: from then on new ones buffer 8 KiB instead of 64"
 
 
-# ---- advice ------------------------------------------------------------------------------------------------
+# ---- advice
 
 _TIGHT = 0.8
 _PLENTY = "1048576"

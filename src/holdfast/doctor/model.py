@@ -8,7 +8,7 @@ from enum import StrEnum
 from ..procfs.descriptors import Kind
 from .remedies import Remedy
 
-# ---- inputs ------------------------------------------------------------------------------------------------
+# ---- inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class FdProfile:
         return self.hup + self.err
 
 
-# ---- results -----------------------------------------------------------------------------------------------
+# ---- results
 
 
 class Verdict(StrEnum):

@@ -117,7 +117,7 @@ def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
     return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
 
 
-# ---- marks, bars and tables --------------------------------------------------------------------------------
+# ---- marks, bars and tables
 
 MARKS = {
     Verdict.OK: "✓",
@@ -202,7 +202,7 @@ def make_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], w
     return Constrain(made, width)
 
 
-# ---- forecasts ---------------------------------------------------------------------------------------------
+# ---- forecasts
 
 _DAY_S = 86400
 # Later than this counts as never.
@@ -243,7 +243,7 @@ def short_when(eta_s: tuple[float, float]) -> str:
     return f"~{span_words((low + high) / 2)}" if high < _FAR_S else f">{span_words(low)}"
 
 
-# ---- the tree of processes ---------------------------------------------------------------------------------
+# ---- the tree of processes
 
 WIDE = 110
 SHOWN = 24
@@ -325,7 +325,7 @@ def _stem(pid: int, parents: Mapping[int, int | None], last: Mapping[int, int]) 
     return drawn
 
 
-# ---- the page ----------------------------------------------------------------------------------------------
+# ---- the page
 
 _LABEL = 12
 _PAGE = 140  # longer lines are hard to read

@@ -29,7 +29,7 @@ class Matcher:
     what: str = ""
 
 
-# ---- pipes -------------------------------------------------------------------------------------------------
+# ---- pipes
 
 
 def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def unknown_pipes(seen: FdProfile) -> Matcher:
     return Matcher(seen.unknown)
 
 
-# ---- sockets -----------------------------------------------------------------------------------------------
+# ---- sockets
 
 
 def close_wait(seen: FdProfile) -> Matcher:
@@ -105,7 +105,7 @@ def other_sockets(seen: FdProfile) -> Matcher:
     return Matcher(max(0, seen.kinds.get(Kind.SOCKET, 0) - named))
 
 
-# ---- files and memory --------------------------------------------------------------------------------------
+# ---- files and memory
 
 
 def torch_tensors(seen: FdProfile) -> Matcher:
@@ -140,7 +140,7 @@ def gpu_handles(seen: FdProfile) -> Matcher:
     return Matcher(seen.nvidia)
 
 
-# ---- the rest ----------------------------------------------------------------------------------------------
+# ---- the rest
 
 
 def inotify(seen: FdProfile) -> Matcher:
@@ -450,7 +450,7 @@ def _match(row: Signature, fit: Matcher, total: int) -> Match:
     )
 
 
-# ---- unusable descriptors: a leak consists of them, a working set does not ----------------------------------
+# ---- unusable descriptors: a leak consists of them, a working set does not
 
 MANY = 64
 _MANY_LOADERS = 8

@@ -65,7 +65,7 @@ def _middle(ordered: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-# ---- baseline ----------------------------------------------------------------------------------------------
+# ---- baseline
 
 # Longer than most jobs, so that each bin holds a moment between two of them.
 BIN_S = 900.0
@@ -114,7 +114,7 @@ def find_baselines(samples: Sequence[Sample], bin_s: float | None = None) -> lis
     return [Baseline(end - (age + 0.5) * width, lowest[age]) for age in sorted(lowest, reverse=True)]
 
 
-# ---- trend -------------------------------------------------------------------------------------------------
+# ---- trend
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
@@ -255,7 +255,7 @@ def _is_spread(values: Sequence[int], span_s: float) -> bool:
     return sum(steps[-2:]) <= most * (baselines[-1] - baselines[0])
 
 
-# ---- trend over jobs: the count right after each job is free of the noise of the work -----------------------
+# ---- trend over jobs: the count right after each job is free of the noise of the work
 
 # Imports, caches and pools open descriptors in the first jobs and keep them.
 WARM_UP_JOBS = 10

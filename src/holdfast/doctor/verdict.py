@@ -131,7 +131,7 @@ def _leaks(inputs: VerdictInput) -> bool:
     return trend.steady or are_most_of_growth(trend, inputs.profile, inputs.first, inputs.match)
 
 
-# ---- forecasts ---------------------------------------------------------------------------------------------
+# ---- forecasts
 
 
 def find_forecasts(
@@ -182,7 +182,7 @@ def _pipe_share(profile: FdProfile, first: FdProfile | None) -> float:
     return max(0.0, pipes / fds) if fds else 0.0
 
 
-# ---- confidence --------------------------------------------------------------------------------------------
+# ---- confidence
 
 LEAST_S = 60.0
 _WEEK_S = 7 * DAY_S

@@ -73,7 +73,7 @@ def _name(work: Callable[..., Any]) -> str:
     return str(getattr(work, "__qualname__", None) or repr(work))
 
 
-# ---- in a worker -------------------------------------------------------------------------------------------
+# ---- in a worker
 
 _main: tuple[str, str] | None = None
 _importing = False
