@@ -1,0 +1,572 @@
+// The hooked libc functions. A birth is recorded after the call, when it has succeeded; a close before it, because
+// another thread may be given the number as soon as the kernel has let go of it.
+#undef _FORTIFY_SOURCE
+#include "fdtrace.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mqueue.h>
+#include <poll.h>
+#include <pty.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/fanotify.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+// glibc declares these only for other headers or older standards.
+int __open_2(const char *, int);
+int __open64_2(const char *, int);
+int __openat_2(int, const char *, int);
+int __openat64_2(int, const char *, int);
+int pidfd_open(pid_t, unsigned);
+int pidfd_getfd(int, int, unsigned);
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
+ssize_t __pread64_chk(int, void *, size_t, off64_t, size_t);
+ssize_t __recv_chk(int, void *, size_t, size_t, int);
+ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
+int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+
+enum {
+#define HOOK(name) CALL_##name,
+#define WATCH(name) CALL_##name,
+#include "hooks.def"
+#undef HOOK
+#undef WATCH
+    CALLS
+};
+
+static const char NAMES[] =
+#define HOOK(name) #name " "
+#define WATCH(name) #name " "
+#include "hooks.def"
+#undef HOOK
+#undef WATCH
+    ;
+
+const char *hf_call_names(void) { return NAMES; }
+
+// -- The functions behind the hooks ----------------------------------------------------------------------------------
+
+static void *behind[CALLS];
+
+static const char *name_of(unsigned call, char *to, size_t size) {
+    const char *from = NAMES;
+    while (call--) from = strchr(from, ' ') + 1;
+    size_t length = (size_t)(strchr(from, ' ') - from);
+    if (length >= size) length = size - 1;
+    memcpy(to, from, length);
+    to[length] = 0;
+    return to;
+}
+
+static long missing(void) {
+    errno = ENOSYS;
+    return -1;
+}
+
+static __attribute__((noinline, cold)) void *resolve(unsigned call) {
+    int saved = errno;
+    char name[32];
+    name_of(call, name, sizeof name);
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found) {  // the library was loaded into a running process: libc comes before it
+        void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+        if (libc) found = dlsym(libc, name);
+    }
+    if (!found) found = (void *)missing;
+    __atomic_store_n(&behind[call], found, __ATOMIC_RELEASE);
+    errno = saved;
+    return found;
+}
+
+static inline void *function(unsigned call) {
+    void *found = __atomic_load_n(&behind[call], __ATOMIC_RELAXED);
+    return __builtin_expect(found != NULL, 1) ? found : resolve(call);
+}
+
+#define REAL(name) ((__typeof__(&name))function(CALL_##name))
+#define CALLER __builtin_return_address(0)
+
+// -- Shapes ----------------------------------------------------------------------------------------------------------
+
+static int enter_born(unsigned call, int fd, unsigned kind, int aux, int movable, void *caller) {
+    if (fd < 0 && errno != EMFILE && errno != ENFILE) return fd;
+    int saved = errno;
+    if (!hf_enter()) return fd;
+    if (fd < 0) hf_failed(call, caller);
+    else fd = hf_birth(fd, kind, aux, movable, caller);
+    hf_leave();
+    errno = saved;
+    return fd;
+}
+
+static int born(unsigned call, int fd, unsigned kind, int aux, void *caller) { return enter_born(call, fd, kind, aux, 1, caller); }
+
+// The caller knows the number: it chose it (dup2), or it is in a FILE or DIR. --no-reuse must not move it.
+static void born_here(unsigned call, int fd, unsigned kind, int aux, void *caller) { enter_born(call, fd, kind, aux, 0, caller); }
+
+static int born_pair(unsigned call, int result, int fds[2], unsigned kind, int aux, void *caller) {
+    if (result < 0) return born(call, result, kind, aux, caller);
+    int first = born(call, fds[0], kind, fds[1], caller);
+    int second = born(call, fds[1], kind, first, caller);
+    fds[0] = first, fds[1] = second;
+    return result;
+}
+
+static int closing(int fd, void *caller) {
+    int saved = errno, known = 1;
+    if (hf_enter()) {
+        known = hf_close_begins(fd, caller);
+        hf_leave();
+    }
+    errno = saved;
+    return known;
+}
+
+static void closed(unsigned call, int fd, int known, int failed, void *caller) {
+    if (known && !failed) return;
+    int saved = errno;
+    if (hf_enter()) {
+        errno = saved;
+        hf_close_ended(call, fd, known, failed, caller);
+        hf_leave();
+    }
+    errno = saved;
+}
+
+static int close_with(unsigned call, int fd, void *caller, int (*real)(int)) {
+    if (!hf_on) return real(fd);
+    int known = closing(fd, caller);
+    int result = real(fd);
+    closed(call, fd, known, result < 0, caller);
+    return result;
+}
+
+static __attribute__((noinline, cold)) void bad(unsigned call, int fd, void *caller) {
+    int saved = errno;
+    if (fd >= 0 && hf_enter()) {
+        hf_bad(call, fd, caller);
+        hf_leave();
+    }
+    errno = saved;
+}
+
+#define BIRTH(kind, name, parameters, arguments, aux) \
+    HF_EXPORT int name parameters { \
+        int fd = REAL(name) arguments; \
+        return __builtin_expect(hf_on, 1) ? born(CALL_##name, fd, kind, aux, CALLER) : fd; \
+    }
+
+#define USE(type, name, parameters, arguments) \
+    HF_EXPORT type name parameters { \
+        type result = REAL(name) arguments; \
+        if (__builtin_expect(result == (type)-1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_##name, fd, CALLER); \
+        return result; \
+    }
+
+// -- Files -----------------------------------------------------------------------------------------------------------
+
+static inline mode_t mode_of(int flags, va_list list) {
+    return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
+}
+
+#define OPEN(name, parameters, ...) \
+    HF_EXPORT int name parameters { \
+        va_list list; \
+        va_start(list, flags); \
+        mode_t mode = mode_of(flags, list); \
+        va_end(list); \
+        int fd = REAL(name)(__VA_ARGS__, flags, mode); \
+        return __builtin_expect(hf_on, 1) ? born(CALL_##name, fd, flags & O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER) : fd; \
+    }
+OPEN(open, (const char *path, int flags, ...), path)
+OPEN(open64, (const char *path, int flags, ...), path)
+OPEN(openat, (int at, const char *path, int flags, ...), at, path)
+OPEN(openat64, (int at, const char *path, int flags, ...), at, path)
+BIRTH(HF_FILE, __open_2, (const char *path, int flags), (path, flags), flags)
+BIRTH(HF_FILE, __open64_2, (const char *path, int flags), (path, flags), flags)
+BIRTH(HF_FILE, __openat_2, (int at, const char *path, int flags), (at, path, flags), flags)
+BIRTH(HF_FILE, __openat64_2, (int at, const char *path, int flags), (at, path, flags), flags)
+BIRTH(HF_FILE, creat, (const char *path, mode_t mode), (path, mode), O_CREAT)
+BIRTH(HF_FILE, creat64, (const char *path, mode_t mode), (path, mode), O_CREAT)
+BIRTH(HF_FILE, mkstemp, (char *path), (path), 0)
+BIRTH(HF_FILE, mkstemp64, (char *path), (path), 0)
+BIRTH(HF_FILE, mkostemp, (char *path, int flags), (path, flags), flags)
+BIRTH(HF_FILE, mkostemp64, (char *path, int flags), (path, flags), flags)
+BIRTH(HF_FILE, mkstemps, (char *path, int suffix), (path, suffix), 0)
+BIRTH(HF_FILE, mkstemps64, (char *path, int suffix), (path, suffix), 0)
+BIRTH(HF_FILE, mkostemps, (char *path, int suffix, int flags), (path, suffix, flags), flags)
+BIRTH(HF_FILE, mkostemps64, (char *path, int suffix, int flags), (path, suffix, flags), flags)
+
+#define STREAM(kind, name, parameters, arguments) \
+    HF_EXPORT FILE *name parameters { \
+        FILE *file = REAL(name) arguments; \
+        if (__builtin_expect(hf_on, 1)) born_here(CALL_##name, file ? fileno(file) : -1, kind, 0, CALLER); \
+        return file; \
+    }
+STREAM(HF_FILE, fopen, (const char *path, const char *mode), (path, mode))
+STREAM(HF_FILE, fopen64, (const char *path, const char *mode), (path, mode))
+STREAM(HF_FILE, tmpfile, (void), ())
+STREAM(HF_FILE, tmpfile64, (void), ())
+STREAM(HF_PIPE, popen, (const char *command, const char *mode), (command, mode))
+
+#define REOPEN(name) \
+    HF_EXPORT FILE *name(const char *path, const char *mode, FILE *file) { \
+        int old = hf_on && file ? fileno(file) : -1; \
+        if (old >= 0) closing(old, CALLER); \
+        FILE *result = REAL(name)(path, mode, file); \
+        if (hf_on) born_here(CALL_##name, result ? fileno(result) : -1, HF_FILE, 0, CALLER); \
+        return result; \
+    }
+REOPEN(freopen)
+REOPEN(freopen64)
+
+#define CLOSE_STREAM(name) \
+    HF_EXPORT int name(FILE *file) { \
+        int fd = hf_on && file ? fileno(file) : -1; \
+        int known = fd < 0 || closing(fd, CALLER); \
+        int result = REAL(name)(file); \
+        if (fd >= 0) closed(CALL_##name, fd, known, result < 0, CALLER); \
+        return result; \
+    }
+CLOSE_STREAM(fclose)
+CLOSE_STREAM(pclose)
+
+HF_EXPORT DIR *opendir(const char *path) {
+    DIR *dir = REAL(opendir)(path);
+    if (hf_on) born_here(CALL_opendir, dir ? dirfd(dir) : -1, HF_DIR, 0, CALLER);
+    return dir;
+}
+
+HF_EXPORT int closedir(DIR *dir) {
+    int fd = hf_on ? dirfd(dir) : -1;
+    int known = fd < 0 || closing(fd, CALLER);
+    int result = REAL(closedir)(dir);
+    if (fd >= 0) closed(CALL_closedir, fd, known, result < 0, CALLER);
+    return result;
+}
+
+// -- Pipes, copies, sockets ------------------------------------------------------------------------------------------
+
+HF_EXPORT int pipe(int fds[2]) {
+    int result = REAL(pipe)(fds);
+    return hf_on ? born_pair(CALL_pipe, result, fds, HF_PIPE, 0, CALLER) : result;
+}
+
+HF_EXPORT int pipe2(int fds[2], int flags) {
+    int result = REAL(pipe2)(fds, flags);
+    return hf_on ? born_pair(CALL_pipe2, result, fds, HF_PIPE, flags, CALLER) : result;
+}
+
+HF_EXPORT int socketpair(int domain, int type, int protocol, int fds[2]) {
+    int result = REAL(socketpair)(domain, type, protocol, fds);
+    return hf_on ? born_pair(CALL_socketpair, result, fds, HF_SOCKET, domain, CALLER) : result;
+}
+
+static int copied_to(unsigned call, int from, int to, int flags, void *caller) {
+    if (from != to) closing(to, caller);  // unlike close, dup2 says nothing of a number that was not open
+    int fd = call == CALL_dup2 ? REAL(dup2)(from, to) : REAL(dup3)(from, to, flags);
+    if (fd < 0 && errno == EBADF) bad(call, from, caller);
+    if (from != to) born_here(call, fd, HF_DUP, from, caller);
+    return fd;
+}
+
+BIRTH(HF_DUP, dup, (int from), (from), from)
+HF_EXPORT int dup2(int from, int to) { return hf_on ? copied_to(CALL_dup2, from, to, 0, CALLER) : REAL(dup2)(from, to); }
+HF_EXPORT int dup3(int from, int to, int flags) { return hf_on ? copied_to(CALL_dup3, from, to, flags, CALLER) : REAL(dup3)(from, to, flags); }
+
+#define FCNTL(name) \
+    HF_EXPORT int name(int fd, int command, ...) { \
+        va_list list; \
+        va_start(list, command); \
+        void *argument = va_arg(list, void *); \
+        va_end(list); \
+        int result = REAL(name)(fd, command, argument); \
+        if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && hf_on) return born(CALL_##name, result, HF_DUP, fd, CALLER); \
+        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_##name, fd, CALLER); \
+        return result; \
+    }
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+BIRTH(HF_SOCKET, socket, (int domain, int type, int protocol), (domain, type, protocol), domain)
+BIRTH(HF_SOCKET, accept, (int fd_, struct sockaddr *address, socklen_t *length), (fd_, address, length), fd_)
+BIRTH(HF_SOCKET, accept4, (int fd_, struct sockaddr *address, socklen_t *length, int flags), (fd_, address, length, flags), fd_)
+
+static void received(unsigned call, struct msghdr *message, void *caller) {
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
+            int fd;
+            memcpy(&fd, (char *)part + at, sizeof fd);
+            fd = born(call, fd, HF_RECEIVED, 0, caller);
+            memcpy((char *)part + at, &fd, sizeof fd);
+        }
+    }
+}
+
+HF_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
+    ssize_t result = REAL(recvmsg)(fd, message, flags);
+    if (hf_on && result >= 0 && message->msg_controllen) received(CALL_recvmsg, message, CALLER);
+    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_recvmsg, fd, CALLER);
+    return result;
+}
+
+HF_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout) {
+    int result = REAL(recvmmsg)(fd, messages, count, flags, timeout);
+    for (int i = 0; hf_on && i < result; i++)
+        if (messages[i].msg_hdr.msg_controllen) received(CALL_recvmmsg, &messages[i].msg_hdr, CALLER);
+    return result;
+}
+
+// -- The kernel's other descriptors ----------------------------------------------------------------------------------
+
+BIRTH(HF_EVENTFD, eventfd, (unsigned initial, int flags), (initial, flags), flags)
+BIRTH(HF_TIMERFD, timerfd_create, (clockid_t clock, int flags), (clock, flags), flags)
+BIRTH(HF_EPOLL, epoll_create, (int size), (size), 0)
+BIRTH(HF_EPOLL, epoll_create1, (int flags), (flags), flags)
+BIRTH(HF_INOTIFY, inotify_init, (void), (), 0)
+BIRTH(HF_INOTIFY, inotify_init1, (int flags), (flags), flags)
+BIRTH(HF_FANOTIFY, fanotify_init, (unsigned flags, unsigned event_flags), (flags, event_flags), (int)flags)
+BIRTH(HF_MEMFD, memfd_create, (const char *name, unsigned flags), (name, flags), (int)flags)
+BIRTH(HF_SHM, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), flags)
+BIRTH(HF_PIDFD, pidfd_open, (pid_t pid, unsigned flags), (pid, flags), pid)
+BIRTH(HF_RECEIVED, pidfd_getfd, (int pidfd, int target, unsigned flags), (pidfd, target, flags), pidfd)
+BIRTH(HF_PTY, posix_openpt, (int flags), (flags), flags)
+BIRTH(HF_PTY, getpt, (void), (), 0)
+
+HF_EXPORT int signalfd(int fd, const sigset_t *mask, int flags) {
+    int result = REAL(signalfd)(fd, mask, flags);
+    return hf_on && fd == -1 ? born(CALL_signalfd, result, HF_SIGNALFD, flags, CALLER) : result;
+}
+
+HF_EXPORT mqd_t mq_open(const char *name, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
+    struct mq_attr *attributes = flags & O_CREAT ? va_arg(list, struct mq_attr *) : NULL;
+    va_end(list);
+    mqd_t result = REAL(mq_open)(name, flags, mode, attributes);
+    return hf_on ? born(CALL_mq_open, result, HF_MQ, flags, CALLER) : result;
+}
+
+HF_EXPORT int mq_close(mqd_t queue) { return close_with(CALL_mq_close, queue, CALLER, REAL(mq_close)); }
+
+HF_EXPORT int openpty(int *controller, int *worker, char *name, const struct termios *mode, const struct winsize *size) {
+    int result = REAL(openpty)(controller, worker, name, mode, size);
+    if (!hf_on) return result;
+    if (result < 0) return born(CALL_openpty, result, HF_PTY, 0, CALLER);
+    *controller = born(CALL_openpty, *controller, HF_PTY, 0, CALLER);
+    *worker = born(CALL_openpty, *worker, HF_PTY, *controller, CALLER);
+    return result;
+}
+
+HF_EXPORT int forkpty(int *controller, char *name, const struct termios *mode, const struct winsize *size) {
+    int pid = REAL(forkpty)(controller, name, mode, size);
+    if (hf_on && pid > 0) *controller = born(CALL_forkpty, *controller, HF_PTY, 0, CALLER);
+    return pid;
+}
+
+// -- Closes ----------------------------------------------------------------------------------------------------------
+
+HF_EXPORT int close(int fd) { return close_with(CALL_close, fd, CALLER, REAL(close)); }
+
+static void closing_from(unsigned first, unsigned last, void *caller) {
+    int saved = errno;
+    if (hf_enter()) {
+        hf_close_from(first, last, caller);
+        hf_leave();
+    }
+    errno = saved;
+}
+
+HF_EXPORT int close_range(unsigned first, unsigned last, int flags) {
+    if (hf_on && !(flags & 4) && first <= last) closing_from(first, last, CALLER);  // 4: CLOSE_RANGE_CLOEXEC
+    return REAL(close_range)(first, last, flags);
+}
+
+HF_EXPORT void closefrom(int first) {
+    if (hf_on) closing_from(first < 0 ? 0 : (unsigned)first, ~0u, CALLER);
+    REAL(closefrom)(first);
+}
+
+// -- Processes -------------------------------------------------------------------------------------------------------
+
+__attribute__((visibility("hidden"))) void *hf_vfork_begins(void) {
+    hf_me.vforked = 1;
+    return function(CALL_vfork);
+}
+
+// The child returns through this frame before the parent does, so it must leave nothing on the stack: a jump.
+__asm__(".text\n.globl vfork\n.type vfork,@function\nvfork:\n.cfi_startproc\nendbr64\n"
+        "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\ncall hf_vfork_begins\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\njmp *%rax\n"
+        ".cfi_endproc\n.size vfork, . - vfork\n");
+
+HF_EXPORT void _exit(int status) {
+    if (hf_on) hf_stop(2);
+    REAL(_exit)(status);
+    __builtin_unreachable();
+}
+
+HF_EXPORT void _Exit(int status) {
+    if (hf_on) hf_stop(2);
+    REAL(_Exit)(status);
+    __builtin_unreachable();
+}
+
+// -- syscall() -------------------------------------------------------------------------------------------------------
+
+// Numbers that syscall() passes to hf_syscall_seen; everything else goes straight on, with the registers untouched.
+__attribute__((visibility("hidden"))) unsigned char hf_syscalls_seen[512] = {
+    [SYS_open] = 1, [SYS_openat] = 1, [437 /* openat2 */] = 1, [SYS_creat] = 1, [SYS_close] = 1, [436 /* close_range */] = 1,
+    [SYS_pipe] = 1, [SYS_pipe2] = 1, [SYS_dup] = 1, [SYS_dup2] = 1, [SYS_dup3] = 1, [SYS_socket] = 1, [SYS_socketpair] = 1,
+    [SYS_accept] = 1, [SYS_accept4] = 1, [SYS_eventfd] = 1, [SYS_eventfd2] = 1, [SYS_timerfd_create] = 1, [SYS_signalfd4] = 1,
+    [SYS_epoll_create] = 1, [SYS_epoll_create1] = 1, [SYS_inotify_init] = 1, [SYS_inotify_init1] = 1, [SYS_memfd_create] = 1,
+    [434 /* pidfd_open */] = 1, [438 /* pidfd_getfd */] = 1, [425 /* io_uring_setup */] = 1, [SYS_perf_event_open] = 1,
+};
+__attribute__((visibility("hidden"))) void *hf_syscall_real;
+
+static unsigned kind_of_syscall(long number) {
+    switch (number) {
+        case SYS_pipe: case SYS_pipe2: return HF_PIPE;
+        case SYS_dup: case SYS_dup2: case SYS_dup3: return HF_DUP;
+        case SYS_socket: case SYS_socketpair: case SYS_accept: case SYS_accept4: return HF_SOCKET;
+        case SYS_eventfd: case SYS_eventfd2: return HF_EVENTFD;
+        case SYS_timerfd_create: return HF_TIMERFD;
+        case SYS_signalfd4: return HF_SIGNALFD;
+        case SYS_epoll_create: case SYS_epoll_create1: return HF_EPOLL;
+        case SYS_inotify_init: case SYS_inotify_init1: return HF_INOTIFY;
+        case SYS_memfd_create: return HF_MEMFD;
+        case 434: return HF_PIDFD;
+        case 438: return HF_RECEIVED;
+        case 425: return HF_IO_URING;
+        case SYS_perf_event_open: return HF_UNKNOWN;
+        default: return HF_FILE;
+    }
+}
+
+__attribute__((visibility("hidden"))) long hf_syscall_seen(long number, long a, long b, long c, long d, long e, long f) {
+    void *caller = CALLER;
+    int known = 1;
+    if (hf_on) {
+        if (number == SYS_close) known = closing((int)a, caller);
+        if (number == 436 && !((unsigned)c & 4) && (unsigned)a <= (unsigned)b) closing_from((unsigned)a, (unsigned)b, caller);
+        if ((number == SYS_dup2 || number == SYS_dup3) && a != b) closing((int)b, caller);
+    }
+    long result = hf_syscall6(number, a, b, c, d, e, f);
+    if (result < 0 && result > -4096) {
+        errno = (int)-result;
+        result = -1;
+    }
+    if (!hf_on) return result;
+    if (number == SYS_close) {
+        closed(CALL_syscall, (int)a, known, result < 0, caller);
+    } else if (number == SYS_pipe || number == SYS_pipe2) {
+        born_pair(CALL_syscall, (int)result, (int *)a, HF_PIPE, 0, caller);
+    } else if (number == SYS_socketpair) {
+        born_pair(CALL_syscall, (int)result, (int *)d, HF_SOCKET, (int)a, caller);
+    } else if (number == SYS_dup2 || number == SYS_dup3) {
+        if (a != b) born_here(CALL_syscall, (int)result, HF_DUP, (int)a, caller);
+    } else if (number != 436 && !(number == SYS_signalfd4 && (int)a != -1)) {
+        result = born(CALL_syscall, (int)result, kind_of_syscall(number), 0, caller);
+    }
+    return result;
+}
+
+__asm__(".text\n.globl syscall\n.type syscall,@function\nsyscall:\n.cfi_startproc\nendbr64\n"
+        "cmp $512, %rdi\njae 1f\nlea hf_syscalls_seen(%rip), %rax\ncmpb $0, (%rax,%rdi)\njne hf_syscall_seen\n"
+        "1: mov hf_syscall_real(%rip), %rax\ntest %rax, %rax\nje hf_syscall_seen\njmp *%rax\n"
+        ".cfi_endproc\n.size syscall, . - syscall\n");
+
+__attribute__((constructor(102))) static void find_syscall(void) { hf_syscall_real = resolve(CALL_syscall); }
+
+// -- Uses, for EBADF -------------------------------------------------------------------------------------------------
+
+USE(ssize_t, read, (int fd, void *to, size_t size), (fd, to, size))
+USE(ssize_t, write, (int fd, const void *from, size_t size), (fd, from, size))
+USE(ssize_t, pread, (int fd, void *to, size_t size, off_t at), (fd, to, size, at))
+USE(ssize_t, pread64, (int fd, void *to, size_t size, off64_t at), (fd, to, size, at))
+USE(ssize_t, pwrite, (int fd, const void *from, size_t size, off_t at), (fd, from, size, at))
+USE(ssize_t, pwrite64, (int fd, const void *from, size_t size, off64_t at), (fd, from, size, at))
+USE(ssize_t, readv, (int fd, const struct iovec *parts, int count), (fd, parts, count))
+USE(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
+USE(ssize_t, recv, (int fd, void *to, size_t size, int flags), (fd, to, size, flags))
+USE(ssize_t, recvfrom, (int fd, void *to, size_t size, int flags, struct sockaddr *address, socklen_t *length), (fd, to, size, flags, address, length))
+USE(ssize_t, send, (int fd, const void *from, size_t size, int flags), (fd, from, size, flags))
+USE(ssize_t, sendto, (int fd, const void *from, size_t size, int flags, const struct sockaddr *address, socklen_t length), (fd, from, size, flags, address, length))
+USE(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
+USE(off_t, lseek, (int fd, off_t at, int whence), (fd, at, whence))
+USE(off64_t, lseek64, (int fd, off64_t at, int whence), (fd, at, whence))
+USE(int, fstat, (int fd, struct stat *to), (fd, to))
+USE(int, fstat64, (int fd, struct stat64 *to), (fd, to))
+USE(int, epoll_ctl, (int fd, int operation, int target, struct epoll_event *event), (fd, operation, target, event))
+USE(int, epoll_wait, (int fd, struct epoll_event *events, int count, int timeout), (fd, events, count, timeout))
+USE(void *, mmap, (void *at, size_t size, int protection, int flags, int fd, off_t offset), (at, size, protection, flags, fd, offset))
+USE(void *, mmap64, (void *at, size_t size, int protection, int flags, int fd, off64_t offset), (at, size, protection, flags, fd, offset))
+USE(int, ftruncate, (int fd, off_t size), (fd, size))
+USE(int, ftruncate64, (int fd, off64_t size), (fd, size))
+USE(int, fsync, (int fd), (fd))
+USE(int, fdatasync, (int fd), (fd))
+USE(ssize_t, __read_chk, (int fd, void *to, size_t size, size_t room), (fd, to, size, room))
+USE(ssize_t, __pread_chk, (int fd, void *to, size_t size, off_t at, size_t room), (fd, to, size, at, room))
+USE(ssize_t, __pread64_chk, (int fd, void *to, size_t size, off64_t at, size_t room), (fd, to, size, at, room))
+USE(ssize_t, __recv_chk, (int fd, void *to, size_t size, size_t room, int flags), (fd, to, size, room, flags))
+USE(ssize_t, __recvfrom_chk, (int fd, void *to, size_t size, size_t room, int flags, struct sockaddr *address, socklen_t *length), (fd, to, size, room, flags, address, length))
+
+HF_EXPORT int ioctl(int fd, unsigned long request, ...) {
+    va_list list;
+    va_start(list, request);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    int result = REAL(ioctl)(fd, request, argument);
+    if (__builtin_expect(result == -1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_ioctl, fd, CALLER);
+    return result;
+}
+
+// poll reports a number that is not open in the item, not as an error.
+static void look_for_invalid(unsigned call, const struct pollfd *items, nfds_t count, void *caller) {
+    for (nfds_t i = 0; i < count; i++)
+        if (items[i].revents & POLLNVAL) bad(call, items[i].fd, caller);
+}
+
+HF_EXPORT int poll(struct pollfd *items, nfds_t count, int timeout) {
+    int result = REAL(poll)(items, count, timeout);
+    if (result > 0 && hf_on && hf_options & HF_EBADF) look_for_invalid(CALL_poll, items, count, CALLER);
+    return result;
+}
+
+HF_EXPORT int __poll_chk(struct pollfd *items, nfds_t count, int timeout, size_t room) {
+    int result = REAL(__poll_chk)(items, count, timeout, room);
+    if (result > 0 && hf_on && hf_options & HF_EBADF) look_for_invalid(CALL___poll_chk, items, count, CALLER);
+    return result;
+}
+
+// -- Addresses for got.c ---------------------------------------------------------------------------------------------
+
+__attribute__((visibility("hidden"))) const struct hf_hook {
+    const char *name;
+    void *hook;
+} hf_hooks[] = {
+#define HOOK(name) {#name, (void *)name},
+#define WATCH(name) {#name, (void *)name},
+#include "hooks.def"
+#undef HOOK
+#undef WATCH
+    {NULL, NULL},
+};

@@ -1,0 +1,339 @@
+"""Reads the log that `native/fdtrace` writes for one process image (a process between two execs).
+
+The log of a process that was killed ends anywhere, so nothing in it is trusted: an offset that leads out of the file gives
+no frame instead of an error. Only a file that is no log at all is refused.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from holdfast.errors import CorruptError
+
+KINDS = (
+    "unknown file directory pipe socket eventfd timerfd signalfd epoll inotify "
+    "fanotify memfd shm mq pidfd pty dup received io_uring"
+).split()
+BIRTH, CLOSE, BAD, FAIL, CLOSE_UNSEEN, BIRTH_UNSEEN, FOUND = range(1, 8)
+LIVE, INHERITED, BEFORE = 1, 2, 4
+NATIVE, EBADF, NO_REUSE, TIME_HOOKS, ATTACHED = 1, 2, 4, 8, 16
+
+EVENT = np.dtype(
+    [
+        ("t_ns", "<u8"),
+        ("tid", "<u4"),
+        ("fd", "<i4"),
+        ("stack", "<u4"),
+        ("action", "u1"),
+        ("kind", "u1"),
+        ("error", "<u2"),
+        ("aux", "<i4"),
+        ("gen", "<u4"),
+    ]
+)
+ENTRY = np.dtype(
+    [
+        ("t_ns", "<u8"),
+        ("stack", "<u4"),
+        ("gen", "<u4"),
+        ("tid", "<u4"),
+        ("kind", "<u2"),
+        ("flags", "<u2"),
+        ("aux", "<i4"),
+        ("closed_by", "<u4"),
+    ]
+)
+COUNTER = np.dtype(
+    [
+        ("stack", "<u4"),
+        ("kind", "<u2"),
+        ("reserved", "<u2"),
+        ("born", "<u4"),
+        ("closed", "<u4"),
+        ("live", "<i4"),
+        ("peak", "<u4"),
+        ("inherited_closed", "<u4"),
+        ("foreign_closed", "<u4"),
+    ]
+)
+
+_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQI1792s256s2048s")
+_FIELDS = (
+    "magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events "
+    "entries_at ring_at counters_at records_at file_bytes counter_base record_base ring_head counter_end record_end fds_end "
+    "live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentrant beyond bad failed close_unseen "
+    "birth_unseen padding hook_ns hooks python_stacks calls exe command"
+).split()
+_CODE = struct.Struct("<IHBBIIII")
+_STACK = struct.Struct("<IHHHHI")
+_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+class Frame(NamedTuple):
+    """One line of Python code on a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of one call, innermost frame first. `addresses` are return addresses of C code."""
+
+    frames: tuple[Frame, ...] = ()
+    addresses: tuple[int, ...] = ()
+    is_cut: bool = False
+
+
+NO_STACK = Stack()
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the log says of its process image."""
+
+    pid: int
+    parent: tuple[int, int] | None  # pid and start_ns of the image that forked this one
+    start_ns: int
+    start_real_ns: int
+    options: int
+    python: int
+    has_python_stacks: bool
+    ring_events: int
+    ring_head: int
+    counter_base: int
+    record_base: int
+    live: int
+    peak: int
+    stopped: int
+    finalizing_ns: int
+    end_ns: int
+    end_kind: int
+    counts: Mapping[str, int]
+    calls: tuple[str, ...]
+    exe: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Image:
+    """The log of one process image, read into memory."""
+
+    header: Header
+    events: np.ndarray  # EVENT, oldest first
+    entries: np.ndarray  # ENTRY, indexed by descriptor
+    counters: np.ndarray  # COUNTER
+    records: bytes
+    _codes: dict[int, tuple[str, str, list[tuple[int, int]], int] | None] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.header.pid, self.header.start_ns
+
+    @property
+    def dropped_events(self) -> int:
+        """Number of events that the ring has overwritten."""
+        return max(0, self.header.ring_head - self.header.ring_events)
+
+
+def read_image(path: str | os.PathLike[str]) -> Image:
+    """Read the log of one process image, which may still be running."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _HEADER.size:
+            raise CorruptError(f"{path}: expected a descriptor log, got {size} bytes")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            raw = dict(zip(_FIELDS, _HEADER.unpack_from(data), strict=True))
+            if raw["magic"] != b"HFTRACE1" or raw["version"] != 1:
+                raise CorruptError(f"{path}: expected a descriptor log of version 1, got {raw['magic']!r} {raw['version']}")
+            ring_head = raw["ring_head"]
+            ring = _array(data, raw["ring_at"], min(ring_head, raw["ring_events"]), EVENT)
+            if ring_head > raw["ring_events"] and len(ring):
+                ring = np.roll(ring, -(ring_head % len(ring)))
+            entries = _array(data, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
+            counters = _array(data, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], 1 << 14), COUNTER)
+            length = min(8 * max(0, raw["record_end"] - raw["record_base"]), 3 << 20)
+            records = bytes(data[raw["records_at"] : raw["records_at"] + length])
+    return Image(_header(raw), ring[ring["t_ns"] > 0], entries, counters[counters["born"] + counters["inherited_closed"] > 0], records)
+
+
+def _array(data: mmap.mmap, at: int, count: int, dtype: np.dtype) -> np.ndarray:
+    count = max(0, min(count, (len(data) - at) // dtype.itemsize)) if 0 <= at < len(data) else 0
+    # A copy, made while the process may write on: a mapping that stays would also keep the file's memory.
+    return np.frombuffer(data, dtype, count, at).copy() if count else np.zeros(0, dtype)
+
+
+def _header(raw: dict[str, object]) -> Header:
+    def number(name: str) -> int:
+        value = raw[name]
+        assert isinstance(value, int)
+        return value
+
+    def text(name: str) -> str:
+        value = raw[name]
+        assert isinstance(value, bytes)
+        return value.rstrip(b"\0").decode(errors="replace")
+
+    parent = number("parent_pid")
+    return Header(
+        pid=number("pid"),
+        parent=(parent, number("parent_start_ns")) if parent else None,
+        start_ns=number("start_ns"),
+        start_real_ns=number("start_real_ns"),
+        options=number("options"),
+        python=number("python"),
+        has_python_stacks=bool(number("python_stacks")),
+        ring_events=number("ring_events"),
+        ring_head=number("ring_head"),
+        counter_base=number("counter_base"),
+        record_base=number("record_base"),
+        live=number("live"),
+        peak=number("peak"),
+        stopped=number("stopped"),
+        finalizing_ns=number("finalizing_ns"),
+        end_ns=number("end_ns"),
+        end_kind=number("end_kind"),
+        counts={
+            name: number(name)
+            for name in (
+                "lost_stacks lost_children reentrant beyond bad failed close_unseen birth_unseen hook_ns hooks".split()
+            )
+        },
+        calls=tuple(text("calls").split()),
+        exe=text("exe"),
+        command=tuple(text("command").split("\0")),
+    )
+
+
+class Stacks:
+    """Resolves the stack ids of process images. An image that was forked refers to the records of its parent."""
+
+    def __init__(self, images: Mapping[tuple[int, int], Image]) -> None:
+        self._images = images
+        self._known: dict[tuple[tuple[int, int], int], Stack] = {}
+
+    def resolve(self, image: Image, stack: int) -> Stack:
+        """Return the stack of an id; one without frames if the log does not hold it."""
+        if not stack:
+            return NO_STACK
+        owner = self._owner(image, stack)
+        if owner is None:
+            return NO_STACK
+        key = (owner.key, stack)
+        if key not in self._known:
+            self._known[key] = self._read(owner, stack)
+        return self._known[key]
+
+    def _owner(self, image: Image, record: int) -> Image | None:
+        """Return the image whose log holds a record: this one or one of those that it was forked from."""
+        found: Image | None = image
+        for _ in range(len(self._images) + 1):
+            if found is None or record >= found.header.record_base:
+                return found
+            found = self._images.get(found.header.parent) if found.header.parent else None
+        return None  # a cycle, in a damaged log
+
+    def _read(self, image: Image, stack: int) -> Stack:
+        at = 8 * (stack - image.header.record_base)
+        records = image.records
+        if at < 0 or at + _STACK.size > len(records):
+            return NO_STACK
+        _, kind, frames, native, flags, _ = _STACK.unpack_from(records, at)
+        at += _STACK.size
+        if kind != 2 or at + 8 * (frames + native) > len(records):
+            return NO_STACK
+        pairs = struct.unpack_from(f"<{2 * frames}I", records, at)
+        addresses = struct.unpack_from(f"<{native}Q", records, at + 8 * frames)
+        found = (self._frame(image, code, instr) for code, instr in zip(pairs[::2], pairs[1::2], strict=True))
+        return Stack(tuple(found), addresses, bool(flags & 1))
+
+    def _frame(self, image: Image, code: int, instr: int) -> Frame:
+        owner = self._owner(image, code)
+        if owner is None or not code:
+            return Frame("?", 0, "?")
+        if code not in owner._codes:
+            owner._codes[code] = _read_code(owner.records, 8 * (code - owner.header.record_base))
+        known = owner._codes[code]
+        if known is None:
+            return Frame("?", 0, "?")
+        file, name, lines, first = known
+        return Frame(file, next((line for end, line in lines if instr < end), first), name)
+
+
+def _read_code(records: bytes, at: int) -> tuple[str, str, list[tuple[int, int]], int] | None:
+    """Return the file, the function, (end of a range of instructions, its line) in order, and the first line."""
+    if at < 0 or at + _CODE.size > len(records):
+        return None
+    _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = _CODE.unpack_from(records, at)
+    at += _CODE.size
+    if kind != 1 or at + file_bytes + name_bytes + table_bytes > len(records):
+        return None
+    file = records[at : at + file_bytes].decode(_WIDTHS.get(file_width, "latin-1"), "replace")
+    at += file_bytes
+    name = records[at : at + name_bytes].decode(_WIDTHS.get(name_width, "latin-1"), "replace")
+    at += name_bytes
+    return file, name, list(_line_ranges(records[at : at + table_bytes], first)), first
+
+
+def _line_ranges(table: bytes, line: int) -> Iterator[tuple[int, int]]:
+    """Decode a line table of Python 3.11 or later: (end offset in bytes, line) for every range of instructions."""
+    at = end = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while at < len(table):
+            byte = table[at]
+            at += 1
+            value |= (byte & 63) << shift
+            shift += 6
+            if not byte & 64:
+                break
+        return value
+
+    def signed() -> int:
+        value = varint()
+        return -(value >> 1) if value & 1 else value >> 1
+
+    while at < len(table):
+        first = table[at]
+        at += 1
+        end += 2 * ((first & 7) + 1)
+        code = first >> 3 & 15
+        shown = line
+        if code == 15:  # no line: an instruction that the compiler added; Python reports none
+            shown = 0
+        elif code == 14:
+            line += signed()
+            varint(), varint(), varint()
+        elif code == 13:
+            line += signed()
+        elif code >= 10:
+            line += code - 10
+            at += 2
+        else:
+            at += 1
+        yield end, (0 if code == 15 else line) or shown
+
+
+def read_folder(folder: str | os.PathLike[str]) -> tuple[dict[tuple[int, int], Image], list[str]]:
+    """Read every log of a recording. Returns the images and a sentence for each file that could not be read."""
+    images: dict[tuple[int, int], Image] = {}
+    problems: list[str] = []
+    for path in sorted(Path(folder).glob("fd.*.log")):
+        try:
+            image = read_image(path)
+        except (CorruptError, OSError, ValueError) as error:
+            problems.append(str(error))
+        else:
+            images[image.key] = image
+    return images, problems
