@@ -25,7 +25,19 @@ def _extension(name: str) -> Extension:
     )
 
 
+def _preload_library() -> Extension:
+    """Describe the library of `holdfast trace`: not a Python module, but built and installed like one."""
+    library = _extension("fdtrace")
+    library.depends.append("native/fdtrace/hooks.def")
+    library.define_macros = [("_GNU_SOURCE", None)]
+    # The hooks have the names of what they hook: fortified headers would redirect them, and only -Bsymbolic-functions lets
+    # the library take the addresses of its own.
+    library.extra_compile_args = [*library.extra_compile_args, "-std=gnu11", "-U_FORTIFY_SOURCE", "-fno-semantic-interposition"]
+    library.extra_link_args = ["-Wl,-Bsymbolic-functions"]
+    return library
+
+
 setup(
-    ext_modules=[_extension("codec"), _extension("fdscan"), _extension("png"), _extension("readahead")],
+    ext_modules=[*map(_extension, ("codec", "fdscan", "png", "readahead")), _preload_library()],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )
