@@ -154,7 +154,9 @@ def read_image(path: str | os.PathLike[str]) -> Image:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             raw = dict(zip(_FIELDS, _HEADER.unpack_from(data), strict=True))
             if raw["magic"] != b"HFTRACE1" or raw["version"] != 1:
-                raise CorruptError(f"{path}: expected a descriptor log of version 1, got {raw['magic']!r} {raw['version']}")
+                raise CorruptError(
+                    f"{path}: expected a descriptor log of version 1, got {raw['magic']!r} {raw['version']}"
+                )
             ring_head = raw["ring_head"]
             ring = _array(data, raw["ring_at"], min(ring_head, raw["ring_events"]), EVENT)
             if ring_head > raw["ring_events"] and len(ring):
@@ -163,7 +165,13 @@ def read_image(path: str | os.PathLike[str]) -> Image:
             counters = _array(data, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], 1 << 14), COUNTER)
             length = min(8 * max(0, raw["record_end"] - raw["record_base"]), 3 << 20)
             records = bytes(data[raw["records_at"] : raw["records_at"] + length])
-    return Image(_header(raw), ring[ring["t_ns"] > 0], entries, counters[counters["born"] + counters["inherited_closed"] > 0], records)
+    return Image(
+        _header(raw),
+        ring[ring["t_ns"] > 0],
+        entries,
+        counters[counters["born"] + counters["inherited_closed"] > 0],
+        records,
+    )
 
 
 def _array(data: mmap.mmap, at: int, count: int, dtype: np.dtype) -> np.ndarray:
