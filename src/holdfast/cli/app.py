@@ -170,7 +170,7 @@ class Command(click.Command):
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
 
 
-def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
+def command(page: str | None, kind: type[Command] = Command) -> Callable[[Callable[..., int]], Command]:
     """Turns a function into a command. The function takes a Screen and its own options, and returns an exit code."""
 
     def make(function: Callable[..., int]) -> Command:
@@ -178,7 +178,7 @@ def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
         def run(as_json: bool, quiet: bool, debug: bool, **options: Any) -> int:
             return function(Screen(as_json=as_json, quiet=quiet), **options)
 
-        made = click.command(function.__name__, cls=Command, help=page, short_help="")(run)
+        made = click.command(function.__name__, cls=kind, help=page, short_help="")(run)
         made.params += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."),
             click.Option(
@@ -209,6 +209,10 @@ COMMANDS = {
         "top": "Show processes and their descriptors live.",
         "plan": "Check whether a run fits the limits of this machine.",
         "explain": "Explain an error message using this machine's limits.",
+    },
+    "Trace": {
+        "trace": "Record who opens and closes descriptors while a program runs.",
+        "report": "Show which lines leak descriptors, from a recording.",
     },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",

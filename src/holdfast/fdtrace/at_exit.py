@@ -1,7 +1,7 @@
 """Runs in a traced program at its end: writes what keeps the descriptors of its largest sites open.
 
-It imports the standard library and `fd_owners` only, and reads the log with struct: numpy would cost the program more than
-the search itself.
+It imports the standard library and `fd_owners` only, and reads the log with struct: numpy would cost the program more
+than the search itself.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ def write_owners() -> None:
     """Writes `owners.PID.json` into the folder of the logs."""
     folder = Path(os.environ.get("HOLDFAST_FDTRACE_DIR", ""))
     pid = os.getpid()
+    at_ns = time.monotonic_ns()
     logs = sorted(folder.glob(f"fd.{pid}.*.log"), key=lambda path: int(path.name.split(".")[2]))
     if not logs:
         return
@@ -39,7 +41,7 @@ def write_owners() -> None:
     for stack, fds in examples.items():
         lines = [str(path) for path in paths if path.fd in fds]
         owners[stack] = list(dict.fromkeys(lines))[:_A_SITE]
-    found = {"pid": pid, "start_ns": int(logs[-1].name.split(".")[2]), "owners": owners}
+    found = {"pid": pid, "start_ns": int(logs[-1].name.split(".")[2]), "at_ns": at_ns, "owners": owners}
     (folder / f"owners.{pid}.json").write_text(json.dumps(found))
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -22,7 +21,7 @@ from types import FrameType
 import numpy as np
 
 from ..errors import HoldfastError, InputError
-from ..procfs.descriptors import list_fds, describe_all
+from ..procfs.descriptors import describe_all, list_fds
 from ..procfs.procfs import REAL
 from . import trace_file
 from .image import EBADF, LIVE, NATIVE, NO_REUSE, NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
@@ -273,7 +272,7 @@ def check_command(command: Sequence[str]) -> None:
 
 
 def _is_static(path: str) -> bool:
-    """Returns whether an ELF program has no interpreter (PT_INTERP). Scripts are judged by their interpreter's start."""
+    """Returns whether an ELF program has no dynamic loader (PT_INTERP)."""
     try:
         with open(path, "rb") as file:
             head = file.read(64)
@@ -350,13 +349,18 @@ def assemble(
         return (ns - collector.start_ns) / 1e9
 
     processes, events, opened, counts = [], [], [], []
-    targets: dict[int, list[str]] = {}
+    targets: dict[int, list[str]] = defaultdict(list)
+    owners: dict[int, list[str]] = defaultdict(list)
+    at_exit = _read_owners(folder)
     for number, image in enumerate(ordered):
         path = paths[image.key]
         unknown, found = collector.found(path)
         for stack, target in found.items():
-            targets.setdefault(resolve(image, stack), []).append(target)
-        processes.append(_process(image, ordered, index, collector, path, unknown, seconds))
+            targets[resolve(image, stack)].append(target)
+        last = at_exit.get(image.key)
+        for stack, lines in last.owners.items() if last else ():
+            owners[resolve(image, stack)].extend(lines)
+        processes.append(_process(image, ordered, index, collector, path, unknown, seconds, last.at_ns if last else 0))
         events.append(_renumber(image.events, number, resolve, image, trace_file.EVENTS, collector.start_ns))
         live = np.flatnonzero(image.entries["flags"] & LIVE)
         rows = _renumber(image.entries[live], number, resolve, image, trace_file.OPEN, collector.start_ns)
@@ -375,7 +379,6 @@ def assemble(
     totals = np.array(
         [(t, numbers[path], live) for t, path, live in collector.totals() if path in numbers], trace_file.TOTALS
     )
-    owners = _read_owners(folder, ordered, resolve)
     found_warnings = [*warnings, *problems, *_warnings(folder, ordered)]
     return Trace(
         command=" ".join(command),
@@ -443,6 +446,7 @@ def _process(
     path: Path,
     unknown: Sequence[str],
     seconds: Callable[[int], float],
+    exit_ns: int,
 ) -> TracedProcess:
     header = image.header
     later = [
@@ -469,7 +473,7 @@ def _process(
         start_s=seconds(header.start_ns),
         end_s=end_s,
         ended=ended,
-        finalizing_s=seconds(header.finalizing_ns) if header.finalizing_ns else None,
+        finalizing_s=min(map(seconds, filter(None, (exit_ns, header.finalizing_ns))), default=None),
         live=header.live,
         peak=header.peak,
         dropped_events=image.dropped_events,
@@ -495,27 +499,33 @@ def _warnings(folder: Path, images: Sequence[Image]) -> Iterator[str]:
         yield f"recording stopped early in process {', '.join(map(str, pids[:5]))}: {why}"
     lost: dict[int, int] = defaultdict(int)
     for path in folder.glob("lost.*.*"):
-        error = path.name.rsplit(".", 1)[-1]
-        lost[int(error) if error.isdigit() else 0] += 1
+        number = path.name.rsplit(".", 1)[-1]
+        lost[int(number) if number.isdigit() else 0] += 1
     for error, count in lost.items():
         yield f"no log could be made for {count} {'process' if count == 1 else 'processes'}: {os.strerror(error)}"
     without = sorted(
         {image.header.python >> 16 for image in images if image.header.python and not image.header.has_python_stacks}
     )
     for version in without:
-        yield f"the frames of Python {version >> 8}.{version & 255} are not known to this version of holdfast: its descriptors have no stacks"
+        name = f"{version >> 8}.{version & 255}"
+        yield f"this version of holdfast cannot read the frames of Python {name}: its descriptors have no stacks"
 
 
-def _read_owners(folder: Path, images: Sequence[Image], resolve: _Resolver) -> dict[int, list[str]]:
-    """Reads what the traced Python programs wrote of the owners of their descriptors when they ended."""
-    owners: dict[int, list[str]] = {}
+@dataclass(frozen=True)
+class _OwnersFile:
+    """What a traced Python program wrote at its end: when its own work was over, and what keeps its descriptors."""
+
+    at_ns: int
+    owners: Mapping[int, Sequence[str]]
+
+
+def _read_owners(folder: Path) -> dict[tuple[int, int], _OwnersFile]:
+    found: dict[tuple[int, int], _OwnersFile] = {}
     for path in folder.glob("owners.*.json"):
         try:
-            found = json.loads(path.read_text())
-            key = (int(found["pid"]), int(found["start_ns"]))
-            image = next(image for image in images if image.key == key)
-            for stack, lines in found["owners"].items():
-                owners.setdefault(resolve(image, int(stack)), []).extend(map(str, lines))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+            facts = json.loads(path.read_text())
+            owners = {int(stack): [str(line) for line in lines] for stack, lines in facts["owners"].items()}
+            found[int(facts["pid"]), int(facts["start_ns"])] = _OwnersFile(int(facts["at_ns"]), owners)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # the program was killed while it wrote
-    return owners
+    return found

@@ -1,7 +1,7 @@
-"""Statistics of the places in the code that make descriptors: what each made, closed and still has, and whether it grows.
+"""Counts what each place in the code made, closed and still has open, and finds those that grow.
 
-A site is the innermost line of the user's code on a stack. Frames of the standard library and of installed packages below it
-are folded: a leak of `DataLoader` belongs to the line that made the loader, not to `multiprocessing`.
+A site is the innermost line of the user's code on a stack. Frames of the standard library and of installed packages
+below it are folded: a leak of `DataLoader` belongs to the line that made the loader, not to `multiprocessing`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def is_library(file: str) -> bool:
 class Site:
     """One place that makes descriptors.
 
-    `growth` is the rise of the site's baseline over the recording, `per_minute` its slope; both are 0 if it does not grow.
-    `live` counts at the end of the recording, and in each process before the interpreter shut down.
+    `growth` is the rise of the site's baseline since its first descriptor, `per_minute` its slope; both are 0 if it
+    does not grow.
+    `live` counts at the end of the recording, and in each process before the interpreter shut down; `kinds` are theirs.
     `inherited` are copies in forked processes of what this site made. `closed_elsewhere` were closed by another thread.
     """
 
@@ -91,7 +92,7 @@ class Statistics:
     # -- time
 
     def end_of(self, process: TracedProcess) -> float:
-        """Returns when the program's own work in a process ended: at the interpreter's shutdown, or with the process."""
+        """Returns when the program's own work in a process ended: when the interpreter shut down, or the process."""
         ends = [end for end in (process.finalizing_s, process.end_s) if end is not None]
         return min([*ends, self.until])
 
@@ -134,7 +135,8 @@ class Statistics:
 
         def add(times: np.ndarray, stacks: np.ndarray, changes: np.ndarray, processes: np.ndarray) -> None:
             keep = times <= ends[processes]
-            t.append(times[keep]), stack.append(stacks[keep]), by.append(changes[keep]), process.append(processes[keep])
+            for column, values in zip((t, stack, by, process), (times, stacks, changes, processes), strict=True):
+                column.append(values[keep])
 
         births = events[events["action"] == BIRTH]
         births = births[exact[births["process"]]]
@@ -199,10 +201,10 @@ class Statistics:
         inherited = int(((opened["flags"] & INHERITED) > 0).sum())
         own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
         live = int(series[-1])
-        kinds = Counter[str]()
         rows = trace.counts[np.isin(trace.counts["stack"], stacks)]
-        for kind, born in zip(rows["kind"].tolist(), rows["born"].tolist(), strict=True):
-            kinds[KINDS[kind] if kind < len(KINDS) else "unknown"] += born
+        kinds = Counter[str]()
+        for stack in stacks.tolist():
+            kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
         lifetimes, closers = self._closes(stacks)
         return Site(
             frame=self._frames[number],
@@ -214,7 +216,7 @@ class Statistics:
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
-            kinds=dict(kinds.most_common()),
+            kinds={kind: count for kind, count in kinds.most_common() if count},
             processes=tuple(sorted({trace.processes[process].pid for process in rows["process"].tolist()})),
             inherited=inherited,
             closed_elsewhere=counts.foreign[number],
@@ -242,16 +244,19 @@ class Statistics:
         return events["t_s"][closed] - events["t_s"][born], dict(closers.most_common(5))
 
     @cached_property
+    def _kind_of_stack(self) -> list[str]:
+        kinds = ["unknown"] * len(self.trace.stacks)
+        for stack, kind in zip(self.trace.counts["stack"].tolist(), self.trace.counts["kind"].tolist(), strict=True):
+            kinds[stack] = KINDS[kind] if kind < len(KINDS) else "unknown"
+        return kinds
+
+    @cached_property
     def by_kind(self) -> dict[str, np.ndarray]:
         """Live descriptors over the grid, by kind."""
-        kind_of = np.zeros(len(self.trace.stacks), np.int64)
-        kind_of[self.trace.counts["stack"]] = self.trace.counts["kind"]
-        own = self._site_of_stack >= 0
-        found = {}
-        for kind in np.unique(kind_of[own]).tolist():
-            series = self._series[own & (kind_of == kind)].sum(axis=0)
-            if series.any():
-                found[KINDS[kind] if kind < len(KINDS) else "unknown"] = series
+        found: dict[str, np.ndarray] = {}
+        for stack in np.flatnonzero((self._site_of_stack >= 0) & self._series.any(axis=1)).tolist():
+            kind = self._kind_of_stack[stack]
+            found[kind] = found.get(kind, 0) + self._series[stack]
         return dict(sorted(found.items(), key=lambda item: -int(item[1].max())))
 
     @cached_property
@@ -290,9 +295,12 @@ class Statistics:
             )
         failed = sum(process.counts.get("failed", 0) for process in self.trace.processes)
         if failed:
-            return f"No site grows, but {failed} {'call' if failed == 1 else 'calls'} failed because no descriptor was free."
+            calls = "call" if failed == 1 else "calls"
+            return f"No site grows, but {failed} {calls} failed because no descriptor was free."
         live = sum(site.live for site in self.sites)
-        return f"No site grows: {live} descriptors were open at the end of {self.until - self.since:.1f} s."
+        most = max(self.sites, key=lambda site: site.live, default=None)
+        where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
+        return f"No site grows: {live} descriptors were open after {self.until - self.since:.1f} s{where}."
 
 
 def _end_of_work(trace: Trace) -> float:
@@ -357,8 +365,12 @@ class _Sums:
 
 def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
     """Returns the rise of the baseline and its slope a minute, or zeros if the rise is small or a single step."""
-    bins = series.reshape(_BINS, -1).min(axis=1)
-    at = grid.reshape(_BINS, -1).mean(axis=1)
+    begin = int(np.argmax(series > 0))  # a site that first runs late in the program does not look steady for that
+    width = (len(series) - begin) // _BINS
+    if width < 2:
+        return 0.0, 0.0
+    bins = series[len(series) - _BINS * width :].reshape(_BINS, width).min(axis=1)
+    at = grid[len(grid) - _BINS * width :].reshape(_BINS, width).mean(axis=1)
     rise = float(bins[-1] - bins[0])
     if rise < LEAST_RISE:
         return 0.0, 0.0
@@ -368,8 +380,6 @@ def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
 
 def _lifetimes(events: np.ndarray) -> np.ndarray:
     """Gives each lifetime of a number in a process one key."""
-    return (
-        events["process"].astype(np.uint64) << np.uint64(48)
-        | events["fd"].astype(np.uint64) << np.uint64(28)
-        | events["gen"].astype(np.uint64) & np.uint64((1 << 28) - 1)
-    )
+    process, fd, gen = (events[name].astype(np.uint64) for name in ("process", "fd", "gen"))
+    key: np.ndarray = process << np.uint64(48) | fd << np.uint64(28) | gen & np.uint64((1 << 28) - 1)
+    return key

@@ -151,7 +151,9 @@ def load(path: str | os.PathLike[str]) -> Trace:
         with zipfile.ZipFile(path) as archive:
             facts = json.loads(_member(archive, "trace.json", name))
             if not isinstance(facts, dict) or facts.get("version") != _VERSION:
-                raise FormatError(f"{name}: expected a recording of version {_VERSION}, got {facts.get('version')!r}")
+                raise FormatError(
+                    name, None, None, f"expected a recording of version {_VERSION}, got {facts.get('version')!r}"
+                )
             arrays = {key: _array(_member(archive, f"{key}.npy", name), dtype) for key, dtype in _ARRAYS.items()}
         return _make(facts, arrays)
     except (
@@ -165,14 +167,16 @@ def load(path: str | os.PathLike[str]) -> Trace:
         NotImplementedError,
     ) as error:
         raise CorruptError(
-            f"{name}: expected a recording of `holdfast trace`, got {_what(Path(path))} ({error})"
+            name, None, None, f"expected a recording of `holdfast trace`, got {_what(Path(path))} ({error})"
         ) from error
 
 
 def _member(archive: zipfile.ZipFile, member: str, path: str) -> bytes:
     size = archive.getinfo(member).file_size
     if size > _MOST_BYTES:
-        raise CorruptError(f"{path}: {member} would take {size} bytes of memory, at most {_MOST_BYTES} are read")
+        raise CorruptError(
+            path, None, None, f"{member} would take {size} bytes of memory, at most {_MOST_BYTES} are read"
+        )
     return archive.read(member)
 
 
@@ -203,10 +207,10 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
             raise ValueError(f"{name} names a stack that does not exist")
         if "t_s" in (array.dtype.names or ()) and not np.isfinite(array["t_s"]).all():
             raise ValueError(f"{name} holds a time that is no number")
-    by_stack = {
-        name: {int(stack): [str(line) for line in lines] for stack, lines in facts[name].items()}
-        for name in ("native", "owners", "targets")
-    }
+
+    def by_stack(name: str) -> dict[int, list[str]]:
+        return {int(stack): [str(line) for line in lines] for stack, lines in facts[name].items()}
+
     return Trace(
         command=str(facts["command"]),
         started=float(facts["started"]),
@@ -218,6 +222,12 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         frames=frames,
         stacks=stacks,
         warnings=tuple(map(str, facts["warnings"])),
-        **by_stack,
-        **arrays,
+        native=by_stack("native"),
+        owners=by_stack("owners"),
+        targets=by_stack("targets"),
+        events=arrays["events"],
+        open=arrays["open"],
+        counts=arrays["counts"],
+        samples=arrays["samples"],
+        totals=arrays["totals"],
     )
