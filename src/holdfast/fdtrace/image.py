@@ -18,15 +18,6 @@ import numpy as np
 
 from ..errors import CorruptError
 
-# The order of enum hf_kind.
-KINDS = """
-unknown file directory pipe socket eventfd timerfd signalfd epoll inotify fanotify memfd shm mq pidfd pty dup received
-io_uring
-""".split()  # noqa: SIM905
-BIRTH, CLOSE, BAD, FAIL, CLOSE_UNSEEN, BIRTH_UNSEEN, FOUND = range(1, 8)
-LIVE, INHERITED, BEFORE = 1, 2, 4
-NATIVE, EBADF, NO_REUSE, TIME_HOOKS, ATTACHED = 1, 2, 4, 8, 16
-
 EVENT = np.dtype(
     [
         ("t_ns", "<u8"),
