@@ -368,7 +368,11 @@ int hf_birth(int fd, unsigned kind, int aux, int movable, void *caller) {
         if (live > (int32_t)counter->peak) counter->peak = (uint32_t)live;
     }
     if (hf_on) put_event(t, HF_BIRTH, kind, fd, stack_id(slot), hf.table[fd].gen, aux, 0);
-    if (hf_options & HF_ATTACHED) hf_patch_loaded(1);
+    if (hf_options & HF_ATTACHED) {
+        hf_patch_loaded(1);
+        // This thread is in a hook, so the mapping stays: the next recording of this process, if any, maps another file.
+        if (__atomic_load_n(&hf.header->stop_requested, __ATOMIC_RELAXED)) hf_on = 0;
+    }
     return fd;
 }
 

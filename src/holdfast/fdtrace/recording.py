@@ -206,7 +206,7 @@ def _look_at_descriptors(watched: _Watched, image: Image) -> None:
         entry = image.entries[descriptor.fd] if descriptor.fd < len(image.entries) else None
         if entry is not None and entry["flags"] & LIVE:
             targets.setdefault(int(entry["stack"]), descriptor.target)
-        else:
+        elif not descriptor.target.startswith(f"{watched.path.parent}/"):  # the log of a partial trace
             unknown.append(descriptor.target)
     watched.unknown, watched.targets = unknown, targets
 
