@@ -6,7 +6,7 @@
 
 import os
 
-import gdb  # type: ignore[import-not-found]
+import gdb  # type: ignore[import-untyped]
 
 # read, poll, select, nanosleep, recvfrom, recvmsg, accept, wait4, pause, futex, epoll_wait, clock_nanosleep, waitid,
 # pselect6, ppoll, epoll_pwait, accept4, epoll_pwait2
