@@ -104,7 +104,7 @@ class Statistics:
         closes = np.flatnonzero((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN))
         if not len(births) or not len(closes):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        birth_key, close_key = _lifetimes(events[births]), _lifetimes(events[closes])
+        birth_key, close_key = lifetime_keys(events[births]), lifetime_keys(events[closes])
         order = np.argsort(birth_key, kind="stable")
         at = np.searchsorted(birth_key[order], close_key)
         at = np.minimum(at, len(order) - 1)
@@ -378,7 +378,7 @@ def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
     return (rise, slope.value * 60) if slope.low > 0 and slope.value > 0 else (0.0, 0.0)
 
 
-def _lifetimes(events: np.ndarray) -> np.ndarray:
+def lifetime_keys(events: np.ndarray) -> np.ndarray:
     """Gives each lifetime of a number in a process one key."""
     process, fd, gen = (events[name].astype(np.uint64) for name in ("process", "fd", "gen"))
     key: np.ndarray = process << np.uint64(48) | fd << np.uint64(28) | gen & np.uint64((1 << 28) - 1)
