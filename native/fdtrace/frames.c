@@ -10,14 +10,15 @@
 
 // Offsets in bytes. 3.11 and 3.12: from their headers. 3.13: from _Py_DebugOffsets at the start of _PyRuntime.
 struct offsets {
-    int16_t tstate_frame;     // thread state -> cframe, or -> current frame
-    int16_t cframe_frame;     // cframe -> current frame, -1: there is no cframe
+    int16_t tstate_frame; // thread state -> cframe, or -> current frame
+    int16_t cframe_frame; // cframe -> current frame, -1: there is no cframe
     int16_t code, previous, instr, owner;
     int16_t first_line, file, name, line_table, first_traceable, bytecode;
     int16_t ascii_bytes, compact_bytes;
+    int16_t version; // -1: code objects are not numbered
 };
-static const struct offsets OFFSETS_311 = {56, 8, 32, 48, 56, 69, 72, 112, 128, 136, 168, 184, 48, 72};
-static const struct offsets OFFSETS_312 = {56, 0, 0, 8, 56, 70, 68, 112, 128, 136, 176, 192, 40, 56};
+static const struct offsets OFFSETS_311 = {56, 8, 32, 48, 56, 69, 72, 112, 128, 136, 168, 184, 48, 72, -1};
+static const struct offsets OFFSETS_312 = {56, 0, 0, 8, 56, 70, 68, 112, 128, 136, 176, 192, 40, 56, 92};
 enum { TEXT_LENGTH = 16, TEXT_STATE = 32, BYTES_SIZE = 16, BYTES_DATA = 32, OBJECT_TYPE = 8 };
 
 static struct {
@@ -34,14 +35,29 @@ static struct {
 
 static int read_debug_offsets(void) {
     const uint64_t *words = dlsym(RTLD_DEFAULT, "_PyRuntime");
-    if (!words || memcmp(words, "xdebugpy", 8) || words[1] >> 16 != py.version >> 16) return 0;
-    if (words[2]) return 0;  // free-threaded: the chain of frames may be read, the line table may not
+    if (!words || memcmp(words, "xdebugpy", 8) || words[1] >> 16 != py.version >> 16) {
+        return 0;
+    }
+    if (words[2]) {
+        return 0; // free-threaded: the chain of frames may be read, the line table may not
+    }
     const uint64_t *thread = words + 3 + 3 + 13, *frame = thread + 9, *code = frame + 6;
     py.at = (struct offsets){
-        .tstate_frame = (int16_t)thread[4], .cframe_frame = -1,
-        .previous = (int16_t)frame[1], .code = (int16_t)frame[2], .instr = (int16_t)frame[3], .owner = (int16_t)frame[5],
-        .file = (int16_t)code[1], .name = (int16_t)code[3], .line_table = (int16_t)code[4], .first_line = (int16_t)code[5],
-        .bytecode = (int16_t)code[9], .first_traceable = -1, .ascii_bytes = 40, .compact_bytes = 56,
+        .tstate_frame = (int16_t)thread[4],
+        .cframe_frame = -1,
+        .previous = (int16_t)frame[1],
+        .code = (int16_t)frame[2],
+        .instr = (int16_t)frame[3],
+        .owner = (int16_t)frame[5],
+        .file = (int16_t)code[1],
+        .name = (int16_t)code[3],
+        .line_table = (int16_t)code[4],
+        .first_line = (int16_t)code[5],
+        .bytecode = (int16_t)code[9],
+        .first_traceable = -1,
+        .ascii_bytes = 40,
+        .compact_bytes = 56,
+        .version = (int16_t)(code[5] + 24),
     };
     return 1;
 }
@@ -50,21 +66,33 @@ void hf_find_python(void) {
     const unsigned long *version = dlsym(RTLD_DEFAULT, "Py_Version");
     py.thread_state = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
     py.is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
-    if (!py.is_finalizing) py.is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    if (!py.is_finalizing) {
+        py.is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    }
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     py.version = version ? (uint32_t)*version : 0;
     py.known = 0;
     if (py.thread_state && py.is_finalizing && py.code_type) {
         switch (py.version >> 16) {
-            case 0x030b: py.at = OFFSETS_311; py.known = 1; break;
-            case 0x030c: py.at = OFFSETS_312; py.known = 1; break;
-            case 0x030d: py.known = read_debug_offsets(); break;
+        case 0x030b:
+            py.at = OFFSETS_311;
+            py.known = 1;
+            break;
+        case 0x030c:
+            py.at = OFFSETS_312;
+            py.known = 1;
+            break;
+        case 0x030d:
+            py.known = read_debug_offsets();
+            break;
         }
     }
     if (hf_options & HF_NATIVE && !py.backtrace) {
         py.backtrace = (int (*)(void **, int))dlsym(RTLD_DEFAULT, "backtrace");
         void *unused[2];
-        if (py.backtrace) py.backtrace(unused, 2);  // its first call loads libgcc_s
+        if (py.backtrace) {
+            py.backtrace(unused, 2); // its first call loads libgcc_s
+        }
     }
 }
 
@@ -76,65 +104,6 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9fb21c651e98df25ull;
     return hash ^ (hash >> 29);
 }
-
-// Tells code objects apart even if one was freed and another has its address: by what they refer to, and by the last
-// characters of the file name, which exec'd code often counts up.
-uint64_t hf_code_identity(const char *code) {
-    const char *file = READ(char *, code, py.at.file);
-    uint64_t length = READ(uint64_t, file, TEXT_LENGTH);
-    uint64_t ascii = READ(uint32_t, file, TEXT_STATE) >> 6 & 1;
-    uint64_t hash = mix((uint64_t)code, (uint64_t)READ(void *, code, py.at.line_table));
-    hash = mix(hash, (uint64_t)READ(void *, code, py.at.name) ^ (uint64_t)READ(uint32_t, code, py.at.first_line) << 40);
-    if (ascii && length >= 8) {
-        uint64_t tail;
-        memcpy(&tail, file + py.at.ascii_bytes + length - 8, 8);
-        hash = mix(hash, tail);
-    }
-    hash = mix(hash, (uint64_t)file + length);
-    return hash | 1ull << 63;
-}
-
-void hf_capture(struct hf_frames *out, void *caller) {
-    out->count = out->cut = 0;
-    out->native = 1;
-    out->address[0] = caller;
-    uint64_t hash = mix(0x5bd1e995, (uint64_t)caller);
-    if (py.known && !py.is_finalizing()) {
-        const char *thread = py.thread_state();
-        const char *frame = NULL;
-        if (thread) {
-            frame = READ(char *, thread, py.at.tstate_frame);
-            if (frame && py.at.cframe_frame >= 0) frame = READ(char *, frame, py.at.cframe_frame);
-        }
-        for (; frame; frame = READ(char *, frame, py.at.previous)) {
-            if (READ(unsigned char, frame, py.at.owner) >= 3) continue;  // a shim between C and Python frames
-            const char *code = READ(char *, frame, py.at.code);
-            if (!code || READ(void *, code, OBJECT_TYPE) != py.code_type) continue;
-            if (out->count == HF_MAX_FRAMES) {
-                out->cut = 1;
-                break;
-            }
-            long instr = READ(char *, frame, py.at.instr) - (code + py.at.bytecode);
-            // A frame that has not begun to run yet is none for Python either.
-            if (py.at.first_traceable >= 0 && READ(unsigned char, frame, py.at.owner) == 0 && instr < 2l * READ(int, code, py.at.first_traceable)) continue;
-            out->code[out->count] = code;
-            out->instr[out->count++] = (uint32_t)instr;
-            hash = mix(hash, hf_code_identity(code) + (uint64_t)instr);
-        }
-    }
-    if (py.backtrace && hf_options & HF_NATIVE) {
-        void *found[HF_MAX_NATIVE + 4];
-        int n = py.backtrace(found, HF_MAX_NATIVE + 4), from = 0;
-        while (from < n && found[from] != caller) from++;
-        if (from < n) {
-            out->native = (uint16_t)(n - from < HF_MAX_NATIVE ? n - from : HF_MAX_NATIVE);
-            for (unsigned i = 0; i < out->native; i++) hash = mix(hash, (uint64_t)(out->address[i] = found[from + (int)i]));
-        }
-    }
-    out->hash = hash;
-}
-
-// -- Code records ----------------------------------------------------------------------------------------------------
 
 #define MAX_NAME 4096u
 #define MAX_TABLE 65536u
@@ -150,8 +119,99 @@ static const char *text_of(const char *text, uint32_t *bytes, uint8_t *width) {
 
 static uint32_t table_bytes(const char *table) {
     uint64_t size = READ(uint64_t, table, BYTES_SIZE);
-    return size > MAX_TABLE ? 0 : (uint32_t)size;  // without it, the line is that of the function
+    return size > MAX_TABLE ? 0 : (uint32_t)size; // without it, the line is that of the function
 }
+
+static uint64_t mix_bytes(uint64_t hash, const char *from, uint64_t bytes) {
+    uint64_t word;
+    for (; bytes >= 8; from += 8, bytes -= 8) {
+        memcpy(&word, from, 8);
+        hash = mix(hash, word);
+    }
+    word = 0;
+    memcpy(&word, from, bytes);
+    return mix(hash, word);
+}
+
+// Tells code objects apart even if one was freed and another has its address. Python 3.12 and later number them. Before
+// that, code that exec ran may have all the addresses of the code before it: then the names and the line table are
+// looked at as well. Such code has a file name in angle brackets.
+uint64_t hf_code_identity(const char *code) {
+    uint64_t hash = mix((uint64_t)code, (uint64_t)READ(void *, code, py.at.line_table));
+    if (py.at.version >= 0 && READ(uint32_t, code, py.at.version)) {
+        hash = mix(hash, READ(uint32_t, code, py.at.version));
+    } else {
+        const char *file = READ(char *, code, py.at.file), *name = READ(char *, code, py.at.name);
+        hash = mix(hash, (uint64_t)name ^ (uint64_t)READ(uint32_t, code, py.at.first_line) << 40);
+        hash = mix(hash, (uint64_t)file + READ(uint64_t, file, TEXT_LENGTH));
+        uint32_t bytes;
+        uint8_t width;
+        const char *text = text_of(file, &bytes, &width);
+        if (*text == '<' && !(bytes > 7 && !memcmp(text, "<frozen", 7))) {
+            hash = mix_bytes(hash, text, bytes);
+            text = text_of(name, &bytes, &width);
+            hash = mix_bytes(hash, text, bytes);
+            const char *table = READ(char *, code, py.at.line_table);
+            hash = mix_bytes(hash, table + BYTES_DATA, table_bytes(table));
+        }
+    }
+    return hash | 1ull << 63;
+}
+
+void hf_capture(struct hf_frames *out, void *caller) {
+    out->count = out->cut = 0;
+    out->native = 1;
+    out->address[0] = caller;
+    uint64_t hash = mix(0x5bd1e995, (uint64_t)caller);
+    if (py.known && !py.is_finalizing()) {
+        const char *thread = py.thread_state();
+        const char *frame = NULL;
+        if (thread) {
+            frame = READ(char *, thread, py.at.tstate_frame);
+            if (frame && py.at.cframe_frame >= 0) {
+                frame = READ(char *, frame, py.at.cframe_frame);
+            }
+        }
+        for (; frame; frame = READ(char *, frame, py.at.previous)) {
+            if (READ(unsigned char, frame, py.at.owner) >= 3) {
+                continue; // a shim between C and Python frames
+            }
+            const char *code = READ(char *, frame, py.at.code);
+            if (!code || READ(void *, code, OBJECT_TYPE) != py.code_type) {
+                continue;
+            }
+            if (out->count == HF_MAX_FRAMES) {
+                out->cut = 1;
+                break;
+            }
+            long instr = READ(char *, frame, py.at.instr) - (code + py.at.bytecode);
+            // A frame that has not begun to run yet is none for Python either.
+            if (py.at.first_traceable >= 0 && READ(unsigned char, frame, py.at.owner) == 0 &&
+                instr < 2l * READ(int, code, py.at.first_traceable)) {
+                continue;
+            }
+            out->code[out->count] = code;
+            out->instr[out->count++] = (uint32_t)instr;
+            hash = mix(hash, hf_code_identity(code) + (uint64_t)instr);
+        }
+    }
+    if (py.backtrace && hf_options & HF_NATIVE) {
+        void *found[HF_MAX_NATIVE + 4];
+        int n = py.backtrace(found, HF_MAX_NATIVE + 4), from = 0;
+        while (from < n && found[from] != caller) {
+            from++;
+        }
+        if (from < n) {
+            out->native = (uint16_t)(n - from < HF_MAX_NATIVE ? n - from : HF_MAX_NATIVE);
+            for (unsigned i = 0; i < out->native; i++) {
+                hash = mix(hash, (uint64_t)(out->address[i] = found[from + (int)i]));
+            }
+        }
+    }
+    out->hash = hash;
+}
+
+// -- Code records ----------------------------------------------------------------------------------------------------
 
 uint32_t hf_measure_code(const char *code) {
     uint32_t file, name;

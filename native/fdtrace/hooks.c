@@ -59,6 +59,8 @@ static const char NAMES[] =
 #undef WATCH
     ;
 
+_Static_assert(sizeof NAMES <= sizeof((struct hf_header *)0)->calls, "calls");
+
 const char *hf_call_names(void) { return NAMES; }
 
 // -- The functions behind the hooks ----------------------------------------------------------------------------------
@@ -67,9 +69,13 @@ static void *behind[CALLS];
 
 static const char *name_of(unsigned call, char *to, size_t size) {
     const char *from = NAMES;
-    while (call--) from = strchr(from, ' ') + 1;
+    while (call--) {
+        from = strchr(from, ' ') + 1;
+    }
     size_t length = (size_t)(strchr(from, ' ') - from);
-    if (length >= size) length = size - 1;
+    if (length >= size) {
+        length = size - 1;
+    }
     memcpy(to, from, length);
     to[length] = 0;
     return to;
@@ -85,11 +91,15 @@ static __attribute__((noinline, cold)) void *resolve(unsigned call) {
     char name[32];
     name_of(call, name, sizeof name);
     void *found = dlsym(RTLD_NEXT, name);
-    if (!found) {  // the library was loaded into a running process: libc comes before it
+    if (!found) { // the library was loaded into a running process: libc comes before it
         void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-        if (libc) found = dlsym(libc, name);
+        if (libc) {
+            found = dlsym(libc, name);
+        }
     }
-    if (!found) found = (void *)missing;
+    if (!found) {
+        found = (void *)missing;
+    }
     __atomic_store_n(&behind[call], found, __ATOMIC_RELEASE);
     errno = saved;
     return found;
@@ -106,23 +116,36 @@ static inline void *function(unsigned call) {
 // -- Shapes ----------------------------------------------------------------------------------------------------------
 
 static int enter_born(unsigned call, int fd, unsigned kind, int aux, int movable, void *caller) {
-    if (fd < 0 && errno != EMFILE && errno != ENFILE) return fd;
+    if (fd < 0 && errno != EMFILE && errno != ENFILE) {
+        return fd;
+    }
     int saved = errno;
-    if (!hf_enter()) return fd;
-    if (fd < 0) hf_failed(call, caller);
-    else fd = hf_birth(fd, kind, aux, movable, caller);
+    if (!hf_enter()) {
+        return fd;
+    }
+    if (fd < 0) {
+        hf_failed(call, caller);
+    } else {
+        fd = hf_birth(fd, kind, aux, movable, caller);
+    }
     hf_leave();
     errno = saved;
     return fd;
 }
 
-static int born(unsigned call, int fd, unsigned kind, int aux, void *caller) { return enter_born(call, fd, kind, aux, 1, caller); }
+static int born(unsigned call, int fd, unsigned kind, int aux, void *caller) {
+    return enter_born(call, fd, kind, aux, 1, caller);
+}
 
 // The caller knows the number: it chose it (dup2), or it is in a FILE or DIR. --no-reuse must not move it.
-static void born_here(unsigned call, int fd, unsigned kind, int aux, void *caller) { enter_born(call, fd, kind, aux, 0, caller); }
+static void born_here(unsigned call, int fd, unsigned kind, int aux, void *caller) {
+    enter_born(call, fd, kind, aux, 0, caller);
+}
 
 static int born_pair(unsigned call, int result, int fds[2], unsigned kind, int aux, void *caller) {
-    if (result < 0) return born(call, result, kind, aux, caller);
+    if (result < 0) {
+        return born(call, result, kind, aux, caller);
+    }
     int first = born(call, fds[0], kind, fds[1], caller);
     int second = born(call, fds[1], kind, first, caller);
     fds[0] = first, fds[1] = second;
@@ -140,7 +163,9 @@ static int closing(int fd, void *caller) {
 }
 
 static void closed(unsigned call, int fd, int known, int failed, void *caller) {
-    if (known && !failed) return;
+    if (known && !failed) {
+        return;
+    }
     int saved = errno;
     if (hf_enter()) {
         errno = saved;
@@ -151,7 +176,9 @@ static void closed(unsigned call, int fd, int known, int failed, void *caller) {
 }
 
 static int close_with(unsigned call, int fd, void *caller, int (*real)(int)) {
-    if (!hf_on) return real(fd);
+    if (!hf_on) {
+        return real(fd);
+    }
     int known = closing(fd, caller);
     int result = real(fd);
     closed(call, fd, known, result < 0, caller);
@@ -167,17 +194,18 @@ static __attribute__((noinline, cold)) void bad(unsigned call, int fd, void *cal
     errno = saved;
 }
 
-#define BIRTH(kind, name, parameters, arguments, aux) \
-    HF_EXPORT int name parameters { \
-        int fd = REAL(name) arguments; \
-        return __builtin_expect(hf_on, 1) ? born(CALL_##name, fd, kind, aux, CALLER) : fd; \
+#define BIRTH(kind, name, parameters, arguments, aux)                                                                  \
+    HF_EXPORT int name parameters {                                                                                    \
+        int fd = REAL(name) arguments;                                                                                 \
+        return __builtin_expect(hf_on, 1) ? born(CALL_##name, fd, kind, aux, CALLER) : fd;                             \
     }
 
-#define USE(type, name, parameters, arguments) \
-    HF_EXPORT type name parameters { \
-        type result = REAL(name) arguments; \
-        if (__builtin_expect(result == (type)-1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_##name, fd, CALLER); \
-        return result; \
+#define USE(type, name, parameters, arguments)                                                                         \
+    HF_EXPORT type name parameters {                                                                                   \
+        type result = REAL(name) arguments;                                                                            \
+        if (__builtin_expect(result == (type) - 1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)             \
+            bad(CALL_##name, fd, CALLER);                                                                              \
+        return result;                                                                                                 \
     }
 
 // -- Files -----------------------------------------------------------------------------------------------------------
@@ -186,14 +214,16 @@ static inline mode_t mode_of(int flags, va_list list) {
     return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
 }
 
-#define OPEN(name, parameters, ...) \
-    HF_EXPORT int name parameters { \
-        va_list list; \
-        va_start(list, flags); \
-        mode_t mode = mode_of(flags, list); \
-        va_end(list); \
-        int fd = REAL(name)(__VA_ARGS__, flags, mode); \
-        return __builtin_expect(hf_on, 1) ? born(CALL_##name, fd, flags & O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER) : fd; \
+#define OPEN(name, parameters, ...)                                                                                    \
+    HF_EXPORT int name parameters {                                                                                    \
+        va_list list;                                                                                                  \
+        va_start(list, flags);                                                                                         \
+        mode_t mode = mode_of(flags, list);                                                                            \
+        va_end(list);                                                                                                  \
+        int fd = REAL(name)(__VA_ARGS__, flags, mode);                                                                 \
+        return __builtin_expect(hf_on, 1)                                                                              \
+                   ? born(CALL_##name, fd, (flags & O_TMPFILE) == O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER)                      \
+                   : fd;                                                                                               \
     }
 OPEN(open, (const char *path, int flags, ...), path)
 OPEN(open64, (const char *path, int flags, ...), path)
@@ -214,11 +244,12 @@ BIRTH(HF_FILE, mkstemps64, (char *path, int suffix), (path, suffix), 0)
 BIRTH(HF_FILE, mkostemps, (char *path, int suffix, int flags), (path, suffix, flags), flags)
 BIRTH(HF_FILE, mkostemps64, (char *path, int suffix, int flags), (path, suffix, flags), flags)
 
-#define STREAM(kind, name, parameters, arguments) \
-    HF_EXPORT FILE *name parameters { \
-        FILE *file = REAL(name) arguments; \
-        if (__builtin_expect(hf_on, 1)) born_here(CALL_##name, file ? fileno(file) : -1, kind, 0, CALLER); \
-        return file; \
+#define STREAM(kind, name, parameters, arguments)                                                                      \
+    HF_EXPORT FILE *name parameters {                                                                                  \
+        FILE *file = REAL(name) arguments;                                                                             \
+        if (__builtin_expect(hf_on, 1))                                                                                \
+            born_here(CALL_##name, file ? fileno(file) : -1, kind, 0, CALLER);                                         \
+        return file;                                                                                                   \
     }
 STREAM(HF_FILE, fopen, (const char *path, const char *mode), (path, mode))
 STREAM(HF_FILE, fopen64, (const char *path, const char *mode), (path, mode))
@@ -226,39 +257,61 @@ STREAM(HF_FILE, tmpfile, (void), ())
 STREAM(HF_FILE, tmpfile64, (void), ())
 STREAM(HF_PIPE, popen, (const char *command, const char *mode), (command, mode))
 
-#define REOPEN(name) \
-    HF_EXPORT FILE *name(const char *path, const char *mode, FILE *file) { \
-        int old = hf_on && file ? fileno(file) : -1; \
-        if (old >= 0) closing(old, CALLER); \
-        FILE *result = REAL(name)(path, mode, file); \
-        if (hf_on) born_here(CALL_##name, result ? fileno(result) : -1, HF_FILE, 0, CALLER); \
-        return result; \
+// The headers promise the compiler that a stream is not NULL, but libc answers EINVAL to one that is.
+static inline void *maybe_null(void *stream) {
+    __asm__("" : "+r"(stream));
+    return stream;
+}
+
+// A stream without a descriptor (memory, a cookie) has the number -1.
+static int number_of(FILE *file) {
+    int saved = errno;
+    file = maybe_null(file);
+    int fd = file ? fileno(file) : -1;
+    errno = saved;
+    return fd;
+}
+
+#define REOPEN(name)                                                                                                   \
+    HF_EXPORT FILE *name(const char *path, const char *mode, FILE *file) {                                             \
+        int old = hf_on ? number_of(file) : -1;                                                                        \
+        if (old >= 0)                                                                                                  \
+            closing(old, CALLER);                                                                                      \
+        FILE *result = REAL(name)(path, mode, file);                                                                   \
+        if (hf_on)                                                                                                     \
+            born_here(CALL_##name, number_of(result), HF_FILE, 0, CALLER);                                             \
+        return result;                                                                                                 \
     }
 REOPEN(freopen)
 REOPEN(freopen64)
 
-#define CLOSE_STREAM(name) \
-    HF_EXPORT int name(FILE *file) { \
-        int fd = hf_on && file ? fileno(file) : -1; \
-        int known = fd < 0 || closing(fd, CALLER); \
-        int result = REAL(name)(file); \
-        if (fd >= 0) closed(CALL_##name, fd, known, result < 0, CALLER); \
-        return result; \
+#define CLOSE_STREAM(name)                                                                                             \
+    HF_EXPORT int name(FILE *file) {                                                                                   \
+        int fd = hf_on ? number_of(file) : -1;                                                                         \
+        int known = fd < 0 || closing(fd, CALLER);                                                                     \
+        int result = REAL(name)(file);                                                                                 \
+        if (fd >= 0)                                                                                                   \
+            closed(CALL_##name, fd, known, result < 0, CALLER);                                                        \
+        return result;                                                                                                 \
     }
 CLOSE_STREAM(fclose)
 CLOSE_STREAM(pclose)
 
 HF_EXPORT DIR *opendir(const char *path) {
     DIR *dir = REAL(opendir)(path);
-    if (hf_on) born_here(CALL_opendir, dir ? dirfd(dir) : -1, HF_DIR, 0, CALLER);
+    if (hf_on) {
+        born_here(CALL_opendir, dir ? dirfd(dir) : -1, HF_DIR, 0, CALLER);
+    }
     return dir;
 }
 
 HF_EXPORT int closedir(DIR *dir) {
-    int fd = hf_on ? dirfd(dir) : -1;
+    int fd = hf_on && maybe_null(dir) ? dirfd(dir) : -1;
     int known = fd < 0 || closing(fd, CALLER);
     int result = REAL(closedir)(dir);
-    if (fd >= 0) closed(CALL_closedir, fd, known, result < 0, CALLER);
+    if (fd >= 0) {
+        closed(CALL_closedir, fd, known, result < 0, CALLER);
+    }
     return result;
 }
 
@@ -279,39 +332,80 @@ HF_EXPORT int socketpair(int domain, int type, int protocol, int fds[2]) {
     return hf_on ? born_pair(CALL_socketpair, result, fds, HF_SOCKET, domain, CALLER) : result;
 }
 
-static int copied_to(unsigned call, int from, int to, int flags, void *caller) {
-    if (from != to) closing(to, caller);  // unlike close, dup2 says nothing of a number that was not open
-    int fd = call == CALL_dup2 ? REAL(dup2)(from, to) : REAL(dup3)(from, to, flags);
-    if (fd < 0 && errno == EBADF) bad(call, from, caller);
-    if (from != to) born_here(call, fd, HF_DUP, from, caller);
+// Of two numbers of a call that has failed with EBADF, returns the one that is not open.
+static int bad_of(int fd, int other) { return HF_CALL2(SYS_fcntl, fd, F_GETFD) == -EBADF ? fd : other; }
+
+// dup2 replaces the number in one step, so no other thread can be given it in between: all is recorded afterwards.
+static void copied(unsigned call, int from, int to, int fd, void *caller) {
+    if (fd < 0 && errno == EBADF) {
+        bad(call, bad_of(from, to), caller);
+    }
+    if (from == to) {
+        return;
+    }
+    if (fd >= 0) {
+        closing(to, caller);
+    }
+    born_here(call, fd, HF_DUP, from, caller);
+}
+
+HF_EXPORT int dup(int from) {
+    int fd = REAL(dup)(from);
+    if (__builtin_expect(fd < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+        bad(CALL_dup, from, CALLER);
+    }
+    return hf_on ? born(CALL_dup, fd, HF_DUP, from, CALLER) : fd;
+}
+
+HF_EXPORT int dup2(int from, int to) {
+    int fd = REAL(dup2)(from, to);
+    if (hf_on) {
+        copied(CALL_dup2, from, to, fd, CALLER);
+    }
     return fd;
 }
 
-BIRTH(HF_DUP, dup, (int from), (from), from)
-HF_EXPORT int dup2(int from, int to) { return hf_on ? copied_to(CALL_dup2, from, to, 0, CALLER) : REAL(dup2)(from, to); }
-HF_EXPORT int dup3(int from, int to, int flags) { return hf_on ? copied_to(CALL_dup3, from, to, flags, CALLER) : REAL(dup3)(from, to, flags); }
+HF_EXPORT int dup3(int from, int to, int flags) {
+    int fd = REAL(dup3)(from, to, flags);
+    if (hf_on) {
+        copied(CALL_dup3, from, to, fd, CALLER);
+    }
+    return fd;
+}
 
-#define FCNTL(name) \
-    HF_EXPORT int name(int fd, int command, ...) { \
-        va_list list; \
-        va_start(list, command); \
-        void *argument = va_arg(list, void *); \
-        va_end(list); \
-        int result = REAL(name)(fd, command, argument); \
-        if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && hf_on) return born(CALL_##name, result, HF_DUP, fd, CALLER); \
-        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_##name, fd, CALLER); \
-        return result; \
+#define FCNTL(name)                                                                                                      \
+    HF_EXPORT int name(int fd, int command, ...) {                                                                       \
+        va_list list;                                                                                                    \
+        va_start(list, command);                                                                                         \
+        void *argument = va_arg(list, void *);                                                                           \
+        va_end(list);                                                                                                    \
+        int result = REAL(name)(fd, command, argument);                                                                  \
+        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)                         \
+            bad(CALL_##name, fd, CALLER);                                                                                \
+        if ((command != F_DUPFD && command != F_DUPFD_CLOEXEC) || !hf_on)                                                \
+            return result;                                                                                               \
+        /* The caller asked for a number that is at least `argument`; --no-reuse moves it to HF_FIRST_UNUSED or more. */ \
+        return enter_born(CALL_##name, result, HF_DUP, fd, (long)argument <= HF_FIRST_UNUSED, CALLER);                   \
     }
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
 BIRTH(HF_SOCKET, socket, (int domain, int type, int protocol), (domain, type, protocol), domain)
-BIRTH(HF_SOCKET, accept, (int fd_, struct sockaddr *address, socklen_t *length), (fd_, address, length), fd_)
-BIRTH(HF_SOCKET, accept4, (int fd_, struct sockaddr *address, socklen_t *length, int flags), (fd_, address, length, flags), fd_)
+#define ACCEPT(name, parameters, arguments)                                                                            \
+    HF_EXPORT int name parameters {                                                                                    \
+        int result = REAL(name) arguments;                                                                             \
+        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)                       \
+            bad(CALL_##name, fd, CALLER);                                                                              \
+        return hf_on ? born(CALL_##name, result, HF_SOCKET, fd, CALLER) : result;                                      \
+    }
+ACCEPT(accept, (int fd, struct sockaddr *address, socklen_t *length), (fd, address, length))
+ACCEPT(accept4, (int fd, struct sockaddr *address, socklen_t *length, int flags), (fd, address, length, flags))
 
 static void received(unsigned call, struct msghdr *message, void *caller) {
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
-        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
             int fd;
             memcpy(&fd, (char *)part + at, sizeof fd);
@@ -323,15 +417,25 @@ static void received(unsigned call, struct msghdr *message, void *caller) {
 
 HF_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     ssize_t result = REAL(recvmsg)(fd, message, flags);
-    if (hf_on && result >= 0 && message->msg_controllen) received(CALL_recvmsg, message, CALLER);
-    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_recvmsg, fd, CALLER);
+    if (hf_on && result >= 0 && message->msg_controllen) {
+        received(CALL_recvmsg, message, CALLER);
+    }
+    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+        bad(CALL_recvmsg, fd, CALLER);
+    }
     return result;
 }
 
 HF_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout) {
     int result = REAL(recvmmsg)(fd, messages, count, flags, timeout);
-    for (int i = 0; hf_on && i < result; i++)
-        if (messages[i].msg_hdr.msg_controllen) received(CALL_recvmmsg, &messages[i].msg_hdr, CALLER);
+    for (int i = 0; hf_on && i < result; i++) {
+        if (messages[i].msg_hdr.msg_controllen) {
+            received(CALL_recvmmsg, &messages[i].msg_hdr, CALLER);
+        }
+    }
+    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+        bad(CALL_recvmmsg, fd, CALLER);
+    }
     return result;
 }
 
@@ -368,10 +472,15 @@ HF_EXPORT mqd_t mq_open(const char *name, int flags, ...) {
 
 HF_EXPORT int mq_close(mqd_t queue) { return close_with(CALL_mq_close, queue, CALLER, REAL(mq_close)); }
 
-HF_EXPORT int openpty(int *controller, int *worker, char *name, const struct termios *mode, const struct winsize *size) {
+HF_EXPORT int openpty(int *controller, int *worker, char *name, const struct termios *mode,
+                      const struct winsize *size) {
     int result = REAL(openpty)(controller, worker, name, mode, size);
-    if (!hf_on) return result;
-    if (result < 0) return born(CALL_openpty, result, HF_PTY, 0, CALLER);
+    if (!hf_on) {
+        return result;
+    }
+    if (result < 0) {
+        return born(CALL_openpty, result, HF_PTY, 0, CALLER);
+    }
     *controller = born(CALL_openpty, *controller, HF_PTY, 0, CALLER);
     *worker = born(CALL_openpty, *worker, HF_PTY, *controller, CALLER);
     return result;
@@ -379,7 +488,9 @@ HF_EXPORT int openpty(int *controller, int *worker, char *name, const struct ter
 
 HF_EXPORT int forkpty(int *controller, char *name, const struct termios *mode, const struct winsize *size) {
     int pid = REAL(forkpty)(controller, name, mode, size);
-    if (hf_on && pid > 0) *controller = born(CALL_forkpty, *controller, HF_PTY, 0, CALLER);
+    if (hf_on && pid > 0) {
+        *controller = born(CALL_forkpty, *controller, HF_PTY, 0, CALLER);
+    }
     return pid;
 }
 
@@ -396,13 +507,22 @@ static void closing_from(unsigned first, unsigned last, void *caller) {
     errno = saved;
 }
 
+// A call that would fail closes nothing. An empty range at the end asks whether the kernel has the call (Linux 5.9).
+static int closes_range(unsigned first, unsigned last, unsigned flags) {
+    return first <= last && !(flags & ~2u) && !HF_CALL3(SYS_close_range, ~0u, ~0u, 0); // 2: CLOSE_RANGE_UNSHARE
+}
+
 HF_EXPORT int close_range(unsigned first, unsigned last, int flags) {
-    if (hf_on && !(flags & 4) && first <= last) closing_from(first, last, CALLER);  // 4: CLOSE_RANGE_CLOEXEC
+    if (hf_on && closes_range(first, last, (unsigned)flags)) {
+        closing_from(first, last, CALLER);
+    }
     return REAL(close_range)(first, last, flags);
 }
 
 HF_EXPORT void closefrom(int first) {
-    if (hf_on) closing_from(first < 0 ? 0 : (unsigned)first, ~0u, CALLER);
+    if (hf_on) {
+        closing_from(first < 0 ? 0 : (unsigned)first, ~0u, CALLER);
+    }
     REAL(closefrom)(first);
 }
 
@@ -414,18 +534,23 @@ __attribute__((visibility("hidden"))) void *hf_vfork_begins(void) {
 }
 
 // The child returns through this frame before the parent does, so it must leave nothing on the stack: a jump.
-__asm__(".text\n.globl vfork\n.type vfork,@function\nvfork:\n.cfi_startproc\nendbr64\n"
-        "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\ncall hf_vfork_begins\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\njmp *%rax\n"
-        ".cfi_endproc\n.size vfork, . - vfork\n");
+__asm__(
+    ".text\n.globl vfork\n.type vfork,@function\nvfork:\n.cfi_startproc\nendbr64\n"
+    "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\ncall hf_vfork_begins\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\njmp *%rax\n"
+    ".cfi_endproc\n.size vfork, . - vfork\n");
 
 HF_EXPORT void _exit(int status) {
-    if (hf_on) hf_stop(2);
+    if (hf_on) {
+        hf_stop(2);
+    }
     REAL(_exit)(status);
     __builtin_unreachable();
 }
 
 HF_EXPORT void _Exit(int status) {
-    if (hf_on) hf_stop(2);
+    if (hf_on) {
+        hf_stop(2);
+    }
     REAL(_Exit)(status);
     __builtin_unreachable();
 }
@@ -434,47 +559,105 @@ HF_EXPORT void _Exit(int status) {
 
 // Numbers that syscall() passes to hf_syscall_seen; everything else goes straight on, with the registers untouched.
 __attribute__((visibility("hidden"))) unsigned char hf_syscalls_seen[512] = {
-    [SYS_open] = 1, [SYS_openat] = 1, [437 /* openat2 */] = 1, [SYS_creat] = 1, [SYS_close] = 1, [436 /* close_range */] = 1,
-    [SYS_pipe] = 1, [SYS_pipe2] = 1, [SYS_dup] = 1, [SYS_dup2] = 1, [SYS_dup3] = 1, [SYS_socket] = 1, [SYS_socketpair] = 1,
-    [SYS_accept] = 1, [SYS_accept4] = 1, [SYS_eventfd] = 1, [SYS_eventfd2] = 1, [SYS_timerfd_create] = 1, [SYS_signalfd4] = 1,
-    [SYS_epoll_create] = 1, [SYS_epoll_create1] = 1, [SYS_inotify_init] = 1, [SYS_inotify_init1] = 1, [SYS_memfd_create] = 1,
-    [434 /* pidfd_open */] = 1, [438 /* pidfd_getfd */] = 1, [425 /* io_uring_setup */] = 1, [SYS_perf_event_open] = 1,
+    [SYS_open] = 1,
+    [SYS_openat] = 1,
+    [SYS_openat2] = 1,
+    [SYS_creat] = 1,
+    [SYS_close] = 1,
+    [SYS_close_range] = 1,
+    [SYS_pipe] = 1,
+    [SYS_pipe2] = 1,
+    [SYS_dup] = 1,
+    [SYS_dup2] = 1,
+    [SYS_dup3] = 1,
+    [SYS_socket] = 1,
+    [SYS_socketpair] = 1,
+    [SYS_accept] = 1,
+    [SYS_accept4] = 1,
+    [SYS_eventfd] = 1,
+    [SYS_eventfd2] = 1,
+    [SYS_timerfd_create] = 1,
+    [SYS_signalfd4] = 1,
+    [SYS_epoll_create] = 1,
+    [SYS_epoll_create1] = 1,
+    [SYS_inotify_init] = 1,
+    [SYS_inotify_init1] = 1,
+    [SYS_memfd_create] = 1,
+    [SYS_pidfd_open] = 1,
+    [SYS_pidfd_getfd] = 1,
+    [SYS_io_uring_setup] = 1,
+    [SYS_perf_event_open] = 1,
+    [SYS_userfaultfd] = 1,
+    [SYS_fanotify_init] = 1,
+    [SYS_open_by_handle_at] = 1,
 };
 __attribute__((visibility("hidden"))) void *hf_syscall_real;
 
 static unsigned kind_of_syscall(long number) {
     switch (number) {
-        case SYS_pipe: case SYS_pipe2: return HF_PIPE;
-        case SYS_dup: case SYS_dup2: case SYS_dup3: return HF_DUP;
-        case SYS_socket: case SYS_socketpair: case SYS_accept: case SYS_accept4: return HF_SOCKET;
-        case SYS_eventfd: case SYS_eventfd2: return HF_EVENTFD;
-        case SYS_timerfd_create: return HF_TIMERFD;
-        case SYS_signalfd4: return HF_SIGNALFD;
-        case SYS_epoll_create: case SYS_epoll_create1: return HF_EPOLL;
-        case SYS_inotify_init: case SYS_inotify_init1: return HF_INOTIFY;
-        case SYS_memfd_create: return HF_MEMFD;
-        case 434: return HF_PIDFD;
-        case 438: return HF_RECEIVED;
-        case 425: return HF_IO_URING;
-        case SYS_perf_event_open: return HF_UNKNOWN;
-        default: return HF_FILE;
+    case SYS_pipe:
+    case SYS_pipe2:
+        return HF_PIPE;
+    case SYS_dup:
+    case SYS_dup2:
+    case SYS_dup3:
+        return HF_DUP;
+    case SYS_socket:
+    case SYS_socketpair:
+    case SYS_accept:
+    case SYS_accept4:
+        return HF_SOCKET;
+    case SYS_eventfd:
+    case SYS_eventfd2:
+        return HF_EVENTFD;
+    case SYS_timerfd_create:
+        return HF_TIMERFD;
+    case SYS_signalfd4:
+        return HF_SIGNALFD;
+    case SYS_epoll_create:
+    case SYS_epoll_create1:
+        return HF_EPOLL;
+    case SYS_inotify_init:
+    case SYS_inotify_init1:
+        return HF_INOTIFY;
+    case SYS_memfd_create:
+        return HF_MEMFD;
+    case SYS_pidfd_open:
+        return HF_PIDFD;
+    case SYS_pidfd_getfd:
+        return HF_RECEIVED;
+    case SYS_io_uring_setup:
+        return HF_IO_URING;
+    case SYS_fanotify_init:
+        return HF_FANOTIFY;
+    case SYS_perf_event_open:
+    case SYS_userfaultfd:
+        return HF_UNKNOWN;
+    default:
+        return HF_FILE;
     }
 }
 
-__attribute__((visibility("hidden"))) long hf_syscall_seen(long number, long a, long b, long c, long d, long e, long f) {
+__attribute__((visibility("hidden"))) long hf_syscall_seen(long number, long a, long b, long c, long d, long e,
+                                                           long f) {
     void *caller = CALLER;
     int known = 1;
     if (hf_on) {
-        if (number == SYS_close) known = closing((int)a, caller);
-        if (number == 436 && !((unsigned)c & 4) && (unsigned)a <= (unsigned)b) closing_from((unsigned)a, (unsigned)b, caller);
-        if ((number == SYS_dup2 || number == SYS_dup3) && a != b) closing((int)b, caller);
+        if (number == SYS_close) {
+            known = closing((int)a, caller);
+        }
+        if (number == SYS_close_range && closes_range((unsigned)a, (unsigned)b, (unsigned)c)) {
+            closing_from((unsigned)a, (unsigned)b, caller);
+        }
     }
     long result = hf_syscall6(number, a, b, c, d, e, f);
     if (result < 0 && result > -4096) {
         errno = (int)-result;
         result = -1;
     }
-    if (!hf_on) return result;
+    if (!hf_on) {
+        return result;
+    }
     if (number == SYS_close) {
         closed(CALL_syscall, (int)a, known, result < 0, caller);
     } else if (number == SYS_pipe || number == SYS_pipe2) {
@@ -482,8 +665,8 @@ __attribute__((visibility("hidden"))) long hf_syscall_seen(long number, long a, 
     } else if (number == SYS_socketpair) {
         born_pair(CALL_syscall, (int)result, (int *)d, HF_SOCKET, (int)a, caller);
     } else if (number == SYS_dup2 || number == SYS_dup3) {
-        if (a != b) born_here(CALL_syscall, (int)result, HF_DUP, (int)a, caller);
-    } else if (number != 436 && !(number == SYS_signalfd4 && (int)a != -1)) {
+        copied(CALL_syscall, (int)a, (int)b, (int)result, caller);
+    } else if (number != SYS_close_range && !(number == SYS_signalfd4 && (int)a != -1)) {
         result = born(CALL_syscall, (int)result, kind_of_syscall(number), 0, caller);
     }
     return result;
@@ -494,7 +677,13 @@ __asm__(".text\n.globl syscall\n.type syscall,@function\nsyscall:\n.cfi_startpro
         "1: mov hf_syscall_real(%rip), %rax\ntest %rax, %rax\nje hf_syscall_seen\njmp *%rax\n"
         ".cfi_endproc\n.size syscall, . - syscall\n");
 
-__attribute__((constructor(102))) static void find_syscall(void) { hf_syscall_real = resolve(CALL_syscall); }
+// Now, because dlsym may allocate, and the first call of a hook may be in a signal handler or a child of vfork.
+__attribute__((constructor(102))) static void find_all(void) {
+    for (unsigned call = 0; call < CALLS; call++) {
+        function(call);
+    }
+    hf_syscall_real = function(CALL_syscall);
+}
 
 // -- Uses, for EBADF -------------------------------------------------------------------------------------------------
 
@@ -507,18 +696,22 @@ USE(ssize_t, pwrite64, (int fd, const void *from, size_t size, off64_t at), (fd,
 USE(ssize_t, readv, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 USE(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 USE(ssize_t, recv, (int fd, void *to, size_t size, int flags), (fd, to, size, flags))
-USE(ssize_t, recvfrom, (int fd, void *to, size_t size, int flags, struct sockaddr *address, socklen_t *length), (fd, to, size, flags, address, length))
+USE(ssize_t, recvfrom, (int fd, void *to, size_t size, int flags, struct sockaddr *address, socklen_t *length),
+    (fd, to, size, flags, address, length))
 USE(ssize_t, send, (int fd, const void *from, size_t size, int flags), (fd, from, size, flags))
-USE(ssize_t, sendto, (int fd, const void *from, size_t size, int flags, const struct sockaddr *address, socklen_t length), (fd, from, size, flags, address, length))
+USE(ssize_t, sendto,
+    (int fd, const void *from, size_t size, int flags, const struct sockaddr *address, socklen_t length),
+    (fd, from, size, flags, address, length))
 USE(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
 USE(off_t, lseek, (int fd, off_t at, int whence), (fd, at, whence))
 USE(off64_t, lseek64, (int fd, off64_t at, int whence), (fd, at, whence))
 USE(int, fstat, (int fd, struct stat *to), (fd, to))
 USE(int, fstat64, (int fd, struct stat64 *to), (fd, to))
-USE(int, epoll_ctl, (int fd, int operation, int target, struct epoll_event *event), (fd, operation, target, event))
 USE(int, epoll_wait, (int fd, struct epoll_event *events, int count, int timeout), (fd, events, count, timeout))
-USE(void *, mmap, (void *at, size_t size, int protection, int flags, int fd, off_t offset), (at, size, protection, flags, fd, offset))
-USE(void *, mmap64, (void *at, size_t size, int protection, int flags, int fd, off64_t offset), (at, size, protection, flags, fd, offset))
+USE(void *, mmap, (void *at, size_t size, int protection, int flags, int fd, off_t offset),
+    (at, size, protection, flags, fd, offset))
+USE(void *, mmap64, (void *at, size_t size, int protection, int flags, int fd, off64_t offset),
+    (at, size, protection, flags, fd, offset))
 USE(int, ftruncate, (int fd, off_t size), (fd, size))
 USE(int, ftruncate64, (int fd, off64_t size), (fd, size))
 USE(int, fsync, (int fd), (fd))
@@ -527,7 +720,17 @@ USE(ssize_t, __read_chk, (int fd, void *to, size_t size, size_t room), (fd, to, 
 USE(ssize_t, __pread_chk, (int fd, void *to, size_t size, off_t at, size_t room), (fd, to, size, at, room))
 USE(ssize_t, __pread64_chk, (int fd, void *to, size_t size, off64_t at, size_t room), (fd, to, size, at, room))
 USE(ssize_t, __recv_chk, (int fd, void *to, size_t size, size_t room, int flags), (fd, to, size, room, flags))
-USE(ssize_t, __recvfrom_chk, (int fd, void *to, size_t size, size_t room, int flags, struct sockaddr *address, socklen_t *length), (fd, to, size, room, flags, address, length))
+USE(ssize_t, __recvfrom_chk,
+    (int fd, void *to, size_t size, size_t room, int flags, struct sockaddr *address, socklen_t *length),
+    (fd, to, size, room, flags, address, length))
+
+HF_EXPORT int epoll_ctl(int fd, int operation, int target, struct epoll_event *event) {
+    int result = REAL(epoll_ctl)(fd, operation, target, event);
+    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+        bad(CALL_epoll_ctl, bad_of(target, fd), CALLER);
+    }
+    return result;
+}
 
 HF_EXPORT int ioctl(int fd, unsigned long request, ...) {
     va_list list;
@@ -535,29 +738,44 @@ HF_EXPORT int ioctl(int fd, unsigned long request, ...) {
     void *argument = va_arg(list, void *);
     va_end(list);
     int result = REAL(ioctl)(fd, request, argument);
-    if (__builtin_expect(result == -1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) bad(CALL_ioctl, fd, CALLER);
+    if (__builtin_expect(result == -1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+        bad(CALL_ioctl, fd, CALLER);
+    }
     return result;
 }
 
 // poll reports a number that is not open in the item, not as an error.
 static void look_for_invalid(unsigned call, const struct pollfd *items, nfds_t count, void *caller) {
-    for (nfds_t i = 0; i < count; i++)
-        if (items[i].revents & POLLNVAL) bad(call, items[i].fd, caller);
+    for (nfds_t i = 0; i < count; i++) {
+        if (items[i].revents & POLLNVAL) {
+            bad(call, items[i].fd, caller);
+        }
+    }
 }
 
 HF_EXPORT int poll(struct pollfd *items, nfds_t count, int timeout) {
     int result = REAL(poll)(items, count, timeout);
-    if (result > 0 && hf_on && hf_options & HF_EBADF) look_for_invalid(CALL_poll, items, count, CALLER);
+    if (result > 0 && hf_on && hf_options & HF_EBADF) {
+        look_for_invalid(CALL_poll, items, count, CALLER);
+    }
     return result;
 }
 
 HF_EXPORT int __poll_chk(struct pollfd *items, nfds_t count, int timeout, size_t room) {
     int result = REAL(__poll_chk)(items, count, timeout, room);
-    if (result > 0 && hf_on && hf_options & HF_EBADF) look_for_invalid(CALL___poll_chk, items, count, CALLER);
+    if (result > 0 && hf_on && hf_options & HF_EBADF) {
+        look_for_invalid(CALL___poll_chk, items, count, CALLER);
+    }
     return result;
 }
 
 // -- Addresses for got.c ---------------------------------------------------------------------------------------------
+
+// Returns the function that a hook calls, NULL if this process has none that could be found.
+void *hf_behind(unsigned call) {
+    void *found = function(call);
+    return found == (void *)missing ? NULL : found;
+}
 
 __attribute__((visibility("hidden"))) const struct hf_hook {
     const char *name;

@@ -20,7 +20,9 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK 16384u  // the log grows by this many bytes
+#define CHUNK 16384u // the log grows by this many bytes
+#define MAX_NESTED 4
+#define FULL_RECORD_BYTES (HF_RECORD_BYTES / 8 * 7) // the rest is for stacks of one frame
 
 __thread struct hf_thread hf_me __attribute__((tls_model("initial-exec")));
 int hf_on;
@@ -31,28 +33,29 @@ static struct {
     unsigned arm_above;
     uint32_t pid, max_fds;
     uint64_t file_bytes, start_ns;
-    struct hf_entry *table;      // private
-    uint64_t *stack_slots;       // private: high half of the hash << 32 | id of the record
-    uint32_t *counter_slots;     // private: number of the counter + 1, valid from counter_base on
-    uint64_t *code_slots;        // private: as stack_slots
-    uint32_t stacks, codes;      // slots in use
+    struct hf_entry *table;  // private
+    uint64_t *stack_slots;   // private: high half of the hash << 32 | id of the record
+    uint32_t *counter_slots; // private: number of the counter + 1, valid from counter_base on
+    uint64_t *code_slots;    // private: as stack_slots
+    uint32_t stacks, codes;  // slots in use
     uint32_t counter_base, counter_end, record_base, record_end;
-    int32_t live;
     uint32_t fds_end;
-    uint32_t inside;             // threads in a hook, counted only where recording may stop before the process ends
-    char *map;                   // the log file
+    uint32_t inside; // threads in a hook, counted only where recording may stop before the process ends
+    char *map;       // the log file
     struct hf_header *header;
     struct hf_entry *entries;
     struct hf_event *ring;
     struct hf_counter *counters;
     char *records;
-    uint32_t ring_ready, counters_ready, records_ready;  // bytes that are backed by memory
-    uint64_t entries_ready[HF_MAX_FDS / 128 / 64];       // a bit a page of entries
+    uint32_t ring_ready, counters_ready, records_ready; // bytes that are backed by memory
+    uint64_t entries_ready[HF_MAX_FDS / 128 / 64];      // a bit a page of entries
     char log_path[600];
 } hf;
 
 // A page that reads as zeros in a child, however it was made (fork, _Fork, clone): tells a child from its parent.
-static struct { uint32_t pid; } *hf_mine;
+static struct {
+    uint32_t pid;
+} *hf_mine;
 
 static uint64_t now_ns(clockid_t clock) {
     struct timespec t;
@@ -61,14 +64,25 @@ static uint64_t now_ns(clockid_t clock) {
 }
 
 uint32_t hf_thread_id(void) {
-    if (!hf_me.tid) hf_me.tid = (uint32_t)HF_CALL1(SYS_gettid, 0);
+    if (!hf_me.tid) {
+        hf_me.tid = (uint32_t)HF_CALL1(SYS_gettid, 0);
+    }
     return hf_me.tid;
+}
+
+// Threads may come here in any order: a number of the log only ever grows.
+static void raise_to(uint32_t *number, uint32_t value) {
+    uint32_t old = __atomic_load_n(number, __ATOMIC_RELAXED);
+    while (old < value && !__atomic_compare_exchange_n(number, &old, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
 }
 
 // -- Growing the log -------------------------------------------------------------------------------------------------
 
 static void stop_for(int error) {
-    if (hf.header && !hf.header->stopped) hf.header->stopped = (uint32_t)error;
+    if (hf.header && !hf.header->stopped) {
+        hf.header->stopped = (uint32_t)error;
+    }
     hf_on = 0;
 }
 
@@ -77,26 +91,36 @@ static int back(char *from, size_t bytes) {
     char *page = (char *)((uintptr_t)from & ~(uintptr_t)4095);
     size_t length = ((size_t)(from - page) + bytes + 4095) & ~(size_t)4095;
     long error = HF_CALL3(SYS_madvise, page, length, MADV_POPULATE_WRITE);
-    if (!error) return 1;
-    if (error == -EINVAL) {  // before Linux 5.14
+    if (!error) {
+        return 1;
+    }
+    if (error == -EINVAL) { // before Linux 5.14
         long fd = HF_CALL4(SYS_openat, AT_FDCWD, hf.log_path, O_RDWR | O_CLOEXEC, 0);
         error = fd;
         if (fd >= 0) {
             error = HF_CALL4(SYS_fallocate, fd, 0, page - hf.map, length);
             HF_CALL1(SYS_close, fd);
         }
-        if (!error) return 1;
+        if (!error) {
+            return 1;
+        }
     }
-    stop_for(error == -EFAULT ? ENOSPC : (int)-error);  // EFAULT: populating would have raised SIGBUS
+    stop_for(error == -EFAULT ? ENOSPC : (int)-error); // EFAULT: populating would have raised SIGBUS
     return 0;
 }
 
 static int back_until(char *base, uint32_t *ready, uint32_t end, uint32_t limit) {
     uint32_t have = __atomic_load_n(ready, __ATOMIC_RELAXED);
-    if (__builtin_expect(end <= have, 1)) return 1;
+    if (__builtin_expect(end <= have, 1)) {
+        return 1;
+    }
     uint32_t until = (end + CHUNK - 1) / CHUNK * CHUNK;
-    if (until > limit) until = limit;
-    if (!back(base + have, until - have)) return 0;
+    if (until > limit) {
+        until = limit;
+    }
+    if (!back(base + have, until - have)) {
+        return 0;
+    }
     __atomic_store_n(ready, until, __ATOMIC_RELAXED);
     return 1;
 }
@@ -104,22 +128,30 @@ static int back_until(char *base, uint32_t *ready, uint32_t end, uint32_t limit)
 static int back_entry(uint32_t fd) {
     uint32_t page = fd / 128;
     uint64_t bit = 1ull << (page % 64);
-    if (__atomic_load_n(&hf.entries_ready[page / 64], __ATOMIC_RELAXED) & bit) return 1;
-    if (!back((char *)&hf.entries[page * 128], 4096)) return 0;
+    if (__atomic_load_n(&hf.entries_ready[page / 64], __ATOMIC_RELAXED) & bit) {
+        return 1;
+    }
+    if (!back((char *)&hf.entries[page * 128], 4096)) {
+        return 0;
+    }
     __atomic_fetch_or(&hf.entries_ready[page / 64], bit, __ATOMIC_RELAXED);
     return 1;
 }
 
 // -- Stacks ----------------------------------------------------------------------------------------------------------
 
-static uint32_t new_record(uint32_t bytes, char **at) {
+static uint32_t new_record(uint32_t bytes, uint32_t limit, char **at) {
     uint32_t units = (bytes + 7) / 8;
     uint32_t id = __atomic_load_n(&hf.record_end, __ATOMIC_RELAXED);
     do {
-        if ((id - hf.record_base + units) * 8 > HF_RECORD_BYTES) return 0;
+        if ((id - hf.record_base + units) * 8 > limit) {
+            return 0;
+        }
     } while (!__atomic_compare_exchange_n(&hf.record_end, &id, id + units, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    if (!back_until(hf.records, &hf.records_ready, (id - hf.record_base + units) * 8, HF_RECORD_BYTES)) return 0;
-    hf.header->record_end = id + units;
+    if (!back_until(hf.records, &hf.records_ready, (id - hf.record_base + units) * 8, HF_RECORD_BYTES)) {
+        return 0;
+    }
+    raise_to(&hf.header->record_end, id + units);
     *at = hf.records + (size_t)(id - hf.record_base) * 8;
     return id;
 }
@@ -134,16 +166,20 @@ static uint32_t find_slot(const uint64_t *slots, uint32_t count, uint64_t hash) 
     uint32_t at = (uint32_t)hash & (count - 1);
     for (;;) {
         uint64_t slot = __atomic_load_n(&slots[at], __ATOMIC_ACQUIRE);
-        if (!slot || slot >> 32 == hash >> 32) return at;
+        if (!slot || slot >> 32 == hash >> 32) {
+            return at;
+        }
         at = (at + 1) & (count - 1);
     }
 }
 
 // The record is written before the slot names it, so no reader sees half of one and nobody waits.
-static int take_slot(uint64_t *slots, uint32_t count, uint32_t *used, uint32_t at, uint64_t hash, uint32_t id) {
+static int take_slot(uint64_t *slots, uint32_t *used, uint32_t at, uint64_t hash, uint32_t id) {
     uint64_t empty = 0;
-    (void)count;
-    if (!__atomic_compare_exchange_n(&slots[at], &empty, (hash >> 32) << 32 | id, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return 0;
+    if (!__atomic_compare_exchange_n(&slots[at], &empty, (hash >> 32) << 32 | id, 0, __ATOMIC_RELEASE,
+                                     __ATOMIC_RELAXED)) {
+        return 0;
+    }
     __atomic_fetch_add(used, 1, __ATOMIC_RELAXED);
     return 1;
 }
@@ -152,13 +188,21 @@ static uint32_t code_record(const char *code, uint64_t identity) {
     for (;;) {
         uint32_t at = find_slot(hf.code_slots, HF_CODE_SLOTS, identity);
         uint64_t slot = hf.code_slots[at];
-        if (slot) return (uint32_t)slot;
-        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS * 3 / 4) return 0;
+        if (slot) {
+            return (uint32_t)slot;
+        }
+        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS * 3 / 4) {
+            return 0;
+        }
         char *to;
-        uint32_t id = new_record(hf_measure_code(code), &to);
-        if (!id) return 0;
+        uint32_t id = new_record(hf_measure_code(code), FULL_RECORD_BYTES, &to);
+        if (!id) {
+            return 0;
+        }
         hf_write_code(code, (struct hf_code_record *)to);
-        if (take_slot(hf.code_slots, HF_CODE_SLOTS, &hf.codes, at, identity, id)) return id;
+        if (take_slot(hf.code_slots, &hf.codes, at, identity, id)) {
+            return id;
+        }
     }
 }
 
@@ -166,31 +210,61 @@ static uint32_t code_record(const char *code, uint64_t identity) {
 static uint32_t stack_slot(void *caller) {
     struct hf_frames frames;
     hf_capture(&frames, caller);
-    for (int whole = 1;; whole = 0) {
-        if (!whole) {  // the index is nearly full: keep the innermost frame alone
-            if (frames.count > 1) frames.count = 1, frames.cut = 1;
+    for (int is_full = 1;; is_full = 0) {
+        if (!is_full) {
+            // No room: keep only the innermost frame whose code is in the log. Code that exec made a moment ago, which is
+            // what fills the tables, is not; the line that called it is.
+            unsigned known = 0;
+            while (known < frames.count && !code_record(frames.code[known], hf_code_identity(frames.code[known]))) {
+                known++;
+            }
+            if (known < frames.count) {
+                frames.code[0] = frames.code[known], frames.instr[0] = frames.instr[known];
+            }
+            frames.count = known < frames.count;
+            frames.cut = 1;
             frames.native = 0;
             frames.hash = frames.count ? mix(hf_code_identity(frames.code[0]), frames.instr[0] + 1) : 1;
         }
-        if (!(frames.hash >> 32)) frames.hash |= 1ull << 32;
+        if (!(frames.hash >> 32)) {
+            frames.hash |= 1ull << 32;
+        }
         for (;;) {
             uint32_t at = find_slot(hf.stack_slots, HF_STACK_SLOTS, frames.hash);
-            if (hf.stack_slots[at]) return at + 1;
-            if (__atomic_load_n(&hf.stacks, __ATOMIC_RELAXED) >= (whole ? HF_STACK_SLOTS * 3 / 4 : HF_STACK_SLOTS - 64)) break;
-            uint32_t codes[HF_MAX_FRAMES];
-            for (unsigned i = 0; i < frames.count; i++) codes[i] = code_record(frames.code[i], hf_code_identity(frames.code[i]));
+            if (hf.stack_slots[at]) {
+                return at + 1;
+            }
+            if (__atomic_load_n(&hf.stacks, __ATOMIC_RELAXED) >=
+                (is_full ? HF_STACK_SLOTS * 3 / 4 : HF_STACK_SLOTS - 64)) {
+                break;
+            }
+            uint32_t codes[HF_MAX_FRAMES], missing = 0;
+            for (unsigned i = 0; i < frames.count; i++) {
+                missing |= !(codes[i] = code_record(frames.code[i], hf_code_identity(frames.code[i])));
+            }
+            if (is_full && missing) {
+                break;
+            }
             char *to;
             uint32_t bytes = (uint32_t)sizeof(struct hf_stack_record) + frames.count * 8u + frames.native * 8u;
-            uint32_t id = new_record(bytes, &to);
-            if (!id) break;
+            uint32_t id = new_record(bytes, is_full ? FULL_RECORD_BYTES : HF_RECORD_BYTES, &to);
+            if (!id) {
+                break;
+            }
             struct hf_stack_record *record = (struct hf_stack_record *)to;
             *record = (struct hf_stack_record){bytes, HF_STACK, frames.count, frames.native, frames.cut, 0};
             uint32_t *pairs = (uint32_t *)(record + 1);
-            for (unsigned i = 0; i < frames.count; i++) pairs[2 * i] = codes[i], pairs[2 * i + 1] = frames.instr[i];
+            for (unsigned i = 0; i < frames.count; i++) {
+                pairs[2 * i] = codes[i], pairs[2 * i + 1] = frames.instr[i];
+            }
             memcpy(pairs + 2 * frames.count, frames.address, frames.native * sizeof(void *));
-            if (take_slot(hf.stack_slots, HF_STACK_SLOTS, &hf.stacks, at, frames.hash, id)) return at + 1;
+            if (take_slot(hf.stack_slots, &hf.stacks, at, frames.hash, id)) {
+                return at + 1;
+            }
         }
-        if (!whole) break;
+        if (!is_full) {
+            break;
+        }
     }
     __atomic_fetch_add(&hf.header->lost_stacks, 1, __ATOMIC_RELAXED);
     return 0;
@@ -199,27 +273,38 @@ static uint32_t stack_slot(void *caller) {
 static uint32_t stack_id(uint32_t slot) { return slot ? (uint32_t)hf.stack_slots[slot - 1] : 0; }
 
 static struct hf_counter *counter_of(uint32_t slot, unsigned kind) {
-    uint32_t *place = &hf.counter_slots[slot];  // 0 is the counter of what has no stack
+    uint32_t *place = &hf.counter_slots[slot]; // 0 is the counter of what has no stack
     for (;;) {
         uint32_t number = __atomic_load_n(place, __ATOMIC_ACQUIRE);
-        if (number > hf.counter_base) return &hf.counters[number - 1 - hf.counter_base];
+        if (number > hf.counter_base) {
+            return &hf.counters[number - 1 - hf.counter_base];
+        }
         uint32_t fresh = __atomic_fetch_add(&hf.counter_end, 1, __ATOMIC_RELAXED);
         uint32_t at = fresh - hf.counter_base;
-        if (at >= HF_STACK_SLOTS) return NULL;
-        if (!back_until((char *)hf.counters, &hf.counters_ready, (at + 1) * 32, HF_STACK_SLOTS * 32)) return NULL;
+        if (at >= HF_STACK_SLOTS) {
+            return NULL;
+        }
+        if (!back_until((char *)hf.counters, &hf.counters_ready, (at + 1) * 32, HF_STACK_SLOTS * 32)) {
+            return NULL;
+        }
         hf.counters[at].stack = stack_id(slot);
         hf.counters[at].kind = (uint16_t)kind;
-        hf.header->counter_end = fresh + 1;
-        if (__atomic_compare_exchange_n(place, &number, fresh + 1, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return &hf.counters[at];
+        raise_to(&hf.header->counter_end, fresh + 1);
+        if (__atomic_compare_exchange_n(place, &number, fresh + 1, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+            return &hf.counters[at];
+        }
     }
 }
 
 // -- Events ----------------------------------------------------------------------------------------------------------
 
-static void put_event(uint64_t t, unsigned action, unsigned kind, int fd, uint32_t stack, uint32_t gen, int aux, int error) {
+static void put_event(uint64_t t, unsigned action, unsigned kind, int fd, uint32_t stack, uint32_t gen, int aux,
+                      int error) {
     uint64_t head = __atomic_fetch_add(&hf.header->ring_head, 1, __ATOMIC_RELAXED);
     uint32_t at = (uint32_t)head & (HF_RING_EVENTS - 1);
-    if (!back_until((char *)hf.ring, &hf.ring_ready, (at + 1) * 32, HF_RING_EVENTS * 32)) return;
+    if (!back_until((char *)hf.ring, &hf.ring_ready, (at + 1) * 32, HF_RING_EVENTS * 32)) {
+        return;
+    }
     struct hf_event *event = &hf.ring[at];
     __atomic_store_n(&event->t_ns, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -234,15 +319,18 @@ static void put_event(uint64_t t, unsigned action, unsigned kind, int fd, uint32
 }
 
 static void count_live(int by) {
-    int32_t live = __atomic_add_fetch(&hf.live, by, __ATOMIC_RELAXED);
-    hf.header->live = live;
-    if (live > hf.header->peak) hf.header->peak = live;
+    int32_t live = __atomic_add_fetch(&hf.header->live, by, __ATOMIC_RELAXED);
+    if (live > 0) {
+        raise_to(&hf.header->peak, (uint32_t)live);
+    }
 }
 
-static int is_armed(void) { return hf.live >= (int32_t)hf.arm_above; }
+static int is_armed(void) { return hf.header->live >= (int32_t)hf.arm_above; }
 
 static void see_finalizing(uint64_t t) {
-    if (!hf.header->finalizing_ns && hf_python_finalizing()) hf.header->finalizing_ns = t;
+    if (!hf.header->finalizing_ns && hf_python_finalizing()) {
+        hf.header->finalizing_ns = t;
+    }
 }
 
 // Makes the entry of a number live, in the table and in the log.
@@ -255,17 +343,25 @@ static void enter_birth(int fd, unsigned kind, int aux, uint32_t slot, uint64_t 
     entry->kind = (uint16_t)kind;
     entry->flags = (uint16_t)(HF_LIVE | flags);
     entry->aux = aux;
-    if (!back_entry((uint32_t)fd)) return;
+    if (!back_entry((uint32_t)fd)) {
+        return;
+    }
     struct hf_entry copy = *entry;
     copy.stack = stack_id(slot);
     hf.entries[fd] = copy;
-    if ((uint32_t)fd >= hf.fds_end) hf.header->fds_end = hf.fds_end = (uint32_t)fd + 1;
+    if ((uint32_t)fd >= hf.fds_end) {
+        raise_to(&hf.fds_end, (uint32_t)fd + 1);
+        raise_to(&hf.header->fds_end, (uint32_t)fd + 1);
+    }
     count_live(1);
 }
 
-// Ends the lifetime of a live number.
-static void enter_close(int fd, uint32_t by, uint64_t t, unsigned action) {
+// Ends the lifetime of a live number. Of two threads that close it at once, one does.
+static int enter_close(int fd, uint32_t by, uint64_t t, unsigned action) {
     struct hf_entry *entry = &hf.table[fd];
+    if (!(__atomic_fetch_and(&entry->flags, (uint16_t)~HF_LIVE, __ATOMIC_RELAXED) & HF_LIVE)) {
+        return 0;
+    }
     struct hf_counter *counter = counter_of(entry->stack, entry->kind);
     if (counter) {
         if (entry->flags & (HF_INHERITED | HF_BEFORE)) {
@@ -273,34 +369,42 @@ static void enter_close(int fd, uint32_t by, uint64_t t, unsigned action) {
         } else {
             __atomic_fetch_add(&counter->closed, 1, __ATOMIC_RELAXED);
             __atomic_fetch_sub(&counter->live, 1, __ATOMIC_RELAXED);
-            if (entry->tid != hf_thread_id()) __atomic_fetch_add(&counter->foreign_closed, 1, __ATOMIC_RELAXED);
+            if (entry->tid != hf_thread_id()) {
+                __atomic_fetch_add(&counter->foreign_closed, 1, __ATOMIC_RELAXED);
+            }
         }
     }
-    entry->flags &= (uint16_t)~HF_LIVE;
     entry->closed_by = by;
     if (back_entry((uint32_t)fd)) {
         hf.entries[fd].flags = entry->flags;
         hf.entries[fd].closed_by = by;
     }
     count_live(-1);
-    if (hf_on) put_event(t, action, entry->kind, fd, by, entry->gen, entry->aux, 0);
+    if (hf_on) {
+        put_event(t, action, entry->kind, fd, by, entry->gen, entry->aux, 0);
+    }
+    return 1;
 }
 
 static void child_begins(void);
 
 int hf_enter(void) {
-    if (!hf_on || hf_me.busy) {
-        if (hf_on) __atomic_fetch_add(&hf.header->reentrant, 1, __ATOMIC_RELAXED);
+    if (!hf_on) {
         return 0;
+    }
+    // The page is empty in a child that has memory of its own, so this tells a child of fork from one of vfork.
+    if (__builtin_expect(!hf_mine->pid, 0)) {
+        child_begins();
+        if (!hf_on) {
+            return 0;
+        }
     }
     if (__builtin_expect(hf_me.vforked, 0)) {
         // A child of vfork runs in the memory of its parent until it calls exec: what it closes is not the parent's.
-        if ((uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) return 0;
+        if ((uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) {
+            return 0;
+        }
         hf_me.vforked = 0;
-    }
-    if (__builtin_expect(!hf_mine->pid, 0)) {
-        child_begins();
-        if (!hf_on) return 0;
     }
     if (hf_options & HF_ATTACHED) {
         __atomic_fetch_add(&hf.inside, 1, __ATOMIC_SEQ_CST);
@@ -309,8 +413,18 @@ int hf_enter(void) {
             return 0;
         }
     }
-    hf_me.busy = 1;
-    if (hf_options & HF_TIME_HOOKS) hf_me.since = now_ns(CLOCK_MONOTONIC);
+    // A hook runs inside another one only in a signal handler. Nothing that it does needs the other one to end.
+    if (hf_me.busy >= MAX_NESTED) {
+        __atomic_fetch_add(&hf.header->reentrant, 1, __ATOMIC_RELAXED);
+        if (hf_options & HF_ATTACHED) {
+            __atomic_fetch_sub(&hf.inside, 1, __ATOMIC_SEQ_CST);
+        }
+        return 0;
+    }
+    hf_me.busy++;
+    if (hf_options & HF_TIME_HOOKS) {
+        hf_me.since = now_ns(CLOCK_MONOTONIC);
+    }
     return 1;
 }
 
@@ -319,12 +433,18 @@ void hf_leave(void) {
         __atomic_fetch_add(&hf.header->hook_ns, now_ns(CLOCK_MONOTONIC) - hf_me.since, __ATOMIC_RELAXED);
         __atomic_fetch_add(&hf.header->hooks, 1, __ATOMIC_RELAXED);
     }
-    hf_me.busy = 0;
-    if (hf_options & HF_ATTACHED) __atomic_fetch_sub(&hf.inside, 1, __ATOMIC_SEQ_CST);
+    if (hf_me.busy) {
+        hf_me.busy--; // 0 where the handler of a signal has forked
+    }
+    if (hf_options & HF_ATTACHED && __atomic_load_n(&hf.inside, __ATOMIC_RELAXED)) {
+        __atomic_fetch_sub(&hf.inside, 1, __ATOMIC_SEQ_CST);
+    }
 }
 
 static int is_kept(int fd) {
-    if ((uint32_t)fd < hf.max_fds) return 1;
+    if ((uint32_t)fd < hf.max_fds) {
+        return 1;
+    }
     __atomic_fetch_add(&hf.header->beyond, 1, __ATOMIC_RELAXED);
     return 0;
 }
@@ -332,32 +452,42 @@ static int is_kept(int fd) {
 // Moves a new descriptor to a number that was not used before, so that a stale owner gets EBADF and not a stranger's
 // descriptor. Begins again at the bottom when the numbers run out.
 static int without_reuse(int fd) {
-    static uint32_t next = 64;
+    static uint32_t next = HF_FIRST_UNUSED;
     struct rlimit limit = {0, 0};
     HF_CALL4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &limit);
     uint32_t from = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
     if (from >= limit.rlim_cur || from >= hf.max_fds) {
-        __atomic_store_n(&next, 64, __ATOMIC_RELAXED);
-        from = 64;
+        __atomic_store_n(&next, HF_FIRST_UNUSED + 1, __ATOMIC_RELAXED);
+        from = HF_FIRST_UNUSED;
     }
     long flags = HF_CALL2(SYS_fcntl, fd, F_GETFD);
     long moved = HF_CALL3(SYS_fcntl, fd, flags & FD_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, from);
-    if (moved < 0) return fd;
+    if (moved < 0) {
+        return fd;
+    }
     uint32_t after = (uint32_t)moved + 1;
-    if (after > __atomic_load_n(&next, __ATOMIC_RELAXED)) __atomic_store_n(&next, after, __ATOMIC_RELAXED);
+    if (after > __atomic_load_n(&next, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&next, after, __ATOMIC_RELAXED);
+    }
     HF_CALL1(SYS_close, fd);
     return (int)moved;
 }
 
 int hf_birth(int fd, unsigned kind, int aux, int movable, void *caller) {
-    if (hf_options & HF_NO_REUSE && fd > 2 && movable) fd = without_reuse(fd);
-    if (!is_kept(fd)) return fd;
+    if (hf_options & HF_NO_REUSE && fd > 2 && movable) {
+        fd = without_reuse(fd);
+    }
+    if (!is_kept(fd)) {
+        return fd;
+    }
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     uint32_t slot = is_armed() ? stack_slot(caller) : 0;
-    if (!hf_on) return fd;
+    if (!hf_on) {
+        return fd;
+    }
     see_finalizing(t);
     if (hf.table[fd].flags & HF_LIVE) {
-        hf.header->close_unseen++;
+        __atomic_fetch_add(&hf.header->close_unseen, 1, __ATOMIC_RELAXED);
         enter_close(fd, 0, t, HF_CLOSE_UNSEEN);
     }
     enter_birth(fd, kind, aux, slot, t, 0);
@@ -365,10 +495,20 @@ int hf_birth(int fd, unsigned kind, int aux, int movable, void *caller) {
     if (counter) {
         __atomic_fetch_add(&counter->born, 1, __ATOMIC_RELAXED);
         int32_t live = __atomic_add_fetch(&counter->live, 1, __ATOMIC_RELAXED);
-        if (live > (int32_t)counter->peak) counter->peak = (uint32_t)live;
+        if (live > 0) {
+            raise_to(&counter->peak, (uint32_t)live);
+        }
     }
-    if (hf_on) put_event(t, HF_BIRTH, kind, fd, stack_id(slot), hf.table[fd].gen, aux, 0);
-    if (hf_options & HF_ATTACHED) hf_patch_loaded(1);
+    if (hf_on) {
+        put_event(t, HF_BIRTH, kind, fd, stack_id(slot), hf.table[fd].gen, aux, 0);
+    }
+    if (hf_options & HF_ATTACHED) {
+        hf_patch_loaded(1);
+        // The mapping stays: other threads may be in a hook.
+        if (__atomic_load_n(&hf.header->stop_requested, __ATOMIC_RELAXED)) {
+            hf_on = 0;
+        }
+    }
     return fd;
 }
 
@@ -377,28 +517,39 @@ void hf_failed(unsigned call, void *caller) {
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     uint32_t slot = stack_slot(caller);
     __atomic_fetch_add(&hf.header->failed, 1, __ATOMIC_RELAXED);
-    if (hf_on) put_event(t, HF_FAIL, 0, -1, stack_id(slot), 0, (int)call, error);
+    if (hf_on) {
+        put_event(t, HF_FAIL, 0, -1, stack_id(slot), 0, (int)call, error);
+    }
 }
 
 int hf_close_begins(int fd, void *caller) {
-    if (fd < 0 || !is_kept(fd)) return 1;
-    if (!(hf.table[fd].flags & HF_LIVE)) return 0;
+    if (fd < 0 || !is_kept(fd)) {
+        return 1;
+    }
+    if (!(hf.table[fd].flags & HF_LIVE)) {
+        return 0;
+    }
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     uint32_t slot = is_armed() ? stack_slot(caller) : 0;
-    if (!hf_on) return 1;
+    if (!hf_on) {
+        return 1;
+    }
     see_finalizing(t);
-    enter_close(fd, stack_id(slot), t, HF_CLOSE);
-    return 1;
+    return enter_close(fd, stack_id(slot), t, HF_CLOSE);
 }
 
 void hf_close_ended(unsigned call, int fd, int known, int failed, void *caller) {
     if (failed && errno == EBADF) {
         // What was taken for open had been closed where no hook could see it, or the number is closed twice.
-        if (fd >= 0) hf_bad(call, fd, caller);
+        if (fd >= 0) {
+            hf_bad(call, fd, caller);
+        }
     } else if (!known) {
         __atomic_fetch_add(&hf.header->birth_unseen, 1, __ATOMIC_RELAXED);
         uint32_t slot = is_armed() ? stack_slot(caller) : 0;
-        if (hf_on) put_event(now_ns(CLOCK_MONOTONIC), HF_BIRTH_UNSEEN, 0, fd, stack_id(slot), hf.table[fd].gen, 0, 0);
+        if (hf_on) {
+            put_event(now_ns(CLOCK_MONOTONIC), HF_BIRTH_UNSEEN, 0, fd, stack_id(slot), hf.table[fd].gen, 0, 0);
+        }
     }
 }
 
@@ -406,9 +557,15 @@ void hf_close_from(unsigned first, unsigned last, void *caller) {
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     uint32_t slot = 0, found = 0;
     for (uint32_t fd = first; fd < hf.fds_end && fd <= last; fd++) {
-        if (!(hf.table[fd].flags & HF_LIVE)) continue;
-        if (!found++) slot = is_armed() ? stack_slot(caller) : 0;
-        if (!hf_on) return;
+        if (!(hf.table[fd].flags & HF_LIVE)) {
+            continue;
+        }
+        if (!found++) {
+            slot = is_armed() ? stack_slot(caller) : 0;
+        }
+        if (!hf_on) {
+            return;
+        }
         enter_close((int)fd, stack_id(slot), t, HF_CLOSE);
     }
 }
@@ -418,29 +575,38 @@ void hf_bad(unsigned call, int fd, void *caller) {
     uint32_t slot = stack_slot(caller);
     uint32_t gen = (uint32_t)fd < hf.max_fds ? hf.table[fd].gen : 0;
     __atomic_fetch_add(&hf.header->bad, 1, __ATOMIC_RELAXED);
-    if (hf_on) put_event(t, HF_BAD, 0, fd, stack_id(slot), gen, (int)call, EBADF);
+    if (hf_on) {
+        put_event(t, HF_BAD, 0, fd, stack_id(slot), gen, (int)call, EBADF);
+    }
 }
 
 // -- Beginning and end -----------------------------------------------------------------------------------------------
 
 static char *put_text(char *to, const char *text) {
-    while ((*to = *text++)) to++;
+    while ((*to = *text++)) {
+        to++;
+    }
     return to;
 }
 
 static char *put_number(char *to, uint64_t number) {
     char digits[24];
     int n = 0;
-    do digits[n++] = (char)('0' + number % 10);
-    while (number /= 10);
-    while (n) *to++ = digits[--n];
+    do {
+        digits[n++] = (char)('0' + number % 10);
+    } while (number /= 10);
+    while (n) {
+        *to++ = digits[--n];
+    }
     *to = 0;
     return to;
 }
 
 static void read_small(const char *path, char *to, size_t size) {
     long fd = HF_CALL4(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return;
+    if (fd < 0) {
+        return;
+    }
     long n = HF_CALL3(SYS_read, fd, to, size - 1);
     to[n > 0 ? n : 0] = 0;
     HF_CALL1(SYS_close, fd);
@@ -449,9 +615,13 @@ static void read_small(const char *path, char *to, size_t size) {
 // Leaves an empty file that says that this process has no log, and why.
 static void leave_word(int error) {
     char path[640];
-    put_number(put_text(put_number(put_text(put_text(path, hf.directory), "/lost."), (uint64_t)HF_CALL1(SYS_getpid, 0)), "."), (uint64_t)error);
+    put_number(
+        put_text(put_number(put_text(put_text(path, hf.directory), "/lost."), (uint64_t)HF_CALL1(SYS_getpid, 0)), "."),
+        (uint64_t)error);
     long fd = HF_CALL4(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (fd >= 0) HF_CALL1(SYS_close, fd);
+    if (fd >= 0) {
+        HF_CALL1(SYS_close, fd);
+    }
 }
 
 // Creates and maps the log of this process image. Returns an errno.
@@ -466,17 +636,29 @@ static int open_log(void) {
     uint64_t records_at = counters_at + HF_STACK_SLOTS * sizeof(struct hf_counter);
     hf.file_bytes = records_at + HF_RECORD_BYTES;
     struct rlimit limit;
-    if (!HF_CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit) && limit.rlim_cur < hf.file_bytes) return EFBIG;  // ftruncate would raise SIGXFSZ
+    if (!HF_CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit) && limit.rlim_cur < hf.file_bytes) {
+        return EFBIG; // ftruncate would raise SIGXFSZ
+    }
     long fd = HF_CALL4(SYS_openat, AT_FDCWD, hf.log_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return (int)-fd;
+    if (fd < 0) {
+        return (int)-fd;
+    }
     long error = HF_CALL2(SYS_ftruncate, fd, hf.file_bytes);
-    long map = error ? error : hf_syscall6(SYS_mmap, 0, (long)hf.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    long map = error ? error
+                     : hf_syscall6(SYS_mmap, 0, (long)hf.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                                   fd, 0);
     HF_CALL1(SYS_close, fd);
-    if (map < 0 && map > -4096) return (int)-map;
+    int is_mapped = map >= 0 || map <= -4096;
     hf.map = (char *)map;
+    if (!is_mapped || !back(hf.map, HF_HEADER_BYTES)) {
+        if (is_mapped) {
+            HF_CALL2(SYS_munmap, map, hf.file_bytes);
+        }
+        HF_CALL1(SYS_unlink, hf.log_path);
+        return is_mapped ? ENOSPC : (int)-map;
+    }
     hf.ring_ready = hf.counters_ready = hf.records_ready = 0;
     memset(hf.entries_ready, 0, sizeof hf.entries_ready);
-    if (!back(hf.map, HF_HEADER_BYTES)) return ENOSPC;
     hf.header = (struct hf_header *)hf.map;
     hf.entries = (struct hf_entry *)(hf.map + entries_at);
     hf.ring = (struct hf_event *)(hf.map + ring_at);
@@ -504,32 +686,50 @@ static int open_log(void) {
     h->record_base = h->record_end = hf.record_base;
     strncpy(h->calls, hf_call_names(), sizeof h->calls - 1);
     long n = HF_CALL4(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", h->exe, sizeof h->exe - 1);
-    if (n < 0) h->exe[0] = 0;
+    if (n < 0) {
+        h->exe[0] = 0;
+    }
     read_small("/proc/self/cmdline", h->command, sizeof h->command);
-    memcpy(h->magic, HF_MAGIC, 8);  // last: a file without it is not complete
+    memcpy(h->magic, HF_MAGIC, 8); // last: a file without it is not complete
     return 0;
 }
 
 // Enters what is open already: it came by exec, or was made before this library was attached.
 static void find_open(void) {
     long dir = HF_CALL4(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (dir < 0) return;
+    if (dir < 0) {
+        return;
+    }
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     char buffer[4096];
     for (;;) {
         long n = HF_CALL3(SYS_getdents64, dir, buffer, sizeof buffer);
-        if (n <= 0) break;
+        if (n <= 0) {
+            break;
+        }
         for (long at = 0; at < n;) {
             char *item = buffer + at;
             at += *(uint16_t *)(item + 16);
             const char *name = item + 19;
-            if (*name < '0' || *name > '9') continue;
+            if (*name < '0' || *name > '9') {
+                continue;
+            }
             uint32_t fd = 0;
-            while (*name) fd = fd * 10 + (uint32_t)(*name++ - '0');
-            if (fd == (uint32_t)dir || fd >= hf.max_fds || hf.table[fd].flags & HF_LIVE) continue;
+            while (*name) {
+                fd = fd * 10 + (uint32_t)(*name++ - '0');
+            }
+            if (fd == (uint32_t)dir || fd >= hf.max_fds || hf.table[fd].flags & HF_LIVE) {
+                continue;
+            }
             enter_birth((int)fd, HF_UNKNOWN, 0, 0, t, HF_BEFORE);
-            if (!hf_on) break;
+            if (!hf_on) {
+                break;
+            }
             put_event(t, HF_FOUND, 0, (int)fd, 0, hf.table[fd].gen, 0, 0);
+            // Another thread may have closed it since the folder was read.
+            if (HF_CALL2(SYS_fcntl, fd, F_GETFD) == -EBADF) {
+                enter_close((int)fd, 0, t, HF_CLOSE_UNSEEN);
+            }
         }
     }
     HF_CALL1(SYS_close, dir);
@@ -540,6 +740,7 @@ static void child_begins(void) {
     uint32_t parent_pid = hf.pid;
     uint64_t parent_start = hf.start_ns;
     char *at = hf.map;
+    int was_busy = hf_me.busy;
     hf_me.tid = 0;
     hf_me.busy = hf_me.vforked = 0;
     hf_mine->pid = (uint32_t)HF_CALL1(SYS_getpid, 0);
@@ -553,22 +754,32 @@ static void child_begins(void) {
     } else {
         hf.header->parent_pid = parent_pid;
         hf.header->parent_start_ns = parent_start;
-        hf.header->live = hf.header->peak = hf.live;
         hf.header->fds_end = hf.fds_end;
         for (uint32_t fd = 0; fd < hf.fds_end && hf_on; fd++) {
             struct hf_entry *entry = &hf.table[fd];
-            if (!(entry->flags & HF_LIVE)) continue;
+            if (!(entry->flags & HF_LIVE)) {
+                continue;
+            }
             entry->flags |= HF_INHERITED;
-            if (!back_entry(fd)) break;
+            if (!back_entry(fd)) {
+                break;
+            }
             hf.entries[fd] = *entry;
             hf.entries[fd].stack = stack_id(entry->stack);
+            count_live(1);
         }
     }
-    HF_CALL2(SYS_munmap, at, hf.file_bytes);
+    // A signal handler that forks may have interrupted a hook, which then goes on in both processes.
+    if (!was_busy) {
+        HF_CALL2(SYS_munmap, at, hf.file_bytes);
+    }
 }
 
 static void in_child(void) {
-    if (hf_on && !hf_mine->pid) child_begins();
+    hf_me.tid = 0;
+    if (hf_on && !hf_mine->pid) {
+        child_begins();
+    }
 }
 
 static void *private_memory(size_t bytes) {
@@ -577,8 +788,12 @@ static void *private_memory(size_t bytes) {
 }
 
 int hf_start(const char *directory, unsigned options, unsigned arm_above) {
-    if (hf_on) return EBUSY;
-    if (strlen(directory) >= sizeof hf.directory) return ENAMETOOLONG;
+    if (hf_on) {
+        return EBUSY;
+    }
+    if (strlen(directory) >= sizeof hf.directory) {
+        return ENAMETOOLONG;
+    }
     strcpy(hf.directory, directory);
     hf.arm_above = arm_above;
     hf_options = options;
@@ -592,18 +807,21 @@ int hf_start(const char *directory, unsigned options, unsigned arm_above) {
         hf.stack_slots = private_memory(HF_STACK_SLOTS * sizeof(uint64_t));
         hf.counter_slots = private_memory((HF_STACK_SLOTS + 1) * sizeof(uint32_t));
         hf.code_slots = private_memory(HF_CODE_SLOTS * sizeof(uint64_t));
-        if (!hf_mine || !hf.table || !hf.stack_slots || !hf.counter_slots || !hf.code_slots) return ENOMEM;
-        if (madvise(hf_mine, 4096, MADV_WIPEONFORK)) return ENOSYS;
+        if (!hf_mine || !hf.table || !hf.stack_slots || !hf.counter_slots || !hf.code_slots) {
+            return ENOMEM;
+        }
+        if (madvise(hf_mine, 4096, MADV_WIPEONFORK)) {
+            return ENOSYS;
+        }
         pthread_atfork(NULL, NULL, in_child);
         hf.record_end = 1;
-    } else {  // a second recording in this process: nothing of the first is valid in a new file
+    } else { // a second recording in this process: nothing of the first is valid in a new file
         memset(hf.table, 0, (size_t)hf.fds_end * sizeof(struct hf_entry));
         memset(hf.stack_slots, 0, HF_STACK_SLOTS * sizeof(uint64_t));
         memset(hf.counter_slots, 0, (HF_STACK_SLOTS + 1) * sizeof(uint32_t));
         memset(hf.code_slots, 0, HF_CODE_SLOTS * sizeof(uint64_t));
-        hf.stacks = hf.codes = hf.counter_end = hf.fds_end = 0;
+        hf.stacks = hf.codes = hf.counter_end = hf.fds_end = hf.inside = 0;
         hf.record_end = 1;
-        hf.live = 0;
     }
     hf_find_python();
     int error = open_log();
@@ -624,30 +842,49 @@ static void keep_maps(void) {
     char path[640];
     put_text(put_text(path, hf.log_path), ".maps");
     long from = HF_CALL4(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
-    if (from < 0) return;
+    if (from < 0) {
+        return;
+    }
     long to = HF_CALL4(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     char buffer[4096];
     long n;
-    while (to >= 0 && (n = HF_CALL3(SYS_read, from, buffer, sizeof buffer)) > 0)
-        if (HF_CALL3(SYS_write, to, buffer, n) != n) break;
-    if (to >= 0) HF_CALL1(SYS_close, to);
+    while (to >= 0 && (n = HF_CALL3(SYS_read, from, buffer, sizeof buffer)) > 0) {
+        if (HF_CALL3(SYS_write, to, buffer, n) != n) {
+            break;
+        }
+    }
+    if (to >= 0) {
+        HF_CALL1(SYS_close, to);
+    }
     HF_CALL1(SYS_close, from);
 }
 
 void hf_stop(unsigned how) {
-    if (!hf_on || !hf_mine->pid || hf.header->end_ns) return;
-    if (hf_me.vforked && (uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) return;
-    if (hf_options & HF_NATIVE) keep_maps();
+    if (!hf.header || !hf_mine->pid || (how != 3 && (!hf_on || hf.header->end_ns))) {
+        return;
+    }
+    if (hf_me.vforked && (uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) {
+        return;
+    }
+    if (hf_options & HF_NATIVE) {
+        keep_maps();
+    }
     hf.header->end_kind = how;
     hf.header->end_ns = now_ns(CLOCK_MONOTONIC);
-    if (how == 3) {
-        __atomic_store_n(&hf_on, 0, __ATOMIC_SEQ_CST);
-        struct timespec pause = {0, 1000000};
-        for (int tries = 0; __atomic_load_n(&hf.inside, __ATOMIC_SEQ_CST) && tries < 100; tries++) HF_CALL2(SYS_nanosleep, &pause, 0);
-        // A thread that is still inside (a signal handler that jumped away) keeps the mapping.
-        if (!hf.inside) HF_CALL2(SYS_munmap, hf.map, hf.file_bytes);
-        hf.header = NULL;
+    if (how != 3) {
+        return;
     }
+    __atomic_store_n(&hf_on, 0, __ATOMIC_SEQ_CST);
+    struct timespec pause = {0, 1000000};
+    for (int tries = 0; __atomic_load_n(&hf.inside, __ATOMIC_SEQ_CST) && tries < 100; tries++) {
+        HF_CALL2(SYS_nanosleep, &pause, 0);
+    }
+    // Only an attached library counts who is inside. A thread that still is (a signal handler that jumped away) keeps the log.
+    if (!(hf_options & HF_ATTACHED) || hf.inside) {
+        return;
+    }
+    HF_CALL2(SYS_munmap, hf.map, hf.file_bytes);
+    hf.header = NULL;
 }
 
 // -- What a loader calls ---------------------------------------------------------------------------------------------
@@ -656,17 +893,24 @@ static unsigned number_of(const char *text) { return text ? (unsigned)strtoul(te
 
 __attribute__((constructor(101))) static void begin(void) {
     const char *directory = getenv("HOLDFAST_FDTRACE_DIR");
-    if (!directory || !*directory) return;
-    hf_start(directory, number_of(getenv("HOLDFAST_FDTRACE_OPTIONS")) & ~(unsigned)HF_ATTACHED, number_of(getenv("HOLDFAST_FDTRACE_ARM_ABOVE")));
+    if (!directory || !*directory) {
+        return;
+    }
+    hf_start(directory, number_of(getenv("HOLDFAST_FDTRACE_OPTIONS")) & ~(unsigned)HF_ATTACHED,
+             number_of(getenv("HOLDFAST_FDTRACE_ARM_ABOVE")));
 }
 
 __attribute__((destructor)) static void end(void) {
-    if (hf_on && hf_mine && hf_mine->pid) hf_stop(1);
+    if (hf_on && hf_mine && hf_mine->pid) {
+        hf_stop(1);
+    }
 }
 
 HF_EXPORT int hf_trace_attach(const char *directory, unsigned options, unsigned arm_above) {
     int error = hf_start(directory, options | HF_ATTACHED, arm_above);
-    if (!error) hf_patch_loaded(0);
+    if (!error) {
+        hf_patch_loaded(0);
+    }
     return error;
 }
 

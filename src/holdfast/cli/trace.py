@@ -12,14 +12,19 @@ Examples:
   holdfast trace -o run.hft -m torch.distributed.run --nproc-per-node 2 train.py
   holdfast trace -c 'import this'
   holdfast trace -- bash job.sh
+  holdfast trace --attach 4711 --for 60s
+
+--attach traces a process that runs already, until it ends, --for is over, or
+Ctrl-C; the process goes on. It needs gdb, and the right to debug the process.
+What was open before has no stack.
 
 The recording is written to trace-PID.hft in the current folder, or where -o
 says. Options for holdfast come before the script: what follows it belongs to
 the script. The verdict is printed on stderr (with --json as one line of JSON),
 because stdout is the program's.
 
-Exit codes: those of the program, and if a signal ended it, the same signal; 2
-wrong usage; 3 the program cannot be run or traced.
+Exit codes: those of the program, and if a signal ended it, the same signal (0
+with --attach); 2 wrong usage; 3 the program cannot be run or traced.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -36,12 +42,13 @@ import click
 from .._util.text import printable
 from ..errors import MissingFileError, WriteError
 from ..fdtrace import trace_file
+from ..fdtrace.attach import record_attached
 from ..fdtrace.recording import TraceOptions, record
 from ..fdtrace.sites import Statistics
-from .app import Command, command
-from .console import Screen
+from .app import FINE, Command, command
+from .console import Screen, seconds_of
 
-_WITH_VALUE = {"-o", "--output", "--arm-above"}
+_WITH_VALUE = {"-o", "--output", "--arm-above", "--attach", "--for"}
 _ANY_PROGRAM = "holdfast.trace.any_program"
 
 
@@ -70,6 +77,8 @@ class _TraceCommand(Command):
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to save the recording.")
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module, like `python -m`.")
 @click.option("-c", "code", metavar="CODE", help="Run a piece of Python code, like `python -c`.")
+@click.option("--attach", type=int, metavar="PID", help="Trace a process that runs already.")
+@click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="With --attach: how long, such as 60s or 5m.")
 @click.option("--native", is_flag=True, help="Record the C frames too. About three times the cost.")
 @click.option("--ebadf/--no-ebadf", default=True, help="Record reads and writes that fail with EBADF. On by default.")
 @click.option("--no-reuse", is_flag=True, help="Use no descriptor number twice: a stale use becomes a clean EBADF.")
@@ -81,20 +90,41 @@ def trace(
     output: str | None,
     module: str | None,
     code: str | None,
+    attach: int | None,
+    for_s: float | None,
     native: bool,
     ebadf: bool,
     no_reuse: bool,
     arm_above: int,
     no_owners: bool,
 ) -> int:
-    arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
-    target = Path(output or f"trace-{os.getpid()}{trace_file.SUFFIX}")
-    check_target(target)
+    target = Path(output or f"trace-{attach or os.getpid()}{trace_file.SUFFIX}")
     options = TraceOptions(native=native, ebadf=ebadf, no_reuse=no_reuse, arm_above=arm_above, owners=not no_owners)
-    outcome = record(arguments, options)
-    trace_file.save(outcome.trace, target)
-    _show_end(screen, outcome.trace, target)
-    return end_like(outcome.returncode)
+    if attach is not None:
+        if program or module is not None or code is not None:
+            raise click.UsageError("expected --attach PID or a program to run, got both")
+        check_target(target)
+        recording, returncode = _attach(attach, options, for_s), FINE
+    else:
+        if for_s is not None:
+            raise click.UsageError("expected --for only with --attach; a program is traced until it ends")
+        arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
+        check_target(target)
+        outcome = record(arguments, options)
+        recording, returncode = outcome.trace, outcome.returncode
+    trace_file.save(recording, target)
+    _show_end(screen, recording, target)
+    return end_like(returncode)
+
+
+def _attach(pid: int, options: TraceOptions, for_s: float | None) -> trace_file.Trace:
+    """Traces a running process. Ctrl-C ends the recording, not the work."""
+    is_over = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: is_over.set())
+    try:
+        return record_attached(pid, options, for_s=for_s, is_over=is_over.is_set)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:

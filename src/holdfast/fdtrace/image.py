@@ -18,15 +18,6 @@ import numpy as np
 
 from ..errors import CorruptError
 
-# The order of enum hf_kind.
-KINDS = """
-unknown file directory pipe socket eventfd timerfd signalfd epoll inotify fanotify memfd shm mq pidfd pty dup received
-io_uring
-""".split()  # noqa: SIM905
-BIRTH, CLOSE, BAD, FAIL, CLOSE_UNSEEN, BIRTH_UNSEEN, FOUND = range(1, 8)
-LIVE, INHERITED, BEFORE = 1, 2, 4
-NATIVE, EBADF, NO_REUSE, TIME_HOOKS, ATTACHED = 1, 2, 4, 8, 16
-
 EVENT = np.dtype(
     [
         ("t_ns", "<u8"),
@@ -66,13 +57,13 @@ COUNTER = np.dtype(
     ]
 )
 
-_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQI1792s256s2048s")
+_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s2048s")
 # The order of struct hf_header.
 _FIELDS = """
 magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events
 entries_at ring_at counters_at records_at file_bytes counter_base record_base ring_head counter_end record_end fds_end
 live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentrant beyond bad failed close_unseen
-birth_unseen padding hook_ns hooks python_stacks calls exe command
+birth_unseen padding hook_ns hooks python_stacks stop_requested calls exe command
 """.split()  # noqa: SIM905
 _COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("padding")], "hook_ns", "hooks"]
 _CODE = struct.Struct("<IHBBIIII")

@@ -24,7 +24,9 @@ from ..errors import HoldfastError, InputError
 from ..procfs.descriptors import describe_all, list_fds
 from ..procfs.procfs import REAL
 from . import trace_file
-from .image import EBADF, LIVE, NATIVE, NO_REUSE, NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
+from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
+from .log_format import EBADF, LIVE, NATIVE, NO_REUSE, PARTIAL
+from .partial import MISSES
 from .trace_file import SourceFrame, Trace, TracedProcess
 
 LIBRARY = Path(__file__).parents[1] / "_native" / "_fdtrace.abi3.so"
@@ -62,12 +64,9 @@ class TraceOptions:
         return NATIVE * self.native | EBADF * self.ebadf | NO_REUSE * self.no_reuse
 
 
-def check_library() -> None:
-    """Raises TraceUnavailableError if there is no tracing library."""
-    if not LIBRARY.exists():
-        raise TraceUnavailableError(
-            "the tracing library was not built: it needs a C compiler on Linux x86-64 when holdfast is installed"
-        )
+def has_library() -> bool:
+    """Returns whether the tracing library was built. HOLDFAST_NATIVE=0 leaves it unused, as it does all C code."""
+    return LIBRARY.exists() and os.environ.get("HOLDFAST_NATIVE") != "0"
 
 
 # ---- the folder of the logs
@@ -92,11 +91,15 @@ def log_folder(warnings: list[str]) -> Iterator[Path]:
 def environment(folder: Path, options: TraceOptions, base: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment that makes a program and its children record."""
     env = dict(base)
-    env["LD_PRELOAD"] = ":".join([str(LIBRARY), *filter(None, [env.get("LD_PRELOAD", "")])])
     env["HOLDFAST_FDTRACE_DIR"] = str(folder)
     env["HOLDFAST_FDTRACE_OPTIONS"] = str(options.bits())
     env["HOLDFAST_FDTRACE_ARM_ABOVE"] = str(options.arm_above)
-    if options.owners:
+    env["HOLDFAST_FDTRACE_OWNERS"] = str(int(options.owners))
+    if has_library():
+        env["LD_PRELOAD"] = ":".join([str(LIBRARY), *filter(None, [env.get("LD_PRELOAD", "")])])
+    else:
+        env["HOLDFAST_FDTRACE_PARTIAL"] = "1"
+    if options.owners or not has_library():
         env["PYTHONPATH"] = os.pathsep.join([str(_BOOTSTRAP), *filter(None, [env.get("PYTHONPATH", "")])])
     return env
 
@@ -203,7 +206,7 @@ def _look_at_descriptors(watched: _Watched, image: Image) -> None:
         entry = image.entries[descriptor.fd] if descriptor.fd < len(image.entries) else None
         if entry is not None and entry["flags"] & LIVE:
             targets.setdefault(int(entry["stack"]), descriptor.target)
-        else:
+        elif not descriptor.target.startswith(f"{watched.path.parent}/"):  # the log of a partial trace
             unknown.append(descriptor.target)
     watched.unknown, watched.targets = unknown, targets
 
@@ -231,10 +234,11 @@ def record(
     Args:
         watch: Called after each look at the logs, for a live view.
     """
-    check_library()
     check_command(command)
     options = options or TraceOptions()
     warnings: list[str] = []
+    if not has_library():
+        warnings.append(f"partial: holdfast was installed without a C compiler; only Python is traced, {MISSES}")
     with log_folder(warnings) as folder:
         collector = Collector(folder)
         try:
@@ -265,7 +269,7 @@ def check_command(command: Sequence[str]) -> None:
         raise TraceUnavailableError(
             f"{found} is setuid: the system does not load other libraries into it. Trace the program that it starts"
         )
-    if _is_static(path):
+    if has_library() and _is_static(path):
         raise TraceUnavailableError(
             f"{found} is statically linked: no library can be loaded into it. Trace a dynamically linked build"
         )
@@ -384,7 +388,7 @@ def assemble(
         command=" ".join(command),
         started=collector.start_real,
         duration_s=end_s,
-        is_partial=False,
+        is_partial=any(image.header.options & PARTIAL for image in ordered),
         exit_code=exit_code,
         calls=ordered[0].header.calls if ordered else (),
         processes=tuple(processes),

@@ -15,13 +15,13 @@ from functools import cached_property
 import numpy as np
 
 from ..doctor.trend import LEAST_RISE, find_slope
-from .image import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, INHERITED, KINDS
+from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, INHERITED, KINDS
 from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
 _BINS = 12
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|/holdfast/(?!.*/tests/)")
-_OWN = re.compile(r"/holdfast/fdtrace/(at_exit|bootstrap/sitecustomize)\.py$|/holdfast/fd_owners/")
+_OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
 
 
 def is_library(file: str) -> bool:

@@ -20,7 +20,15 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
             return
         write_owners()
 
-    atexit.register(_look_at_owners)
+    if os.environ.get("HOLDFAST_FDTRACE_PARTIAL"):
+        try:
+            from holdfast.fdtrace.partial import start_from_environment
+        except ImportError:
+            pass  # this interpreter has no holdfast
+        else:
+            start_from_environment()
+    if os.environ.get("HOLDFAST_FDTRACE_OWNERS") == "1":
+        atexit.register(_look_at_owners)  # runs after the program's own, and before the recorder's
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]

@@ -1,0 +1,105 @@
+"""Runs a program under the descriptor tracing library and reads what it has recorded."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import holdfast._native
+from holdfast.fdtrace.image import Frame, Image, Stacks, read_folder
+from holdfast.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
+
+LIBRARY = Path(holdfast._native.__file__).parent / "_fdtrace.abi3.so"
+
+needs_library = pytest.mark.skipif(not LIBRARY.exists(), reason="the tracing library was not built (no C compiler)")
+
+
+@dataclass(frozen=True)
+class Recording:
+    images: dict[tuple[int, int], Image]
+    problems: list[str]
+
+    @functools.cached_property
+    def stacks(self) -> Stacks:
+        return Stacks(self.images)
+
+    def image(self, pid: int | None = None) -> Image:
+        """Return the only image of the recording, or the last one of a process."""
+        found = [image for key, image in sorted(self.images.items()) if pid in (None, key[0])]
+        assert found, f"expected an image of process {pid}, got {list(self.images)}"
+        assert pid is not None or len(found) == 1, f"expected one image, got {list(self.images)}"
+        return max(found, key=lambda image: image.header.start_ns)
+
+    def frames(self, image: Image, event: np.void) -> tuple[Frame, ...]:
+        return self.stacks.resolve(image, int(event["stack"])).frames
+
+
+def environment(folder: Path, options: int = 0, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment that makes a program and its children record into a folder."""
+    return {
+        **os.environ,
+        "LD_PRELOAD": str(LIBRARY),
+        "HOLDFAST_FDTRACE_DIR": str(folder),
+        "HOLDFAST_FDTRACE_OPTIONS": str(options),
+        **(extra or {}),
+    }
+
+
+def run(
+    command: Sequence[str | os.PathLike[str]],
+    folder: Path,
+    *,
+    options: int = 0,
+    extra: Mapping[str, str] | None = None,
+    status: int | None = 0,
+    timeout: float = 120,
+) -> tuple[Recording, str]:
+    """Run a command to its end. Returns what was recorded, and its output."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        command,
+        env=environment(folder, options, extra),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        errors="replace",
+    )
+    assert status is None or done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-4000:])
+    return read(folder), done.stdout
+
+
+def read(folder: Path) -> Recording:
+    return Recording(*read_folder(folder))
+
+
+def live_numbers(image: Image) -> set[int]:
+    return {int(fd) for fd in np.flatnonzero(image.entries["flags"] & LIVE)}
+
+
+def history(image: Image, fd: int) -> list[tuple[int, str]]:
+    """Return the births and closes of a number: (action, kind)."""
+    events = image.events[(image.events["fd"] == fd) & np.isin(image.events["action"], (BIRTH, CLOSE))]
+    return [(int(event["action"]), KINDS[event["kind"]]) for event in events]
+
+
+def assert_adds_up(image: Image) -> None:
+    """Check that the counters by stack, the table and the totals of an image say the same."""
+    live = image.entries[(image.entries["flags"] & LIVE) > 0]
+    assert image.header.live == len(live)
+    own = live[(live["flags"] & ~LIVE) == 0]
+    counters = image.counters
+    assert int(counters["born"].sum()) - int(counters["closed"].sum()) == len(own)
+    assert int(counters["live"].sum()) == len(own)
+    assert not image.header.counts["lost_stacks"]
+    by_stack = {int(stack): int((own["stack"] == stack).sum()) for stack in np.unique(own["stack"])}
+    counted: dict[int, int] = {}
+    for counter in counters:
+        counted[int(counter["stack"])] = counted.get(int(counter["stack"]), 0) + int(counter["live"])
+    assert by_stack == {stack: count for stack, count in counted.items() if count}

@@ -1,0 +1,93 @@
+"""The stacks in the log are those that Python reports: file, line and qualified name of every frame."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.fdtrace.log_format import BIRTH
+from traced_process import needs_library, run
+
+pytestmark = needs_library
+
+CHILD = Path(__file__).with_name("stack_oracle_child.py")
+ROUNDS, THREADS = 60, 7
+OWN = re.compile(r"(plain|generated|awaited|Größe\.wert|Größe\.__del__|f\d*)$")
+
+
+@functools.cache
+def interpreters() -> dict[str, str]:
+    """Return every CPython of this machine whose frames the library can read, by version."""
+    candidates = [
+        Path(sys.executable),
+        *sorted(Path("/usr/bin").glob("python3.*")),
+        *sorted(Path.home().glob(".pyenv/versions/*/bin/python3")),
+    ]
+    found: dict[str, str] = {}
+    for path in candidates:
+        if not re.fullmatch(r"python[0-9.]*", path.name) or not os.access(path, os.X_OK):
+            continue
+        ask = "import sys; print(sys.version.split()[0], sys.implementation.name, getattr(sys, 'abiflags', ''))"
+        done = subprocess.run([path, "-c", ask], capture_output=True, text=True, timeout=60)
+        version, implementation, flags = (done.stdout.split(" ") + [""] * 3)[:3]
+        supported = version.startswith(("3.11.", "3.12.", "3.13."))
+        if supported and implementation == "cpython" and "t" not in flags.strip():
+            found.setdefault(version, str(path))
+    return found
+
+
+def test_the_stacks_of_the_log_are_those_of_python(tmp_path: Path) -> None:
+    compared = 0
+    for turn, (version, python) in enumerate([*interpreters().items(), *list(interpreters().items())[:1] * 2]):
+        compared += _compare(python, tmp_path / f"{turn}", version)
+    assert compared >= 15_000
+
+
+def _compare(python: str, folder: Path, version: str) -> int:
+    folder.mkdir()
+    output = folder / "expected.json"
+    recording, _ = run([python, CHILD, output, str(ROUNDS), str(THREADS)], folder)
+    image = recording.image()
+    assert image.header.has_python_stacks, version
+    assert image.dropped_events == 0
+    assert image.header.counts["lost_stacks"] == 0
+    compared = 0
+    for thread, expected in json.loads(output.read_text()).items():
+        births = image.events[(image.events["tid"] == int(thread)) & (image.events["action"] == BIRTH)]
+        stacks = [recording.frames(image, event) for event in births]
+        got = [[list(frame) for frame in stack] for stack in stacks if stack and OWN.match(stack[0].function)]
+        assert len(got) == len(expected), (version, thread)
+        for mine, theirs in zip(got, expected, strict=True):
+            assert mine == theirs, version
+        compared += len(got)
+    return compared
+
+
+def test_a_stack_that_is_deeper_than_the_limit_keeps_its_innermost_frames(tmp_path: Path) -> None:
+    code = "import os\ndef down(n):\n  return down(n - 1) if n else os.dup(0)\ndown(200)\n"
+    recording, _ = run([sys.executable, "-c", code], tmp_path)
+    image = recording.image()
+    stacks = [
+        recording.stacks.resolve(image, int(event["stack"])) for event in image.events if event["action"] == BIRTH
+    ]
+    deep = [stack for stack in stacks if stack.frames and stack.frames[0].function == "down"]
+    assert [len(stack.frames) for stack in deep] == [96]
+    assert deep[0].is_cut
+
+
+@pytest.mark.parametrize("name", ["größe", "模型", "𝔪odel"])
+def test_names_of_every_width_are_read(tmp_path: Path, name: str) -> None:
+    code = f"import os\ndef f{name}(): os.dup(0)\nexec(compile('f{name}()', '<{name}>', 'exec'))\n"
+    recording, _ = run([sys.executable, "-c", code], tmp_path, extra={"PYTHONUTF8": "1"})
+    image = recording.image()
+    births = image.events[image.events["action"] == BIRTH]
+    found = [frames[:2] for frames in (recording.frames(image, event) for event in births) if len(frames) > 1]
+    plain = eval(f"(lambda f{name}: 0).__code__.co_varnames[0]")  # as Python normalises identifiers
+    assert [(inner.function, outer.file) for inner, outer in found if inner.function == plain] == [(plain, f"<{name}>")]
