@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .image import BAD, BIRTH, BIRTH_UNSEEN, CLOSE, CLOSE_UNSEEN, FOUND
+from .log_format import BAD, BIRTH, BIRTH_UNSEEN, CLOSE, CLOSE_UNSEEN, FOUND
 from .sites import lifetime_keys, user_frame
 from .trace_file import SourceFrame, Trace
 
