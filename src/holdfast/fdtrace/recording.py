@@ -403,6 +403,7 @@ def assemble(
         counts=_joined(counts, trace_file.COUNTS),
         samples=samples,
         totals=totals,
+        no_reuse=options.no_reuse,
     )
 
 

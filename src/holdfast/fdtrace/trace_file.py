@@ -120,6 +120,7 @@ class Trace:
     counts: np.ndarray = field(repr=False)
     samples: np.ndarray = field(repr=False)
     totals: np.ndarray = field(repr=False)
+    no_reuse: bool = False  # recorded with --no-reuse
 
     def frames_of(self, stack: int) -> list[SourceFrame]:
         """Returns the frames of a stack, innermost first."""
@@ -230,4 +231,5 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         counts=arrays["counts"],
         samples=arrays["samples"],
         totals=arrays["totals"],
+        no_reuse=bool(facts.get("no_reuse")),
     )
