@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.fdtrace.image import BIRTH, CLOSE, INHERITED, LIVE, TIME_HOOKS
+from holdfast.fdtrace.log_format import BIRTH, CLOSE, INHERITED, LIVE, TIME_HOOKS
 from traced_process import Recording, assert_adds_up, environment, live_numbers, needs_library, read, run
 
 pytestmark = needs_library
