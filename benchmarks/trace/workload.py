@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import resource
 import sys
 import traceback
 from pathlib import Path
@@ -88,4 +87,7 @@ if __name__ == "__main__":
     elif mode == ["wrap"]:
         wrap_functions()
     {"deep": deep, "pipe": pipes, "files": files, "loader": loader}[work](int(count), Path(folder))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    # ru_maxrss would include that of the parent before the exec.
+    print(
+        next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    )
