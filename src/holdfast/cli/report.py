@@ -136,14 +136,16 @@ def report(
         if html or collapsed or site:
             raise click.UsageError("expected --diff alone, got it with --html, --collapsed or --site")
         return _compare(screen, files[0], files[1], since, until, fail_on_growth, top)
+    if sum((html is not None, collapsed, screen.as_json)) > 1:
+        raise click.UsageError("expected one of --html, --collapsed and --json, got several")
     found = _find(files[0], since, until)
     statistics = found.statistics
     if html:
         importlib.import_module("holdfast.fdtrace.html_page").write_page(found.trace, html)  # loads plotly
         screen.print(f"wrote {html}")
     elif collapsed:
-        for line in folded_stacks(statistics, weight):
-            screen.print(line)
+        if not screen.quiet:
+            print("\n".join(folded_stacks(statistics, weight)))
     elif site:
         sites = _matching(statistics, site)
         screen.document({"sites": [site_as_dict(statistics, one) for one in sites]})

@@ -465,7 +465,7 @@ def history_table(trace: Trace, history: NumberHistory, width: int) -> Renderabl
             [
                 Text(f"{step.t_s:.3f} s" if step.t_s == first else f"+{time_words(step.t_s - first)}", "dim"),
                 Text(thread, "dim"),
-                Text(step.what, style),
+                Text(f"{step.what}, stale" if step.note else step.what, style),
                 Text(printable(_step_words(trace, step))),
             ]
         )
@@ -481,7 +481,7 @@ def history_table(trace: Trace, history: NumberHistory, width: int) -> Renderabl
 def _step_words(trace: Trace, step: HistoryStep) -> str:
     frames = trace.frames_of(step.stack)
     at = frames.index(step.frame) if step.frame in frames else 0
-    text = f"{describe_frame(step.frame)}{f' ← {step.note}' if step.note else ''}"
+    text = describe_frame(step.frame)
     callers = [_place(frame) for frame in frames[at + 1 :]]
     return f"{text}, called from {' ← '.join(callers)}" if callers else text
 

@@ -94,7 +94,7 @@ class Statistics:
     def __init__(self, trace: Trace, *, since: float | None = None, until: float | None = None) -> None:
         self.trace = trace
         self.since = 0.0 if since is None else max(0.0, since)
-        end = _end_of_work(trace)
+        end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
         self._last = float("inf") if until is None else until
         self._is_entire = not since and until is None
