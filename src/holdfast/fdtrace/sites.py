@@ -94,9 +94,10 @@ class Statistics:
     def __init__(self, trace: Trace, *, since: float | None = None, until: float | None = None) -> None:
         self.trace = trace
         self.since = 0.0 if since is None else max(0.0, since)
-        end = _end_of_work(trace)
+        end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
         self._last = float("inf") if until is None else until
+        self._is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
         self.grid = np.linspace(self.since, self.until, GRID)
@@ -255,7 +256,8 @@ class Statistics:
             live=live,
             born=born,
             closed=closed,
-            peak=max(int(series.max(initial=0)), live),
+            # The grid misses what was open for a moment; the counters do not.
+            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self._is_entire else 0),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
@@ -277,7 +279,10 @@ class Statistics:
         """Returns the lifetimes of what these stacks made, and the lines that closed it."""
         events = self.trace.events
         born, closed = self._pairs
-        mine = np.isin(events["stack"][born], stacks)
+        ends = np.array([self.end_of(process) for process in self.trace.processes])
+        t = events["t_s"][closed]
+        mine = np.isin(events["stack"][born], stacks) & (t >= self.since)
+        mine &= t <= (ends[events["process"][closed]] if len(closed) else 0.0)
         born, closed = born[mine], closed[mine]
         closers = Counter[str]()
         numbers, times = np.unique(events["stack"][closed], return_counts=True)
@@ -334,6 +339,12 @@ class Statistics:
         for stack, kind in zip(self.trace.counts["stack"].tolist(), self.trace.counts["kind"].tolist(), strict=True):
             kinds[stack] = KINDS[kind] if kind < len(KINDS) else "unknown"
         return kinds
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        """Live descriptors of all sites over the grid."""
+        total: np.ndarray = self._series[self._site_of_stack >= 0].sum(axis=0)
+        return total
 
     @cached_property
     def by_kind(self) -> dict[str, np.ndarray]:
