@@ -249,7 +249,7 @@ class Statistics:
         kinds = Counter[str]()
         for stack in stacks.tolist():
             kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
-        lifetimes, closers = self._closes(stacks)
+        lifetimes, closers = self._closes(number)
         return Site(
             frame=self._frames[number],
             stacks=tuple(stacks.tolist()),
@@ -275,14 +275,23 @@ class Statistics:
             series=series,
         )
 
-    def _closes(self, stacks: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns the lifetimes of what these stacks made, and the lines that closed it."""
+    @cached_property
+    def _pairs_by_site(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pairs within the time looked at, those of one site together, and where those of each site begin."""
         events = self.trace.events
         born, closed = self._pairs
-        ends = np.array([self.end_of(process) for process in self.trace.processes])
-        t = events["t_s"][closed]
-        mine = np.isin(events["stack"][born], stacks) & (t >= self.since)
-        mine &= t <= (ends[events["process"][closed]] if len(closed) else 0.0)
+        ends = np.array([self.end_of(process) for process in self.trace.processes] or [0.0])
+        t, site = events["t_s"][closed], self._site_of_stack[events["stack"][born]]
+        keep = (site >= 0) & (t >= self.since) & (t <= ends[events["process"][closed]])
+        born, closed, site = born[keep], closed[keep], site[keep]
+        order = np.argsort(site, kind="stable")
+        return born[order], closed[order], np.searchsorted(site[order], np.arange(len(self._frames) + 1))
+
+    def _closes(self, site: int) -> tuple[np.ndarray, dict[str, int]]:
+        """Returns the lifetimes of what a site made, and the lines that closed it."""
+        events = self.trace.events
+        born, closed, begins = self._pairs_by_site
+        mine = slice(int(begins[site]), int(begins[site + 1]))
         born, closed = born[mine], closed[mine]
         closers = Counter[str]()
         numbers, times = np.unique(events["stack"][closed], return_counts=True)
