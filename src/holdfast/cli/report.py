@@ -198,7 +198,7 @@ def _compare(
     old, new = (_find(file, since, until).statistics.sites for file in (before, after))
     changes = compare(old, new)
     screen.document(changes_as_dict(changes, before, after))
-    screen.print(AnyTerminal(ChangesPage(changes, before, after, top=top)))
+    screen.print(AnyTerminal(ChangesPage(changes, after, top=top)))
     if fail_on_growth is None:
         return FINE
     worse = {
