@@ -42,7 +42,8 @@ With --json:
    "live": 3, "peak": 151, "dropped_events": 0}]}
 
   mode      full, or partial where the tracing library could not be used
-  live, born, closed   until the program began to shut down
+  live, born, closed   until the program began to shut down; what ends with
+            its process is closed
   inherited copies in forked processes; not part of live
   coverage  the part of all births that was seen, from 0 to 1
   bad.kind  double close, use after close, stale close, suspected stale close,

@@ -71,7 +71,8 @@ def test_what_ends_with_its_process_is_not_live() -> None:
     child = made.process(end_s=30.0)
     for fd in range(5):
         made.born(10, fd, made.stack(TRAIN), process=child)
-    assert Statistics(made.build()).sites[0].live == 0
+    site = Statistics(made.build()).sites[0]
+    assert (site.live, site.born, site.closed) == (0, 5, 5)
 
 
 def test_samples_replace_events_that_were_dropped() -> None:
