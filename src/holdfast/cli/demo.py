@@ -43,7 +43,7 @@ import click
 import numpy as np
 
 from .._native import codec
-from .._util.process import child_environment
+from .._util.helper_process import child_environment
 from .._util.text import counted, format_bytes, printable
 from ..doctor.diagnose import Examination
 from ..doctor.model import Verdict
