@@ -54,7 +54,7 @@ from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
 from ..schema import Column, as_code
 from .app import FINE, FOUND, command
-from .console import Screen, show_facts
+from .console import Screen, show_facts, show_schema
 
 _SHARDS = 4
 _RECORDS = 50_000 if codec.NATIVE else 6_000  # pure Python is far slower
@@ -203,7 +203,7 @@ def _read(data: _Dataset, screen: Screen) -> _Result:
 
     rows, size = len(data.samples), sum(map(os.path.getsize, paths))
     screen.print("The schema, inferred from the records:\n")
-    screen.print("\n".join(f"    {line}" for line in f"schema = {as_code(schema)}".splitlines()))
+    show_schema(screen, as_code(schema))
     screen.print(f"\n{rows:,} records into columns, 256 per batch: {_rates(rows, size, seconds)}")
     screen.print(f"open descriptors: {fds[0]} before, {fds[1]} at most, {fds[2]} after")
     screen.print(f"peak memory: {f'{format_bytes(rise)} more than before' if rise else 'no more than before'}")

@@ -58,8 +58,8 @@ from ..doctor.diagnose import MOST_S, Examination, WatchTarget
 from ..doctor.model import Verdict
 from ..doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
-from .app import Command, command, describe
-from .console import Screen, Waiting, seconds_of
+from .app import Command, command, describe, seconds_of
+from .console import Screen, Waiting
 
 EXITS = {
     Verdict.OK: 0,
