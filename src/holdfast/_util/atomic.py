@@ -49,6 +49,16 @@ def pwrite_all(fd: int, data: Any, offset: int) -> None:
         view, offset = view[n:], offset + n
 
 
+def is_at(fd: int, path: str | os.PathLike[str], dir_fd: int | None = None) -> bool:
+    """Returns whether the path is still the open file: somebody may have deleted or replaced it meanwhile."""
+    try:
+        here = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
+
+
 # ---- locks of an open file description (`F_OFD_SETLK`), over all its bytes
 #
 # The kernel drops a POSIX lock of a process (`lockf`) when the process closes any descriptor of that file. An OFD lock
@@ -207,14 +217,10 @@ class PartialFile:
                 raise WriterBusyError(text) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
         # Its owner may have committed it between our open and our lock: then the name is free, or another file's.
-        try:
-            here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
+        if not is_at(fd, self.path.name, self._folder):
             return False
-        mine = os.fstat(fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
-            return False
-        if mine.st_nlink > 1:  # its writer was killed after the link to the target, before the unlink of this name
+        # Its writer may have been killed after the link to the target, before the unlink of this name.
+        if os.fstat(fd).st_nlink > 1:
             os.unlink(self.path.name, dir_fd=self._folder)
             return False
         os.ftruncate(fd, 0)
