@@ -173,7 +173,7 @@ class Command(click.Command):
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
 
 
-def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
+def command(page: str | None, cls: type[Command] = Command) -> Callable[[Callable[..., int]], Command]:
     """Turns a function into a command. The function takes a Screen and its own options, and returns an exit code."""
 
     def make(function: Callable[..., int]) -> Command:
@@ -181,7 +181,7 @@ def command(page: str | None) -> Callable[[Callable[..., int]], Command]:
         def run(as_json: bool, quiet: bool, debug: bool, **options: Any) -> int:
             return function(Screen(as_json=as_json, quiet=quiet), **options)
 
-        made = click.command(function.__name__, cls=Command, help=page, short_help="")(run)
+        made = click.command(function.__name__, cls=cls, help=page, short_help="")(run)
         made.params += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."),
             click.Option(

@@ -207,7 +207,6 @@ class RunReport:
 
     path: str
     found: Report
-    hint: str = ""
     readable: bool = True
 
     @property
@@ -244,7 +243,7 @@ def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
     except HoldfastError as error:
         # A missing file is corruption; one that cannot be opened is not readable.
         readable = isinstance(error, MissingFileError) or not isinstance(error.__cause__, OSError)
-        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), "", readable)
+        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable)
 
 
 def _check_manifest(file: str, run: str | None) -> str | None:
