@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import re
 import select
@@ -30,6 +29,7 @@ from .._util.fds import Reserve
 from .._util.framing import MessageError, MessageReceiver, send_message
 from .._util.process import call_after_fork
 from ..errors import InputError
+from ..procfs.limits import finite
 from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import take_snapshot
@@ -168,17 +168,13 @@ def _snapshot(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
         "fds": root.fd_count,
         "kinds": root.kinds,
         "limits": {
-            limit.name: {"used": limit.used, "soft": _finite(limit.soft), "hard": _finite(limit.hard)}
+            limit.name: {"used": limit.used, "soft": finite(limit.soft), "hard": finite(limit.hard)}
             for limit in root.limits
         },
         "threads": root.process.threads,
         "rss_bytes": root.process.rss_bytes,
         "uptime_s": root.process.uptime_s,
     }
-
-
-def _finite(number: float | None) -> float | None:
-    return None if number is None or math.isinf(number) else number
 
 
 _ANSWERS: dict[str, Callable[[dict[str, Any], Collection[int]], dict[str, Any]]] = {
