@@ -29,12 +29,11 @@ from .pipeline.memory_budget import prefetched_bytes, prefetched_items
 from .pipeline.pipeline import Pipeline
 from .pipeline.prefetch import prefetch
 from .pipeline.sample_cache import SampleCache
-from .pipeline.stats import Meter, Stats
 from .pipeline.work_item import Items, WorkItem
-from .skipped import Loss, Losses
 from .sources.catalog import ShardSet
 from .sources.file_pool import PoolStats
 from .sources.file_source import Source
+from .stats import Loss, Losses, Meter, Stats
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

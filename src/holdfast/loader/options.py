@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .order.sample_order import WINDOW_BYTES
 from .order.sharding import Remainder
+from .order.shuffle import WINDOW_BYTES
 
 Where = Literal["inline", "threads", "processes"]
 Each = Literal["sample", "batch"]

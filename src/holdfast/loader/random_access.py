@@ -15,11 +15,10 @@ from .order.blocks import Blocks, SamplePositions
 from .order.dataset_split import picked_rows
 from .pipeline.executors import CancelToken
 from .pipeline.pipeline import Pipeline
-from .pipeline.stats import Meter
 from .pipeline.work_item import WorkItem
-from .skipped import Losses
 from .sources.catalog import ShardSet
 from .sources.file_source import Files
+from .stats import Losses, Meter
 
 
 class RandomAccess:

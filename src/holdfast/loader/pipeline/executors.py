@@ -17,9 +17,9 @@ from typing import Any
 from ...errors import InputError, StateError
 from ..options import Function
 from ..sources.file_pool import explain_emfile, is_emfile
+from ..stats import Meter
 from ..workers import ProcessPool, Task
 from .memory_budget import MemoryBudget
-from .stats import Meter
 from .transform import Transform, TransformRun
 from .work_item import Items, TransformResult, WorkItem
 

@@ -19,12 +19,11 @@ from ...formats.gather import empty_batch, gather_rows
 from ...schema import Schema
 from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Order, Step, StepRange
-from ..skipped import Losses
 from ..sources.catalog import ShardSet
+from ..stats import Losses, Meter
 from .block_cache import BlockCache
 from .memory_budget import MemoryBudget
 from .sample_cache import CachedSamples, SampleCache
-from .stats import Meter
 from .work_item import Sample, WorkItem
 
 _RANGES_AHEAD = 2  # how far ahead blocks are read; lanes that begin new windows at once need more than the next range

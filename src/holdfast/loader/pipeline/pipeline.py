@@ -14,11 +14,10 @@ from ...errors import HoldfastError, MapError
 from ...formats.columns import leaves, map_leaves, nbytes_of, tuple_like
 from ...schema import Schema
 from ..options import Function, Options
-from ..skipped import Losses
+from ..stats import Losses, Meter
 from .executors import CancelToken, run_stage
 from .memory_budget import MemoryBudget
 from .sample_cache import SampleCache
-from .stats import Meter
 from .transform import Transform
 from .work_item import Failure, Items, TransformResult, WorkItem
 

@@ -10,8 +10,8 @@ import os
 import queue
 import threading
 
+from ..stats import Meter
 from .executors import CancelToken
-from .stats import Meter
 from .work_item import Items, WorkItem
 
 _STOP_S = 10.0

@@ -24,7 +24,7 @@ from ...procfs.locks import writers_of
 from ...schema import Column, Schema, check_schema
 from ..options import OnCorrupt
 from ..order.blocks import Blocks, cut_shard, join_blocks
-from ..skipped import Loss
+from ..stats import Loss
 from .discovery import SourceSpec, open_files_shard
 from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
