@@ -20,11 +20,9 @@ from ...schema import Schema
 from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Order, Step, StepRange
 from ..sources.catalog import ShardSet
-from ..stats import Losses, Meter
 from .block_cache import BlockCache
-from .memory_budget import MemoryBudget
+from .context import RunContext, Sample, WorkItem
 from .sample_cache import CachedSamples, SampleCache
-from .work_item import Sample, WorkItem
 
 _RANGES_AHEAD = 2  # how far ahead blocks are read; lanes that begin new windows at once need more than the next range
 _TOGETHER_BYTES = 1 << 19  # a batch that the user keeps keeps so much alive
@@ -39,28 +37,26 @@ class Fetcher:
         shards: ShardSet,
         order: Order,
         schema: Schema,
+        context: RunContext,
         *,
         epoch: int,
-        budget: MemoryBudget,
-        losses: Losses,
-        meter: Meter,
-        skip_corrupt: bool = False,
         cache: SampleCache | None = None,
-        as_samples: bool = False,
     ) -> None:
         self._shards, self._order, self._schema = shards, order, schema
-        self._epoch, self._losses, self._meter = epoch, losses, meter
-        self._skip_corrupt, self._sample_cache, self._as_samples = skip_corrupt, cache, as_samples
+        self._epoch, self._sample_cache = epoch, cache
+        self._losses, self._meter, self._budget = context.losses, context.meter, context.budget
+        options = context.options
+        self._skip_corrupt = options.on_corrupt != "raise"
+        self._as_samples = bool(options.functions) and options.functions[0].each == "sample"
         self._all_cached = cache is not None and len(cache) >= int(order.block_samples.sum())
         self._arange = np.zeros(0, np.int64)
-        self._budget = budget
         self._sample_bytes = int(order.blocks.size_bytes.sum()) // max(1, order.blocks.samples) + 1
         self._block_cache = BlockCache(
             shards,
             order.blocks,
             self._find_uncached(order.blocks),
-            meter,
-            self._read_intact if skip_corrupt else None,
+            self._meter,
+            self._read_intact if self._skip_corrupt else None,
         )
 
     def _find_uncached(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

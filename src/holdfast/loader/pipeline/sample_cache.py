@@ -22,7 +22,7 @@ from ..._util.process import call_after_fork
 from ...formats.columns import ColumnPickler, Ints, split_samples
 from ..options import Cache
 from ..order.blocks import SamplePositions
-from .work_item import Items, Sample, WorkItem
+from .context import Items, Sample, WorkItem
 
 _FILTERED = b""  # a sample that was filtered out
 
