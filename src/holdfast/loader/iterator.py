@@ -23,10 +23,10 @@ from ..formats.columns import split_samples
 from .checkpoint import Position, load_state, save_state
 from .options import STEP_SAMPLES, Options
 from .order.sharding import BatchPlan, Order, ShardSpec, plan_steps
-from .pipeline.context import Items, RunContext, WorkItem
 from .pipeline.fetch import Fetcher
 from .pipeline.pipeline import Pipeline
 from .pipeline.prefetch import prefetch
+from .pipeline.run_context import Items, RunContext, WorkItem
 from .pipeline.sample_cache import SampleCache
 from .sources.catalog import ShardSet
 from .sources.file_pool import PoolStats

@@ -13,8 +13,8 @@ from ..formats.columns import split_samples
 from .options import Options
 from .order.blocks import Blocks, SamplePositions
 from .order.dataset_split import picked_rows
-from .pipeline.context import RunContext, WorkItem
 from .pipeline.pipeline import Pipeline
+from .pipeline.run_context import RunContext, WorkItem
 from .sources.catalog import ShardSet
 from .sources.file_source import Files
 from .stats import Losses, Meter

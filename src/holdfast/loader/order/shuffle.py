@@ -302,7 +302,7 @@ class SampleOrder:
             index = self._indices(number, start, end)
             if world > 1:
                 own = np.flatnonzero(index % world == rank)
-                index, found = index[own], found.at(own)
+                index, found = index[own], found[own]
             at = (index - zero) // world
             out[0, at], out[1, at] = found.block, found.row
         return SamplePositions(out[0], out[1])

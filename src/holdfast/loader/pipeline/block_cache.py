@@ -176,7 +176,7 @@ class BlockCache:
     def _must_cache(self, block: int, estimate: int) -> bool:
         """A compressed shard must be cached: its samples cannot be read one by one, as those of others can."""
         shard = int(self._blocks.shard[block])
-        if self._shards.seekable(shard):
+        if self._shards.infos[shard].seekable:
             return False
         if self._cached_bytes + estimate <= self.packed_limit_bytes:
             return True

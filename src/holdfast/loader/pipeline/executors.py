@@ -18,7 +18,7 @@ from ..options import Function
 from ..sources.file_pool import explain_emfile, is_emfile
 from ..stats import Meter
 from ..workers import ProcessPool, Task
-from .context import Items, RunContext, WorkItem
+from .run_context import Items, RunContext, WorkItem
 from .transform import Transform, TransformResult, TransformRun
 
 Finish = Callable[[WorkItem, Transform, TransformResult], WorkItem]

@@ -21,7 +21,7 @@ from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Order, Step, StepRange
 from ..sources.catalog import ShardSet
 from .block_cache import BlockCache
-from .context import RunContext, Sample, WorkItem
+from .run_context import RunContext, Sample, WorkItem
 from .sample_cache import CachedSamples, SampleCache
 
 _RANGES_AHEAD = 2  # how far ahead blocks are read; lanes that begin new windows at once need more than the next range
@@ -63,7 +63,7 @@ class Fetcher:
         """Finds blocks whose samples are best read one by one, when their turn comes."""
         single, apart = np.zeros((2, len(self._shards)), np.bool_)
         for shard in np.unique(blocks.shard).tolist():
-            single[shard], apart[shard] = self._shards.single(shard), self._shards.apart(shard)
+            single[shard], apart[shard] = self._shards.infos[shard].single, self._shards.infos[shard].is_files
         large = blocks.size_bytes >= _LARGE_BYTES * self._order.block_samples
         return large & single[blocks.shard] | apart[blocks.shard] | self._all_cached
 
@@ -112,13 +112,13 @@ class Fetcher:
         cached = None if self._sample_cache is None else self._find_cached(self._sample_cache, positions, row_indices)
         if cached is not None and cached.found:
             missing = np.array([at for at in range(len(positions)) if at not in cached.found], np.int64)
-            positions, row_indices = positions.at(missing), row_indices[missing]
+            positions, row_indices = positions[missing], row_indices[missing]
         requested = row_indices
         if self._block_cache.corrupt:
             positions, row_indices = self._without_corrupt(positions, row_indices)
         rows, selected = self._rows(positions)
         if selected is not None:
-            positions, row_indices = positions.at(selected), row_indices[selected]
+            positions, row_indices = positions[selected], row_indices[selected]
         blocks, paths = self._order.blocks, self._shards.paths
         item = WorkItem(self._epoch, step.start, step.done, positions, row_indices, rows, blocks, paths, cached)
         if len(row_indices) < len(requested):
@@ -155,7 +155,7 @@ class Fetcher:
         missing = slots < 0
         cached = None
         if not missing.all():
-            cached = self._block_cache.take(positions.at(np.flatnonzero(~missing)), slots[~missing])
+            cached = self._block_cache.take(positions[np.flatnonzero(~missing)], slots[~missing])
         if cached is None:
             missing[:] = True
         sources: list[Batch] = []
@@ -213,7 +213,7 @@ class Fetcher:
         for block in set(positions.block.tolist()) & self._block_cache.corrupt.keys():
             lost |= (positions.block == block) & np.isin(positions.row, self._block_cache.corrupt[block])
         selected = np.flatnonzero(~lost)
-        return positions.at(selected), row_indices[selected]
+        return positions[selected], row_indices[selected]
 
     def close(self) -> None:
         """Releases all cached blocks."""

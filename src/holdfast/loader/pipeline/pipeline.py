@@ -14,8 +14,8 @@ from ...errors import HoldfastError, MapError
 from ...formats.columns import leaves, map_leaves, nbytes_of, tuple_like
 from ...schema import Schema
 from ..options import Function, Options
-from .context import Items, RunContext, WorkItem
 from .executors import run_stage
+from .run_context import Items, RunContext, WorkItem
 from .sample_cache import SampleCache
 from .transform import Failure, Transform, TransformResult
 

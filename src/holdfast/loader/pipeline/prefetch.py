@@ -11,7 +11,7 @@ import queue
 import threading
 
 from ..stats import Meter
-from .context import Items, RunContext, WorkItem
+from .run_context import Items, RunContext, WorkItem
 
 _STOP_S = 10.0
 

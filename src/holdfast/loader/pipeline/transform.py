@@ -23,7 +23,7 @@ from ...schema import Schema
 from ..options import Collate, Function
 from ..order.shuffle import key_of
 from .collate import collate, pad_columns
-from .context import Sample, WorkItem
+from .run_context import Sample, WorkItem
 
 ReportSample = Callable[[int], None]  # called with the row that is worked on; -1: the whole batch
 

@@ -137,7 +137,7 @@ class FileSource(Files):
         return self.catalogs()[0].counts
 
     def blocks(self) -> Blocks:
-        return self.catalogs()[0].blocks()
+        return self.catalogs()[0].blocks
 
     def masks(self) -> Masks:
         return [None] * len(self._specs)

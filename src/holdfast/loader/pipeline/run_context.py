@@ -138,7 +138,7 @@ class WorkItem:
 
     def select(self, which: Ints) -> None:
         """Selects some of the rows by their indices. `rows` itself is the caller's to change."""
-        self.replace(self.positions.at(which), self.row_indices[which])
+        self.replace(self.positions[which], self.row_indices[which])
 
     def source_of(self, row: int) -> tuple[str, int]:
         """Returns the file of a row, and its number in that file."""
