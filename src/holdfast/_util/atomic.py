@@ -91,6 +91,15 @@ def unlock(fd: int) -> None:
     fcntl.fcntl(fd, _SET, struct.pack(_FLOCK, fcntl.F_UNLCK, 0, 0, 0, 0))
 
 
+def is_still(path: str | os.PathLike[str], fd: int, *, dir_fd: int | None = None) -> bool:
+    """Returns whether the path is still the open file: somebody may have deleted or replaced it meanwhile."""
+    try:
+        here = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(here, os.fstat(fd))
+
+
 # ---- one file that appears complete or not at all
 
 
@@ -243,8 +252,8 @@ class PartialFile:
 
     def _must_be_mine(self) -> None:
         """Checks that the partial name is still that of this file, because link and rename go by the name."""
-        here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
+        here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
+        if not os.path.samestat(here, os.fstat(self.fd)):
             raise WriteError(f"another process replaced {self.path} while {self.target} was being written")
 
     def discard(self) -> None:
