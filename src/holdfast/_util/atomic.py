@@ -91,15 +91,6 @@ def unlock(fd: int) -> None:
     fcntl.fcntl(fd, _SET, struct.pack(_FLOCK, fcntl.F_UNLCK, 0, 0, 0, 0))
 
 
-def is_still(path: str | os.PathLike[str], fd: int, *, dir_fd: int | None = None) -> bool:
-    """Returns whether the path is still the open file: somebody may have deleted or replaced it meanwhile."""
-    try:
-        here = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(here, os.fstat(fd))
-
-
 # ---- one file that appears complete or not at all
 
 
