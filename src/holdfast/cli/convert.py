@@ -62,8 +62,8 @@ from ..rewrite.convert import Converted
 from ..rewrite.convert import convert as convert_files
 from ..rewrite.input_files import find
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema, schema_from_json
-from .app import COMPRESSION, FINE, command, size_of
-from .console import Screen, bar_for
+from .app import COMPRESSION, FINE, command, size_of, usage_error
+from .console import Screen, bar_for, show_rest
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
 _EXPECTED = "expected a schema as `holdfast inspect --schema` prints it, or the schema.json of a dataset directory"
@@ -161,9 +161,7 @@ _SHOWN = 20
 @click.option("--compression", type=COMPRESSION, help="Compress TFRecord.  [default: by suffix: .gz, .zlib]")
 @click.option("--cast", is_flag=True, help="Round and fill instead of rejecting a lossy conversion.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@click.pass_context
 def convert(
-    context: click.Context,
     screen: Screen,
     files: tuple[str, ...],
     out: str,
@@ -193,7 +191,7 @@ def convert(
                 progress=bar.advance,
             )
         except ValueError as error:
-            raise click.UsageError(str(error), context) from error
+            raise usage_error(str(error)) from error
     screen.document(_as_dict(done))
     _show(screen, done, len(sources), many=shards is not None or shard_size is not None)
     return FINE
@@ -213,8 +211,7 @@ def _show(screen: Screen, done: Converted, sources: int, *, many: bool) -> None:
     if many:
         rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in done.files[:_SHOWN]]
         screen.table(["file", ">samples", ">size"], rows)
-        if len(done.files) > _SHOWN:
-            screen.print(f"… and {counted(len(done.files) - _SHOWN, 'more file')} (--json lists all)")
+        show_rest(screen, len(done.files) - _SHOWN, "file")
         screen.print()
     for note in done.notes:
         screen.print(f"Note: {printable(note)}.")

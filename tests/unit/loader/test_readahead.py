@@ -15,8 +15,8 @@ from factories_files import SCHEMA, check_rows, ids_of, make_shards
 import holdfast as hold
 import readahead_threads
 from holdfast._native.c_modules import readahead
+from holdfast.loader.pipeline.block_cache import Readahead
 from holdfast.loader.pipeline.fetch import Fetcher
-from holdfast.loader.pipeline.readahead import Readahead
 
 PAD = 2000
 SAMPLES = 12_000  # of 2 kB: about sixteen blocks
