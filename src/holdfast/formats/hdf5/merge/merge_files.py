@@ -25,13 +25,12 @@ from ...._util.atomic import PartialFile, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
-from ..sandbox import SandboxedProcess, WorkPosition
+from ..sandbox import Progress, SandboxedProcess
 from .inputs import check_sources, take_stamps
 
 Order = Literal["exact", "any"]
 Attributes = Literal["same", "first", "error"]
 Codec = Literal["none", "gzip", "lzf", "zstd"]
-Progress = Callable[[int], None]
 Rows = tuple[int, int, int]  # source, from, to
 
 _DATA = "data.h5"
@@ -217,27 +216,21 @@ def _check_target(sources: list[str], target: Path) -> None:
 
 
 def _run(job: dict[str, Any], sources: list[str], target: Path, progress: Progress | None) -> dict[str, Any]:
-    reported, at = 0, sources[0]
-
-    def tick(position: WorkPosition) -> None:
-        nonlocal reported
-        if progress is not None and position.done_bytes > reported:
-            progress(position.done_bytes - reported)
-            reported = position.done_bytes
-
+    at, result = sources[0], None
     with SandboxedProcess(job) as child:
         child.close_stdin()
-        for message in child.messages(tick):
+        for message in child.messages(progress):
             match message.head:
                 case {"at": path}:
                     at = path
-                case {"result": result}:
-                    tick(child.position)
-                    return dict(result)
+                case {"result": found}:
+                    result = dict(found)
                 case {"refused": [kind, path, reason, offset]}:
                     raise _error(kind, path, reason, offset)
                 case {"failed": why}:
                     raise WriteError(f"cannot write {target}: {why}; nothing of it was left behind")
+        if result is not None:
+            return result
         if _KILLED in child.exit_reason:
             raise _KilledError(f"cannot write {target}: its worker process was killed; call it again to resume")
     raise CorruptError(at, None, None, child.exit_reason, "`holdfast verify FILE` says where it is corrupt")
