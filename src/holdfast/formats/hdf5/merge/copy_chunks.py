@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import bisect
 import mmap
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...._native import codec
-from ...._util.atomic import pwrite_all
+from ...._util.atomic import pread_into, pwrite_all
 from ...._util.parallel import Stop, run_all
+from ..sandbox import Progress
 from .copy_plan import BUILT, CRC, FILE, NUMBER, OFFSET, SIZE, SPOOL, CopyPlan
 from .input_rows import OpenInputs, check_crc
 from .merge_model import NO_CRC, Ints, MergeError, MergeInput, Raw
@@ -29,8 +29,6 @@ from .rechunk import Builder
 _BATCH_BYTES = 1 << 20  # stays in the CPU cache until it is read back
 _DONE = 1 << 32
 _FAILING = "reads differently than it was written: the disk or the memory may be failing"
-
-Progress = Callable[[int], None]
 
 
 class States:
@@ -134,7 +132,7 @@ class ChunkCopy:
         sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
         wanted_crcs = self.jobs[batch.first : batch.last, CRC].tolist()
         if batch.file == SPOOL:
-            _read_spool(spool_fd, here, batch.offset)
+            pread_into(spool_fd, here, batch.offset)  # its checksum detects missing bytes
         else:
             files.read_into(batch.file, here, batch.offset)
         crcs = _crcs(here, sizes)
@@ -154,13 +152,8 @@ class ChunkCopy:
         check_crc(files.path(batch.file), dataset, int(self.jobs[number, OFFSET]), crc, int(self.jobs[number, CRC]))
 
     def _read_crcs(self, batch: CopyBatch, view: memoryview, sizes: list[int]) -> list[int]:
-        done = 0
-        while done < len(view):
-            n = os.preadv(self._fd, [view[done:]], batch.target_offset + done)
-            if not n:
-                return []
-            done += n
-        return _crcs(view, sizes)
+        n = pread_into(self._fd, view, batch.target_offset)
+        return _crcs(view, sizes) if n == len(view) else []
 
     def _count(self, kept: int = 0, copied: int = 0) -> None:
         with self._lock:
@@ -212,15 +205,6 @@ def _crcs(view: memoryview, sizes: list[int]) -> list[int]:
         crcs.append(codec.crc32c(view[at : at + size]))
         at += size
     return crcs
-
-
-def _read_spool(fd: int, view: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(view):
-        n = os.preadv(fd, [view[done:]], offset + done)
-        if not n:
-            return  # the checksum detects the missing bytes
-        done += n
 
 
 def _batches(jobs: Ints, offsets: Ints) -> Iterator[CopyBatch]:

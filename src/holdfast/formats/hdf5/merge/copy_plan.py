@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ....schema import Ragged
 from ..filters import GZIP, LZF, SHUFFLE, ZSTD, describe_filters, is_lossless, is_own, same_filters
+from ..schema_layout import offsets_name, values_per_row
 from .compatibility import MergeColumn, MergeSchema
 from .merge_model import NO_CRC, DatasetInfo, Ints, MergeError, MergeTarget, RowRange, codes_of
 
@@ -89,9 +89,8 @@ def _assign(schema: MergeSchema, column: MergeColumn, runs: list[RowRange], spli
         return
     path, kind = column.path, column.column
     while True:
-        listed = isinstance(kind, Ragged)
-        times = 1 if listed else kind.count
-        splits = schema.targets[f"{path}/{'row_splits' if listed else 'offsets'}"]
+        times = values_per_row(kind)
+        splits = schema.targets[f"{path}/{offsets_name(kind)}"]
         splits.splits = True
         splits.runs = [RowRange(run.file, run.start * times, run.stop * times) for run in runs]
         runs = [

@@ -35,7 +35,7 @@ from .copy_plan import (
 )
 from .input_rows import OpenInputs, Rows
 from .inputs import read_input
-from .merge_files import exclusive
+from .merge_files import DATA, exclusive
 from .merge_model import NO_CRC, Ints, MergeError, MergeInput, RowRange
 from .metadata_file import write_metadata
 from .rechunk import Builder, SplitReader, Spool, pack_all
@@ -44,7 +44,7 @@ from .verify_result import file_crc, find_places, verify_result, without_crc
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
-DATA, SPOOL_DATA, SPOOL_INDEX, STATES, MADE = "data.h5", "spool", "spool.index", "states", "made"
+SPOOL_DATA, SPOOL_INDEX, STATES, MADE = "spool", "spool.index", "states", "made"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_THREADS = 4
 

@@ -25,6 +25,7 @@ from ...._util.atomic import PartialFile, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
+from ..filters import check_zstd
 from ..sandbox import Progress, SandboxedProcess
 from .inputs import check_sources, take_stamps
 
@@ -33,7 +34,7 @@ Attributes = Literal["same", "first", "error"]
 Codec = Literal["none", "gzip", "lzf", "zstd"]
 Rows = tuple[int, int, int]  # source, from, to
 
-_DATA = "data.h5"
+DATA = "data.h5"  # the unfinished file in the work directory
 _VERSION = 3
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _JOB, _RESULT, _LOCK = "job.json", "result.json", "alive"
@@ -117,7 +118,7 @@ def merge_hdf5(
     _check_target(sources, target)
     if virtual:
         check_fd_limit(target, len(sources))
-    workdir = WorkDir(target, _DATA, overwrite=overwrite)
+    workdir = WorkDir(target, overwrite=overwrite)
     keep = False
     try:
         result = workdir.resume_or_start(job)
@@ -189,10 +190,7 @@ def _job(
     if codec not in (None, "none", "gzip", "lzf", "zstd"):
         raise ValueError(f'expected codec to be None, "none", "gzip", "lzf" or "zstd", got {codec!r}')
     if codec == "zstd":
-        from ..filters import PACKAGE, ZSTD, has_filter
-
-        if not has_filter(ZSTD):
-            raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
+        check_zstd()
     stamps = take_stamps(sources)
     check_sources(sources, stamps)
     return {
@@ -259,9 +257,9 @@ def work_path(target: Path) -> Path:
 class WorkDir:
     """`data` is the unfinished file. End with `commit`, `remove`, or `leave` to let the next merge resume."""
 
-    def __init__(self, target: Path, data: str, *, overwrite: bool) -> None:
+    def __init__(self, target: Path, *, overwrite: bool) -> None:
         self.target, self.path = target, work_path(target)
-        self.data = self.path / data
+        self.data = self.path / DATA
         self._overwrite = overwrite
         # A killed merge may have linked its file already, which is checked under the lock.
         again = overwrite or self._is_linked()

@@ -17,9 +17,10 @@ import numpy as np
 
 from ...._util.atomic import pwrite_all
 from ..filters import verbatim_parameters
+from ..object_walk import raw_of
 from ..schema_layout import in_native_order
 from .compatibility import MergeSchema
-from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
+from .copy_plan import MASK, NUMBER, SIZE, CopyPlan, placed_runs
 from .input_rows import OpenInputs
 from .merge_model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
 from .rechunk import create_like, fill_of, plist_of
@@ -106,7 +107,7 @@ def write_metadata(
             file.require_group(path)
         for path, node in schema.datatypes:
             _parent(file, path)
-            h5py.h5t.decode(node.type).commit(file.id, _raw(path))
+            h5py.h5t.decode(node.type).commit(file.id, raw_of(path))
         is_virtual = [virtual and not plan.target.splits and not plan.target.shared for plan in plans]
         names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
         with verbatim_parameters(names):
@@ -116,7 +117,7 @@ def write_metadata(
         for plan, listed, virtual_dataset in zip(plans, jobs, is_virtual, strict=True):
             if virtual_dataset or (plan.flat and plan.method != "objects"):
                 continue
-            dataset = h5py.h5d.open(file.id, _raw(plan.target.path))
+            dataset = h5py.h5d.open(file.id, raw_of(plan.target.path))
             if plan.method == "objects":
                 _copy_objects(dataset, plan.target, files, heartbeat)
             else:
@@ -133,10 +134,6 @@ def write_metadata(
         _attach_scales(file, schema)
     if sink.error is not None:
         raise sink.error
-
-
-def _raw(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
 
 
 def _parent(file: h5py.File, path: str) -> None:
@@ -159,7 +156,7 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
         h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(most, target.shape, strict=True)
     )
     space = h5py.h5s.create_simple(target.shape, unlimited)
-    create_like(file, _raw(target.path), like, space, plist)
+    create_like(file, raw_of(target.path), like, space, plist)
 
 
 def _allocate_chunks(
@@ -188,12 +185,9 @@ def _allocate_chunks(
 def object_runs(target: MergeTarget) -> Any:
     """Yields (first row of the result, rows, source, first row there), in steps that fit into memory."""
     step = max(1, (1 << 16) // max(1, target.like.row_bytes // target.like.item_bytes))
-    at = 0
-    for run in target.runs:
-        for row in range(run.start, run.stop, step):
-            n = min(step, run.stop - row)
-            yield at, n, run.file, row
-            at += n
+    for at, run in placed_runs(target):
+        for done in range(0, run.rows, step):
+            yield at + done, min(step, run.rows - done), run.file, run.start + done
 
 
 def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
@@ -225,16 +219,15 @@ def _make_virtual(file: h5py.File, target: MergeTarget, files: OpenInputs) -> No
     if like.fill is not None:
         plist.set_fill_value(fill_of(like, like.fill))
     space = h5py.h5s.create_simple(target.shape)
-    zeros, at = (0,) * len(like.row_shape), 0
+    zeros = (0,) * len(like.row_shape)
     plist.set_layout(h5py.h5d.VIRTUAL)
-    for run in target.runs:
+    for at, run in placed_runs(target):
         source = h5py.h5s.create_simple(target.sources[run.file].shape)
         source.select_hyperslab((run.start, *zeros), (run.rows, *like.row_shape))
         space.select_hyperslab((at, *zeros), (run.rows, *like.row_shape))
-        plist.set_virtual(space, files.view_name(run.file), _raw(target.path), source)
-        at += run.rows
+        plist.set_virtual(space, files.view_name(run.file), raw_of(target.path), source)
     space.select_all()
-    h5py.h5d.create(file.id, _raw(target.path), h5py.h5t.decode(like.type), space, plist)
+    h5py.h5d.create(file.id, raw_of(target.path), h5py.h5t.decode(like.type), space, plist)
 
 
 def _set_attributes(obj: Any, found: dict[str, Attribute]) -> None:
