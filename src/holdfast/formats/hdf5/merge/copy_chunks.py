@@ -75,7 +75,7 @@ class ChunkCopy:
         self._fd, self._target, self.jobs, self.offsets = fd, target, jobs, offsets
         self._datasets, self._states, self._sources = datasets, states, sources
         self._sizes, self._wanted = (np.ascontiguousarray(jobs[:, one]) for one in (SIZE, CRC))
-        self.kept = self.copied = 0
+        self.kept = 0  # jobs that a killed merge had finished
         self._lock = threading.Lock()
 
     def copy(self, spool_fd: int, threads: int, progress: Progress) -> None:
@@ -107,12 +107,11 @@ class ChunkCopy:
             buffers[:] = [memoryview(mmap.mmap(-1, batch.size)) for _ in range(2)]
         here, again = buffers[0][: batch.size], buffers[1][: batch.size]
         if states.all() and self._read_crcs(batch, again, sizes) == [int(state) - _DONE for state in states]:
-            self._count(kept=len(sizes))
+            self._add_kept(len(sizes))
             return
         crcs = self._copy_fast(batch, files, spool_fd, here, again)
         if crcs is not None:
             states[:] = crcs.astype(np.uint64) + np.uint64(_DONE)
-            self._count(copied=len(sizes))
         else:
             self._copy_checked(batch, files, spool_fd, here, again)
 
@@ -143,7 +142,6 @@ class ChunkCopy:
         if self._read_crcs(batch, again, sizes) != crcs:
             raise MergeError("write", self._target, _FAILING, batch.target_offset)
         self._states.array[batch.first : batch.last] = np.array(crcs, np.uint64) + np.uint64(_DONE)
-        self._count(copied=len(sizes))
 
     def _raise_crc_error(self, batch: CopyBatch, number: int, crc: int, files: OpenInputs) -> None:
         if batch.file == SPOOL:
@@ -155,16 +153,15 @@ class ChunkCopy:
         n = pread_into(self._fd, view, batch.target_offset)
         return _crcs(view, sizes) if n == len(view) else []
 
-    def _count(self, kept: int = 0, copied: int = 0) -> None:
+    def _add_kept(self, jobs: int) -> None:
         with self._lock:
-            self.kept += kept
-            self.copied += copied
+            self.kept += jobs
 
     def build(self, plan: CopyPlan, first: int, last: int, builder: Builder, progress: Progress) -> None:
         """Writes uncompressed chunks that are built from rows. The jobs [first, last) are the plan's."""
         for low, high in _true_ranges(self.jobs[first:last, FILE] == BUILT):
             if self._states.array[first + low : first + high].all() and self._is_unchanged(first + low, first + high):
-                self._count(kept=high - low)
+                self._add_kept(high - low)
                 continue
             make = _flat if plan.flat else _grid
             made = make(plan, self.jobs[first + low : first + high], builder)
@@ -188,7 +185,6 @@ class ChunkCopy:
         if self._read_crcs(CopyBatch(job, job + 1, BUILT, 0, place, len(data)), again, [len(data)]) != [crc]:
             raise MergeError("write", self._target, _FAILING, place)
         self._states.array[job] = crc + _DONE
-        self._count(copied=1)
 
     @property
     def crcs(self) -> npt.NDArray[np.uint32]:

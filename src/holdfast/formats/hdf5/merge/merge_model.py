@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -113,10 +112,6 @@ class MergeInput:
     path: str
     nodes: dict[str, Node] = field(default_factory=dict)
     recorded: bool = False  # a record has the checksums of its chunks
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
 
 
 @dataclass(slots=True)

@@ -98,7 +98,6 @@ def write_metadata(
     plans: list[CopyPlan],
     jobs: list[Ints],
     files: OpenInputs,
-    virtual: bool,
     heartbeat: Heartbeat,
 ) -> None:
     sink = MetadataOnlyFile(fd)
@@ -108,14 +107,13 @@ def write_metadata(
         for path, node in schema.datatypes:
             _parent(file, path)
             h5py.h5t.decode(node.type).commit(file.id, raw_of(path))
-        is_virtual = [virtual and not plan.target.splits and not plan.target.shared for plan in plans]
         names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
         with verbatim_parameters(names):
-            for plan, virtual_dataset in zip(plans, is_virtual, strict=True):
+            for plan in plans:
                 _parent(file, plan.target.path)
-                _make_virtual(file, plan.target, files) if virtual_dataset else _make_dataset(file, plan.target)
-        for plan, listed, virtual_dataset in zip(plans, jobs, is_virtual, strict=True):
-            if virtual_dataset or (plan.flat and plan.method != "objects"):
+                _make_virtual(file, plan.target, files) if plan.method == "view" else _make_dataset(file, plan.target)
+        for plan, listed in zip(plans, jobs, strict=True):
+            if plan.method == "view" or (plan.flat and plan.method != "objects"):
                 continue
             dataset = h5py.h5d.open(file.id, raw_of(plan.target.path))
             if plan.method == "objects":
