@@ -43,7 +43,7 @@ import click
 import numpy as np
 
 from .._native import codec
-from .._util.process import child_environment
+from .._util.helper_process import child_environment
 from .._util.text import counted, format_bytes, printable
 from ..doctor.diagnose import Examination
 from ..doctor.model import Verdict
@@ -58,6 +58,7 @@ from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..loader.dataset import read
+from ..procfs.descriptors import count_own
 from ..schema import Bytes, Column, Float32, Int64, Ragged, as_code
 from .app import FINE, FOUND, command
 from .console import Screen
@@ -263,16 +264,16 @@ def _read(data: _Dataset, step: _Step) -> None:
     with TFRecordReader(paths[0]) as reader:
         schema = infer_schema(islice(reader.records(), 100)).schema
     rows, labels, size = 0, 0, sum(map(os.path.getsize, paths))
-    fds_before = fds_peak = len(os.listdir("/proc/self/fd"))
+    fds_before = fds_peak = count_own()
     memory_before, started = _peak_memory_bytes(), time.perf_counter()
     for path in paths:
         with TFRecordReader(path) as reader:
             for batch in reader.batches(schema, 256):
                 rows += len(batch["label"])
                 labels += int(batch["label"].sum())  # type: ignore[union-attr]
-            fds_peak = max(fds_peak, len(os.listdir("/proc/self/fd")))
+            fds_peak = max(fds_peak, count_own())
     seconds = time.perf_counter() - started
-    fds = [fds_before - 1, fds_peak - 1, len(os.listdir("/proc/self/fd")) - 1]  # without that of the listing
+    fds = [fds_before, fds_peak, count_own()]
 
     step.facts = {"records": rows, "bytes_per_second": round(size / seconds), "descriptors": fds}
     step.print("The schema, inferred from the first 100 records:\n")

@@ -13,13 +13,14 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from ..._util.atomic import PartialFile, pwrite_all
+from ..._util.framing import Message
 from ...errors import InputError, WriteError
 from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
 from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
-from .sandbox import CRASHED, HANGS, SPIN_S, Progress, RestartingSandbox, SandboxedProcess, SandboxMessage
+from .sandbox import CRASHED, HANGS, SPIN_S, Progress, RestartingSandbox, SandboxedProcess
 
 _MAX_CRASHES = 200
 _BASE_CRASHES = 8  # of any file, and one more for each _BYTES_PER_CRASH: each costs the start of a process
@@ -209,7 +210,7 @@ class _Salvage:
         self._orphans = True
         self.read()
 
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         head = message.head
         match head:
             case {"done": _, "address": address}:

@@ -6,11 +6,12 @@ import os
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..._util.framing import Message
 from ...errors import InputError
 from ..part_record import FileChecksums, check_record, find_record
 from ..verify import Problem, VerifyReport
 from .file_state import State, read_state, state_problems
-from .sandbox import Progress, RestartingSandbox, SandboxMessage
+from .sandbox import Progress, RestartingSandbox
 
 _MAX_LISTED = 1000
 _MAX_CRASHES = 100
@@ -139,7 +140,7 @@ class _VerifyRun:
     def _stop(self, why: str) -> None:
         self.problems.append(Problem(None, None, f"{why}; verification stopped"))
 
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         match message.head:
             case {"problem": [path, chunk, offset, reason]}:
                 start = None if chunk is None else tuple(chunk)

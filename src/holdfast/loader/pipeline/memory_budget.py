@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import sys
 
+from ...procfs.procfs import REAL
 from ..options import STEP_SAMPLES, Function, Options
 
 _LARGE_BYTES = 1 << 20  # smaller steps leave little free memory behind
@@ -117,8 +118,7 @@ def prefetched_bytes(options: Options) -> int:
 def _resident_bytes() -> int:
     """Returns 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
+        return int(REAL.read_text("/proc/self/statm").split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
 
