@@ -19,7 +19,7 @@ import odd_hdf5
 from holdfast._util.framing import Message, MessageReceiver
 from holdfast.cli import main
 from holdfast.errors import HoldfastError
-from holdfast.formats.hdf5 import inspect, sandbox_main, verify
+from holdfast.formats.hdf5 import sandbox, sandbox_main
 from holdfast.formats.hdf5.sandbox import SharedPosition, WorkPosition
 
 LIBVERS = ("earliest", "latest")
@@ -45,7 +45,7 @@ class Here:
 
     def close_stdin(self) -> None: ...
 
-    def messages(self, tick: Any = None) -> Iterator[Message]:
+    def messages(self, progress: Any = None) -> Iterator[Message]:
         shared = SharedPosition()
         reporter = _FakeReporter(shared)
         try:
@@ -75,8 +75,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (inspect, verify):
-        monkeypatch.setattr(module, "SandboxedProcess", Here)
+    monkeypatch.setattr(sandbox, "SandboxedProcess", Here)
 
 
 @pytest.mark.usefixtures("_in_this_process")

@@ -58,6 +58,14 @@ def pwrite_all(fd: int, data: Any, offset: int) -> None:
         view, offset = view[n:], offset + n
 
 
+def pread_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fills the view from `offset` on and returns how many bytes there were: fewer only at the end of the file."""
+    done = 0
+    while done < len(view) and (n := os.preadv(fd, [view[done:]], offset + done)):
+        done += n
+    return done
+
+
 # ---- locks of an open file description (`F_OFD_SETLK`), over all its bytes
 #
 # The kernel drops a POSIX lock of a process (`lockf`) when the process closes any descriptor of that file. An OFD lock

@@ -14,7 +14,8 @@ import select
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, Self
 
 from ..._util.framing import Message, MessageError
@@ -28,6 +29,8 @@ HANG_S = 120.0  # without any progress; a remote disk may be slow
 SPIN_S = 20.0  # of CPU time without progress: no chunk takes that long
 CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
+_MAX_HANGS = 10
+_MAX_HANGS_OF_OBJECT = 2  # each takes long: then the rest of that object is skipped
 _TICK_S = 0.1
 
 MAX_ADDRESS_BYTES = 64 << 30  # of the child: a corrupt size must not use up the machine's memory
@@ -77,7 +80,7 @@ class SharedPosition:
         os.close(self.fd)
 
 
-Tick = Callable[[WorkPosition], None]
+Progress = Callable[[int], None]  # bytes done since the last call
 
 
 class SandboxedProcess(HelperProcess):
@@ -111,14 +114,16 @@ class SandboxedProcess(HelperProcess):
     def position(self) -> WorkPosition:
         return self._shared.get()
 
-    def messages(self, tick: Tick | None = None) -> Iterator[Message]:
-        """Yields the child's messages until it ends; `tick` is called several times a second meanwhile, and may raise.
+    def messages(self, progress: Progress | None = None) -> Iterator[Message]:
+        """Yields the child's messages until it ends; `progress` is called several times a second meanwhile, and may
+        raise.
 
         A child that makes no progress for HANG_S, or spends `spin_s` of CPU time on none, is killed.
         """
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         last, since, cpu_s = self.position, time.monotonic(), self._cpu_s()
+        reported = 0
         ended = loaded = False  # until its first message the child loads the library
         while not ended:
             if poll.poll(_TICK_S * 1000):
@@ -139,8 +144,9 @@ class SandboxedProcess(HelperProcess):
                 self.kill()
                 self.hung = True
                 self.exit_reason = HANGS
-            if tick is not None:
-                tick(position)
+            if progress is not None:
+                progress(max(0, position.done_bytes - reported))
+                reported = max(reported, position.done_bytes)
         code = self.wait()
         if code and not self.exit_reason:
             self.exit_reason = f"{CRASHED} ({exit_cause(code)})"
@@ -160,3 +166,64 @@ class SandboxedProcess(HelperProcess):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class RestartingSandbox:
+    """Runs jobs that visit the objects of a file. After a crash or hang a job continues in a new child, which skips the
+    object or piece where that happened.
+
+    A job gets `avoid`: objects that are not to be opened; `done`: objects that a child reported as done; and `resume`:
+    by object, the first piece to read. The next job gets them as well.
+    """
+
+    def __init__(self, max_crashes: int, spin_s: float | None = None) -> None:
+        self.done: list[str] = []
+        self._avoid: list[str] = []
+        self._resume: dict[str, int] = {}
+        self._hangs: Counter[str] = Counter()
+        self._crashes_left, self._spin_s = max_crashes, spin_s
+
+    @property
+    def used_up(self) -> bool:
+        """Tells whether jobs ended because of too many crashes."""
+        return not self._crashes_left
+
+    def messages(
+        self, job: dict[str, Any], progress: Progress | None = None, *, stop_at_root: bool = True
+    ) -> Generator[Message, None, None]:
+        """Yields the messages of all children. Close the generator, which ends its child.
+
+        A crash is a `problem` message with the key `skipped`: whether the rest of the object is skipped.
+
+        stop_at_root   do not continue after a crash in the root group
+        """
+        while self._crashes_left:
+            at = "/"
+            lists = {"avoid": self._avoid, "done": self.done, "resume": self._resume}
+            with SandboxedProcess(job | lists, spin_s=self._spin_s) as child:
+                child.close_stdin()
+                for message in child.messages(progress):
+                    if "at" in message.head:
+                        at = message.head["at"]
+                        continue
+                    if "done" in message.head:
+                        self.done.append(message.head["done"])
+                    yield message
+                if not child.exit_reason:
+                    return
+                self._hangs[at] += child.hung
+                yield self._skip(at, child.exit_reason, child.position)
+            if (at == "/" and stop_at_root) or self._hangs.total() >= _MAX_HANGS:
+                return
+            self._crashes_left -= 1
+
+    def _skip(self, at: str, reason: str, position: WorkPosition) -> Message:
+        in_piece = position.piece >= 0
+        if in_piece:
+            self._resume[at] = position.piece + 1
+        skipped = not in_piece or self._hangs[at] >= _MAX_HANGS_OF_OBJECT
+        if skipped:
+            self._avoid.append(at)
+        chunk = list(position.start) if in_piece else None
+        offset = position.offset if in_piece and position.offset >= 0 else None
+        return Message({"problem": [at, chunk, offset, reason], "skipped": skipped}, b"")

@@ -125,9 +125,11 @@ def test_a_cut_run_of_rows_is_kept_up_to_the_cut(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.arange(100_000))
         offset = file["x"].id.get_offset()
+        file["y"] = 3.5
     os.truncate(path, offset + 8 * 50_000 + 3)
     found, got = salvaged(path)
     assert found.datasets[0].lost == [(50_000, 100_000)]
+    assert found.problems[-1].reason.startswith("cannot be read: the file is truncated at byte")
     assert np.array_equal(got["/x"][:50_000], np.arange(50_000))
 
 

@@ -26,16 +26,16 @@ from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
 from ....procfs.descriptors import count_own
-from ..sandbox import SandboxedProcess, WorkPosition
+from ..filters import check_zstd
+from ..sandbox import Progress, SandboxedProcess
 from .inputs import check_sources, take_stamps
 
 Order = Literal["exact", "any"]
 Attributes = Literal["same", "first", "error"]
 Codec = Literal["none", "gzip", "lzf", "zstd"]
-Progress = Callable[[int], None]
 Rows = tuple[int, int, int]  # source, from, to
 
-_DATA = "data.h5"
+DATA = "data.h5"  # the unfinished file in the work directory
 _VERSION = 3
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _JOB, _RESULT, _LOCK = "job.json", "result.json", "alive"
@@ -119,7 +119,7 @@ def merge_hdf5(
     _check_target(sources, target)
     if virtual:
         check_fd_limit(target, len(sources))
-    workdir = WorkDir(target, _DATA, overwrite=overwrite)
+    workdir = WorkDir(target, overwrite=overwrite)
     keep = False
     try:
         result = workdir.resume_or_start(job)
@@ -191,10 +191,7 @@ def _job(
     if codec not in (None, "none", "gzip", "lzf", "zstd"):
         raise ValueError(f'expected codec to be None, "none", "gzip", "lzf" or "zstd", got {codec!r}')
     if codec == "zstd":
-        from ..filters import PACKAGE, ZSTD, has_filter
-
-        if not has_filter(ZSTD):
-            raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
+        check_zstd()
     stamps = take_stamps(sources)
     check_sources(sources, stamps)
     return {
@@ -218,27 +215,21 @@ def _check_target(sources: list[str], target: Path) -> None:
 
 
 def _run(job: dict[str, Any], sources: list[str], target: Path, progress: Progress | None) -> dict[str, Any]:
-    reported, at = 0, sources[0]
-
-    def tick(position: WorkPosition) -> None:
-        nonlocal reported
-        if progress is not None and position.done_bytes > reported:
-            progress(position.done_bytes - reported)
-            reported = position.done_bytes
-
+    at, result = sources[0], None
     with SandboxedProcess(job) as child:
         child.close_stdin()
-        for message in child.messages(tick):
+        for message in child.messages(progress):
             match message.head:
                 case {"at": path}:
                     at = path
-                case {"result": result}:
-                    tick(child.position)
-                    return dict(result)
+                case {"result": found}:
+                    result = dict(found)
                 case {"refused": [kind, path, reason, offset]}:
                     raise _error(kind, path, reason, offset)
                 case {"failed": why}:
                     raise WriteError(f"cannot write {target}: {why}; nothing of it was left behind")
+        if result is not None:
+            return result
         if _KILLED in child.exit_reason:
             raise _KilledError(f"cannot write {target}: its worker process was killed; call it again to resume")
     raise CorruptError(at, None, None, child.exit_reason, "`holdfast verify FILE` says where it is corrupt")
@@ -267,9 +258,9 @@ def work_path(target: Path) -> Path:
 class WorkDir:
     """`data` is the unfinished file. End with `commit`, `remove`, or `leave` to let the next merge resume."""
 
-    def __init__(self, target: Path, data: str, *, overwrite: bool) -> None:
+    def __init__(self, target: Path, *, overwrite: bool) -> None:
         self.target, self.path = target, work_path(target)
-        self.data = self.path / data
+        self.data = self.path / DATA
         self._overwrite = overwrite
         # A killed merge may have linked its file already, which is checked under the lock.
         again = overwrite or self._is_linked()
