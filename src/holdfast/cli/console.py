@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 import click
 
 from .._util.fds import point_to_null
-from .._util.text import printable
+from .._util.text import counted, format_bytes, printable
 from ..errors import WriteError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
+
+    from ..formats.tfrecord.manifest import FileEntry
 
 
 # ---- stdout and stderr
@@ -147,6 +149,18 @@ def show_facts(screen: Screen, facts: list[tuple[str, str]], width: int = 9) -> 
         for name, value in facts:
             grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
+
+
+_SHOWN_FILES = 20
+
+
+def show_files(screen: Screen, entries: Sequence[FileEntry], what: str) -> None:
+    """Prints a table of new files, the first ones if there are many. `what` the files hold: records or samples."""
+    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN_FILES]]
+    screen.table(["file", f">{what}", ">size"], rows)
+    if len(entries) > _SHOWN_FILES:
+        screen.print(f"… and {counted(len(entries) - _SHOWN_FILES, 'more file')} (--json lists all)")
+    screen.print()
 
 
 # ---- durations
