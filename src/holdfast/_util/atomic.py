@@ -279,9 +279,9 @@ class PartialFile:
             close_synced(fd)
 
 
-def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
-    """Writes a small file with one call."""
-    partial = PartialFile(target, overwrite=overwrite)
+def write_atomically(target: str | os.PathLike[str], data: bytes) -> None:
+    """Writes, or replaces, a small file with one call."""
+    partial = PartialFile(target, overwrite=True)
     try:
         partial.write(data)
         partial.commit()

@@ -198,7 +198,7 @@ class _OutputSeries:
 
     def _end(self) -> None:
         if self._open is not None:
-            self._entries.append(self._open.finish())
+            self._entries.append(self._open.close())
             self._open = None
 
     def __enter__(self) -> Self:

@@ -157,13 +157,13 @@ def renaming(hidden: str, shown: str) -> Iterator[None]:
 
 
 class OutputFile(Protocol):
-    def extend(self, batch: Mapping[str, Any]) -> None: ...
+    def extend(self, columns: Mapping[str, Any]) -> object: ...
 
-    def finish(self) -> FileEntry:
+    def close(self) -> FileEntry:
         """Completes and syncs the file."""
 
     def discard(self) -> None:
-        """Closes everything. Safe to call twice, and after finish()."""
+        """Closes everything. Safe to call twice, and after close()."""
 
 
 def make_target(
@@ -172,25 +172,12 @@ def make_target(
     """Creates an output file. `path` must not exist; `first` is the number of its first sample."""
     if kind == "hdf5":
         return _HDF5Output(path, schema, codec)
-    return _TFRecordOutput(path, schema, compression) if kind == "tfrecord" else _TarOutput(path, schema, first)
-
-
-class _TFRecordOutput:
-    def __init__(self, path: Path, schema: dict[str, Column], compression: Any) -> None:
+    if kind == "tfrecord":
         nested = any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
-        self._writer = TFRecordWriter(path, schema, compression=compression, sequence=nested)
-        self.extend, self.finish, self.discard = self._writer.extend, self._writer.close, self._writer.discard
+        return TFRecordWriter(path, schema, compression=compression, sequence=nested)
+    from ..formats.tar.writer import TarWriter
 
-
-class _TarOutput:
-    def __init__(self, path: Path, schema: dict[str, Column], first: int) -> None:
-        from ..formats.tar.writer import TarWriter
-
-        self._writer = TarWriter(path, schema, first=first)
-        self.finish, self.discard = self._writer.close, self._writer.discard
-
-    def extend(self, batch: Mapping[str, Any]) -> None:
-        self._writer.extend(batch)
+    return TarWriter(path, schema, first=first)
 
 
 class _HDF5Output:
@@ -201,10 +188,10 @@ class _HDF5Output:
         self._writer = HDF5Writer(path, schema, codec=codec)
         self._done = False
 
-    def extend(self, batch: Mapping[str, Any]) -> None:
-        self._writer.extend(*buffers_of(self._schema, batch))
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        self._writer.extend(*buffers_of(self._schema, columns))
 
-    def finish(self) -> FileEntry:
+    def close(self) -> FileEntry:
         finished = self._writer.finalize()
         os.fsync(self._writer.fd)
         self._writer.detach()
