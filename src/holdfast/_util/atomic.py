@@ -133,11 +133,15 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_name(target: Path) -> None:
-    """Syncs a new name to disk. WriteError: the file exists, but may not survive a power cut."""
+    """Syncs a new name to disk. WriteError: the file exists, but may not be durable."""
     try:
         sync_folder(target.parent)
     except OSError as error:
-        raise WriteError(f"{target} exists, but may not survive a power cut: {error.strerror}") from error
+        raise _not_durable(target, error) from error
+
+
+def _not_durable(target: Path, error: OSError) -> WriteError:
+    return WriteError(f"{target} exists, but may not be durable: {error.strerror}")
 
 
 def close_synced(fd: int) -> None:
@@ -250,7 +254,10 @@ class PartialFile:
         else:
             if link_or_rename(self.path.name, self.target.name, shown=self.target, dir_fd=self._folder):
                 os.unlink(self.path.name, dir_fd=self._folder)
-        os.fsync(self._folder)
+        try:
+            os.fsync(self._folder)
+        except OSError as error:
+            raise _not_durable(self.target, error) from error
         self._close()
 
     def _must_be_mine(self) -> None:
