@@ -14,6 +14,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -236,7 +237,15 @@ def epochs(loader: str, data: str, count: int = 1, sharing: str = "file_descript
     told.append(torch.rand(1).item())  # the main process's generator has moved on as far
     if loader == "holdfast":
         made.close()
+    elif made._iterator is not None:
+        _end_torch_workers(made._iterator)
     return told
+
+
+def _end_torch_workers(iterator: Any) -> None:
+    """Ends persistent workers: after an error they do not end by themselves, and torch would wait 5 s for each."""
+    with mock.patch.object(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1):
+        iterator._shutdown_workers()
 
 
 def _named(value: Any) -> Any:

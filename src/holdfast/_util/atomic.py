@@ -57,6 +57,15 @@ def check_not_input(inputs: Iterable[str | os.PathLike[str]], outputs: Iterable[
             raise WriteError(f"{os.fspath(output)} is also an input; name another output")
 
 
+def is_still(path: str | os.PathLike[str], fd: int, *, dir_fd: int | None = None) -> bool:
+    """Returns whether a path is still the open file: somebody may have deleted or replaced it meanwhile."""
+    try:
+        here = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(here, os.fstat(fd))
+
+
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
     """Writes all of `data` at `offset`, in as many calls as it takes."""
     view = memoryview(data)
@@ -227,14 +236,9 @@ class PartialFile:
                 raise WriterBusyError(text) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
         # Its owner may have committed it between our open and our lock: then the name is free, or another file's.
-        try:
-            here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
+        if not is_still(self.path.name, fd, dir_fd=self._folder):
             return False
-        mine = os.fstat(fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
-            return False
-        if mine.st_nlink > 1:  # its writer was killed after the link to the target, before the unlink of this name
+        if os.fstat(fd).st_nlink > 1:  # its writer was killed between the link to the target and this unlink
             os.unlink(self.path.name, dir_fd=self._folder)
             return False
         os.ftruncate(fd, 0)
@@ -262,8 +266,8 @@ class PartialFile:
 
     def _must_be_mine(self) -> None:
         """Checks that the partial name is still that of this file, because link and rename go by the name."""
-        here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
+        here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
+        if not os.path.samestat(here, os.fstat(self.fd)):
             raise WriteError(f"another process replaced {self.path} while {self.target} was being written")
 
     def discard(self) -> None:

@@ -62,7 +62,7 @@ from ..rewrite.convert import convert as convert_files
 from ..rewrite.input_files import find
 from ..rewrite.targets import MOST_SHARDS
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema, schema_from_json
-from .app import COMPRESSION, FINE, command, size_of
+from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
@@ -158,9 +158,7 @@ def _type(node: ast.expr) -> Any:
 @click.option("--compression", type=COMPRESSION, help="Compress TFRecord.  [default: by suffix: .gz, .zlib]")
 @click.option("--cast", is_flag=True, help="Round and fill instead of rejecting a lossy conversion.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@click.pass_context
 def convert(
-    context: click.Context,
     screen: Screen,
     files: tuple[str, ...],
     out: str,
@@ -190,7 +188,7 @@ def convert(
                 progress=bar.advance,
             )
         except ValueError as error:
-            raise click.UsageError(str(error), context) from error
+            raise usage_error(str(error)) from error
     screen.document(_as_dict(done))
     _show(screen, done, len(sources), many=shards is not None or shard_size is not None)
     return FINE

@@ -37,7 +37,7 @@ from .._util.text import counted, printable
 from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
 from ..rewrite.split import split_files
 from ..rewrite.targets import MOST_SHARDS
-from .app import COMPRESSION, FINE, command, size_of
+from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes
 from .path_arguments import expand
@@ -51,9 +51,7 @@ from .path_arguments import expand
 @click.option("--name", metavar="NAME", help="The prefix of the file names.  [default: that of the first FILE]")
 @click.option("--compression", type=COMPRESSION, default="none", help="How to compress the files.  [default: none]")
 @jobs_option
-@click.pass_context
 def split(
-    context: click.Context,
     screen: Screen,
     files: tuple[str, ...],
     parts: int | None,
@@ -64,7 +62,7 @@ def split(
     jobs: int,
 ) -> int:
     if (parts is None) == (size is None):
-        raise click.UsageError("expected either the number of files (-n) or their size (--size)", context)
+        raise usage_error("expected either the number of files (-n) or their size (--size)")
     paths = expand(files)
     with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         try:
@@ -79,7 +77,7 @@ def split(
                 jobs=jobs if codec.NATIVE else 1,
             )
         except ValueError as error:
-            raise click.UsageError(str(error), context) from error
+            raise usage_error(str(error)) from error
     records = sum(entry.records for entry in entries)
     screen.document({"records": records, "files": [entry.as_dict() for entry in entries]})
     _show(screen, entries, records, out)

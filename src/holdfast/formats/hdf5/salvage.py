@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..._util.atomic import PartialFile, check_not_input, pwrite_all
+from ..._util.framing import Message
 from ...errors import InputError, WriteError
 from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
 from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
-from .sandbox import CRASHED, HANGS, SPIN_S, SandboxedProcess, SandboxMessage, WorkPosition
+from .sandbox import CRASHED, HANGS, SPIN_S, SandboxedProcess, WorkPosition
 from .verify import MAX_HANGS, MAX_HANGS_OF_OBJECT
 
 _MAX_CRASHES = 200
@@ -251,7 +252,7 @@ class _Salvage:
             self._add_lost(path, low, min(low + step, _rows(head)))
         return False
 
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         head = message.head
         match head:
             case {"at": path}:

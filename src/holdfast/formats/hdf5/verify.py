@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..._util.framing import Message
 from ...errors import InputError
 from ..part_record import FileChecksums, check_record, find_record
 from ..verify import Problem, VerifyReport
 from .file_state import State, read_state, state_problems
-from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
+from .sandbox import SandboxedProcess, WorkPosition
 
 _MAX_LISTED = 1000
 _MAX_CRASHES = 100
@@ -180,7 +181,7 @@ class _VerifyRun:
             if self._hangs[self._at] >= MAX_HANGS_OF_OBJECT:
                 self._avoid.append(self._at)
 
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         match message.head:
             case {"at": path}:
                 self._at = path

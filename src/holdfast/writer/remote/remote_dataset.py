@@ -40,8 +40,7 @@ from ..directory import (
     schema_file,
     unrecorded_in,
 )
-from ..location import Attempt, Location
-from ..part_file import PartFile
+from ..part import Attempt, Location, PartFile
 from ..verify import Report, verify
 from ..workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft

@@ -25,6 +25,7 @@ from ...._util.atomic import FileStamp, PartialFile, check_not_input, check_unch
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
+from ....procfs.descriptors import count_own
 from ..sandbox import SandboxedProcess, WorkPosition
 from .inputs import check_sources, take_stamps
 
@@ -337,7 +338,7 @@ def check_fd_limit(target: Path, files: int) -> None:
 
     A reader of a view has all its sources open; where HDF5 cannot open one, it silently reads fill values.
     """
-    wanted = files + len(os.listdir("/proc/self/fd")) + _SPARE_FDS
+    wanted = files + count_own() + _SPARE_FDS
     raise_nofile(wanted)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and wanted > soft:
