@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import multiprocessing
 import pickle
 import random
 import re
@@ -413,6 +414,7 @@ def unpickled(loader: str) -> list[Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch"])  # so that each of its workers does not import it again
     cases: dict[str, Callable[..., Any]] = {
         case.__name__: case
         for case in (
