@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from .._util.fds import point_to_null
-from .._util.text import counted, printable
+from .._util.text import counted, format_bytes, printable
 from ..errors import WriteError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
+
+    from ..formats.tfrecord.manifest import FileEntry
 
 
 # ---- stdout and stderr
@@ -155,6 +157,17 @@ def show_rest(screen: Screen, left: int, what: str = "", *, indent: int = 0) -> 
     if left > 0:
         more = counted(left, f"more {what}") if what else f"{left:,} more"
         screen.print(f"{' ' * indent}… and {more} (--json lists all)")
+
+
+_SHOWN_FILES = 20
+
+
+def show_files(screen: Screen, entries: Sequence[FileEntry], what: str) -> None:
+    """Prints a table of new files, the first ones if there are many. `what` the files hold: records or samples."""
+    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN_FILES]]
+    screen.table(["file", f">{what}", ">size"], rows)
+    show_rest(screen, len(entries) - _SHOWN_FILES, "file")
+    screen.print()
 
 
 # ---- progress bars on stderr

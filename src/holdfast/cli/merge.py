@@ -70,7 +70,7 @@ import click
 
 from .._util.text import counted, format_bytes, printable
 from ..formats.suffixes import HDF5_SUFFIXES
-from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
+from ..formats.tfrecord.merge import merge_files
 from .app import COMPRESSION, FINE, command, usage_error
 from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
@@ -153,13 +153,7 @@ def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any
         screen.print(f"{counted(len(paths), 'file')}, {format_bytes(size)}, would go to {printable(out)}")
         return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        entry = merge_files(
-            paths,
-            out,
-            compression=compression or "auto",
-            overwrite=force,
-            progress=lambda n: bar.advance(n / MERGE_PASSES),
-        )
+        entry = merge_files(paths, out, compression=compression or "auto", overwrite=force, progress=bar.advance)
     screen.document({"records": entry.records, "files": [entry.as_dict()]})
     what = f"{counted(entry.records, 'record')} of {counted(len(paths), 'file')}"
     screen.print(f"{what}, {format_bytes(entry.bytes)}, read back and compared: {printable(out)}")

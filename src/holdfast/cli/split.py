@@ -33,20 +33,19 @@ from typing import Any
 import click
 
 from .._native import codec
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, printable
 from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from ..formats.tfrecord.split_merge import MOST_PARTS, SPLIT_PASSES, split_files
+from ..rewrite.split import split_files
+from ..rewrite.targets import MOST_SHARDS
 from .app import COMPRESSION, FINE, command, size_of, usage_error
-from .console import Screen, bar_for, show_rest
+from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes
 from .path_arguments import expand
-
-_SHOWN = 20
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="Write N files.")
+@click.option("-n", "--parts", type=click.IntRange(1, MOST_SHARDS), metavar="N", help="Write N files.")
 @click.option("--size", callback=size_of, metavar="SIZE", help="Write files of at most SIZE: 256MB, 1.5GiB, …")
 @click.option("-o", "--out", required=True, metavar="DIR", help="The directory for the files; created if missing.")
 @click.option("--name", metavar="NAME", help="The prefix of the file names.  [default: that of the first FILE]")
@@ -74,7 +73,7 @@ def split(
                 part_bytes=size,
                 name=name,
                 compression=compression,
-                progress=lambda n: bar.advance(n / SPLIT_PASSES),
+                progress=bar.advance,
                 jobs=jobs if codec.NATIVE else 1,
             )
         except ValueError as error:
@@ -86,10 +85,7 @@ def split(
 
 
 def _show(screen: Screen, entries: list[FileEntry], records: int, folder: str) -> None:
-    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN]]
-    screen.table(["file", ">records", ">size"], rows)
-    show_rest(screen, len(entries) - _SHOWN, "file")
-    screen.print()
+    show_files(screen, entries, "records")
     empty = sum(not entry.records for entry in entries)
     if empty:
         screen.print(f"{counted(empty, 'file')} are empty: there are only {counted(records, 'record')}.")

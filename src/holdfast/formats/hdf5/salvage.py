@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from ..._util.atomic import PartialFile, pwrite_all
+from ..._util.atomic import PartialFile, check_not_input, pwrite_all
 from ..._util.framing import Message
 from ...errors import InputError, WriteError
 from ..verify import Problem
@@ -108,8 +108,7 @@ def salvage_hdf5(
     """
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = read_state(source)
-    if os.path.exists(target) and os.path.samefile(source, target):
-        raise WriteError(f"{target}: salvage never overwrites its input; name another output")
+    check_not_input([source], [target])
     if state.writer is not None and not live:
         raise InputError(f"{source}: it is still being written {state.written_by}; wait until it is closed")
     problems = [Problem(offset, None, reason) for offset, reason in state_problems(state)]

@@ -293,14 +293,14 @@ def _confirm_compression(fd: int, found: Literal["none", "gzip", "zlib"]) -> Lit
     return "none" if codec.find_header(start, 0, len(start)) >= 0 else found
 
 
-def spool(source: InflateSource, folder: str | None = None) -> tuple[RecordSource, CorruptError | None]:
+def spool(source: InflateSource) -> tuple[RecordSource, CorruptError | None]:
     """Decompresses all that is possible into an unnamed temporary file, for random access.
 
     Also returns the error that the compressed data ended with, if any.
     """
     problem = None
     source.keep_last_bytes = True
-    with tempfile.TemporaryFile(dir=folder) as file:
+    with tempfile.TemporaryFile() as file:
         try:
             while data := source._read_some(_CHUNK_BYTES):
                 file.write(data)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from ...._util.atomic import PartialFile, link_or_rename, sync_name
+from ...._util.atomic import FileStamp, PartialFile, check_not_input, check_unchanged, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
@@ -101,7 +101,7 @@ def merge_hdf5(
     codec: Codec | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-    proven: Callable[[MergedHDF5], None] | None = None,
+    verified: Callable[[MergedHDF5], None] | None = None,
 ) -> MergedHDF5:
     """Joins datasets of the same name along their first axis, in a new file that appears once it is verified.
 
@@ -112,11 +112,11 @@ def merge_hdf5(
     attributes   what to do with attributes that differ between files: "same" drops them, "first" keeps those of the
               first file that has them, "error" raises
     codec     how to compress all chunks; None: as most rows are, and files that differ are recompressed
-    proven    called when the file is verified, before it gets its name
+    verified  called when the file is verified, before it gets its name
     """
     sources, target = [os.path.abspath(os.fsdecode(file)) for file in files], Path(os.path.abspath(os.fsdecode(out)))
     job = _job(sources, target, order, runs, virtual, attributes, codec)
-    _check_target(sources, target)
+    check_not_input(sources, [target])
     if virtual:
         check_fd_limit(target, len(sources))
     workdir = WorkDir(target, overwrite=overwrite)
@@ -127,12 +127,9 @@ def merge_hdf5(
             size = 0 if virtual else sum(stamp[0] for stamp in job["stamps"])
             with Preallocation(workdir.data, size):
                 result = _run(job | {"folder": str(workdir.path), "plan": False}, sources, target, progress)
-            if take_stamps(sources) != job["stamps"]:
-                raise InputError(
-                    "a source changed while it was read; nothing was kept. Wait for its writer to close it"
-                )
-            if proven is not None:
-                proven(_merged(result, target, len(sources)))
+            check_unchanged({path: FileStamp(*stamp) for path, stamp in zip(sources, job["stamps"], strict=True)})
+            if verified is not None:
+                verified(_merged(result, target, len(sources)))
             workdir.commit(result)
         return _merged(result, target, len(sources))
     except _KilledError as error:
@@ -207,11 +204,6 @@ def _job(
         "attributes": attributes,
         "codec": codec,
     }
-
-
-def _check_target(sources: list[str], target: Path) -> None:
-    if target.exists() and any(os.path.samefile(source, target) for source in sources):
-        raise WriteError(f"{target} is also an input; name another output")
 
 
 def _run(job: dict[str, Any], sources: list[str], target: Path, progress: Progress | None) -> dict[str, Any]:
