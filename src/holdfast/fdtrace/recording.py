@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import numpy as np
 
@@ -227,12 +229,16 @@ def record(
     options: TraceOptions | None = None,
     *,
     env: Mapping[str, str] | None = None,
-    watch: Callable[[Path, Collector], None] | None = None,
+    watch: Callable[[Trace], None] | None = None,
+    started: Callable[[int], None] = lambda pid: None,
+    output: IO[bytes] | None = None,
 ) -> Outcome:
     """Runs a command to its end and returns what it recorded. Its streams are those of this process.
 
     Args:
-        watch: Called after each look at the logs, for a live view.
+        watch: Called about once a second with what was recorded so far, for a live view.
+        started: Called with the number of the process.
+        output: Gets what the program prints, on stdout and stderr. Its stdin is then empty.
     """
     check_command(command)
     options = options or TraceOptions()
@@ -242,10 +248,17 @@ def record(
     with log_folder(warnings) as folder:
         collector = Collector(folder)
         try:
-            process = subprocess.Popen(command, env=environment(folder, options, os.environ if env is None else env))
+            process = subprocess.Popen(
+                command,
+                env=environment(folder, options, os.environ if env is None else env),
+                stdin=subprocess.DEVNULL if output else None,
+                stdout=output,
+                stderr=output,
+            )
         except OSError as error:
             raise InputError(f"cannot run {command[0]}: {error.strerror}") from error
         with _pass_signals(process):
+            started(process.pid)
             while True:
                 try:
                     returncode = process.wait(collector.interval_s)
@@ -253,7 +266,7 @@ def record(
                 except subprocess.TimeoutExpired:
                     collector.tick()
                     if watch:
-                        watch(folder, collector)
+                        watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
         trace = assemble(folder, collector, command, warnings, exit_code=returncode, options=options)
     return Outcome(trace, returncode)
 
@@ -297,6 +310,10 @@ def _is_static(path: str) -> bool:
 @contextmanager
 def _pass_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Lets the program decide what a signal means. The terminal sends Ctrl-C to both, so it is only ignored here."""
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a live view, which has its own keys
+        return
 
     def forward(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
