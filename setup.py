@@ -30,9 +30,9 @@ def _preload_library() -> Extension:
     library = _extension("fdtrace")
     library.depends.append("native/fdtrace/hooks.def")
     library.define_macros = [("_GNU_SOURCE", None)]
-    # The hooks have the names of what they hook: fortified headers would redirect them, and only -Bsymbolic-functions lets
-    # the library take the addresses of its own.
-    library.extra_compile_args = [*library.extra_compile_args, "-std=gnu11", "-U_FORTIFY_SOURCE", "-fno-semantic-interposition"]
+    # The hooks have the names of what they hook: fortified headers would redirect them, and only -Bsymbolic-functions
+    # lets the library take the addresses of its own.
+    library.extra_compile_args += ["-std=gnu11", "-U_FORTIFY_SOURCE", "-fno-semantic-interposition"]
     library.extra_link_args = ["-Wl,-Bsymbolic-functions"]
     return library
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import holdfast._native
-from holdfast.fdtrace.image import BIRTH, CLOSE, KINDS, LIVE, Frame, Image, Stacks, read_folder
+from holdfast.fdtrace.image import Frame, Image, Stacks, read_folder
+from holdfast.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
 
 LIBRARY = Path(holdfast._native.__file__).parent / "_fdtrace.abi3.so"
 

@@ -144,6 +144,7 @@ struct hf_header {
     uint32_t bad, failed, close_unseen, birth_unseen;
     uint64_t hook_ns, hooks; // with HF_TIME_HOOKS
     uint32_t python_stacks;  // 0: frames of this Python are not known
+    uint32_t stop_requested; // written by the tracer of an attached process
     char calls[1792];        // names of the hooked calls by number, separated by spaces
     char exe[256];
     char command[2048]; // as in /proc/PID/cmdline

@@ -247,6 +247,10 @@ COMMANDS = {
         "plan": "Check whether a run fits the limits of this machine.",
         "explain": "Explain an error message using this machine's limits.",
     },
+    "Trace": {
+        "trace": "Record who opens and closes descriptors while a program runs.",
+        "report": "Show which lines leak descriptors, from a recording.",
+    },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",
         "verify": "Check files for corruption and report where it is.",

@@ -1,7 +1,7 @@
 """Reads the log that `native/fdtrace` writes for one process image (a process between two execs).
 
-The log of a process that was killed ends anywhere, so nothing in it is trusted: an offset that leads out of the file gives
-no frame instead of an error. Only a file that is no log at all is refused.
+The log of a process that was killed ends anywhere, so nothing in it is trusted: an offset that leads out of the file
+gives no frame instead of an error. Only a file that is no log at all is refused.
 """
 
 from __future__ import annotations
@@ -16,15 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.errors import CorruptError
-
-KINDS = (
-    "unknown file directory pipe socket eventfd timerfd signalfd epoll inotify "
-    "fanotify memfd shm mq pidfd pty dup received io_uring"
-).split()
-BIRTH, CLOSE, BAD, FAIL, CLOSE_UNSEEN, BIRTH_UNSEEN, FOUND = range(1, 8)
-LIVE, INHERITED, BEFORE = 1, 2, 4
-NATIVE, EBADF, NO_REUSE, TIME_HOOKS, ATTACHED = 1, 2, 4, 8, 16
+from ..errors import CorruptError
 
 EVENT = np.dtype(
     [
@@ -65,13 +57,15 @@ COUNTER = np.dtype(
     ]
 )
 
-_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQI1792s256s2048s")
-_FIELDS = (
-    "magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events "
-    "entries_at ring_at counters_at records_at file_bytes counter_base record_base ring_head counter_end record_end fds_end "
-    "live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentrant beyond bad failed close_unseen "
-    "birth_unseen padding hook_ns hooks python_stacks calls exe command"
-).split()
+_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s2048s")
+# The order of struct hf_header.
+_FIELDS = """
+magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events
+entries_at ring_at counters_at records_at file_bytes counter_base record_base ring_head counter_end record_end fds_end
+live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentrant beyond bad failed close_unseen
+birth_unseen padding hook_ns hooks python_stacks stop_requested calls exe command
+""".split()  # noqa: SIM905
+_COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("padding")], "hook_ns", "hooks"]
 _CODE = struct.Struct("<IHBBIIII")
 _STACK = struct.Struct("<IHHHHI")
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -146,15 +140,17 @@ class Image:
 
 
 def read_image(path: str | os.PathLike[str]) -> Image:
-    """Read the log of one process image, which may still be running."""
+    """Reads the log of one process image, which may still be running."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _HEADER.size:
-            raise CorruptError(f"{path}: expected a descriptor log, got {size} bytes")
+            raise CorruptError(os.fspath(path), None, None, f"expected a descriptor log, got {size} bytes")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             raw = dict(zip(_FIELDS, _HEADER.unpack_from(data), strict=True))
             if raw["magic"] != b"HFTRACE1" or raw["version"] != 1:
-                raise CorruptError(f"{path}: expected a descriptor log of version 1, got {raw['magic']!r} {raw['version']}")
+                raise CorruptError(
+                    os.fspath(path), None, None, f"expected a log of version 1, got {raw['magic']!r} {raw['version']}"
+                )
             ring_head = raw["ring_head"]
             ring = _array(data, raw["ring_at"], min(ring_head, raw["ring_events"]), EVENT)
             if ring_head > raw["ring_events"] and len(ring):
@@ -163,7 +159,13 @@ def read_image(path: str | os.PathLike[str]) -> Image:
             counters = _array(data, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], 1 << 14), COUNTER)
             length = min(8 * max(0, raw["record_end"] - raw["record_base"]), 3 << 20)
             records = bytes(data[raw["records_at"] : raw["records_at"] + length])
-    return Image(_header(raw), ring[ring["t_ns"] > 0], entries, counters[counters["born"] + counters["inherited_closed"] > 0], records)
+    return Image(
+        _header(raw),
+        ring[ring["t_ns"] > 0],
+        entries,
+        counters[counters["born"] + counters["inherited_closed"] > 0],
+        records,
+    )
 
 
 def _array(data: mmap.mmap, at: int, count: int, dtype: np.dtype) -> np.ndarray:
@@ -202,12 +204,7 @@ def _header(raw: dict[str, object]) -> Header:
         finalizing_ns=number("finalizing_ns"),
         end_ns=number("end_ns"),
         end_kind=number("end_kind"),
-        counts={
-            name: number(name)
-            for name in (
-                "lost_stacks lost_children reentrant beyond bad failed close_unseen birth_unseen hook_ns hooks".split()
-            )
-        },
+        counts={name: number(name) for name in _COUNTS},
         calls=tuple(text("calls").split()),
         exe=text("exe"),
         command=tuple(text("command").split("\0")),
@@ -222,7 +219,7 @@ class Stacks:
         self._known: dict[tuple[tuple[int, int], int], Stack] = {}
 
     def resolve(self, image: Image, stack: int) -> Stack:
-        """Return the stack of an id; one without frames if the log does not hold it."""
+        """Returns the stack of an id; one without frames if the log does not hold it."""
         if not stack:
             return NO_STACK
         owner = self._owner(image, stack)
@@ -234,7 +231,7 @@ class Stacks:
         return self._known[key]
 
     def _owner(self, image: Image, record: int) -> Image | None:
-        """Return the image whose log holds a record: this one or one of those that it was forked from."""
+        """Returns the image whose log holds a record: this one or one of those that it was forked from."""
         found: Image | None = image
         for _ in range(len(self._images) + 1):
             if found is None or record >= found.header.record_base:
@@ -270,7 +267,7 @@ class Stacks:
 
 
 def _read_code(records: bytes, at: int) -> tuple[str, str, list[tuple[int, int]], int] | None:
-    """Return the file, the function, (end of a range of instructions, its line) in order, and the first line."""
+    """Returns the file, the function, (end of a range of instructions, its line) in order, and the first line."""
     if at < 0 or at + _CODE.size > len(records):
         return None
     _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = _CODE.unpack_from(records, at)
@@ -285,7 +282,7 @@ def _read_code(records: bytes, at: int) -> tuple[str, str, list[tuple[int, int]]
 
 
 def _line_ranges(table: bytes, line: int) -> Iterator[tuple[int, int]]:
-    """Decode a line table of Python 3.11 or later: (end offset in bytes, line) for every range of instructions."""
+    """Decodes a line table of Python 3.11 or later: (end offset in bytes, line) for every range of instructions."""
     at = end = 0
 
     def varint() -> int:
@@ -326,7 +323,7 @@ def _line_ranges(table: bytes, line: int) -> Iterator[tuple[int, int]]:
 
 
 def read_folder(folder: str | os.PathLike[str]) -> tuple[dict[tuple[int, int], Image], list[str]]:
-    """Read every log of a recording. Returns the images and a sentence for each file that could not be read."""
+    """Reads every log of a recording. Returns the images and a sentence for each file that could not be read."""
     images: dict[tuple[int, int], Image] = {}
     problems: list[str] = []
     for path in sorted(Path(folder).glob("fd.*.log")):

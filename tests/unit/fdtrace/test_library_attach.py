@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fdtrace.image import ATTACHED, BEFORE, BIRTH, LIVE
+from holdfast.fdtrace.log_format import ATTACHED, BEFORE, BIRTH, LIVE
 from traced_process import LIBRARY, Recording, assert_adds_up, live_numbers, needs_library, read
 
 pytestmark = needs_library

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fdtrace.image import BAD, BIRTH, CLOSE, EBADF, KINDS, Image
+from holdfast.fdtrace.image import Image
+from holdfast.fdtrace.log_format import BAD, BIRTH, CLOSE, EBADF, KINDS
 from traced_process import Recording, needs_library, run
 
 pytestmark = needs_library

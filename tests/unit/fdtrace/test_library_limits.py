@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.fdtrace.image import BIRTH, CLOSE, FAIL, LIVE, NATIVE, NO_REUSE, Image
+from holdfast.fdtrace.image import Image
+from holdfast.fdtrace.log_format import BIRTH, CLOSE, FAIL, LIVE, NATIVE, NO_REUSE
 from traced_process import Recording, assert_adds_up, environment, live_numbers, needs_library, read, run
 
 pytestmark = needs_library

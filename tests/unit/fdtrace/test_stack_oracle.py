@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fdtrace.image import BIRTH
+from holdfast.fdtrace.log_format import BIRTH
 from traced_process import needs_library, run
 
 pytestmark = needs_library

@@ -1,0 +1,135 @@
+"""Traces a process that runs already: gdb loads the tracing library into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import InputError
+from ..procfs.procfs import REAL, read_or_none
+from .recording import (
+    LIBRARY,
+    Collector,
+    TraceOptions,
+    TraceUnavailableError,
+    assemble,
+    has_library,
+    log_folder,
+)
+from .trace_file import Trace
+
+_GDB_S = 30.0
+_STOP_AT = 220  # offset of stop_requested in the header of a log
+
+
+def record_attached(
+    pid: int,
+    options: TraceOptions | None = None,
+    *,
+    for_s: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+    watch: Callable[[Trace], None] | None = None,
+) -> Trace:
+    """Traces a running process until it ends, `for_s` seconds have passed or `is_over()` says so.
+
+    Descriptors that it has open already have no stack. The library stays in the process and does nothing afterwards.
+    """
+    options = options or TraceOptions(owners=False)
+    _check(pid)
+    warnings: list[str] = []
+    command = (read_or_none(REAL, f"/proc/{pid}/cmdline") or str(pid)).rstrip("\0").split("\0")
+    with log_folder(warnings) as folder:
+        owner = os.stat(f"/proc/{pid}")
+        if owner.st_uid != os.geteuid():
+            os.chown(folder, owner.st_uid, owner.st_gid)
+        collector = Collector(folder)
+        _inject(pid, folder, options)
+        end = None if for_s is None else time.monotonic() + for_s
+        try:
+            collector.tick()
+            while REAL.exists(f"/proc/{pid}") and not is_over() and (end is None or time.monotonic() < end):
+                left = collector.interval_s if end is None else min(collector.interval_s, end - time.monotonic())
+                time.sleep(max(0.0, left))
+                collector.tick()
+                if watch:
+                    watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
+            return assemble(folder, collector, command, warnings, exit_code=None, options=options)
+        finally:
+            _stop(folder)
+
+
+def _check(pid: int) -> None:
+    if not REAL.exists(f"/proc/{pid}"):
+        raise InputError(f"expected the number of a running process, got {pid}")
+    if pid == os.getpid():
+        raise InputError("expected another process, got this one; use hold.Tracer")
+    if not has_library():
+        raise TraceUnavailableError(
+            "attaching needs the tracing library, which is built when holdfast is installed with a C compiler"
+        )
+    if shutil.which("gdb") is None:
+        raise TraceUnavailableError("attaching needs gdb, which is not on PATH; install it (apt install gdb)")
+    try:
+        maps = REAL.read_text(f"/proc/{pid}/maps")
+    except OSError as error:
+        raise TraceUnavailableError(_why_denied(pid, error.strerror or str(error))) from error
+    if maps and "/libc.so" not in maps and "/libc-" not in maps:
+        raise TraceUnavailableError(f"process {pid} is statically linked: no library can be loaded into it")
+
+
+def _why_denied(pid: int, reason: str) -> str:
+    scope = (read_or_none(REAL, "/proc/sys/kernel/yama/ptrace_scope") or "0").strip()
+    hint = "run as its user or as root, or give this container CAP_SYS_PTRACE"
+    if scope != "0":
+        hint = f"kernel.yama.ptrace_scope is {scope}: run as root, or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
+    return f"cannot attach to process {pid}: {reason}; {hint}"
+
+
+def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
+    settings = {
+        "HOLDFAST_ATTACH_LIBRARY": str(LIBRARY),
+        "HOLDFAST_ATTACH_FOLDER": str(folder),
+        "HOLDFAST_ATTACH_OPTIONS": str(options.bits()),
+        "HOLDFAST_ATTACH_ARM_ABOVE": str(options.arm_above),
+    }
+    before = ["set debuginfod enabled off", "set auto-load off", "set auto-solib-add off", "set confirm off"]
+    arguments = ["gdb", "-batch", "-nx", *(word for line in before for word in ("-iex", line)), "-p", str(pid)]
+    try:
+        done = subprocess.run(
+            [*arguments, "-x", str(Path(__file__).with_name("attach_gdb.py")), "-ex", "detach"],
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GDB_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TraceUnavailableError(
+            f"gdb could not load the library into process {pid} within {_GDB_S:.0f} s: it ran no Python code"
+        ) from None
+    result = next((line for line in done.stdout.splitlines() if line.startswith("holdfast: ")), "")
+    if result == "holdfast: ok":
+        return
+    said = done.stderr.strip().splitlines()
+    if any("ptrace" in line or "not permitted" in line for line in said):
+        raise TraceUnavailableError(_why_denied(pid, "Operation not permitted"))
+    reason = result.removeprefix("holdfast: ") or (said[-1] if said else f"gdb ended with {done.returncode}")
+    raise TraceUnavailableError(f"cannot attach to process {pid}: {reason}")
+
+
+def _stop(folder: Path) -> None:
+    """Asks every traced process to stop recording: the next descriptor that it makes notices."""
+    for path in folder.glob("fd.*.log"):
+        try:
+            with open(path, "r+b") as log:
+                log.seek(_STOP_AT)
+                log.write(struct.pack("<I", 1))
+        except OSError:
+            continue

@@ -1,0 +1,385 @@
+"""Counts what each place in the code made, closed and still has open, and finds those that grow.
+
+A site is the innermost line of the user's code on a stack. Frames of the standard library and of installed packages
+below it are folded: a leak of `DataLoader` belongs to the line that made the loader, not to `multiprocessing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ..doctor.trend import LEAST_RISE, find_slope
+from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, INHERITED, KINDS
+from .trace_file import SourceFrame, Trace, TracedProcess
+
+GRID = 240
+_BINS = 12
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|/holdfast/(?!.*/tests/)")
+_OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
+
+
+def is_library(file: str) -> bool:
+    """Returns whether a file belongs to the standard library or an installed package."""
+    return bool(_LIBRARY.search(file))
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place that makes descriptors.
+
+    `growth` is the rise of the site's baseline since its first descriptor, `per_minute` its slope; both are 0 if it
+    does not grow.
+    `live` counts at the end of the recording, and in each process before the interpreter shut down; `kinds` are theirs.
+    `inherited` are copies in forked processes of what this site made. `closed_elsewhere` were closed by another thread.
+    """
+
+    frame: SourceFrame
+    stacks: tuple[int, ...]
+    live: int
+    born: int
+    closed: int
+    peak: int
+    growth: float
+    per_minute: float
+    oldest_s: float
+    kinds: Mapping[str, int]
+    processes: tuple[int, ...]
+    inherited: int
+    closed_elsewhere: int
+    lifetime_p50_s: float | None
+    lifetime_p99_s: float | None
+    closers: Mapping[str, int]
+    owners: tuple[str, ...]
+    targets: tuple[str, ...]
+    series: np.ndarray = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        return f"{self.frame.file}:{self.frame.line}" if self.frame.line else self.frame.file
+
+
+@dataclass(frozen=True)
+class UnknownOrigin:
+    """Descriptors whose birth was not seen: made without libc, or open before. Grouped by what they lead to."""
+
+    target: str
+    count: int
+
+
+class Statistics:
+    """All that a report shows of one recording, computed when it is asked for.
+
+    Args:
+        since: Leaves out what happened before, in seconds since the start; `until` what happened after.
+    """
+
+    def __init__(self, trace: Trace, *, since: float | None = None, until: float | None = None) -> None:
+        self.trace = trace
+        self.since = 0.0 if since is None else max(0.0, since)
+        end = _end_of_work(trace)
+        self.until = end if until is None else min(until, end)
+        if not self.since < self.until:
+            raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
+        self.grid = np.linspace(self.since, self.until, GRID)
+        self._frames, self._site_of_stack = _assign_sites(trace)
+
+    # -- time
+
+    def end_of(self, process: TracedProcess) -> float:
+        """Returns when the program's own work in a process ended: when the interpreter shut down, or the process."""
+        ends = [end for end in (process.finalizing_s, process.end_s) if end is not None]
+        return min([*ends, self.until])
+
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of the birth and the close event of the same lifetime."""
+        events = self.trace.events
+        births = np.flatnonzero(events["action"] == BIRTH)
+        closes = np.flatnonzero((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN))
+        if not len(births) or not len(closes):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        birth_key, close_key = _lifetimes(events[births]), _lifetimes(events[closes])
+        order = np.argsort(birth_key, kind="stable")
+        at = np.searchsorted(birth_key[order], close_key)
+        at = np.minimum(at, len(order) - 1)
+        match = birth_key[order][at] == close_key
+        return births[order[at[match]]], closes[match]
+
+    @cached_property
+    def _series(self) -> np.ndarray:
+        """Number of live descriptors by stack and grid point."""
+        trace = self.trace
+        deltas = np.zeros((len(trace.stacks), GRID + 1), np.int64)
+        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
+        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
+        rows = self._deltas(ends, exact)
+        if len(rows[0]):
+            t, stack, by = rows
+            np.add.at(deltas, (stack, np.searchsorted(self.grid, t)), by)
+        return deltas.cumsum(axis=1)[:, :GRID]
+
+    def _deltas(self, ends: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (time, stack, change of the live count), and at the end of a process what it still had."""
+        trace = self.trace
+        events = trace.events
+        t: list[np.ndarray] = []
+        stack: list[np.ndarray] = []
+        by: list[np.ndarray] = []
+        process: list[np.ndarray] = []
+
+        def add(times: np.ndarray, stacks: np.ndarray, changes: np.ndarray, processes: np.ndarray) -> None:
+            keep = times <= ends[processes]
+            for column, values in zip((t, stack, by, process), (times, stacks, changes, processes), strict=True):
+                column.append(values[keep])
+
+        births = events[events["action"] == BIRTH]
+        births = births[exact[births["process"]]]
+        add(births["t_s"], births["stack"], np.ones(len(births), np.int64), births["process"])
+        born, closed = self._pairs
+        keep = exact[events["process"][closed]]
+        born, closed = born[keep], closed[keep]
+        add(events["t_s"][closed], events["stack"][born], -np.ones(len(closed), np.int64), events["process"][closed])
+        for rows in self._sampled(exact):
+            live = rows["live"].astype(np.int64)
+            add(rows["t_s"], rows["stack"], np.diff(live, prepend=0), rows["process"])
+        all_t, all_stack, all_by, all_process = map(np.concatenate, (t, stack, by, process))
+        over = [
+            number
+            for number, one in enumerate(trace.processes)
+            if one.end_s is not None and one.end_s < self.until - 0.02
+        ]
+        gone = np.isin(all_process, over)
+        # What a process still had when it ended is gone with it: the same changes once more, negative, at its end.
+        return (
+            np.concatenate([all_t, ends[all_process[gone]] + 1e-9]),
+            np.concatenate([all_stack, all_stack[gone]]),
+            np.concatenate([all_by, -all_by[gone]]),
+        )
+
+    def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
+        """Returns the samples of each stack of each process whose ring has dropped events."""
+        samples = self.trace.samples
+        samples = samples[~exact[samples["process"]]] if len(samples) else samples
+        if not len(samples):
+            return []
+        order = np.lexsort((samples["t_s"], samples["stack"], samples["process"]))
+        samples = samples[order]
+        cuts = (
+            np.flatnonzero(
+                (np.diff(samples["process"].astype(np.int64)) != 0) | (np.diff(samples["stack"].astype(np.int64)) != 0)
+            )
+            + 1
+        )
+        return np.split(samples, cuts)
+
+    # -- results
+
+    @cached_property
+    def sites(self) -> list[Site]:
+        """All sites, the fastest growing first, then those with the most live descriptors."""
+        count = len(self._frames)
+        site_of = self._site_of_stack
+        counts = _Sums(self.trace.counts, site_of, count)
+        series = np.zeros((count, GRID), np.int64)
+        keep = site_of >= 0
+        np.add.at(series, site_of[keep], self._series[keep])
+        found = [self._site(number, counts, series[number]) for number in range(count)]
+        shown = [site for site in found if site.born or site.live or site.inherited]
+        return sorted(shown, key=lambda site: (-site.growth, -site.live, -site.peak, -site.born, site.where))
+
+    def _site(self, number: int, counts: _Sums, series: np.ndarray) -> Site:
+        trace = self.trace
+        stacks = np.flatnonzero(self._site_of_stack == number)
+        growth, per_minute = _growth(self.grid, series)
+        opened = trace.open[np.isin(trace.open["stack"], stacks)]
+        inherited = int(((opened["flags"] & INHERITED) > 0).sum())
+        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
+        live = int(series[-1])
+        rows = trace.counts[np.isin(trace.counts["stack"], stacks)]
+        kinds = Counter[str]()
+        for stack in stacks.tolist():
+            kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
+        lifetimes, closers = self._closes(stacks)
+        return Site(
+            frame=self._frames[number],
+            stacks=tuple(stacks.tolist()),
+            live=live,
+            born=counts.born[number],
+            closed=counts.closed[number],
+            peak=max(int(series.max(initial=0)), live),
+            growth=growth,
+            per_minute=per_minute,
+            oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
+            kinds={kind: count for kind, count in kinds.most_common() if count},
+            processes=tuple(sorted({trace.processes[process].pid for process in rows["process"].tolist()})),
+            inherited=inherited,
+            closed_elsewhere=counts.foreign[number],
+            lifetime_p50_s=float(np.quantile(lifetimes, 0.5)) if len(lifetimes) else None,
+            lifetime_p99_s=float(np.quantile(lifetimes, 0.99)) if len(lifetimes) else None,
+            closers=closers,
+            owners=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.owners.get(stack, ()))),
+            targets=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.targets.get(stack, ())))[
+                :5
+            ],
+            series=series,
+        )
+
+    def _closes(self, stacks: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
+        """Returns the lifetimes of what these stacks made, and the lines that closed it."""
+        events = self.trace.events
+        born, closed = self._pairs
+        mine = np.isin(events["stack"][born], stacks)
+        born, closed = born[mine], closed[mine]
+        closers = Counter[str]()
+        numbers, times = np.unique(events["stack"][closed], return_counts=True)
+        for stack, count in zip(numbers.tolist(), times.tolist(), strict=True):
+            frame = user_frame(self.trace.frames_of(stack))
+            closers[f"{frame.file}:{frame.line}" if frame.line else frame.file] += count
+        return events["t_s"][closed] - events["t_s"][born], dict(closers.most_common(5))
+
+    @cached_property
+    def _kind_of_stack(self) -> list[str]:
+        kinds = ["unknown"] * len(self.trace.stacks)
+        for stack, kind in zip(self.trace.counts["stack"].tolist(), self.trace.counts["kind"].tolist(), strict=True):
+            kinds[stack] = KINDS[kind] if kind < len(KINDS) else "unknown"
+        return kinds
+
+    @cached_property
+    def by_kind(self) -> dict[str, np.ndarray]:
+        """Live descriptors over the grid, by kind."""
+        found: dict[str, np.ndarray] = {}
+        for stack in np.flatnonzero((self._site_of_stack >= 0) & self._series.any(axis=1)).tolist():
+            kind = self._kind_of_stack[stack]
+            found[kind] = found.get(kind, 0) + self._series[stack]
+        return dict(sorted(found.items(), key=lambda item: -int(item[1].max())))
+
+    @cached_property
+    def unknown(self) -> list[UnknownOrigin]:
+        """What was open without a birth that could be seen, by target, without numbers that differ each time."""
+        found = Counter(
+            re.sub(r"\[\d+\]|\d{3,}", "…", target) for process in self.trace.processes for target in process.unknown
+        )
+        return [UnknownOrigin(target, count) for target, count in found.most_common()]
+
+    @property
+    def coverage(self) -> float:
+        """The part of all births that was seen, from 0 to 1."""
+        seen = int(self.trace.counts["born"].sum())
+        unseen = sum(process.counts.get("birth_unseen", 0) + len(process.unknown) for process in self.trace.processes)
+        return seen / (seen + unseen) if seen + unseen else 1.0
+
+    @property
+    def dropped_events(self) -> int:
+        return sum(process.dropped_events for process in self.trace.processes)
+
+    def verdict(self) -> str:
+        """Says in a sentence what grows, or that nothing does."""
+        growing = [site for site in self.sites if site.growth > 0]
+        if growing:
+            first = growing[0]
+            kinds = " and ".join(list(first.kinds)[:2])
+            others = (
+                f"; {len(growing) - 1} more {'site grows' if len(growing) == 2 else 'sites grow'}"
+                if len(growing) > 1
+                else ""
+            )
+            return (
+                f"{short(first.where)} in {first.frame.function} leaks: {first.live} descriptors ({kinds}) are open, "
+                f"{first.born} were made and {first.closed} closed, and it grows by {rate(first.per_minute)}{others}."
+            )
+        failed = sum(process.counts.get("failed", 0) for process in self.trace.processes)
+        if failed:
+            calls = "call" if failed == 1 else "calls"
+            return f"No site grows, but {failed} {calls} failed because no descriptor was free."
+        live = sum(site.live for site in self.sites)
+        most = max(self.sites, key=lambda site: site.live, default=None)
+        where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
+        return f"No site grows: {live} descriptors were open after {self.until - self.since:.1f} s{where}."
+
+
+def _end_of_work(trace: Trace) -> float:
+    """Returns when the program began to shut down: from then on it closes what it has leaked, too."""
+    first = [process for process in trace.processes if process.pid == trace.processes[0].pid]
+    ends = [end for process in first[-1:] for end in (process.finalizing_s, process.end_s) if end is not None]
+    return min([*ends, trace.duration_s])
+
+
+def rate(per_minute: float) -> str:
+    """Writes a rate in the unit in which it is at least one."""
+    if per_minute >= 600:
+        return f"{per_minute / 60:.0f} a second"
+    return f"{per_minute:.0f} a minute" if per_minute >= 1.5 else f"{per_minute * 60:.0f} an hour"
+
+
+def short(where: str) -> str:
+    """Shortens a path to its last two parts."""
+    return "/".join(where.rsplit("/", 2)[-2:]) if where.count("/") > 2 else where
+
+
+def user_frame(frames: Sequence[SourceFrame]) -> SourceFrame:
+    """Returns the innermost frame of the user's code, else the innermost frame of all."""
+    for frame in frames:
+        if not is_library(frame.file):
+            return frame
+    return frames[0] if frames else SourceFrame("(no Python frame)", 0, "")
+
+
+def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
+    """Returns the frame of each site, and the site of each stack: -1 for what the tracer itself did."""
+    frames: dict[tuple[str, int, str], int] = {}
+    found: list[SourceFrame] = []
+    site_of = np.full(len(trace.stacks), -1, np.int64)
+    for stack in range(len(trace.stacks)):
+        of_stack = trace.frames_of(stack)
+        if any(_OWN.search(frame.file) for frame in of_stack):
+            continue
+        frame = user_frame(of_stack)
+        key = (frame.file, frame.line, frame.function)
+        if key not in frames:
+            frames[key] = len(found)
+            found.append(frame)
+        site_of[stack] = frames[key]
+    return found, site_of
+
+
+class _Sums:
+    """Exact counts by site."""
+
+    def __init__(self, counts: np.ndarray, site_of: np.ndarray, sites: int) -> None:
+        of_row = site_of[counts["stack"]] if len(counts) else np.zeros(0, np.int64)
+        keep = of_row >= 0
+
+        def total(name: str) -> list[int]:
+            sums = np.zeros(sites, np.int64)
+            np.add.at(sums, of_row[keep], counts[name][keep])
+            return [int(one) for one in sums]
+
+        self.born, self.closed, self.foreign = total("born"), total("closed"), total("foreign_closed")
+
+
+def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
+    """Returns the rise of the baseline and its slope a minute, or zeros if the rise is small or a single step."""
+    begin = int(np.argmax(series > 0))  # a site that first runs late in the program does not look steady for that
+    width = (len(series) - begin) // _BINS
+    if width < 2:
+        return 0.0, 0.0
+    bins = series[len(series) - _BINS * width :].reshape(_BINS, width).min(axis=1)
+    at = grid[len(grid) - _BINS * width :].reshape(_BINS, width).mean(axis=1)
+    rise = float(bins[-1] - bins[0])
+    if rise < LEAST_RISE:
+        return 0.0, 0.0
+    slope = find_slope(at.tolist(), bins.tolist())
+    return (rise, slope.value * 60) if slope.low > 0 and slope.value > 0 else (0.0, 0.0)
+
+
+def _lifetimes(events: np.ndarray) -> np.ndarray:
+    """Gives each lifetime of a number in a process one key."""
+    process, fd, gen = (events[name].astype(np.uint64) for name in ("process", "fd", "gen"))
+    key: np.ndarray = process << np.uint64(48) | fd << np.uint64(28) | gen & np.uint64((1 << 28) - 1)
+    return key
