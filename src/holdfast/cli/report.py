@@ -83,8 +83,8 @@ from ..fdtrace.render import (
     site_as_dict,
 )
 from ..fdtrace.sites import Site, Statistics, rate, short
-from .app import FINE, FOUND, command
-from .console import Screen, seconds_of
+from .app import FINE, FOUND, command, seconds_of
+from .console import Screen
 from .tables import AnyTerminal
 
 
