@@ -42,7 +42,8 @@ With --json:
    "live": 3, "peak": 151, "dropped_events": 0}]}
 
   mode      full, or partial where the tracing library could not be used
-  live, born, closed   until the program began to shut down
+  live, born, closed   until the program began to shut down; what ends with
+            its process is closed
   inherited copies in forked processes; not part of live
   coverage  the part of all births that was seen, from 0 to 1
   bad.kind  double close, use after close, stale close, suspected stale close,
@@ -82,8 +83,8 @@ from ..fdtrace.render import (
     site_as_dict,
 )
 from ..fdtrace.sites import Site, Statistics, rate, short
-from .app import FINE, FOUND, command
-from .console import Screen, seconds_of
+from .app import FINE, FOUND, command, seconds_of
+from .console import Screen
 from .tables import AnyTerminal
 
 
@@ -198,7 +199,7 @@ def _compare(
     old, new = (_find(file, since, until).statistics.sites for file in (before, after))
     changes = compare(old, new)
     screen.document(changes_as_dict(changes, before, after))
-    screen.print(AnyTerminal(ChangesPage(changes, before, after, top=top)))
+    screen.print(AnyTerminal(ChangesPage(changes, after, top=top)))
     if fail_on_growth is None:
         return FINE
     worse = {

@@ -535,9 +535,9 @@ _STYLES = {NEW: "bold red", GREW: "red", SHRANK: "green", GONE: "green", SAME: "
 class ChangesPage:
     """The page of --diff."""
 
-    def __init__(self, changes: Sequence[SiteChange], before: str, after: str, *, top: int | None = None) -> None:
+    def __init__(self, changes: Sequence[SiteChange], after: str, *, top: int | None = None) -> None:
         self._changes = [one for one in changes if one.change != SAME or one.per_minute_after or one.per_minute_before]
-        self._before, self._after = before, after
+        self._after = after
         self._top = 2 * _SHOWN if top is None else top
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -546,8 +546,9 @@ class ChangesPage:
         said = ", ".join(f"{counts[name]} {name}" for name in (NEW, GREW, SHRANK, GONE) if counts[name])
         worse = counts[NEW] or counts[GREW]
         yield Text(
-            f"{'▲' if worse else '✓'} {said + ' sites' if said else 'No site has more or fewer open descriptors'}"
-            f" in {printable(self._after)} than in {printable(self._before)}.",
+            f"{'▲' if worse else '✓'} Sites of {printable(self._after)}: {said}."
+            if said
+            else f"✓ No site of {printable(self._after)} has more or fewer open descriptors than before.",
             "bold yellow" if worse else "bold green",
         )
         if not self._changes:

@@ -37,7 +37,7 @@ class Site:
     `growth` is the rise of the site's baseline since its first descriptor, `per_minute` its slope; both are 0 if it
     does not grow.
     `live` counts at the end of the recording, and in each process before the interpreter shut down; `kinds` are theirs.
-    `born` and `closed` count up to then, too.
+    `born` and `closed` count up to then, too; the end of a process closes what it has open.
     `inherited` are copies in forked processes of what this site made. `closed_elsewhere` were closed by another thread.
     """
 
@@ -111,6 +111,12 @@ class Statistics:
         return min([*ends, self.until])
 
     @cached_property
+    def _is_over(self) -> np.ndarray:
+        """Whether each process has ended, and with it what it had open."""
+        ends = [process.end_s for process in self.trace.processes]
+        return np.array([end is not None and end < self.until - 0.02 for end in ends] or [False])
+
+    @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the birth and the close event of the same lifetime."""
         events = self.trace.events
@@ -163,12 +169,7 @@ class Statistics:
             live = rows["live"].astype(np.int64)
             add(rows["t_s"], rows["stack"], np.diff(live, prepend=0), rows["process"])
         all_t, all_stack, all_by, all_process = map(np.concatenate, (t, stack, by, process))
-        over = [
-            number
-            for number, one in enumerate(trace.processes)
-            if one.end_s is not None and one.end_s < self.until - 0.02
-        ]
-        gone = np.isin(all_process, over)
+        gone = self._is_over[all_process]
         # What a process still had when it ended is gone with it: the same changes once more, negative, at its end.
         return (
             np.concatenate([all_t, ends[all_process[gone]] + 1e-9]),
@@ -196,28 +197,36 @@ class Statistics:
     def _sums(self) -> np.ndarray:
         """Born, closed and closed by another thread than the one of the birth, by stack, within the time looked at.
 
-        Where a ring has dropped events, the counters of the entire run are used.
+        What a process had open when it ended counts as closed. Where a ring has dropped events, the counters of the
+        entire run are used.
         """
         trace, events = self.trace, self.trace.events
         ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
         exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
         found = np.zeros((len(trace.stacks), 3), np.int64)
 
-        def seen(rows: np.ndarray) -> np.ndarray:
-            t, process = events["t_s"][rows], events["process"][rows]
-            within: np.ndarray = exact[process] & (t >= self.since) & (t <= ends[process])
+        def in_time(rows: np.ndarray) -> np.ndarray:
+            process = events["process"][rows]
+            within: np.ndarray = exact[process] & (events["t_s"][rows] <= ends[process])
             return within
 
         births = np.flatnonzero(events["action"] == BIRTH)
-        np.add.at(found[:, 0], events["stack"][births[seen(births)]], 1)
+        births = births[in_time(births)]
         born, closed = self._pairs
-        keep = seen(closed)
+        keep = in_time(closed)
         born, closed = born[keep], closed[keep]
-        np.add.at(found[:, 1], events["stack"][born], 1)
-        np.add.at(found[:, 2], events["stack"][born], events["tid"][born] != events["tid"][closed])
+        ended = np.setdiff1d(births[self._is_over[events["process"][births]]], born)
+        since = events["t_s"] >= self.since
+        np.add.at(found[:, 0], events["stack"][births[since[births]]], 1)
+        np.add.at(found[:, 1], events["stack"][born[since[closed]]], 1)
+        np.add.at(found[:, 1], events["stack"][ended], 1)
+        np.add.at(found[:, 2], events["stack"][born], since[closed] & (events["tid"][born] != events["tid"][closed]))
         counts = trace.counts[~exact[trace.counts["process"]]]
-        for column, name in enumerate(("born", "closed", "foreign_closed")):
-            np.add.at(found[:, column], counts["stack"], counts[name])
+        np.add.at(found[:, 0], counts["stack"], counts["born"])
+        np.add.at(
+            found[:, 1], counts["stack"], np.where(self._is_over[counts["process"]], counts["born"], counts["closed"])
+        )
+        np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
         return found
 
     # -- results

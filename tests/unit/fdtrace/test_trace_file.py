@@ -16,8 +16,10 @@ from factories_traces import leaking_trace
 
 from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.fdtrace import trace_file
+from holdfast.fdtrace.bad_descriptors import find_histories
 from holdfast.fdtrace.image import Stacks, read_image
-from holdfast.fdtrace.recording import LIBRARY
+from holdfast.fdtrace.recording import LIBRARY, Collector, TraceOptions, assemble
+from holdfast.fdtrace.sites import Statistics
 from holdfast.fdtrace.trace_file import Trace
 
 _FUZZ_S = 2.0
@@ -109,7 +111,7 @@ def test_a_damaged_log_gives_no_other_error(tmp_path: Path) -> None:
     assert [frame.function for frame in Stacks({intact.key: intact}).resolve(intact, _a_stack(intact)).frames]
     # Most of the log is empty: damage goes to what is used, and mostly to the header.
     used = [at for at in range(0, len(whole), 64) if any(whole[at : at + 64])]
-    draw, until = random.Random(7), time.monotonic() + _FUZZ_S
+    draw, until = random.Random(9), time.monotonic() + _FUZZ_S
     with open(log, "r+b", buffering=0) as file:
         while time.monotonic() < until:
             places = [
@@ -137,6 +139,9 @@ def _read_everything(log: Path) -> None:
         for stack in np.unique(rows["stack"]).tolist()[:50]:
             stacks.resolve(image, stack)
     assert image.dropped_events >= 0
+    trace = assemble(log.parent, Collector(log.parent), ["python"], exit_code=0, options=TraceOptions())
+    Statistics(trace).verdict()
+    find_histories(trace)
 
 
 def _record_log(folder: Path) -> Path:
