@@ -376,7 +376,7 @@
       {
         name: "Site", class: "site", value: (site) => `${place(site.file, String(site.line).padStart(6))}`,
         cell: (site) => make("div", { title: place(site.file, site.line) },
-          make("span", { class: "name" }, make("b", {}, place(short(site.file), site.line)), ` ${site.function}`),
+          make("span", { class: site.is_library ? "name dim" : "name" }, make("b", {}, place(short(site.file), site.line)), ` ${site.function}`),
           make("code", { class: "code" }, site.text), kindsOf(site)),
       },
       { name: "Over time", value: (site) => Math.max(...site.series), cell: (site) => sparkline(site.series), isOptional: true },

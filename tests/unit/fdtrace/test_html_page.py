@@ -7,13 +7,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from factories_traces import HOSTILE, TraceBuilder, hostile_trace, large_trace, leaking_trace
 from holdfast.errors import InputError
 from holdfast.fdtrace.html_page import MOST_ROWS, MOST_SITES, MOST_STACKS, PageData, to_json, write_page
-from holdfast.fdtrace.trace_file import SourceFrame, Trace
-from made_traces import FILE, HOSTILE, make_hostile_trace, make_process, make_trace, make_trainer
+from holdfast.fdtrace.trace_file import Trace
 
 
 class Elements(HTMLParser):
@@ -53,7 +52,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def test_no_text_of_the_recording_becomes_markup(tmp_path: Path) -> None:
-    hostile, plain = make_hostile_trace(), make_trace([SourceFrame("a.py", 1, "f", "open()")], [(0,)], [])
+    hostile, plain = hostile_trace(), TraceBuilder().build()
     elements = Elements(page_of(hostile, tmp_path))
     assert elements.tags == Elements(page_of(plain, tmp_path)).tags
     data = json.loads(elements.scripts[0])
@@ -62,7 +61,7 @@ def test_no_text_of_the_recording_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_all_text_is_printable_and_short() -> None:
-    found = list(texts(PageData(make_hostile_trace()).as_dict()))
+    found = list(texts(PageData(hostile_trace()).as_dict()))
     assert all(text.isprintable() for text in found)
     assert max(map(len, found)) < 12_000
     assert any(r"\x1b[31m" in text and r"\udcff" in text and r"\u202e" in text for text in found)
@@ -71,16 +70,19 @@ def test_all_text_is_printable_and_short() -> None:
 
 
 def test_numbers_that_json_does_not_have_are_left_out() -> None:
-    odd = make_process(1, start_s=float("nan"), end_s=float("inf"))
-    data = PageData(make_trace([], [()], [], (odd,), started=1e300)).as_dict()
-    assert data["processes"][0]["start_s"] is data["processes"][0]["end_s"] is None
+    made = TraceBuilder()
+    made.process(start_s=float("nan"), end_s=float("inf"))
+    data = PageData(made.build(started=1e300)).as_dict()
+    assert {"start_s": None, "end_s": None}.items() <= data["processes"][1].items()
     assert ("Began", "unknown") in data["facts"]
     to_json(data)
 
 
 def test_the_page_holds_the_largest_and_says_what_is_left_out() -> None:
-    trace = make_trainer(processes=MOST_ROWS + 7, events=8, stacks=MOST_STACKS + 1_000, sites=MOST_SITES + 50)
-    data = PageData(trace).as_dict()
+    made = large_trace(
+        MOST_ROWS + 7, events=2 * (MOST_STACKS + 1_000), stacks=MOST_STACKS + 1_000, sites=MOST_SITES + 50
+    )
+    data = PageData(made.build(600)).as_dict()
     assert (len(data["sites"]), len(data["processes"])) == (MOST_SITES, MOST_ROWS)
     assert len(data["flame"]) == len(data["weights"]["born"]) == MOST_STACKS
     assert "50 sites" in data["left_out"]
@@ -90,36 +92,32 @@ def test_the_page_holds_the_largest_and_says_what_is_left_out() -> None:
 
 
 def test_the_frames_are_bounded() -> None:
-    frames = [SourceFrame(f"/{n}.py", n, "f", "x" * 1_000) for n in range(30_000)]
-    stacks = [tuple(range(at, at + 300)) for at in range(0, 30_000, 300)]
-    births = [(1.0, 0, stack, FILE, None) for stack in range(len(stacks))]
-    data = PageData(make_trace(frames, stacks, births)).as_dict()
+    made = TraceBuilder()
+    for fd in range(100):
+        made.born(1, fd, made.stack(*((f"/{n}.py", n, "f", "x" * 1_000) for n in range(300 * fd, 300 * fd + 300))))
+    data = PageData(made.build()).as_dict()
     assert len(data["frames"]) <= 20_000
     assert len(to_json(data)) < 10e6
 
 
 def test_the_processes_stand_under_their_parents() -> None:
-    processes = (
-        make_process(10, start_s=0),
-        make_process(30, 0, start_s=3),
-        make_process(11, 3, start_s=2),
-        make_process(20, 0, start_s=1),
-        make_process(40, 4, start_s=0),  # damaged: its own parent
-    )
-    rows = PageData(make_trace([], [()], [], processes)).as_dict()["processes"]
-    assert [(row["pid"], row["depth"]) for row in rows] == [(10, 0), (20, 1), (11, 2), (30, 1), (40, 0)]
+    made = TraceBuilder()
+    made.process(parent=0, start_s=3)
+    made.process(parent=3, start_s=2)
+    made.process(parent=0, start_s=1)
+    made.process(parent=4)  # damaged: its own parent
+    rows = PageData(made.build()).as_dict()["processes"]
+    assert [(row["pid"], row["depth"]) for row in rows] == [(100, 0), (103, 1), (102, 2), (101, 1), (104, 0)]
 
 
-def test_only_the_time_asked_for(tmp_path: Path) -> None:
-    frames = [SourceFrame("a.py", 1, "f", "open()")]
-    births = [(float(t), 0, 0, FILE, None) for t in np.linspace(1, 599, 300)]
-    data = PageData(make_trace(frames, [(0,)], births), since=100, until=200).as_dict()
-    assert data["sites"][0]["born"] == 50
-    assert ("Looked at", "100.0 s to 200.0 s") in data["facts"]
+def test_only_the_time_asked_for() -> None:
+    data = PageData(leaking_trace().build(), since=10.5, until=20.5).as_dict()
+    assert data["sites"][0]["born"] == 10
+    assert ("Looked at", "10.5 s to 20.5 s") in data["facts"]
 
 
 def test_without_plotly_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(InputError, match=r"pip install 'holdfast\[ui\]'"):
-        write_page(make_hostile_trace(), tmp_path / "page.html")
+        write_page(hostile_trace(), tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
