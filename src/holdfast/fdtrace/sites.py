@@ -180,7 +180,7 @@ class Statistics:
 
     def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
         """Returns the samples of each stack of each process whose ring has dropped events."""
-        samples = self.trace.samples
+        samples = np.concatenate([self.trace.samples, self._last_samples(self.trace.samples)])
         samples = samples[~exact[samples["process"]]] if len(samples) else samples
         if not len(samples):
             return []
@@ -193,6 +193,16 @@ class Statistics:
             + 1
         )
         return np.split(samples, cuts)
+
+    def _last_samples(self, samples: np.ndarray) -> np.ndarray:
+        """Returns what each stack of each process had open when its work ended, which no tick of the clock sees."""
+        opened = self.trace.open
+        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
+        counts = Counter(zip(own["process"].tolist(), own["stack"].tolist(), strict=True))
+        sampled = set(zip(samples["process"].tolist(), samples["stack"].tolist(), strict=True))
+        ends = [self.end_of(process) for process in self.trace.processes]
+        rows = [(ends[process], process, stack, counts[process, stack]) for process, stack in sampled | counts.keys()]
+        return np.array(rows, samples.dtype)
 
     @cached_property
     def _sums(self) -> np.ndarray:
@@ -224,9 +234,11 @@ class Statistics:
         np.add.at(found[:, 2], events["stack"][born], since[closed] & (events["tid"][born] != events["tid"][closed]))
         counts = trace.counts[~exact[trace.counts["process"]]]
         np.add.at(found[:, 0], counts["stack"], counts["born"])
-        np.add.at(
-            found[:, 1], counts["stack"], np.where(self._is_over[counts["process"]], counts["born"], counts["closed"])
-        )
+        np.add.at(found[:, 1], counts["stack"], counts["born"])
+        opened = trace.open
+        still = (opened["flags"] & (INHERITED | BEFORE)) == 0
+        still &= ~(exact | self._is_over)[opened["process"]] if len(opened) else False
+        np.add.at(found[:, 1], opened["stack"][still], -1)
         np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
         return found
 
