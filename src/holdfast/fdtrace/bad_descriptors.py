@@ -29,6 +29,7 @@ _MOST_SILENT = 5_000
 _MOST_EVENTS = 64  # of one number before a failure
 _AT_ONCE_S = 0.01
 _CLOSES = re.compile(r"close|closefrom|close_range")
+_PROBES = ("fcntl", "dup", "fstat")
 _CLOSING_LINE = re.compile(r"close|__exit__|\bwith\b")
 
 
@@ -122,10 +123,15 @@ class _Finder:
             bad.tolist(), rows["process"].tolist(), rows["stack"].tolist(), rows["aux"].tolist(), strict=True
         ):
             by_call[process, stack, aux].append(index)
-        for indices in sorted(by_call.values(), key=len, reverse=True)[:_MOST_CALLS]:
+        calls = [indices for indices in by_call.values() if not self._is_probe(indices[0])]
+        for indices in sorted(calls, key=len, reverse=True)[:_MOST_CALLS]:
             histories = [self._explain(index) for index in indices[:_A_CALL]]
             histories[-1] = replace(histories[-1], count=1 + len(indices) - len(histories))
             yield from histories
+
+    def _is_probe(self, index: int) -> bool:
+        """A shell asks with fcntl whether a number is free."""
+        return not self._events["stack"][index] and self._call(index) in _PROBES
 
     def _explain(self, index: int) -> NumberHistory:
         event = self._events[index]

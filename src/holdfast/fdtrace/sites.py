@@ -380,12 +380,13 @@ class Statistics:
         """The calls that failed because no descriptor was free, by line, the most frequent first."""
         events = self.trace.events
         rows = events[(events["action"] == FAIL) & (events["t_s"] >= self.since) & (events["t_s"] <= self._last)]
+        rows = rows[self._site_of_stack[rows["stack"]] >= 0]
         found: Counter[tuple[SourceFrame, str, str]] = Counter()
         for stack, call, error in zip(
             rows["stack"].tolist(), rows["aux"].tolist(), rows["error"].tolist(), strict=True
         ):
             name = self.trace.calls[call] if 0 <= call < len(self.trace.calls) else "a call"
-            frame = user_frame(self.trace.frames_of(stack))
+            frame = self._frame_of(stack)
             found[frame, name.strip("_").removesuffix("64"), errno.errorcode.get(error, str(error))] += 1
         return [FailedCalls(*key, count) for key, count in found.most_common()]
 
