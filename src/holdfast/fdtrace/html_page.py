@@ -24,6 +24,7 @@ from .._util.atomic import write_atomically
 from .._util.text import counted, printable
 from ..errors import InputError
 from .bad_descriptors import NumberHistory, find_histories
+from .render import owner_words
 from .sites import Site, Statistics, is_library, short
 from .trace_file import SourceFrame, Trace
 
@@ -233,7 +234,7 @@ class PageData:
             "p50_s": _number(site.lifetime_p50_s, 6),
             "p99_s": _number(site.lifetime_p99_s, 6),
             "closers": [[_text(where), count] for where, count in site.closers.items()],
-            "owners": _texts(site.owners),
+            "owners": _texts(owner_words(site.owners, _MOST_IN_SITE)),
             "targets": _texts(site.targets),
             "series": site.series.tolist()[::4],
             "stack_count": len(stacks),

@@ -27,7 +27,7 @@ from ..procfs.descriptors import describe_all, list_fds
 from ..procfs.procfs import REAL
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
-from .log_format import EBADF, LIVE, NATIVE, NO_REUSE, PARTIAL
+from .log_format import AT_EXIT, CLOSE, CLOSE_UNSEEN, EBADF, LIVE, NATIVE, NO_REUSE, PARTIAL
 from .partial import MISSES
 from .trace_file import SourceFrame, Trace, TracedProcess
 
@@ -383,9 +383,13 @@ def assemble(
             owners[resolve(image, stack)].extend(lines)
         processes.append(_process(image, ordered, index, collector, path, unknown, seconds, last.at_ns if last else 0))
         events.append(_renumber(image.events, number, resolve, image, trace_file.EVENTS, collector.start_ns))
-        live = np.flatnonzero(image.entries["flags"] & LIVE)
-        rows = _renumber(image.entries[live], number, resolve, image, trace_file.OPEN, collector.start_ns)
-        rows["fd"] = live
+        still, at_exit_only = _open_at_end(
+            image, min(filter(None, (last.at_ns if last else 0, image.header.finalizing_ns)), default=0)
+        )
+        fds = np.concatenate([still, at_exit_only])
+        rows = _renumber(image.entries[fds], number, resolve, image, trace_file.OPEN, collector.start_ns)
+        rows["fd"] = fds
+        rows["flags"][len(still) :] |= AT_EXIT
         opened.append(rows)
         counts.append(_renumber(image.counters, number, resolve, image, trace_file.COUNTS, collector.start_ns))
     by_path = {paths[image.key]: image for image in ordered}
@@ -422,6 +426,20 @@ def assemble(
         totals=totals,
         no_reuse=options.no_reuse,
     )
+
+
+def _open_at_end(image: Image, exit_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers that are open, and those that the process closed only while it shut down."""
+    entries, events = image.entries, image.events
+    still = np.flatnonzero(entries["flags"] & LIVE)
+    if not exit_ns:
+        return still, still[:0]
+    closes = events[((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN)) & (events["t_ns"] > exit_ns)]
+    closes = closes[(closes["fd"] >= 0) & (closes["fd"] < len(entries))]
+    lives = entries[closes["fd"]]
+    # The entry of a number describes its latest lifetime.
+    mine = (lives["gen"] == closes["gen"]) & (lives["t_ns"] <= exit_ns) & ((lives["flags"] & LIVE) == 0)
+    return still, np.unique(closes["fd"][mine]).astype(np.int64)
 
 
 class _Resolver:
