@@ -230,7 +230,7 @@ def test_hostile_text_is_only_text(browser: Browser, tmp_path: Path) -> None:
             "#unknown-table",
             "#chart",
         ):
-            assert "</script><script>" in " ".join(page.texts(place)), place
+            assert "</script>" in " ".join(page.texts(place)), place
         assert page.evaluate("typeof hacked") == "undefined"
         assert page.evaluate("document.querySelectorAll('img, script').length") == 3
         # The page's own policy stops scripts that are not its own, and requests.

@@ -202,7 +202,7 @@ class PageData:
     def _by_site(self) -> list[dict[str, Any]]:
         sites = sorted(self._stats.sites, key=lambda site: (-site.growth, -site.peak))
         found = [
-            {"name": _text(f"{short(site.where)} {site.frame.function}", 60), "series": site.series.tolist()}
+            {"name": _text(f"{short(site.where)} {site.frame.function}", 45), "series": site.series.tolist()}
             for site in sites[:_MOST_IN_CHART]
         ]
         if len(sites) > _MOST_IN_CHART:
