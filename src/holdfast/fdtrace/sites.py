@@ -453,7 +453,8 @@ class Statistics:
         live = sum(site.live for site in self.sites)
         most = max(self.sites, key=lambda site: site.live, default=None)
         where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
-        return f"No site grows: {live} descriptors were open after {self.until - self.since:.1f} s{where}."
+        were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
+        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}."
 
 
 def _end_of_work(trace: Trace) -> float:
