@@ -98,7 +98,7 @@ class Statistics:
         end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
         self._last = float("inf") if until is None else until
-        self._is_entire = not since and until is None
+        self.is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
         self.grid = np.linspace(self.since, self.until, GRID)
@@ -306,7 +306,7 @@ class Statistics:
             born=born,
             closed=closed,
             # The grid misses what was open for a moment; the counters do not.
-            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self._is_entire else 0),
+            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self.is_entire else 0),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
