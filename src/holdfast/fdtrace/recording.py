@@ -420,6 +420,7 @@ def assemble(
         counts=_joined(counts, trace_file.COUNTS),
         samples=samples,
         totals=totals,
+        no_reuse=options.no_reuse,
     )
 
 
@@ -506,7 +507,8 @@ def _process(
 
 
 def _with_text(frame: Frame) -> SourceFrame:
-    text = linecache.getline(frame.file, frame.line).strip() if frame.line and not frame.file.startswith("<") else ""
+    is_file = frame.line and not frame.file.startswith("<") and "\0" not in frame.file
+    text = linecache.getline(frame.file, frame.line).strip() if is_file else ""
     return SourceFrame(frame.file, frame.line, frame.function, text[:200])
 
 
