@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, TraceUnavailableError
 from ..procfs.procfs import REAL, read_or_none
 from .recording import (
     LIBRARY,
     Collector,
     TraceOptions,
-    TraceUnavailableError,
     assemble,
     has_library,
     log_folder,

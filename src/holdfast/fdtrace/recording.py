@@ -20,7 +20,7 @@ from types import FrameType
 
 import numpy as np
 
-from ..errors import HoldfastError, InputError
+from ..errors import HoldfastError, InputError, TraceUnavailableError
 from ..procfs.descriptors import describe_all, list_fds
 from ..procfs.procfs import REAL
 from . import trace_file
@@ -36,10 +36,6 @@ _MOST_SAMPLES = 200_000  # 4 MB; then every second tick is dropped and the ticks
 _LOOK_EVERY = 5  # ticks between two looks at /proc/PID/fd
 _MOST_LINKS = 2_000
 _LEAST_FREE = 64 << 20
-
-
-class TraceUnavailableError(HoldfastError):
-    """The program cannot be traced here; the message says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from ..errors import TraceUnavailableError
 from . import trace_file
 from .partial import PartialRecorder
-from .recording import LIBRARY, Collector, TraceOptions, TraceUnavailableError, assemble, has_library, log_folder
+from .recording import LIBRARY, Collector, TraceOptions, assemble, has_library, log_folder
 from .sites import Site, Statistics
 from .trace_file import Trace
 
