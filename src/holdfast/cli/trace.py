@@ -34,6 +34,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def trace(
         check_target(target)
         outcome = record(arguments, options)
         recording, returncode = outcome.trace, outcome.returncode
-    trace_file.save(recording, target)
+    _save(recording, target)
     _show_end(screen, recording, target)
     return end_like(returncode)
 
@@ -125,6 +126,20 @@ def _attach(pid: int, options: TraceOptions, for_s: float | None) -> trace_file.
         return record_attached(pid, options, for_s=for_s, is_over=is_over.is_set)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _save(recording: trace_file.Trace, target: Path) -> None:
+    """Saves the recording, or, where that fails, raises an error that says where it is: with the temporary files."""
+    try:
+        trace_file.save(recording, target)
+    except (OSError, WriteError) as error:
+        why = f"cannot write {target}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        try:
+            other = Path(tempfile.mkdtemp(prefix="holdfast-saved-"), target.name)
+            trace_file.save(recording, other)
+        except (OSError, WriteError):
+            raise WriteError(f"{why}; the recording is lost") from error
+        raise WriteError(f"{why}; the recording was saved as {other}") from error
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:
