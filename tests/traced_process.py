@@ -93,7 +93,7 @@ def assert_adds_up(image: Image) -> None:
     """Check that the counters by stack, the table and the totals of an image say the same."""
     live = image.entries[(image.entries["flags"] & LIVE) > 0]
     assert image.header.live == len(live)
-    own = live[(live["flags"] & ~LIVE) == 0]
+    own = live[live["flags"] == LIVE]
     counters = image.counters
     assert int(counters["born"].sum()) - int(counters["closed"].sum()) == len(own)
     assert int(counters["live"].sum()) == len(own)

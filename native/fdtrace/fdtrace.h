@@ -192,6 +192,7 @@ uint32_t hf_python_version(void);
 int hf_python_known(void);
 int hf_python_finalizing(void);
 uint64_t hf_code_identity(const char *code);
+int hf_is_generated(const char *code);
 void hf_capture(struct hf_frames *out, void *caller);
 uint32_t hf_measure_code(const char *code); // bytes of its record
 void hf_write_code(const char *code, struct hf_code_record *to);

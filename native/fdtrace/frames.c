@@ -133,27 +133,33 @@ static uint64_t mix_bytes(uint64_t hash, const char *from, uint64_t bytes) {
     return mix(hash, word);
 }
 
+// Code that does not come from a file, which a program may make without end.
+int hf_is_generated(const char *code) {
+    uint32_t bytes;
+    uint8_t width;
+    const char *file = text_of(READ(char *, code, py.at.file), &bytes, &width);
+    return bytes && *file == '<' && !(bytes > 7 && !memcmp(file, "<frozen", 7));
+}
+
 // Tells code objects apart even if one was freed and another has its address. Python 3.12 and later number them. Before
-// that, code that exec ran may have all the addresses of the code before it: then the names and the line table are
-// looked at as well. Such code has a file name in angle brackets.
+// that, code that exec ran may have all the addresses of the code before it: then its names and line table are hashed.
 uint64_t hf_code_identity(const char *code) {
-    uint64_t hash = mix((uint64_t)code, (uint64_t)READ(void *, code, py.at.line_table));
+    const char *table = READ(char *, code, py.at.line_table);
+    uint64_t hash = mix((uint64_t)code, (uint64_t)table);
     if (py.at.version >= 0 && READ(uint32_t, code, py.at.version)) {
-        hash = mix(hash, READ(uint32_t, code, py.at.version));
-    } else {
-        const char *file = READ(char *, code, py.at.file), *name = READ(char *, code, py.at.name);
-        hash = mix(hash, (uint64_t)name ^ (uint64_t)READ(uint32_t, code, py.at.first_line) << 40);
-        hash = mix(hash, (uint64_t)file + READ(uint64_t, file, TEXT_LENGTH));
+        return mix(hash, READ(uint32_t, code, py.at.version)) | 1ull << 63;
+    }
+    const char *file = READ(char *, code, py.at.file), *name = READ(char *, code, py.at.name);
+    hash = mix(hash, (uint64_t)name ^ (uint64_t)READ(uint32_t, code, py.at.first_line) << 40);
+    hash = mix(hash, (uint64_t)file + READ(uint64_t, file, TEXT_LENGTH));
+    if (hf_is_generated(code)) {
         uint32_t bytes;
         uint8_t width;
         const char *text = text_of(file, &bytes, &width);
-        if (*text == '<' && !(bytes > 7 && !memcmp(text, "<frozen", 7))) {
-            hash = mix_bytes(hash, text, bytes);
-            text = text_of(name, &bytes, &width);
-            hash = mix_bytes(hash, text, bytes);
-            const char *table = READ(char *, code, py.at.line_table);
-            hash = mix_bytes(hash, table + BYTES_DATA, table_bytes(table));
-        }
+        hash = mix_bytes(hash, text, bytes);
+        text = text_of(name, &bytes, &width);
+        hash = mix_bytes(hash, text, bytes);
+        hash = mix_bytes(hash, table + BYTES_DATA, table_bytes(table));
     }
     return hash | 1ull << 63;
 }

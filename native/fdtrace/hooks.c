@@ -222,7 +222,7 @@ static inline mode_t mode_of(int flags, va_list list) {
         va_end(list);                                                                                                  \
         int fd = REAL(name)(__VA_ARGS__, flags, mode);                                                                 \
         return __builtin_expect(hf_on, 1)                                                                              \
-                   ? born(CALL_##name, fd, (flags & O_TMPFILE) == O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER)                      \
+                   ? born(CALL_##name, fd, (flags & O_TMPFILE) == O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER)       \
                    : fd;                                                                                               \
     }
 OPEN(open, (const char *path, int flags, ...), path)

@@ -191,11 +191,13 @@ static uint32_t code_record(const char *code, uint64_t identity) {
         if (slot) {
             return (uint32_t)slot;
         }
-        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS * 3 / 4) {
+        // Code that exec makes may take half of the room: then what comes from files still finds some.
+        int is_generated = hf_is_generated(code);
+        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS / 4 * (is_generated ? 2 : 3)) {
             return 0;
         }
         char *to;
-        uint32_t id = new_record(hf_measure_code(code), FULL_RECORD_BYTES, &to);
+        uint32_t id = new_record(hf_measure_code(code), is_generated ? HF_RECORD_BYTES / 2 : FULL_RECORD_BYTES, &to);
         if (!id) {
             return 0;
         }
@@ -212,8 +214,8 @@ static uint32_t stack_slot(void *caller) {
     hf_capture(&frames, caller);
     for (int is_full = 1;; is_full = 0) {
         if (!is_full) {
-            // No room: keep only the innermost frame whose code is in the log. Code that exec made a moment ago, which is
-            // what fills the tables, is not; the line that called it is.
+            // No room: keep only the innermost frame whose code is in the log. Code that exec made a moment ago is
+            // not; the line that ran it is.
             unsigned known = 0;
             while (known < frames.count && !code_record(frames.code[known], hf_code_identity(frames.code[known]))) {
                 known++;

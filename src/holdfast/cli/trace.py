@@ -14,6 +14,9 @@ Examples:
   holdfast trace -- bash job.sh
   holdfast trace --attach 4711 --for 60s
 
+--live shows the sites that grow while the program runs. What the program prints
+is then shown at the end, and its input is empty.
+
 --attach traces a process that runs already, until it ends, --for is over, or
 Ctrl-C; the process goes on. It needs gdb, and the right to debug the process.
 What was open before has no stack.
@@ -32,24 +35,29 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from .._util.text import printable
-from ..errors import MissingFileError, WriteError
+from ..errors import InputError, MissingFileError, WriteError
 from ..fdtrace import trace_file
 from ..fdtrace.attach import record_attached
-from ..fdtrace.recording import TraceOptions, record
+from ..fdtrace.recording import Outcome, TraceOptions, record
 from ..fdtrace.sites import Statistics
 from .app import FINE, Command, command
 from .console import Screen, seconds_of
 
 _WITH_VALUE = {"-o", "--output", "--arm-above", "--attach", "--for"}
+Watch = Callable[[trace_file.Trace], None] | None
+# Records with (what is called about once a second, whether to stop, what is called with the program's process number).
+Work = Callable[[Watch, Callable[[], bool], Callable[[int], None]], Outcome]
 _ANY_PROGRAM = "holdfast.trace.any_program"
 
 
@@ -80,6 +88,7 @@ class _TraceCommand(Command):
 @click.option("-c", "code", metavar="CODE", help="Run a piece of Python code, like `python -c`.")
 @click.option("--attach", type=int, metavar="PID", help="Trace a process that runs already.")
 @click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="With --attach: how long, such as 60s or 5m.")
+@click.option("--live", is_flag=True, help="Show the sites that grow now, on the whole terminal.")
 @click.option("--native", is_flag=True, help="Record the C frames too. About three times the cost.")
 @click.option("--ebadf/--no-ebadf", default=True, help="Record reads and writes that fail with EBADF. On by default.")
 @click.option("--no-reuse", is_flag=True, help="Use no descriptor number twice: a stale use becomes a clean EBADF.")
@@ -93,6 +102,7 @@ def trace(
     code: str | None,
     attach: int | None,
     for_s: float | None,
+    live: bool,
     native: bool,
     ebadf: bool,
     no_reuse: bool,
@@ -105,25 +115,28 @@ def trace(
         if program or module is not None or code is not None:
             raise click.UsageError("expected --attach PID or a program to run, got both")
         check_target(target)
-        recording, returncode = _attach(attach, options, for_s), FINE
+
+        def work(watch: Watch, is_over: Callable[[], bool], _: Callable[[int], None]) -> Outcome:
+            return Outcome(record_attached(attach, options, for_s=for_s, is_over=is_over, watch=watch), FINE)
+
+        outcome = _live(f"process {attach}", work, kills=False) if live else _attach(work)
     else:
         if for_s is not None:
             raise click.UsageError("expected --for only with --attach; a program is traced until it ends")
         arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
         check_target(target)
-        outcome = record(arguments, options)
-        recording, returncode = outcome.trace, outcome.returncode
-    _save(recording, target)
-    _show_end(screen, recording, target)
-    return end_like(returncode)
+        outcome = _live_program(arguments, options) if live else record(arguments, options)
+    _save(outcome.trace, target)
+    _show_end(screen, outcome.trace, target)
+    return end_like(outcome.returncode)
 
 
-def _attach(pid: int, options: TraceOptions, for_s: float | None) -> trace_file.Trace:
+def _attach(work: Work) -> Outcome:
     """Traces a running process. Ctrl-C ends the recording, not the work."""
     is_over = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: is_over.set())
     try:
-        return record_attached(pid, options, for_s=for_s, is_over=is_over.is_set)
+        return work(None, is_over.is_set, lambda pid: None)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -140,6 +153,33 @@ def _save(recording: trace_file.Trace, target: Path) -> None:
         except (OSError, WriteError):
             raise WriteError(f"{why}; the recording is lost") from error
         raise WriteError(f"{why}; the recording was saved as {other}") from error
+
+
+def _live_program(arguments: list[str], options: TraceOptions) -> Outcome:
+    with tempfile.TemporaryFile() as output:
+
+        def work(watch: Watch, is_over: Callable[[], bool], started: Callable[[int], None]) -> Outcome:
+            return record(arguments, options, watch=watch, started=started, output=output)
+
+        try:
+            return _live(" ".join(arguments), work, kills=True)
+        finally:
+            output.seek(0)
+            sys.stdout.flush()
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.flush()
+
+
+def _live(name: str, work: Work, *, kills: bool) -> Outcome:
+    if not sys.stdout.isatty():
+        raise click.UsageError("the live view needs a terminal; leave --live out")
+    try:
+        from .trace_tui import TraceApp
+    except ImportError as error:
+        raise InputError(f"the live view needs {error.name}: pip install 'holdfast[ui]'") from error
+    app = TraceApp(name, work, kills=kills)
+    app.run()
+    return app.outcome()
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:

@@ -32,7 +32,7 @@ def record_attached(
     *,
     for_s: float | None = None,
     is_over: Callable[[], bool] = lambda: False,
-    watch: Callable[[Collector], None] | None = None,
+    watch: Callable[[Trace], None] | None = None,
 ) -> Trace:
     """Traces a running process until it ends, `for_s` seconds have passed or `is_over()` says so.
 
@@ -56,7 +56,7 @@ def record_attached(
                 time.sleep(max(0.0, left))
                 collector.tick()
                 if watch:
-                    watch(collector)
+                    watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
             return assemble(folder, collector, command, warnings, exit_code=None, options=options)
         finally:
             _stop(folder)

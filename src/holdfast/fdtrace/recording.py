@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import numpy as np
 
@@ -277,12 +279,16 @@ def record(
     options: TraceOptions | None = None,
     *,
     env: Mapping[str, str] | None = None,
-    watch: Callable[[Path, Collector], None] | None = None,
+    watch: Callable[[Trace], None] | None = None,
+    started: Callable[[int], None] = lambda pid: None,
+    output: IO[bytes] | None = None,
 ) -> Outcome:
     """Runs a command to its end and returns what it recorded. Its streams are those of this process.
 
     Args:
-        watch: Called after each look at the logs, for a live view.
+        watch: Called about once a second with what was recorded so far, for a live view.
+        started: Called with the number of the process.
+        output: Gets what the program prints, on stdout and stderr. Its stdin is then empty.
     """
     check_command(command)
     options = options or TraceOptions()
@@ -294,11 +300,16 @@ def record(
         with _pass_signals() as pass_to:
             try:
                 process = subprocess.Popen(
-                    command, env=environment(folder, options, os.environ if env is None else env)
+                    command,
+                    env=environment(folder, options, os.environ if env is None else env),
+                    stdin=subprocess.DEVNULL if output else None,
+                    stdout=output,
+                    stderr=output,
                 )
             except OSError as error:
                 raise InputError(f"cannot run {command[0]}: {error.strerror}") from error
             pass_to(process)
+            started(process.pid)
             while True:
                 try:
                     returncode = process.wait(collector.interval_s)
@@ -306,7 +317,7 @@ def record(
                 except subprocess.TimeoutExpired:
                     collector.tick()
                     if watch:
-                        watch(folder, collector)
+                        watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
         trace = assemble(folder, collector, command, warnings, exit_code=returncode, options=options)
     return Outcome(trace, returncode)
 
@@ -356,6 +367,10 @@ def _pass_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """
     program: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
+
+    if threading.current_thread() is not threading.main_thread():
+        yield program.append  # a live view, which has its own keys
+        return
 
     def forward(number: int, _: FrameType | None) -> None:
         if program:

@@ -66,12 +66,12 @@ static void closed_as(const char *what, int fd, int result) {
     SAY("- %d\n", fd);
 }
 #define CLOSED(call, fd) (errno = KEPT_ERRNO, closed_as(#call, fd, call))
-#define MADE_AND_CLOSED(call, kind) \
-    do { \
-        int fd_ = MADE(call, kind); \
-        if (fd_ >= 0) { \
-            CLOSED(close(fd_), fd_); \
-        } \
+#define MADE_AND_CLOSED(call, kind)                                                                                    \
+    do {                                                                                                               \
+        int fd_ = MADE(call, kind);                                                                                    \
+        if (fd_ >= 0) {                                                                                                \
+            CLOSED(close(fd_), fd_);                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 static void pair_as(const char *what, int result, const int *fds, const char *kind) {
@@ -210,7 +210,10 @@ static void send_rights(int to, int count, const int *fds) {
         char bytes[CMSG_SPACE(sizeof(int) * 2)];
     } control = {0};
     struct iovec part = {"x", 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -260,7 +263,8 @@ static void sockets(void) {
     struct iovec part = {&byte, 1};
     for (int flags = 0; flags < 2; flags++) {
         send_rights(fds[0], 2, (int[]){0, 1});
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = controls[0], .msg_controllen = sizeof controls[0]};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = controls[0], .msg_controllen = sizeof controls[0]};
         errno = KEPT_ERRNO;
         ssize_t got = recvmsg(fds[1], &message, flags ? MSG_CMSG_CLOEXEC : 0);
         RESULT("recvmsg", got);
@@ -270,7 +274,8 @@ static void sockets(void) {
     memset(messages, 0, sizeof messages);
     for (int i = 0; i < 2; i++) {
         send_rights(fds[0], 1, (int[]){i});
-        messages[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_control = controls[i], .msg_controllen = sizeof controls[i]};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = controls[i], .msg_controllen = sizeof controls[i]};
     }
     errno = KEPT_ERRNO;
     int count = recvmmsg(fds[1], messages, 2, 0, NULL);
@@ -407,12 +412,12 @@ static void system_calls(void) {
     RESULT("one with six arguments", *map);
 }
 
-#define BAD(name, call) \
-    do { \
-        errno = 0; \
-        long result_ = (long)(call); \
-        RESULT(#name, result_); \
-        SAY("! %d " #name "\n", NOT_OPEN); \
+#define BAD(name, call)                                                                                                \
+    do {                                                                                                               \
+        errno = 0;                                                                                                     \
+        long result_ = (long)(call);                                                                                   \
+        RESULT(#name, result_);                                                                                        \
+        SAY("! %d " #name "\n", NOT_OPEN);                                                                             \
     } while (0)
 
 static void bad_uses(void) {
