@@ -25,6 +25,7 @@ import numpy as np
 
 from ..errors import HoldfastError, InputError, TraceUnavailableError
 from ..procfs.descriptors import describe_all, list_fds
+from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
@@ -156,6 +157,12 @@ def environment(folder: Path, options: TraceOptions, base: Mapping[str, str]) ->
     return env
 
 
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended and waits for its parent does not."""
+    stat = read_stat(REAL, pid)
+    return stat is not None and stat.state not in "ZX"
+
+
 # ---- looking at the logs while the program runs
 
 
@@ -207,7 +214,7 @@ class Collector:
 
     def _sample(self, watched: _Watched, image: Image, now: float) -> None:
         pid = image.header.pid
-        watched.is_gone = bool(image.header.end_ns) or not REAL.exists(f"/proc/{pid}")
+        watched.is_gone = bool(image.header.end_ns) or not is_alive(pid)
         watched.last_s = now
         if image.header.ring_head != watched.ring_head:
             watched.ring_head = image.header.ring_head
@@ -233,7 +240,7 @@ class Collector:
         return watched.last_s if watched else None
 
     def is_running(self, image: Image) -> bool:
-        return not image.header.end_ns and REAL.exists(f"/proc/{image.header.pid}")
+        return not image.header.end_ns and is_alive(image.header.pid)
 
     def found(self, path: Path) -> tuple[list[str], dict[int, str]]:
         watched = self._watched.get(path)
