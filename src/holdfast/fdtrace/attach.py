@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, TraceUnavailableError
 from ..procfs.procfs import REAL, read_or_none
 from .recording import (
     LIBRARY,
     Collector,
     TraceOptions,
-    TraceUnavailableError,
     assemble,
     has_library,
+    is_alive,
     log_folder,
 )
 from .trace_file import Trace
 
-_GDB_S = 30.0
+_GDB_S = 30.0  # attach_gdb.py gives up before
+_STEP_S = 0.05
 _STOP_AT = 220  # offset of stop_requested in the header of a log
 
 
@@ -52,9 +53,10 @@ def record_attached(
         end = None if for_s is None else time.monotonic() + for_s
         try:
             collector.tick()
-            while REAL.exists(f"/proc/{pid}") and not is_over() and (end is None or time.monotonic() < end):
-                left = collector.interval_s if end is None else min(collector.interval_s, end - time.monotonic())
-                time.sleep(max(0.0, left))
+            while _goes_on(pid, is_over, end):
+                tick = time.monotonic() + collector.interval_s
+                while time.monotonic() < tick and _goes_on(pid, is_over, end):
+                    time.sleep(_STEP_S)
                 collector.tick()
                 if watch:
                     watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
@@ -63,8 +65,12 @@ def record_attached(
             _stop(folder)
 
 
+def _goes_on(pid: int, is_over: Callable[[], bool], end: float | None) -> bool:
+    return is_alive(pid) and not is_over() and (end is None or time.monotonic() < end)
+
+
 def _check(pid: int) -> None:
-    if not REAL.exists(f"/proc/{pid}"):
+    if not is_alive(pid):
         raise InputError(f"expected the number of a running process, got {pid}")
     if pid == os.getpid():
         raise InputError("expected another process, got this one; use hold.Tracer")
@@ -99,21 +105,10 @@ def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
     }
     before = ["set debuginfod enabled off", "set auto-load off", "set auto-solib-add off", "set confirm off"]
     arguments = ["gdb", "-batch", "-nx", *(word for line in before for word in ("-iex", line)), "-p", str(pid)]
-    try:
-        done = subprocess.run(
-            [*arguments, "-x", str(Path(__file__).with_name("attach_gdb.py")), "-ex", "detach"],
-            env={**os.environ, **settings},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GDB_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TraceUnavailableError(
-            f"gdb could not load the library into process {pid} within {_GDB_S:.0f} s: it ran no Python code"
-        ) from None
+    script = ["-x", str(Path(__file__).with_name("attach_gdb.py")), "-ex", "detach"]
+    done = _run_gdb([*arguments, *script], {**os.environ, **settings})
+    if done is None:
+        raise TraceUnavailableError(f"gdb could not load the library into process {pid} within {_GDB_S:.0f} s")
     result = next((line for line in done.stdout.splitlines() if line.startswith("holdfast: ")), "")
     if result == "holdfast: ok":
         return
@@ -122,6 +117,33 @@ def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
         raise TraceUnavailableError(_why_denied(pid, "Operation not permitted"))
     reason = result.removeprefix("holdfast: ") or (said[-1] if said else f"gdb ended with {done.returncode}")
     raise TraceUnavailableError(f"cannot attach to process {pid}: {reason}")
+
+
+def _run_gdb(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+    """Runs gdb out of reach of Ctrl-C. It is never killed while it can still detach: the process would be left with a
+    breakpoint or in the middle of a call."""
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as gdb:
+        try:
+            out, err = gdb.communicate(timeout=_GDB_S)
+            return subprocess.CompletedProcess(command, gdb.returncode, out, err)
+        except BaseException as error:
+            gdb.terminate()  # it detaches
+            try:
+                gdb.wait(_GDB_S)
+            except subprocess.TimeoutExpired:
+                gdb.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
 
 
 def _stop(folder: Path) -> None:

@@ -13,13 +13,14 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import threading
 
     def _look_at_owners() -> None:
-        if len(os.listdir("/proc/self/fd")) < 12:  # nothing worth an import
-            return
         try:
+            if len(os.listdir("/proc/self/fd")) < 12:  # nothing worth an import
+                return
             from holdfast.fdtrace.at_exit import write_owners
-        except Exception:  # noqa: BLE001 - this interpreter has no holdfast
-            return
-        write_owners()
+
+            write_owners()
+        except Exception:  # noqa: BLE001, S110 - no holdfast, no free descriptor, no room: the program ends as it would
+            pass
 
     def _look_first() -> None:
         # Handlers run in reverse order, and those of multiprocessing close what the program has leaked.
