@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .fd_owners.agent import listen as listen
     from .fd_owners.owners import owners as owners
     from .fd_owners.owners import owners_summary as owners_summary
+    from .fdtrace.tracer import Tracer as Tracer
     from .filelocks.h5py_guard import protect_h5py as protect_h5py
     from .filelocks.holders import locks as locks
     from .filelocks.lock import locked as locked
@@ -66,6 +67,7 @@ _HOMES = {
     "Records": "formats.tfrecord",
     "TFRecordReader": "formats.tfrecord",
     "TFRecordWriter": "formats.tfrecord",
+    "Tracer": "fdtrace.tracer",
     "concat": "loader.dataset",
     "connect": "writer.server.client",
     "convert": "rewrite.convert",

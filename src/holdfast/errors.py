@@ -12,6 +12,7 @@ HoldfastError
 ├── MapError                 a user's function failed on a sample; gives the sample and the traceback
 ├── LeakError                resources were leaked; gives them and what refers to them
 ├── LockTimeoutError         a lock was not free in time; gives its holders
+├── TraceUnavailableError    a process cannot be traced here; says why and what to do
 ├── ImageError               bytes that are not an image, or a corrupt one
 ├── DataError                a file's content is not as expected
 │   ├── CorruptError         a file is corrupt; gives the place and the reason
@@ -56,6 +57,7 @@ __all__ = [
     "ServerLostError",
     "StateError",
     "TargetExistsError",
+    "TraceUnavailableError",
     "UnfinishedError",
     "WorkerDiedError",
     "WorkerError",
@@ -169,6 +171,10 @@ class LockTimeoutError(HoldfastError, TimeoutError):
     def __init__(self, text: str, holders: tuple[int, ...] = ()) -> None:
         super().__init__(text)
         self.holders = holders
+
+
+class TraceUnavailableError(HoldfastError):
+    """A process cannot be traced here; the message says why and what to do."""
 
 
 class DataError(HoldfastError):

@@ -126,7 +126,7 @@ def trace(
         arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
         check_target(target)
         outcome = _live_program(arguments, options) if live else record(arguments, options)
-    trace_file.save(outcome.trace, target)
+    _save(outcome.trace, target)
     _show_end(screen, outcome.trace, target)
     return end_like(outcome.returncode)
 
@@ -139,6 +139,20 @@ def _attach(work: Work) -> Outcome:
         return work(None, is_over.is_set, lambda pid: None)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _save(recording: trace_file.Trace, target: Path) -> None:
+    """Saves the recording, or, where that fails, raises an error that says where it is: with the temporary files."""
+    try:
+        trace_file.save(recording, target)
+    except (OSError, WriteError) as error:
+        why = f"cannot write {target}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        try:
+            other = Path(tempfile.mkdtemp(prefix="holdfast-saved-"), target.name)
+            trace_file.save(recording, other)
+        except (OSError, WriteError):
+            raise WriteError(f"{why}; the recording is lost") from error
+        raise WriteError(f"{why}; the recording was saved as {other}") from error
 
 
 def _live_program(arguments: list[str], options: TraceOptions) -> Outcome:

@@ -1,4 +1,4 @@
-"""Traces a process that runs already: gdb loads the tracing library into it."""
+"""Traces a process that runs already: gdb, or Python itself from 3.14 on, loads the tracing library into it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, TraceUnavailableError
 from ..procfs.procfs import REAL, read_or_none
+from . import attach_remote
 from .recording import (
     LIBRARY,
     Collector,
     TraceOptions,
-    TraceUnavailableError,
     assemble,
     has_library,
+    is_alive,
     log_folder,
 )
 from .trace_file import Trace
 
-_GDB_S = 30.0
+_GDB_S = 30.0  # attach_gdb.py gives up before
+_REMOTE_S, _REMOTE_BEFORE_GDB_S = 10.0, 1.0
+_STEP_S = 0.05
 _STOP_AT = 220  # offset of stop_requested in the header of a log
 
 
@@ -40,7 +43,7 @@ def record_attached(
     Descriptors that it has open already have no stack. The library stays in the process and does nothing afterwards.
     """
     options = options or TraceOptions(owners=False)
-    _check(pid)
+    interpreter = _check(pid)
     warnings: list[str] = []
     command = (read_or_none(REAL, f"/proc/{pid}/cmdline") or str(pid)).rstrip("\0").split("\0")
     with log_folder(warnings) as folder:
@@ -48,13 +51,14 @@ def record_attached(
         if owner.st_uid != os.geteuid():
             os.chown(folder, owner.st_uid, owner.st_gid)
         collector = Collector(folder)
-        _inject(pid, folder, options)
+        _inject(pid, interpreter, folder, options)
         end = None if for_s is None else time.monotonic() + for_s
         try:
             collector.tick()
-            while REAL.exists(f"/proc/{pid}") and not is_over() and (end is None or time.monotonic() < end):
-                left = collector.interval_s if end is None else min(collector.interval_s, end - time.monotonic())
-                time.sleep(max(0.0, left))
+            while _goes_on(pid, is_over, end):
+                tick = time.monotonic() + collector.interval_s
+                while time.monotonic() < tick and _goes_on(pid, is_over, end):
+                    time.sleep(_STEP_S)
                 collector.tick()
                 if watch:
                     watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
@@ -63,8 +67,13 @@ def record_attached(
             _stop(folder)
 
 
-def _check(pid: int) -> None:
-    if not REAL.exists(f"/proc/{pid}"):
+def _goes_on(pid: int, is_over: Callable[[], bool], end: float | None) -> bool:
+    return is_alive(pid) and not is_over() and (end is None or time.monotonic() < end)
+
+
+def _check(pid: int) -> str | None:
+    """Returns the Python that can have the process run a script, if there is one."""
+    if not is_alive(pid):
         raise InputError(f"expected the number of a running process, got {pid}")
     if pid == os.getpid():
         raise InputError("expected another process, got this one; use hold.Tracer")
@@ -72,14 +81,16 @@ def _check(pid: int) -> None:
         raise TraceUnavailableError(
             "attaching needs the tracing library, which is built when holdfast is installed with a C compiler"
         )
-    if shutil.which("gdb") is None:
-        raise TraceUnavailableError("attaching needs gdb, which is not on PATH; install it (apt install gdb)")
     try:
         maps = REAL.read_text(f"/proc/{pid}/maps")
+        interpreter = attach_remote.find_interpreter(pid, maps)
     except OSError as error:
         raise TraceUnavailableError(_why_denied(pid, error.strerror or str(error))) from error
     if maps and "/libc.so" not in maps and "/libc-" not in maps:
         raise TraceUnavailableError(f"process {pid} is statically linked: no library can be loaded into it")
+    if interpreter is None and shutil.which("gdb") is None:
+        raise TraceUnavailableError("attaching needs gdb, which is not on PATH; install it (apt install gdb)")
+    return interpreter
 
 
 def _why_denied(pid: int, reason: str) -> str:
@@ -90,7 +101,22 @@ def _why_denied(pid: int, reason: str) -> str:
     return f"cannot attach to process {pid}: {reason}; {hint}"
 
 
-def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
+def _inject(pid: int, interpreter: str | None, folder: Path, options: TraceOptions) -> None:
+    if interpreter is not None:
+        has_gdb = shutil.which("gdb") is not None
+        wait_s = _REMOTE_BEFORE_GDB_S if has_gdb else _REMOTE_S
+        try:
+            failure = attach_remote.load(pid, interpreter, folder, options, wait_s)
+        except PermissionError:
+            raise TraceUnavailableError(_why_denied(pid, "Operation not permitted")) from None
+        if not failure:
+            return
+        if not has_gdb:
+            raise TraceUnavailableError(f"cannot attach to process {pid}: {failure}")
+    _inject_with_gdb(pid, folder, options)
+
+
+def _inject_with_gdb(pid: int, folder: Path, options: TraceOptions) -> None:
     settings = {
         "HOLDFAST_ATTACH_LIBRARY": str(LIBRARY),
         "HOLDFAST_ATTACH_FOLDER": str(folder),
@@ -99,21 +125,10 @@ def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
     }
     before = ["set debuginfod enabled off", "set auto-load off", "set auto-solib-add off", "set confirm off"]
     arguments = ["gdb", "-batch", "-nx", *(word for line in before for word in ("-iex", line)), "-p", str(pid)]
-    try:
-        done = subprocess.run(
-            [*arguments, "-x", str(Path(__file__).with_name("attach_gdb.py")), "-ex", "detach"],
-            env={**os.environ, **settings},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GDB_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TraceUnavailableError(
-            f"gdb could not load the library into process {pid} within {_GDB_S:.0f} s: it ran no Python code"
-        ) from None
+    script = ["-x", str(Path(__file__).with_name("attach_gdb.py")), "-ex", "detach"]
+    done = _run_gdb([*arguments, *script], {**os.environ, **settings})
+    if done is None:
+        raise TraceUnavailableError(f"gdb could not load the library into process {pid} within {_GDB_S:.0f} s")
     result = next((line for line in done.stdout.splitlines() if line.startswith("holdfast: ")), "")
     if result == "holdfast: ok":
         return
@@ -122,6 +137,33 @@ def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
         raise TraceUnavailableError(_why_denied(pid, "Operation not permitted"))
     reason = result.removeprefix("holdfast: ") or (said[-1] if said else f"gdb ended with {done.returncode}")
     raise TraceUnavailableError(f"cannot attach to process {pid}: {reason}")
+
+
+def _run_gdb(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+    """Runs gdb out of reach of Ctrl-C. It is never killed while it can still detach: the process would be left with a
+    breakpoint or in the middle of a call."""
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as gdb:
+        try:
+            out, err = gdb.communicate(timeout=_GDB_S)
+            return subprocess.CompletedProcess(command, gdb.returncode, out, err)
+        except BaseException as error:
+            gdb.terminate()  # it detaches
+            try:
+                gdb.wait(_GDB_S)
+            except subprocess.TimeoutExpired:
+                gdb.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
 
 
 def _stop(folder: Path) -> None:

@@ -5,9 +5,12 @@
 # Prints one line, "holdfast: ok" or "holdfast: " and what failed.
 
 import os
+import signal
+import threading
 
 import gdb  # type: ignore[import-untyped]
 
+_WAITS_S = 10
 # read, poll, select, nanosleep, recvfrom, recvmsg, accept, wait4, pause, futex, epoll_wait, clock_nanosleep, waitid,
 # pselect6, ppoll, epoll_pwait, accept4, epoll_pwait2
 _WAITING = {0, 7, 23, 35, 45, 47, 43, 61, 34, 202, 232, 230, 247, 270, 271, 281, 288, 441}
@@ -27,19 +30,38 @@ def _choose_thread() -> bool:
     return False
 
 
-def _run_to_pending_call() -> None:
+def _run_to_pending_call() -> str:
+    """Lets the process run until Python calls PyCallable_Check(NULL). Returns what failed, or nothing."""
     gdb.execute("sharedlibrary python")
     gdb.selected_inferior().threads()[-1].switch()
-    gdb.parse_and_eval("((int(*)(void*,void*))Py_AddPendingCall)((void*)&PyCallable_Check, 0)")
-    gdb.execute("tbreak PyCallable_Check")
-    gdb.execute("continue")
+    try:
+        gdb.parse_and_eval("((int(*)(void*,void*))Py_AddPendingCall)((void*)&PyCallable_Check, 0)")
+        gdb.execute("tbreak PyCallable_Check")
+    except gdb.error:
+        return "it is busy and runs no Python: there is no moment at which the library could be loaded"
+    # As Ctrl-C would: gdb stops the process, and removes its breakpoint when it detaches.
+    timer = threading.Timer(_WAITS_S, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        gdb.execute("continue")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        timer.cancel()
+    if not gdb.selected_inferior().pid:
+        return "the process has ended"
+    if gdb.selected_frame().name() != "PyCallable_Check":
+        return f"it ran no Python code for {_WAITS_S} s: a call into C holds the interpreter; try again later"
+    return ""
 
 
 def _load() -> str:
     for name in ("libc", "libdl", "ld-linux"):
         gdb.execute(f"sharedlibrary {name}")
     if not _choose_thread():
-        _run_to_pending_call()
+        failure = _run_to_pending_call()
+        if failure:
+            return failure
     library, folder = os.environ["HOLDFAST_ATTACH_LIBRARY"], os.environ["HOLDFAST_ATTACH_FOLDER"]
     options, arm_above = os.environ["HOLDFAST_ATTACH_OPTIONS"], os.environ["HOLDFAST_ATTACH_ARM_ABOVE"]
     handle = gdb.parse_and_eval(f'((void*(*)(const char*,int))dlopen)("{library}", 0x1002)')  # NOW | NODELETE

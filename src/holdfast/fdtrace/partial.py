@@ -25,10 +25,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from ..errors import TraceUnavailableError
 from ..procfs.descriptors import list_fds
 from ..procfs.procfs import REAL
 from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, FAIL, FOUND, INHERITED, KINDS, LIVE, PARTIAL
 
+TRACED_ALREADY = "expected a process that is not traced, got one that is traced already"
 MISSES = "descriptors made by C code have no stack, and closes of file objects are noticed up to a second late"
 
 # The layout of native/fdtrace/fdtrace.h.
@@ -147,8 +149,9 @@ class PartialRecorder:
         self._undo: list[Callable[[], None]] = []
         self._lives: dict[int, _Lifetime] = {}
         self._gens: dict[int, int] = {}
-        self._codes: dict[CodeType, int] = {}
-        self._stacks: dict[tuple[Any, ...], int] = {}
+        # By identity: equal code of two files is equal to Python. The reference keeps the identity from being reused.
+        self._codes: dict[int, tuple[CodeType, int]] = {}
+        self._stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._counters: dict[int, _Counter] = {}
         self._log: _ImageLog | None = None
         self._is_over = threading.Event()
@@ -157,6 +160,8 @@ class PartialRecorder:
         self._bits = self._arm_above = 0
 
     def start(self, folder: Path, options: int, arm_above: int) -> None:
+        if _active:
+            raise TraceUnavailableError(f"{TRACED_ALREADY} (by a Tracer, one of its parent's, or `holdfast trace`)")
         self._folder, self._bits, self._arm_above = folder, options, arm_above
         self._log = _ImageLog(folder, self._bits, 1, 0, (0, 0))
         for fd in list_fds(REAL, os.getpid()) or []:
@@ -164,8 +169,7 @@ class PartialRecorder:
                 self._born(fd, 0, None, BEFORE)
         self._publish()
         _wrap_all(self, self._undo)
-        if self not in _forked:
-            _forked.append(self)
+        _active.append(self)
         self._watch()
 
     def _watch(self) -> None:
@@ -186,6 +190,7 @@ class PartialRecorder:
                 self._log.mark_end(3)
                 self._log.close()
                 self._log = None
+        _active.remove(self)
 
     def end(self) -> None:
         """Notes the end of the process. What it closes from now on is its shutdown."""
@@ -230,8 +235,10 @@ class PartialRecorder:
             self._log.event(FAIL, 0, -1, self._stack(sys._getframe(2)), 0, number, error.errno)
             self._publish()
 
-    def is_live(self, fd: int) -> bool:
-        return fd in self._lives
+    def is_socket(self, fd: int) -> bool:
+        """Returns whether this number is known as a socket. A file's may be stale: its close was not seen."""
+        life = self._lives.get(fd)
+        return life is not None and KINDS[life.kind] in ("socket", "dup", "unknown")
 
     # -- the tables
 
@@ -293,7 +300,7 @@ class PartialRecorder:
             if frame.f_code.co_filename != __file__:
                 found.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
-        key = tuple(found)
+        key = tuple((id(code), instr) for code, instr in found)
         if key not in self._stacks:
             pairs = [number for code, instr in found for number in (self._code(code), max(instr, 0))]
             size = _STACK.size + 4 * len(pairs)
@@ -302,14 +309,14 @@ class PartialRecorder:
         return self._stacks[key]
 
     def _code(self, code: CodeType) -> int:
-        if code not in self._codes:
+        if id(code) not in self._codes:
             assert self._log is not None
             file, name = (text.encode("utf-32-le", "replace")[:4096] for text in (code.co_filename, code.co_qualname))
             table = code.co_linetable if len(code.co_linetable) < 1 << 16 else b""
             size = _CODE.size + len(file) + len(name) + len(table)
             head = _CODE.pack(size, 1, 4, 4, code.co_firstlineno, len(file), len(name), len(table))
-            self._codes[code] = self._log.record(head + file + name + table)
-        return self._codes[code]
+            self._codes[id(code)] = code, self._log.record(head + file + name + table)
+        return self._codes[id(code)][1]
 
     def _publish(self) -> None:
         if self._log is not None:
@@ -371,11 +378,11 @@ def start_from_environment() -> None:
     atexit.register(recorder.end)
 
 
-_forked: list[PartialRecorder] = []
+_active: list[PartialRecorder] = []
 
 
 def _after_fork() -> None:
-    for recorder in _forked:
+    for recorder in _active:
         recorder.after_fork()
 
 
@@ -434,7 +441,8 @@ def _wrap_all(recorder: PartialRecorder, undo: list[Callable[[], None]]) -> None
             except OSError as error:
                 recorder.failed(error, "socket")
                 raise
-            if not recorder.is_live(self.fileno()):  # accept and socketpair make the descriptor first
+            given = args[3] if len(args) > 3 else kwargs.get("fileno")
+            if given is None or not recorder.is_socket(self.fileno()):
                 recorder.born(self.fileno(), "socket")
 
         return call_it

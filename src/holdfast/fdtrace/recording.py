@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import linecache
 import os
@@ -22,8 +23,9 @@ from typing import IO
 
 import numpy as np
 
-from ..errors import HoldfastError, InputError
+from ..errors import HoldfastError, InputError, TraceUnavailableError
 from ..procfs.descriptors import describe_all, list_fds
+from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
@@ -38,10 +40,7 @@ _MOST_SAMPLES = 200_000  # 4 MB; then every second tick is dropped and the ticks
 _LOOK_EVERY = 5  # ticks between two looks at /proc/PID/fd
 _MOST_LINKS = 2_000
 _LEAST_FREE = 64 << 20
-
-
-class TraceUnavailableError(HoldfastError):
-    """The program cannot be traced here; the message says why and what to do."""
+_PREFIX = "holdfast-trace-"
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,12 @@ def has_library() -> bool:
     return LIBRARY.exists() and os.environ.get("HOLDFAST_NATIVE") != "0"
 
 
+def _why_no_library() -> str:
+    if LIBRARY.exists():
+        return "HOLDFAST_NATIVE=0 leaves the tracing library unused"
+    return "holdfast was installed without a C compiler"
+
+
 # ---- the folder of the logs
 
 
@@ -78,16 +83,62 @@ def has_library() -> bool:
 def log_folder(warnings: list[str]) -> Iterator[Path]:
     """Makes the private folder that the traced processes write to, on tmpfs if there is room, and removes it."""
     base = Path("/dev/shm")
+    _remove_abandoned(base)
     if not os.access(base, os.W_OK) or shutil.disk_usage(base).free < _LEAST_FREE:
         warnings.append(
             "the logs are on disk because /dev/shm is full or not writable: tracing costs several percent more"
         )
         base = Path(tempfile.gettempdir())
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-trace-", dir=base))  # mode 0700
+        _remove_abandoned(base)
+    try:
+        folder, lock = _make_folder(base)
+    except OSError as error:
+        raise TraceUnavailableError(
+            f"cannot make a folder for the logs in {base}: {error.strerror}; set TMPDIR to one with free space"
+        ) from error
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _make_folder(base: Path) -> tuple[Path, int]:
+    """Returns a new folder of mode 0700 and a descriptor that holds its lock as long as this process lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        lock = _lock_folder(folder)
+        if lock is not None:
+            return folder, lock
+        # Another process took it for an abandoned one, in the moment before it was locked.
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Locks a folder of this user. Returns None if it is locked, gone, or somebody else's."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine, here = os.fstat(fd), os.stat(folder, follow_symlinks=False)
+        if mine.st_uid == os.geteuid() and os.path.samestat(mine, here):
+            return fd
+    except OSError:
+        pass  # another process has the lock, or has removed the folder
+    os.close(fd)
+    return None
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Removes the folders of recordings whose process was killed: its lock ended with it."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        lock = _lock_folder(folder)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def environment(folder: Path, options: TraceOptions, base: Mapping[str, str]) -> dict[str, str]:
@@ -104,6 +155,12 @@ def environment(folder: Path, options: TraceOptions, base: Mapping[str, str]) ->
     if options.owners or not has_library():
         env["PYTHONPATH"] = os.pathsep.join([str(_BOOTSTRAP), *filter(None, [env.get("PYTHONPATH", "")])])
     return env
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended and waits for its parent does not."""
+    stat = read_stat(REAL, pid)
+    return stat is not None and stat.state not in "ZX"
 
 
 # ---- looking at the logs while the program runs
@@ -157,7 +214,7 @@ class Collector:
 
     def _sample(self, watched: _Watched, image: Image, now: float) -> None:
         pid = image.header.pid
-        watched.is_gone = bool(image.header.end_ns) or not REAL.exists(f"/proc/{pid}")
+        watched.is_gone = bool(image.header.end_ns) or not is_alive(pid)
         watched.last_s = now
         if image.header.ring_head != watched.ring_head:
             watched.ring_head = image.header.ring_head
@@ -183,7 +240,7 @@ class Collector:
         return watched.last_s if watched else None
 
     def is_running(self, image: Image) -> bool:
-        return not image.header.end_ns and REAL.exists(f"/proc/{image.header.pid}")
+        return not image.header.end_ns and is_alive(image.header.pid)
 
     def found(self, path: Path) -> tuple[list[str], dict[int, str]]:
         watched = self._watched.get(path)
@@ -244,20 +301,21 @@ def record(
     options = options or TraceOptions()
     warnings: list[str] = []
     if not has_library():
-        warnings.append(f"partial: holdfast was installed without a C compiler; only Python is traced, {MISSES}")
+        warnings.append(f"partial: {_why_no_library()}; only Python is traced, {MISSES}")
     with log_folder(warnings) as folder:
         collector = Collector(folder)
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment(folder, options, os.environ if env is None else env),
-                stdin=subprocess.DEVNULL if output else None,
-                stdout=output,
-                stderr=output,
-            )
-        except OSError as error:
-            raise InputError(f"cannot run {command[0]}: {error.strerror}") from error
-        with _pass_signals(process):
+        with _pass_signals() as pass_to:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=environment(folder, options, os.environ if env is None else env),
+                    stdin=subprocess.DEVNULL if output else None,
+                    stdout=output,
+                    stderr=output,
+                )
+            except OSError as error:
+                raise InputError(f"cannot run {command[0]}: {error.strerror}") from error
+            pass_to(process)
             started(process.pid)
             while True:
                 try:
@@ -308,24 +366,43 @@ def _is_static(path: str) -> bool:
 
 
 @contextmanager
-def _pass_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Lets the program decide what a signal means. The terminal sends Ctrl-C to both, so it is only ignored here."""
+def _pass_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Lets the program decide what a signal means, from the moment that it is passed to the function that this yields.
+
+    The terminal sends Ctrl-C to both processes, so this one only ignores it. It does so in a handler, because the
+    program would inherit SIG_IGN.
+    """
+    program: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # a live view, which has its own keys
+        yield program.append  # a live view, which has its own keys
         return
 
     def forward(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
+        if program:
+            program[0].send_signal(number)
+        else:
+            early.append(number)
 
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        before[number] = signal.signal(number, forward)
+    def ignore(number: int, _: FrameType | None) -> None: ...
+
+    def pass_to(process: subprocess.Popen[bytes]) -> None:
+        program.append(process)
+        for number in early:
+            process.send_signal(number)
+
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), ignore)
+    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), forward)
+    before = {}
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: the program ignores it too
+            before[number] = signal.signal(number, handler)
     try:
-        yield
+        yield pass_to
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 # ---- putting the trace together
@@ -531,6 +608,8 @@ def _with_text(frame: Frame) -> SourceFrame:
 
 
 def _warnings(folder: Path, images: Sequence[Image]) -> Iterator[str]:
+    if not images:
+        yield "nothing was recorded: no process of the program wrote a log"
     stopped: dict[int, list[int]] = defaultdict(list)
     for image in images:
         if image.header.stopped:
@@ -542,6 +621,10 @@ def _warnings(folder: Path, images: Sequence[Image]) -> Iterator[str]:
     for path in folder.glob("lost.*.*"):
         number = path.name.rsplit(".", 1)[-1]
         lost[int(number) if number.isdigit() else 0] += 1
+    # A child that is forked when no descriptor is free cannot even leave a file: only its parent has counted it.
+    silent = sum(image.header.counts["lost_children"] for image in images) - sum(lost.values())
+    if silent > 0:
+        lost[errno.EMFILE] += silent
     for error, count in lost.items():
         yield f"no log could be made for {count} {'process' if count == 1 else 'processes'}: {os.strerror(error)}"
     without = sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 import threading
@@ -11,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from ..errors import TraceUnavailableError
 from . import trace_file
-from .partial import PartialRecorder
-from .recording import LIBRARY, Collector, TraceOptions, TraceUnavailableError, assemble, has_library, log_folder
+from .partial import TRACED_ALREADY, PartialRecorder
+from .recording import LIBRARY, Collector, TraceOptions, assemble, has_library, log_folder
 from .sites import Site, Statistics
 from .trace_file import Trace
 
@@ -36,6 +38,8 @@ class LibraryRecorder:
 
     def start(self, folder: Path, options: int, arm_above: int) -> None:
         error = self._library.hf_trace_attach(os.fsencode(folder), options, arm_above)
+        if error == errno.EBUSY:
+            raise TraceUnavailableError(f"{TRACED_ALREADY} (by a Tracer, one of its parent's, or --attach)")
         if error:
             raise TraceUnavailableError(f"cannot trace this process: {os.strerror(error)}")
 
@@ -46,7 +50,7 @@ class LibraryRecorder:
 def make_recorder() -> Recorder:
     """Returns the best recorder for this process: the library, or Python's own hooks where there is none."""
     if os.environ.get("HOLDFAST_FDTRACE_DIR") and is_preloaded():
-        raise TraceUnavailableError("this process is traced by `holdfast trace` already; use one of the two")
+        raise TraceUnavailableError(f"{TRACED_ALREADY} (by `holdfast trace`)")
     return LibraryRecorder() if has_library() else PartialRecorder()
 
 
@@ -122,7 +126,7 @@ class Tracer:
         return [site for site in Statistics(self._assemble()).sites if site.live]
 
     def _assemble(self) -> Trace:
-        if self._folder is None or self._collector is None:
+        if self._folder is None or self._collector is None or self._is_over.is_set():
             raise RuntimeError("expected an active Tracer; use it in a with statement")
         return assemble(
             self._folder, self._collector, sys.orig_argv, self._warnings, exit_code=None, options=self._options
@@ -133,10 +137,10 @@ class Tracer:
     ) -> None:
         if os.getpid() != self._pid:
             return  # a forked child left the with block: the recording belongs to the parent
-        self._is_over.set()
-        self._thread.join(_STOPS_AFTER_S)
         with self._stack:
             # The end is the moment before the recorder stops: what is live now is live in the recording.
             self.trace = self._assemble()
+            self._is_over.set()
+            self._thread.join(_STOPS_AFTER_S)
         if self._path is not None:
             trace_file.save(self.trace, self._path)

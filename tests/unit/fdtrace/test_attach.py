@@ -1,0 +1,272 @@
+"""Attaching records a process that runs already, with gdb, and the process goes on unharmed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from test_stack_oracle import interpreters
+
+from holdfast.errors import InputError, TraceUnavailableError
+from holdfast.fdtrace.attach import record_attached
+from holdfast.fdtrace.recording import LIBRARY, TraceOptions
+from holdfast.fdtrace.sites import Statistics
+from holdfast.fdtrace.trace_file import Trace, load
+from traced_process import needs_library
+
+pytestmark = [needs_library, pytest.mark.needs("gdb")]
+
+# Leaks a descriptor a round until it is told to end, then says how many it made.
+CHILD = """
+import os, sys, threading, time
+kept, how = [os.dup(0)], sys.argv[1]
+def leak(): kept.append(os.dup(0))
+def wait(): time.sleep(0.01)
+def spin():
+    for _ in range(20_000): pass
+def rounds(pause):
+    while not os.path.exists(sys.argv[2]):
+        pause(); leak()
+        if len(kept) > 400: os.close(kept.pop())
+if how == "threads":
+    others = [threading.Thread(target=rounds, args=(spin,)) for _ in range(3)]
+    for other in others: other.start()
+print("ready", flush=True)
+rounds(spin if how == "busy" else wait)
+print("fine", len(kept) > 2, flush=True)
+"""
+
+
+@contextmanager
+def child(folder: Path, how: str = "sleep", python: str = sys.executable, **options: object) -> Iterator[Child]:
+    process = Child(folder, [python, "-c", CHILD, how, str(folder / "stop")], **options)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+class Child:
+    def __init__(self, folder: Path, command: list[str], **options: object) -> None:
+        self._stop = folder / "stop"
+        self._stop.unlink(missing_ok=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options)  # type: ignore[call-overload]
+        self.pid = self.process.pid
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def says_that_it_is_fine(self) -> bool:
+        self._stop.touch()
+        out, _ = self.process.communicate(timeout=20)
+        return out == b"fine True\n" and self.process.returncode == 0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+
+def leaked(trace: Trace) -> int:
+    return sum(site.born for site in Statistics(trace).sites if site.frame.function == "leak")
+
+
+@pytest.mark.parametrize("version", interpreters())
+def test_every_python(version: str, tmp_path: Path) -> None:
+    for how in ("sleep", "busy"):
+        with child(tmp_path, how, interpreters()[version]) as running:
+            trace = record_attached(running.pid, for_s=0.3)
+            assert leaked(trace) >= 3, (version, how)
+            [process] = trace.processes
+            assert (process.pid, process.python, process.ended) == (running.pid, version, "running")
+            assert running.says_that_it_is_fine()
+
+
+def test_busy_threads_and_a_second_recording(tmp_path: Path) -> None:
+    with child(tmp_path, "threads") as running:
+        for _ in range(2):
+            trace = record_attached(running.pid, for_s=0.3)
+            assert leaked(trace) >= 10
+            assert sum(trace.open["flags"] == 5) >= 3  # what was open before
+        assert running.says_that_it_is_fine()
+
+
+def test_it_ends_while_it_is_traced(tmp_path: Path) -> None:
+    with child(tmp_path) as running:
+        timer = threading.Timer(1.5, running.process.kill)
+        timer.start()
+        began = time.monotonic()
+        trace = record_attached(running.pid, for_s=60)
+        timer.join()
+    assert time.monotonic() - began < 30
+    assert trace.processes[0].ended == "killed"
+    assert leaked(trace) >= 3
+
+
+def test_one_recording_at_a_time(tmp_path: Path) -> None:
+    with child(tmp_path) as running:
+        over = threading.Event()
+        traces: list[Trace] = []
+        ready = threading.Event()
+
+        def is_over() -> bool:
+            ready.set()
+            return over.is_set()
+
+        first = threading.Thread(target=lambda: traces.append(record_attached(running.pid, is_over=is_over)))
+        first.start()
+        assert ready.wait(30)
+        with pytest.raises(TraceUnavailableError, match="the process is traced already"):
+            record_attached(running.pid, for_s=1)
+        over.set()
+        first.join()
+        assert leaked(traces[0]) >= 1
+        assert running.says_that_it_is_fine()
+
+
+def test_no_such_process_and_this_one() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(InputError, match=f"expected the number of a running process, got {ended.pid}"):
+        record_attached(ended.pid)  # it waits for its parent
+    ended.wait()
+    for pid in (ended.pid, 0, -1):
+        with pytest.raises(InputError, match="expected the number of a running process"):
+            record_attached(pid)
+    with pytest.raises(InputError, match="use hold.Tracer"):
+        record_attached(os.getpid())
+
+
+def test_without_gdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TraceUnavailableError, match="attaching needs gdb, which is not on PATH; install it"):
+        record_attached(os.getppid())
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_NATIVE", "0")
+    with pytest.raises(TraceUnavailableError, match="attaching needs the tracing library"):
+        record_attached(os.getppid())
+
+
+def built(source: str, folder: Path, *options: str) -> str:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    (folder / "a.c").write_text(source)
+    subprocess.run([compiler, *options, "-o", folder / "a.out", folder / "a.c"], check=True)
+    return str(folder / "a.out")
+
+
+SAYS_READY = '#include <unistd.h>\nint main(void) { write(1, "ready\\n", 6); '
+
+
+def test_a_static_program(tmp_path: Path) -> None:
+    running = Child(tmp_path, [built(SAYS_READY + "pause(); }", tmp_path, "-static")])
+    try:
+        with pytest.raises(TraceUnavailableError, match="statically linked: no library can be loaded into it"):
+            record_attached(running.pid)
+    finally:
+        running.end()
+
+
+def test_a_program_that_is_not_python(tmp_path: Path) -> None:
+    waits = "for (;;) { usleep(1000); close(dup(0)); } }"
+    for body, works in ((waits, True), ("for (volatile int i = 0;; i++) { } }", False)):
+        running = Child(tmp_path, [built(SAYS_READY + body, tmp_path)])
+        try:
+            if works:
+                assert record_attached(running.pid, for_s=0.2).counts["born"].sum() > 10
+            else:
+                with pytest.raises(TraceUnavailableError, match="it is busy and runs no Python"):
+                    record_attached(running.pid)
+            assert running.process.poll() is None
+        finally:
+            running.end()
+
+
+def test_python_that_never_leaves_a_call_into_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up, and neither a breakpoint nor a signal is left in the process."""
+    script = Path(record_attached.__code__.co_filename).with_name("attach_gdb.py").read_text()
+    assert "_WAITS_S = 10" in script
+    quick = tmp_path / "attach_gdb.py"
+    quick.write_text(script.replace("_WAITS_S = 10", "_WAITS_S = 1"))
+    monkeypatch.setattr("holdfast.fdtrace.attach.Path.with_name", lambda path, name: quick)
+    spin = built("#include <unistd.h>\nvoid spin(char *p) { while (access(p, 0)) { } }", tmp_path, "-shared", "-fPIC")
+    code = (
+        "import ctypes, sys\nspin = ctypes.PyDLL(sys.argv[1]).spin  # keeps the GIL\nprint('ready', flush=True)\n"
+        "spin(sys.argv[2].encode())\nassert callable(spin)\nprint('fine True')"
+    )
+    running = Child(tmp_path, [sys.executable, "-c", code, spin, str(tmp_path / "stop")])
+    try:
+        with pytest.raises(TraceUnavailableError, match="it ran no Python code for 1 s"):
+            record_attached(running.pid, for_s=0.1)
+        assert running.says_that_it_is_fine()
+    finally:
+        running.end()
+
+
+def attach_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "holdfast", "trace", *arguments]
+
+
+def test_ctrl_c_ends_the_recording_only(tmp_path: Path) -> None:
+    output = tmp_path / "run.hft"
+    with child(tmp_path) as running:
+        with subprocess.Popen(
+            attach_command("--attach", str(running.pid), "-o", str(output)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as command:
+            wait_for(lambda: str(LIBRARY) in Path(f"/proc/{running.pid}/maps").read_text())
+            time.sleep(0.3)
+            command.send_signal(signal.SIGINT)
+            out, err = command.communicate(timeout=30)
+        assert (command.returncode, out) == (0, ""), err
+        assert "saved" in err
+        assert leaked(load(output)) >= 1
+        assert running.says_that_it_is_fine()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+NOBODY = 65534
+
+
+@as_root
+def test_root_traces_the_process_of_another_user(tmp_path: Path) -> None:
+    try:
+        subprocess.run(["test", "-r", LIBRARY], user=NOBODY, check=True)
+    except subprocess.CalledProcessError:
+        pytest.skip("holdfast is installed where other users cannot read it")
+    with child(tmp_path, python="/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable,
+               user=NOBODY, group=NOBODY, cwd="/") as running:  # fmt: skip
+        assert leaked(record_attached(running.pid, TraceOptions(owners=False), for_s=0.3)) >= 1
+
+
+@as_root
+@pytest.mark.needs("setpriv")
+def test_the_process_of_another_user_is_a_clear_error(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    done = subprocess.run(
+        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all",
+         *attach_command("--attach", str(os.getpid()), "-o", "/tmp/never.hft")],
+        capture_output=True, text=True, cwd="/", timeout=60,
+    )  # fmt: skip
+    if "No module named holdfast" in done.stderr or "Permission denied: " in done.stderr:
+        pytest.skip("holdfast is installed where other users cannot read it")
+    assert (done.returncode, done.stdout) == (3, ""), done
+    assert done.stderr.startswith(f"holdfast: cannot attach to process {os.getpid()}: Permission denied; run as its")
