@@ -118,6 +118,7 @@ bench: $(DONE)/test $(PEERS)/.done ## compare with the peers in one run; prints 
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.read.memory
 	$(BIN)/python -m benchmarks.write
+	$(BIN)/python -m benchmarks.trace
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/

@@ -188,6 +188,17 @@ def save_report(folder: Path, report: dict[str, Any], sections: Sequence[str]) -
     path.with_suffix(".md").write_text("\n\n".join(sections) + "\n")
 
 
+def save_results(
+    folder: Path, report: dict[str, Any], results: Sequence[Result], title: str, sections: Sequence[str]
+) -> None:
+    """Saves the report, and with it the results as the plot NAME.png."""
+    from benchmarks.common.plot import plot_results  # matplotlib: only after everything was measured
+
+    image = f"{report['benchmark']}.png"
+    save_report(folder, report, [*sections, f"![measured against target]({image})"])
+    plot_results(results, title, caption(report), folder / image)
+
+
 def bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 

@@ -95,18 +95,14 @@ def _summary(report: dict[str, Any]) -> list[str]:
 
 
 def save(folder: Path, report: dict[str, Any], results: list[ScanResult], table: str, lines: list[str]) -> None:
-    from benchmarks.common.plot import plot_results  # matplotlib: only after everything was measured
-
     sections = [
         "# Scans of processes compared with lsof and psutil",
         "CPU time of one scan of the same processes; lsof gets their pids. Each number is the best of "
         f"{report['rounds']} rounds. Made by `python -m benchmarks.fdscan`.",
         table,
         reports.bullets(lines),
-        "![measured against target](fdscan.png)",
     ]
-    reports.save_report(folder, report, sections)
-    plot_results(results, "Scans of processes", reports.caption(report), folder / "fdscan.png")
+    reports.save_results(folder, report, results, "Scans of processes", sections)
 
 
 if __name__ == "__main__":

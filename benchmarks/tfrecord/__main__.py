@@ -118,18 +118,14 @@ def _summary(report: dict[str, Any], results: list[TFRecordResult], contenders: 
 
 
 def save(folder: Path, report: dict[str, Any], results: list[TFRecordResult], table: str, lines: list[str]) -> None:
-    from benchmarks.common.plot import plot_results  # matplotlib: only after everything was measured
-
     sections = [
         "# TFRecord compared with its peers",
         f"One process, every CRC checked; each number is the best of {report['rounds']} rounds. "
         "Made by `python -m benchmarks.tfrecord`.",
         table,
         reports.bullets(lines),
-        "![measured against target](tfrecord.png)",
     ]
-    reports.save_report(folder, report, sections)
-    plot_results(results, "TFRecord", reports.caption(report), folder / "tfrecord.png")
+    reports.save_results(folder, report, results, "TFRecord", sections)
 
 
 if __name__ == "__main__":

@@ -115,8 +115,6 @@ def _summary(report: dict[str, Any], results: list[WriteResult]) -> list[str]:
 
 
 def save(folder: Path, report: dict[str, Any], results: list[WriteResult], table: str, lines: list[str]) -> None:
-    from benchmarks.common.plot import plot_results  # matplotlib: only after everything was measured
-
     sections = [
         "# Writing compared with its peers",
         f"Each speed is the best of {report['rounds']} rounds; of {min(FEW_ROUNDS, report['rounds'])} for numpy slabs "
@@ -124,10 +122,8 @@ def save(folder: Path, report: dict[str, Any], results: list[WriteResult], table
         f"{report['commits']}, descriptors are counted. Made by `python -m benchmarks.write`.",
         table,
         reports.bullets(lines),
-        "![measured against target](write.png)",
     ]
-    reports.save_report(folder, report, sections)
-    plot_results(results, "Writing", reports.caption(report), folder / "write.png")
+    reports.save_results(folder, report, results, "Writing", sections)
 
 
 if __name__ == "__main__":

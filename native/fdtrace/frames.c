@@ -122,15 +122,26 @@ static uint32_t table_bytes(const char *table) {
     return size > MAX_TABLE ? 0 : (uint32_t)size; // without it, the line is that of the function
 }
 
-static uint64_t mix_bytes(uint64_t hash, const char *from, uint64_t bytes) {
+static uint64_t word_at(const char *from) {
     uint64_t word;
-    for (; bytes >= 8; from += 8, bytes -= 8) {
-        memcpy(&word, from, 8);
-        hash = mix(hash, word);
+    memcpy(&word, from, 8);
+    return word;
+}
+
+static uint64_t mix_bytes(uint64_t hash, const char *from, uint64_t bytes) {
+    uint64_t sum = bytes;
+    if (bytes < 8) {
+        while (bytes--) {
+            sum = sum << 8 | (unsigned char)from[bytes];
+        }
+    } else {
+        const char *last = from + bytes - 8; // may overlap the word before it
+        for (; from < last; from += 8) {
+            sum = (sum << 7 | sum >> 57) + word_at(from);
+        }
+        sum = (sum << 7 | sum >> 57) + word_at(last);
     }
-    word = 0;
-    memcpy(&word, from, bytes);
-    return mix(hash, word);
+    return mix(hash, sum);
 }
 
 // Code that does not come from a file, which a program may make without end.

@@ -789,12 +789,29 @@ static void *private_memory(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
+// Ends the recording and unmaps its log. Only an attached library counts who is inside; a thread that stays there (a
+// signal handler that jumped away) keeps the log mapped.
+static void let_go(void) {
+    __atomic_store_n(&hf_on, 0, __ATOMIC_SEQ_CST);
+    struct timespec pause = {0, 1000000};
+    for (int tries = 0; __atomic_load_n(&hf.inside, __ATOMIC_SEQ_CST) && tries < 100; tries++) {
+        HF_CALL2(SYS_nanosleep, &pause, 0);
+    }
+    if (hf_options & HF_ATTACHED && !hf.inside) {
+        HF_CALL2(SYS_munmap, hf.map, hf.file_bytes);
+        hf.header = NULL;
+    }
+}
+
 int hf_start(const char *directory, unsigned options, unsigned arm_above) {
     if (hf_on) {
         return EBUSY;
     }
     if (strlen(directory) >= sizeof hf.directory) {
         return ENAMETOOLONG;
+    }
+    if (hf.header) { // of a recording that stopped by itself
+        let_go();
     }
     strcpy(hf.directory, directory);
     hf.arm_above = arm_above;
@@ -876,17 +893,7 @@ void hf_stop(unsigned how) {
     if (how != 3) {
         return;
     }
-    __atomic_store_n(&hf_on, 0, __ATOMIC_SEQ_CST);
-    struct timespec pause = {0, 1000000};
-    for (int tries = 0; __atomic_load_n(&hf.inside, __ATOMIC_SEQ_CST) && tries < 100; tries++) {
-        HF_CALL2(SYS_nanosleep, &pause, 0);
-    }
-    // Only an attached library counts who is inside. A thread that still is (a signal handler that jumped away) keeps the log.
-    if (!(hf_options & HF_ATTACHED) || hf.inside) {
-        return;
-    }
-    HF_CALL2(SYS_munmap, hf.map, hf.file_bytes);
-    hf.header = NULL;
+    let_go();
 }
 
 // -- What a loader calls ---------------------------------------------------------------------------------------------

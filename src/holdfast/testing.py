@@ -30,6 +30,7 @@ import numpy as np
 
 from .errors import DataError, HoldfastError, InputError, SchemaError, WriteError
 from .formats.base import Shard, open_shard
+from .procfs.descriptors import count_own
 from .schema import Bytes, Column, Float32, Int64, Ragged
 
 __all__ = ["FormatContract", "ShardContract"]
@@ -131,10 +132,10 @@ class FormatContract:
 
     def test_nothing_stays_open(self, tmp_path: Path) -> None:
         path, _ = self._file(tmp_path)
-        before = _descriptors()
+        before = count_own()
         for _ in range(20):
             list(self.read(path, self.schema, 10))
-        assert _descriptors() == before
+        assert count_own() == before
 
     # ---- helpers
 
@@ -293,13 +294,13 @@ class ShardContract:
         path, _ = self.make(tmp_path, 20)
         with self.open(path) as shard:  # the first use may open something that stays open
             shard.read(0, 2, self.schema)
-        before = _descriptors()
+        before = count_own()
         for _ in range(5):
             with self.open(path) as shard:
                 shard.read(0, 20, self.schema)
                 shard.read_rows([4, 2], self.schema)
-                assert _descriptors() <= before + 1
-            assert _descriptors() == before
+                assert count_own() <= before + 1
+            assert count_own() == before
             shard.close()
             _raises(ValueError, lambda shard=shard: shard.read(0, 2, self.schema))
 
@@ -359,7 +360,3 @@ def _raises(kind: type[Exception], call: Any) -> Exception:
     except kind as error:
         return error
     raise AssertionError(f"no {kind.__name__}")
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import multiprocessing
 import pickle
 import random
 import re
@@ -14,6 +15,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -236,7 +238,15 @@ def epochs(loader: str, data: str, count: int = 1, sharing: str = "file_descript
     told.append(torch.rand(1).item())  # the main process's generator has moved on as far
     if loader == "holdfast":
         made.close()
+    elif made._iterator is not None:
+        _end_torch_workers(made._iterator)
     return told
+
+
+def _end_torch_workers(iterator: Any) -> None:
+    """Ends persistent workers: after an error they do not end by themselves, and torch would wait 5 s for each."""
+    with mock.patch.object(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1):
+        iterator._shutdown_workers()
 
 
 def _named(value: Any) -> Any:
@@ -404,6 +414,7 @@ def unpickled(loader: str) -> list[Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch"])  # so that each of its workers does not import it again
     cases: dict[str, Callable[..., Any]] = {
         case.__name__: case
         for case in (

@@ -414,4 +414,5 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch"])  # so that each of its workers does not import it again
     line_server.serve(lambda ask: CASES[ask["case"]](ask))

@@ -636,6 +636,7 @@ def sent_past_the_loader() -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch"])  # so that each of its workers does not import it again
     multiprocessing.current_process()._config["semprefix"] = f"/{SEMAPHORES}"  # type: ignore[attr-defined]
     cases: dict[str, Callable[..., Any]] = {
         case.__name__: case

@@ -26,16 +26,10 @@ from cli_process import (
     refused,
     wait_for,
     without_styles,
-    write_shards,
 )
 
 import holdfast as hold
 from holdfast.formats.base import open_shard
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    return write_shards(tmp_path / "in")
 
 
 def rows_of(path: Path) -> list[Any]:

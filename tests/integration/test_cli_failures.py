@@ -25,15 +25,9 @@ from cli_process import (
     refused,
     wait_for,
     without_styles,
-    write_shards,
 )
 
 from holdfast.cli.console import AFTER_S
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    return write_shards(tmp_path / "in")
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

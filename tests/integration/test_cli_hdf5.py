@@ -202,7 +202,7 @@ def test_salvage_refuses(file: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "nothing could be kept" in done.stdout
     assert "exists already" in refused("salvage", file, tmp_path / "bad.h5", code=3)
-    assert "never overwrites its input" in refused("salvage", file, file, "-f", code=3)
+    assert "is also an input" in refused("salvage", file, file, "-f", code=3)
     assert list(everything_in(tmp_path)) == ["bad.h5", "run.h5"]
 
 

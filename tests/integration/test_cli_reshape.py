@@ -16,18 +16,12 @@ from cli_process import (
     refused,
     without_styles,
     write_shard,
-    write_shards,
 )
 
 import holdfast as hold
 from holdfast._native import codec
 
 pytestmark = pytest.mark.formats
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    return write_shards(tmp_path / "in")
 
 
 # ---- split -------------------------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ import errno
 import fcntl
 import os
 import resource
-import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ import pytest
 from holdfast.error_guide.explain import explain
 from holdfast.errors import InputError
 from holdfast.procfs.procfs import REAL
+from python_child import python
 
 TIMEOUT_S = 120
 
@@ -41,22 +40,6 @@ def run(program: str, *arguments: str, limit: int | None = None) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-@contextmanager
-def ready(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python that has said that it is ready, and ends when its stdin does."""
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            assert select.select([child.stdout], [], [], TIMEOUT_S)[0]
-            assert child.stdout.readline() == "ready\n"
-            yield child
-        finally:
-            child.stdin.close()
-            child.wait(TIMEOUT_S)
 
 
 # ---- descriptors -------------------------------------------------------------------------------------------
@@ -211,7 +194,7 @@ def test_a_number_too_high_for_select() -> None:
 
 
 def test_another_process_is_looked_at() -> None:
-    with ready(
+    with python(
         "import os, sys\nkept = [os.pipe() for _ in range(20)]\nprint('ready', flush=True)\nsys.stdin.read()"
     ) as child:
         told = explain("Too many open files", pid=child.pid)
@@ -249,7 +232,7 @@ def test_h5py_and_a_file_that_another_process_has(tmp_path: Path, mode: str) -> 
     import h5py
 
     path = tmp_path / "a.h5"
-    with ready(HOLDS_H5, str(path)) as child:
+    with python(HOLDS_H5, path) as child:
         with pytest.raises(OSError) as caught:
             h5py.File(path, mode)
         told = explain(caught.value)

@@ -9,14 +9,17 @@ import select
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast._util.framing import pack_message
 from holdfast.errors import InputError
 from holdfast.fd_owners import agent
 from holdfast.fd_owners import agent as listening
@@ -103,6 +106,14 @@ def _say(path: Path, data: bytes) -> bytes:
         return reply
 
 
+def _frame(text: bytes) -> bytes:
+    return struct.pack("<IQ", len(text), 0) + text
+
+
+def _head(reply: bytes) -> Any:
+    return json.loads(reply[12:])
+
+
 # ---- from outside ------------------------------------------------------------------------------------------
 
 
@@ -149,9 +160,11 @@ def test_a_process_that_does_not_listen() -> None:
 
 def test_strange_requests_do_no_harm() -> None:
     with worker() as (process, path):
-        for data in (b"", b"\n", b"{", b"\xff\xfe", b"[1, 2]", b'{"ask": "me"}', b"[" * 50_000, b'{"ask": []}'):
-            reply = _say(path, data)
-            assert "error" in json.loads(reply), data
+        for text in (b"", b"{", b"\xff\xfe", b"[1, 2]", b'{"ask": "me"}', b"[" * 50_000, b'{"ask": []}'):
+            reply = _say(path, _frame(text))
+            assert "error" in _head(reply), text
+        for data in (b"", b"\n", _frame(b'{"ask": "hello"}')[:-1]):
+            assert "end" in _head(_say(path, data))["error"], data
         for request in (
             {"fds": "7"},
             {"fds": ["7"]},
@@ -161,13 +174,13 @@ def test_strange_requests_do_no_harm() -> None:
             {"within_s": 1e9},
             {"within_s": float("nan")},
         ):
-            reply = _say(path, json.dumps({"ask": "owners", **request}).encode())
-            assert "expected" in json.loads(reply)["error"], request
-        reply = _say(path, b" " * (MOST_REQUEST_BYTES + 10))
+            reply = _say(path, pack_message({"ask": "owners", **request}))
+            assert "expected" in _head(reply)["error"], request
+        reply = _say(path, _frame(b" " * (MOST_REQUEST_BYTES + 10)))
         assert reply == b"" or b"at most" in reply
         with socket.socket(socket.AF_UNIX) as rude:  # gone before the answer
             rude.connect(str(path))
-            rude.sendall(b'{"ask": "hello"}\n')
+            rude.sendall(pack_message({"ask": "hello"}))
         assert ask_owners(process.pid, [-1, 10**9]) == []
         assert ask(process.pid, {"ask": "hello"}) is not None
 
@@ -177,7 +190,7 @@ def test_a_slow_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with listen() as listener, socket.socket(socket.AF_UNIX) as slow:
         slow.settimeout(TIMEOUT_S)
         slow.connect(str(listener.path))
-        slow.send(b'{"ask"')
+        slow.send(pack_message({"ask": "hello"})[:-1])
         assert slow.recv(1) == b""
         assert ask(os.getpid(), {"ask": "hello"}) is not None
 

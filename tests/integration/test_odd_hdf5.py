@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -17,10 +16,11 @@ from cli_process import holdfast
 
 import holdfast as hold
 import odd_hdf5
+from holdfast._util.framing import Message, MessageReceiver
 from holdfast.cli import main
 from holdfast.errors import HoldfastError
-from holdfast.formats.hdf5 import inspect, sandbox_main, verify
-from holdfast.formats.hdf5.sandbox import SandboxMessage, SharedPosition, WorkPosition
+from holdfast.formats.hdf5 import sandbox, sandbox_main
+from holdfast.formats.hdf5.sandbox import SharedPosition, WorkPosition
 
 LIBVERS = ("earliest", "latest")
 NO_BUG = {0, 1, 2, 3}
@@ -28,11 +28,11 @@ NO_BUG = {0, 1, 2, 3}
 
 class _FakeReporter(sandbox_main.Reporter):
     def __init__(self, shared: SharedPosition) -> None:
-        super().__init__(-1, shared, io.BytesIO())
-        self.sent: list[SandboxMessage] = []
+        super().__init__(-1, shared, MessageReceiver(-1))
+        self.sent: list[Message] = []
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        self.sent.append(SandboxMessage(json.loads(json.dumps(head)), body))
+        self.sent.append(Message(json.loads(json.dumps(head)), body))
 
 
 class Here:
@@ -45,7 +45,7 @@ class Here:
 
     def close_stdin(self) -> None: ...
 
-    def messages(self, tick: Any = None) -> Iterator[SandboxMessage]:
+    def messages(self, progress: Any = None) -> Iterator[Message]:
         shared = SharedPosition()
         reporter = _FakeReporter(shared)
         try:
@@ -75,8 +75,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (inspect, verify):
-        monkeypatch.setattr(module, "SandboxedProcess", Here)
+    monkeypatch.setattr(sandbox, "SandboxedProcess", Here)
 
 
 @pytest.mark.usefixtures("_in_this_process")

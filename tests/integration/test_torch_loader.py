@@ -135,7 +135,7 @@ def test_a_stopped_worker_is_named_though_batches_are_pinned(torch_child: TorchC
 
 
 def test_a_stopped_worker_of_a_fork_server_is_named(torch_child: TorchChild) -> None:
-    told = torch_child.play("stopped", sharing="file_descriptor", timeout_s=5, context="forkserver", after=1)
+    told = torch_child.play("stopped", sharing="file_descriptor", timeout_s=1, context="forkserver", after=1)
     assert f"pid {told['pid']}) is stopped by a signal" in told["error"]
 
 

@@ -11,12 +11,12 @@ import fcntl
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import TargetExistsError, WriteError, WriterBusyError, cannot_open
+from ..errors import InputError, TargetExistsError, WriteError, WriterBusyError, cannot_open
 
 
 class FileStamp(NamedTuple):
@@ -41,12 +41,45 @@ class FileStamp(NamedTuple):
         return {"size": self.size, "mtime_ns": self.mtime_ns}
 
 
+def check_unchanged(stamps: Mapping[str, FileStamp]) -> None:
+    """Raises an InputError if an input file, given by its path, has another stamp than before it was read."""
+    for path, stamp in stamps.items():
+        if FileStamp.of(path) != stamp:
+            raise InputError(f"{path}: it changed while it was read; nothing was kept. Wait for its writer")
+
+
+def check_not_input(inputs: Iterable[str | os.PathLike[str]], outputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Raises a WriteError if an output is one of the inputs, or a link to one."""
+    existing = [output for output in outputs if os.path.exists(output)]
+    inodes = {FileStamp.of(path)[2:] for path in inputs} if existing else set()
+    for output in existing:
+        if FileStamp.of(output)[2:] in inodes:
+            raise WriteError(f"{os.fspath(output)} is also an input; name another output")
+
+
+def is_still(path: str | os.PathLike[str], fd: int, *, dir_fd: int | None = None) -> bool:
+    """Returns whether a path is still the open file: somebody may have deleted or replaced it meanwhile."""
+    try:
+        here = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(here, os.fstat(fd))
+
+
 def pwrite_all(fd: int, data: Any, offset: int) -> None:
     """Writes all of `data` at `offset`, in as many calls as it takes."""
     view = memoryview(data)
     while view:
         n = os.pwrite(fd, view, offset)
         view, offset = view[n:], offset + n
+
+
+def pread_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fills the view from `offset` on and returns how many bytes there were: fewer only at the end of the file."""
+    done = 0
+    while done < len(view) and (n := os.preadv(fd, [view[done:]], offset + done)):
+        done += n
+    return done
 
 
 # ---- locks of an open file description (`F_OFD_SETLK`), over all its bytes
@@ -117,11 +150,15 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_name(target: Path) -> None:
-    """Syncs a new name to disk. WriteError: the file exists, but may not survive a power cut."""
+    """Syncs a new name to disk. WriteError: the file exists, but may not be durable."""
     try:
         sync_folder(target.parent)
     except OSError as error:
-        raise WriteError(f"{target} exists, but may not survive a power cut: {error.strerror}") from error
+        raise _not_durable(target, error) from error
+
+
+def _not_durable(target: Path, error: OSError) -> WriteError:
+    return WriteError(f"{target} exists, but may not be durable: {error.strerror}")
 
 
 def close_synced(fd: int) -> None:
@@ -207,14 +244,9 @@ class PartialFile:
                 raise WriterBusyError(text) from None
             raise WriteError(f"cannot lock {self.path}: {error.strerror}") from error
         # Its owner may have committed it between our open and our lock: then the name is free, or another file's.
-        try:
-            here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
+        if not is_still(self.path.name, fd, dir_fd=self._folder):
             return False
-        mine = os.fstat(fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
-            return False
-        if mine.st_nlink > 1:  # its writer was killed after the link to the target, before the unlink of this name
+        if os.fstat(fd).st_nlink > 1:  # its writer was killed between the link to the target and this unlink
             os.unlink(self.path.name, dir_fd=self._folder)
             return False
         os.ftruncate(fd, 0)
@@ -234,13 +266,16 @@ class PartialFile:
         else:
             if link_or_rename(self.path.name, self.target.name, shown=self.target, dir_fd=self._folder):
                 os.unlink(self.path.name, dir_fd=self._folder)
-        os.fsync(self._folder)
+        try:
+            os.fsync(self._folder)
+        except OSError as error:
+            raise _not_durable(self.target, error) from error
         self._close()
 
     def _must_be_mine(self) -> None:
         """Checks that the partial name is still that of this file, because link and rename go by the name."""
-        here, mine = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False), os.fstat(self.fd)
-        if (here.st_dev, here.st_ino) != (mine.st_dev, mine.st_ino):
+        here = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
+        if not os.path.samestat(here, os.fstat(self.fd)):
             raise WriteError(f"another process replaced {self.path} while {self.target} was being written")
 
     def discard(self) -> None:
@@ -263,9 +298,9 @@ class PartialFile:
             close_synced(fd)
 
 
-def write_atomically(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
-    """Writes a small file with one call."""
-    partial = PartialFile(target, overwrite=overwrite)
+def write_atomically(target: str | os.PathLike[str], data: bytes) -> None:
+    """Writes, or replaces, a small file with one call."""
+    partial = PartialFile(target, overwrite=True)
     try:
         partial.write(data)
         partial.commit()
@@ -322,11 +357,15 @@ def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
 
 
 def publish_files(
-    staged: Sequence[Path], folder: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
+    staged: Sequence[Path],
+    folder: Path,
+    names: Sequence[str],
+    *,
+    overwrite: bool = False,
+    then: Callable[[], object] | None = None,
 ) -> None:
-    """Moves synced files into `folder`, by default under their own names. After an error none of them is there, except
+    """Moves synced files into `folder`, and calls `then`. After an error, also of `then`, none of them is there, except
     those that replaced another file."""
-    names = [path.name for path in staged] if names is None else names
     if not overwrite:
         check_absent(folder, names)
     moved: list[Path] = []
@@ -340,6 +379,8 @@ def publish_files(
                 if has_both:
                     path.unlink()
         sync_folder(folder)
+        if then is not None:
+            then()
     except BaseException as error:
         for path in moved:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Ends a worker when the process that it works for has ended, runs hooks after a fork, and starts child processes.
+"""Ends a worker when the process that it works for has ended, runs hooks after a fork, and describes an exit code.
 
 A worker cannot go by its parent's pid: under a fork server that is the server's. The kernel's parent-death signal
 watches that same parent, and only the *thread* that started the worker. A pidfd refers to one process and is never
@@ -11,7 +11,6 @@ import ctypes
 import os
 import select
 import signal
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -119,12 +118,17 @@ def _tell_all() -> None:
         thing.after_fork_in_child()
 
 
-def module_command(module: str) -> list[str]:
-    """Returns the command that runs a module of this package; `-P` keeps the working directory off `sys.path`."""
-    return [sys.executable, "-P", "-m", f"holdfast.{module}"]
+def describe_exit(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "ended with an unknown exit code"
+    if exit_code >= 0:
+        return f"ended with {exit_cause(exit_code)}"
+    hint = " (out of memory, unless somebody killed it on purpose)" if -exit_code == signal.SIGKILL else ""
+    return f"was killed by {exit_cause(exit_code)}{hint}"
 
 
-def child_environment(**more: str) -> dict[str, str]:
-    """Returns the environment of a child that is to import this same package, with `more` variables set."""
-    paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more
+def exit_cause(exit_code: int) -> str:
+    """Returns "exit code 1", or the name of the signal such as "SIGKILL"."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    return signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else f"signal {-exit_code}"

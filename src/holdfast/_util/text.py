@@ -81,8 +81,8 @@ def format_bytes(n: int) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Formats a number with its noun: `1 file`, `1,024 files`."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+    """Formats a number with its noun: `1 file`, `1,024 files`, `2 batches`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "es" if noun.endswith(("s", "ch")) else "s")
 
 
 def printable(text: str) -> str:

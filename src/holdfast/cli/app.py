@@ -6,17 +6,18 @@ import functools
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import cleandoc
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -31,6 +32,8 @@ FOUND = 1
 USAGE = 2
 NO_ACCESS = 3
 BUG = 70
+
+T = TypeVar("T")
 
 
 class SignalledError(BaseException):
@@ -170,7 +173,7 @@ class Command(click.Command):
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
 
 
-def command(page: str | None, kind: type[Command] = Command) -> Callable[[Callable[..., int]], Command]:
+def command(page: str | None, cls: type[Command] = Command) -> Callable[[Callable[..., int]], Command]:
     """Turns a function into a command. The function takes a Screen and its own options, and returns an exit code."""
 
     def make(function: Callable[..., int]) -> Command:
@@ -178,7 +181,7 @@ def command(page: str | None, kind: type[Command] = Command) -> Callable[[Callab
         def run(as_json: bool, quiet: bool, debug: bool, **options: Any) -> int:
             return function(Screen(as_json=as_json, quiet=quiet), **options)
 
-        made = click.command(function.__name__, cls=kind, help=page, short_help="")(run)
+        made = click.command(function.__name__, cls=cls, help=page, short_help="")(run)
         made.params += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."),
             click.Option(
@@ -191,12 +194,46 @@ def command(page: str | None, kind: type[Command] = Command) -> Callable[[Callab
     return make
 
 
-def size_of(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Parses the value of an option, such as `256MB`, to bytes."""
-    try:
-        return None if value is None else parse_bytes(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+def worst_code(codes: Iterable[int]) -> int:
+    """Returns the exit code of a command with one code for each file: a finding matters most."""
+    there = set(codes)
+    return FOUND if FOUND in there else NO_ACCESS if there - {FINE} else FINE
+
+
+def usage_error(text: str) -> click.UsageError:
+    """Makes the error for wrong usage of the command that runs."""
+    return click.UsageError(text, click.get_current_context(silent=True))
+
+
+_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 365 * 86400.0
+
+
+def parse_seconds(text: str) -> float:
+    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in _UNITS:
+        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
+    value = float(match[1]) * _UNITS[match[2]]
+    if not 0 < value <= _LONGEST_S:
+        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
+    return value
+
+
+def _parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
+    """Returns the callback of an option whose value `parse` reads."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+size_of = _parsed_by(parse_bytes)
+seconds_of = _parsed_by(parse_seconds)
 
 
 # ---- the overview

@@ -5,22 +5,21 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-import click
-
 from .._util.fds import point_to_null
-from .._util.text import printable
+from .._util.text import counted, format_bytes, printable
 from ..errors import WriteError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
+
+    from ..formats.tfrecord.manifest import FileEntry
 
 
 # ---- stdout and stderr
@@ -149,29 +148,26 @@ def show_facts(screen: Screen, facts: list[tuple[str, str]], width: int = 9) -> 
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
 
-# ---- durations
-
-_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST_S = 365 * 86400.0
+def show_schema(screen: Screen, code: str) -> None:
+    screen.print("\n".join(f"    {printable(line)}" for line in f"schema = {code}".splitlines()))
 
 
-def parse_seconds(text: str) -> float:
-    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in _UNITS:
-        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
-    value = float(match[1]) * _UNITS[match[2]]
-    if not 0 < value <= _LONGEST_S:
-        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
-    return value
+def show_rest(screen: Screen, left: int, what: str = "", *, indent: int = 0) -> None:
+    """Says how many of a list were not printed, if any."""
+    if left > 0:
+        more = counted(left, f"more {what}") if what else f"{left:,} more"
+        screen.print(f"{' ' * indent}… and {more} (--json lists all)")
 
 
-def seconds_of(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Parses the value of an option, such as `30s`, to seconds."""
-    try:
-        return None if value is None else parse_seconds(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+_SHOWN_FILES = 20
+
+
+def show_files(screen: Screen, entries: Sequence[FileEntry], what: str) -> None:
+    """Prints a table of new files, the first ones if there are many. `what` the files hold: records or samples."""
+    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN_FILES]]
+    screen.table(["file", f">{what}", ">size"], rows)
+    show_rest(screen, len(entries) - _SHOWN_FILES, "file")
+    screen.print()
 
 
 # ---- progress bars on stderr

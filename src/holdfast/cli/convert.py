@@ -57,13 +57,13 @@ import click
 
 from .._util.text import counted, format_bytes, printable
 from ..errors import SchemaError, cannot_open
-from ..formats.tfrecord.split_merge import MOST_PARTS
 from ..rewrite.convert import Converted
 from ..rewrite.convert import convert as convert_files
 from ..rewrite.input_files import find
+from ..rewrite.targets import MOST_SHARDS
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema, schema_from_json
-from .app import COMPRESSION, FINE, command, size_of
-from .console import Screen, bar_for
+from .app import COMPRESSION, FINE, command, size_of, usage_error
+from .console import Screen, bar_for, show_files
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
 _EXPECTED = "expected a schema as `holdfast inspect --schema` prints it, or the schema.json of a dataset directory"
@@ -142,16 +142,13 @@ def _type(node: ast.expr) -> Any:
     return _TYPES[name]
 
 
-_SHOWN = 20
-
-
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write.")
 @click.option(
     "--schema", "schema_file", metavar="PATH", help="Read the columns from PATH, as `inspect --schema` prints them."
 )
-@click.option("--shards", type=click.IntRange(1, MOST_PARTS), metavar="N", help="Write N files.")
+@click.option("--shards", type=click.IntRange(1, MOST_SHARDS), metavar="N", help="Write N files.")
 @click.option(
     "--shard-size", callback=size_of, metavar="SIZE", help="Write files with at most SIZE of values: 256MB, …"
 )
@@ -161,9 +158,7 @@ _SHOWN = 20
 @click.option("--compression", type=COMPRESSION, help="Compress TFRecord.  [default: by suffix: .gz, .zlib]")
 @click.option("--cast", is_flag=True, help="Round and fill instead of rejecting a lossy conversion.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@click.pass_context
 def convert(
-    context: click.Context,
     screen: Screen,
     files: tuple[str, ...],
     out: str,
@@ -193,7 +188,7 @@ def convert(
                 progress=bar.advance,
             )
         except ValueError as error:
-            raise click.UsageError(str(error), context) from error
+            raise usage_error(str(error)) from error
     screen.document(_as_dict(done))
     _show(screen, done, len(sources), many=shards is not None or shard_size is not None)
     return FINE
@@ -211,11 +206,7 @@ def _as_dict(done: Converted) -> dict[str, object]:
 
 def _show(screen: Screen, done: Converted, sources: int, *, many: bool) -> None:
     if many:
-        rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in done.files[:_SHOWN]]
-        screen.table(["file", ">samples", ">size"], rows)
-        if len(done.files) > _SHOWN:
-            screen.print(f"… and {counted(len(done.files) - _SHOWN, 'more file')} (--json lists all)")
-        screen.print()
+        show_files(screen, done.files, "samples")
     for note in done.notes:
         screen.print(f"Note: {printable(note)}.")
     size = format_bytes(sum(entry.bytes for entry in done.files))

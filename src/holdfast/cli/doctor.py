@@ -58,8 +58,8 @@ from ..doctor.diagnose import MOST_S, Examination, WatchTarget
 from ..doctor.model import Verdict
 from ..doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
-from .app import Command, command, describe
-from .console import Screen, Waiting, seconds_of
+from .app import Command, command, describe, seconds_of
+from .console import Screen, Waiting
 
 EXITS = {
     Verdict.OK: 0,
@@ -90,7 +90,7 @@ class Doctor(Command):
             raise click.exceptions.Exit(CANNOT_LOOK) from error
 
 
-@command(__doc__)
+@command(__doc__, cls=Doctor)
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
 @click.option(
     "--for",
@@ -101,7 +101,7 @@ class Doctor(Command):
 )
 @click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
 @click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
-def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
+def doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
     found = find_by_name(name) if name else []
     if not pids and not found:
         said = f"no process has {name!r} in its command line" if name else "say which process: its PID, or --name TEXT"
@@ -116,9 +116,6 @@ def _doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: st
     screen.document(targets_as_dict(targets, examination.errors))
     _show(screen, targets)
     return exit_code(targets, examination.errors)
-
-
-doctor = Doctor("doctor", callback=_doctor.callback, params=_doctor.params, help=__doc__, short_help="")
 
 
 def exit_code(targets: Sequence[WatchTarget], errors: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ from ..error_guide.log_scanner import Scanner, scan_file, scan_stream
 from ..errors import InputError, MissingFileError
 from ..procfs.procfs import REAL, stat_or_none
 from .app import FINE, FOUND, command
-from .console import Screen, bar_for
+from .console import Screen, bar_for, show_rest
 
 _SHOWN = 5
 _WIDTH = 80
@@ -72,7 +72,8 @@ def explain(screen: Screen, texts: tuple[str, ...], pid: int | None, path: str |
     for at, cause in enumerate(causes[:_SHOWN]):
         _show(screen, cause, first=at == 0)
     if len(causes) > _SHOWN:
-        screen.print(f"\n… and {counted(len(causes) - _SHOWN, 'more kind')} (--json lists all)")
+        screen.print()
+        show_rest(screen, len(causes) - _SHOWN, "kind")
     if not causes:
         screen.print(_nothing(texts, scanner.lines))
     return FINE if causes else FOUND

@@ -36,8 +36,8 @@ from .._util.text import counted, printable
 from ..errors import DataError, HoldfastError
 from ..formats.tfrecord.index import Place, make_index
 from ..formats.tfrecord.inspect import without_path
-from .app import FINE, FOUND, NO_ACCESS, command, describe
-from .console import Screen
+from .app import FINE, command, describe, worst_code
+from .console import Screen, show_rest
 from .parallel_jobs import for_each_file, jobs_option
 from .path_arguments import expand
 
@@ -67,8 +67,7 @@ def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
     _show(screen, good, failed, cache)
-    codes = {one.code for one in failed}
-    return FOUND if FOUND in codes else NO_ACCESS if codes else FINE
+    return worst_code(one.code for one in done)
 
 
 def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None) -> Indexed:
@@ -85,8 +84,7 @@ def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None
 def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: bool) -> None:
     if good:
         screen.table(["file", ">records"], [(one.path, f"{one.records:,}") for one in good[:_SHOWN]])
-        if len(good) > _SHOWN:
-            screen.print(f"… and {counted(len(good) - _SHOWN, 'more file')} (--json lists all)")
+        show_rest(screen, len(good) - _SHOWN, "file")
         screen.print()
     if failed:
         screen.table(["no index for", "reason"], [(one.path, one.problem or "") for one in failed])

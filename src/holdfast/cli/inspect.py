@@ -83,8 +83,8 @@ from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError
 from ..formats.tfrecord.inspect import Survey, survey_file
 from ..schema import Column, as_code
-from .app import FINE, FOUND, NO_ACCESS, command
-from .console import PIPE_WIDTH, Screen, show_facts
+from .app import FOUND, NO_ACCESS, command, worst_code
+from .console import PIPE_WIDTH, Screen, show_facts, show_rest, show_schema
 from .parallel_jobs import for_each_file, jobs_option
 from .path_arguments import is_hdf5, split_runs
 
@@ -126,8 +126,7 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
                 _show_run(screen, survey)
             else:
                 _show_hdf5(screen, survey)
-    wrong = [survey for survey in surveys if _problem(survey) is not None]
-    return FOUND if any(survey.readable for survey in wrong) else NO_ACCESS if wrong else FINE
+    return worst_code(FOUND if one.readable else NO_ACCESS for one in surveys if _problem(one) is not None)
 
 
 def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
@@ -187,7 +186,7 @@ def _show(screen: Screen, survey: Survey) -> None:
         facts.append(("", survey.hint))
     show_facts(screen, facts)
     if survey.inferred:
-        _show_schema(screen, survey)
+        _show_inferred(screen, survey)
     elif survey.head_of:
         screen.print("\n  records are not tf.train.Example messages; the first one begins with")
         for at in range(0, len(survey.head), 16):
@@ -205,13 +204,12 @@ def _records(survey: Survey) -> str:
     return f"{survey.records:,}{intact}, {sizes}"
 
 
-def _show_schema(screen: Screen, survey: Survey) -> None:
+def _show_inferred(screen: Screen, survey: Survey) -> None:
     found = survey.inferred
     assert found is not None
     kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
     screen.print(f"\n  {kind}, inferred from the first {counted(found.records, 'record')}\n")
-    for line in f"schema = {as_code(found.schema)}".splitlines():
-        screen.print(f"    {line}")
+    show_schema(screen, as_code(found.schema))
     if found.notes:
         screen.print()
         show_facts(screen, list(found.notes.items()))
@@ -250,12 +248,11 @@ def _show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
         return
     facts = []
     if survey.state is not None and survey.state.is_hdf5:
-        datasets = [one for one in survey.objects if one["kind"] == "dataset"]
-        holds = f"{counted(len(datasets), 'dataset')} in {counted(_groups(survey), 'group')}"
+        kinds = Counter(one["kind"] for one in survey.objects)
         facts = [
             ("format", f"HDF5, {survey.version}"),
             ("size", format_bytes(survey.state.size)),
-            ("holds", holds),
+            ("holds", f"{counted(kinds['dataset'], 'dataset')} in {counted(kinds['group'], 'group')}"),
         ]
     facts += [("problem" if i == 0 else "", problem) for i, problem in enumerate(survey.problems[:8])]
     show_facts(screen, facts)
@@ -263,10 +260,6 @@ def _show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
         _show_tree(screen, survey)
         _show_attributes(screen, survey)
         _show_hdf5_schema(screen, survey)
-
-
-def _groups(survey: HDF5Survey) -> int:
-    return sum(one["kind"] == "group" for one in survey.objects)
 
 
 def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
@@ -284,9 +277,7 @@ def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
     screen.print()
     width = 80 if screen.terminal else PIPE_WIDTH
     screen.print(Padding(make_table(columns, rows, width - 2), (0, 0, 0, 2), expand=False))
-    left = len(survey.objects) - 1 - len(shown)
-    if left > 0:
-        screen.print(f"  … and {left:,} more (--json lists all)")
+    show_rest(screen, len(survey.objects) - 1 - len(shown), indent=2)
 
 
 def _row(one: dict[str, Any]) -> list[str]:
@@ -337,27 +328,22 @@ def _show_attributes(screen: Screen, survey: HDF5Survey) -> None:
     if facts:
         screen.print("\n  attributes\n")
         show_facts(screen, facts[:_SHOWN_ATTRIBUTES])
-        if len(facts) > _SHOWN_ATTRIBUTES:
-            screen.print(f"  … and {len(facts) - _SHOWN_ATTRIBUTES:,} more (--json lists all)")
+        show_rest(screen, len(facts) - _SHOWN_ATTRIBUTES, indent=2)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
         return f"{as_text(value['values'])[:-1]}, …] ({value['length']:,} values)"
     if isinstance(value, list):
-        return as_text([_bytes(one) if isinstance(one, str) else one for one in value]) if value else "[]"
+        values = [one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one in value]
+        return as_text(values) if values else "[]"
     return "empty" if value is None else repr(value) if isinstance(value, str) else str(value)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def _show_hdf5_schema(screen: Screen, survey: HDF5Survey) -> None:
     if survey.code:
         screen.print(f"\n  as columns, {counted(survey.rows, 'row')}\n")
-        for line in f"schema = {survey.code}".splitlines():
-            screen.print(f"    {printable(line)}")
+        show_schema(screen, survey.code)
     elif survey.no_schema:
         screen.print(f"\n  not as columns: {printable(survey.no_schema)}")
 
@@ -431,8 +417,7 @@ def _show_run(screen: Screen, survey: RunSurvey) -> None:
     show_facts(screen, facts)
     if survey.code:
         screen.print()
-        for line in f"schema = {survey.code}".splitlines():
-            screen.print(f"    {printable(line)}")
+        show_schema(screen, survey.code)
 
 
 # ---- values of the first record

@@ -70,9 +70,9 @@ import click
 
 from .._util.text import counted, format_bytes, printable
 from ..formats.suffixes import HDF5_SUFFIXES
-from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
-from .app import COMPRESSION, FINE, command
-from .console import Screen, bar_for
+from ..formats.tfrecord.merge import merge_files
+from .app import COMPRESSION, FINE, command, usage_error
+from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
 from .path_arguments import expand_data, is_hdf5
 
@@ -116,7 +116,7 @@ def merge(
 ) -> int:
     runs = [file for file in files if is_run(file)]
     if runs and len(files) > 1:
-        raise _usage(f"{runs[0]!r} is a dataset directory: merge it alone, or pass its files in {runs[0]}/parts")
+        raise usage_error(f"{runs[0]!r} is a dataset directory: merge it alone, or pass its files in {runs[0]}/parts")
     options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
     if runs:
         _reject_if(compression is not None, "--compression is for TFRecord files that are passed by name")
@@ -127,7 +127,7 @@ def merge(
     hdf5 = [path for path in paths if is_hdf5(path)]
     if hdf5 and len(hdf5) < len(paths):
         other = next(path for path in paths if path not in hdf5)
-        raise _usage(f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; use `holdfast convert`")
+        raise usage_error(f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; use `holdfast convert`")
     if hdf5:
         _reject_if(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
         _reject_if(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
@@ -141,13 +141,9 @@ def merge(
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
 
 
-def _usage(text: str) -> click.UsageError:
-    return click.UsageError(text, click.get_current_context(silent=True))
-
-
 def _reject_if(wrong: bool, text: str) -> None:
     if wrong:
-        raise _usage(text)
+        raise usage_error(text)
 
 
 def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any, force: bool, dry_run: bool) -> int:
@@ -157,13 +153,7 @@ def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any
         screen.print(f"{counted(len(paths), 'file')}, {format_bytes(size)}, would go to {printable(out)}")
         return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        entry = merge_files(
-            paths,
-            out,
-            compression=compression or "auto",
-            overwrite=force,
-            progress=lambda n: bar.advance(n / MERGE_PASSES),
-        )
+        entry = merge_files(paths, out, compression=compression or "auto", overwrite=force, progress=bar.advance)
     screen.document({"records": entry.records, "files": [entry.as_dict()]})
     what = f"{counted(entry.records, 'record')} of {counted(len(paths), 'file')}"
     screen.print(f"{what}, {format_bytes(entry.bytes)}, read back and compared: {printable(out)}")
@@ -278,8 +268,7 @@ def _show(screen: Screen, datasets: Sequence[MergedDataset], notes: list[str]) -
         screen.print()
     for note in notes[:_SHOWN_NOTES]:
         screen.print(f"{printable(note)}.")
-    if len(notes) > _SHOWN_NOTES:
-        screen.print(f"… and {counted(len(notes) - _SHOWN_NOTES, 'more note')} (--json lists all)")
+    show_rest(screen, len(notes) - _SHOWN_NOTES, "note")
 
 
 def _warn_about_view(screen: Screen, files: int) -> None:

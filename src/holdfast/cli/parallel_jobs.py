@@ -17,6 +17,7 @@ import click
 
 from .._native import codec
 from .._util.parallel import Stop, run_all
+from .._util.progress import Progress, ProgressLimit
 from .console import Screen, bar_for
 
 R = TypeVar("R", covariant=True)
@@ -65,21 +66,18 @@ def for_each_file(work: ParallelWork[R], files: Sequence[str], jobs: int, screen
         return _on_threads(work, files, 1, bar.advance)
 
 
-def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Callable[[int], None]) -> list[R]:
+def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Progress) -> list[R]:
     stop = Stop()
 
     def one(file: str) -> R:
-        left = _size(file)
+        limit = ProgressLimit(advance, _size(file))
 
         def tick(n: int) -> None:
-            nonlocal left
             stop.check()
-            n = min(n, left)
-            left -= n
-            advance(n)
+            limit.advance(n)
 
         result = work(file, progress=tick)
-        advance(left)  # not every file is read to its end
+        limit.finish()  # not every file is read to its end
         return result
 
     return run_all(one, files, jobs, stop)

@@ -34,24 +34,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
 from .._util.text import counted
-from ..capacity import CapacityPlan, CapacityRequest, Requirement, Setting, Sharing, make_plan, read_limits
-from ..doctor.render import GAP, bar, make_table, use_style
+from ..capacity import CapacityPlan, CapacityRequest, Requirement, Sharing, make_plan, read_limits
 from ..doctor.render import TableColumn as C
+from ..doctor.render import bar, make_grid, make_table, use_style
 from ..procfs.limits import finite, percent, quantity
 from .app import FINE, FOUND, command, size_of
 from .console import Screen
 
 _PAGE = 140
 _IN_BYTES = {"/dev/shm", "memory"}
-_COLUMNS = (C(""), C("needs", right=True), C("there is", right=True), C(""), C(""), C("why", cut=True))
+_COLUMNS = (C(""), C("needs", right=True), C("there is", right=True), C(""), C(""))
 _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("▲", "yellow")}
 
 
@@ -67,21 +69,18 @@ class PlanPage:
         yield Text(describe(self._plan.request, self._files), style="bold")
         yield ""
         rows = [_row(line, 20 if width >= 100 else 10) for line in self._plan.requirements]
-        yield Padding(make_table(_COLUMNS[:-1], rows, width - 2), (0, 0, 0, 2), expand=False)
+        yield Padding(make_table(_COLUMNS, rows, width - 2), (0, 0, 0, 2), expand=False)
         yield ""
-        yield from self._reasons(width)
+        yield _beside(self._reasons(), "dim", width)
+        yield ""
         yield self._verdict()
-        yield from _settings(self._plan.settings, width)
+        yield _beside([(f"{one.name} {one.value}".rstrip(), one.why) for one in self._plan.settings], "bold", width)
 
-    def _reasons(self, width: int) -> Iterator[RenderableType]:
-        shown = [line for line in self._plan.requirements if line.need]
-        long = max(len(line.name) for line in shown)
-        for line in shown:
-            yield from _hanging(Text(f"  {line.name:<{long}}{' ' * GAP}", style="dim"), line.why, width)
+    def _reasons(self) -> list[tuple[str, str]]:
+        reasons = [(line.name, line.why) for line in self._plan.requirements if line.need]
         if self._plan.request.workers and self._plan.request.batch_bytes is None:
-            said = "not counted: pass the size of a batch with --batch-bytes 64MB"
-            yield from _hanging(Text(f"  {'/dev/shm':<{long}}{' ' * GAP}", style="dim"), said, width)
-        yield ""
+            reasons.append(("/dev/shm", "not counted: pass the size of a batch with --batch-bytes 64MB"))
+        return reasons
 
     def _verdict(self) -> Text:
         if self._plan.fits:
@@ -98,7 +97,7 @@ def describe(request: CapacityRequest, files: int | None) -> str:
     if not request.workers:
         return f"no workers, {shards}{of}"
     loaders = f"{counted(request.loaders, 'loader')} with " if request.loaders > 1 else ""
-    ahead = f"{counted(request.prefetch, 'batch').replace('batchs', 'batches')} of each prefetched"
+    ahead = f"{counted(request.prefetch, 'batch')} of each prefetched"
     return (
         f"{loaders}{counted(request.workers, 'worker')}, {shards} each{of}, {ahead}, shared by {request.sharing.value}"
     )
@@ -118,57 +117,25 @@ def _row(line: Requirement, long: int) -> list[Text]:
     ]
 
 
-def _settings(settings: Sequence[Setting], width: int) -> Iterator[Text]:
-    what = [f"{setting.name} {setting.value}".rstrip() for setting in settings]
-    long = max(map(len, what), default=0)
-    for said, setting in zip(what, settings, strict=True):
-        head = Text.assemble("  ", (f"{said:<{long}}", "bold"), "  ")
-        yield from _hanging(head, setting.why, width)
-
-
-def _hanging(head: Text, said: str, width: int) -> Iterator[Text]:
-    """Wraps a sentence beside its label."""
-    limits = max(20, width - head.cell_len)
-    first = True
-    for words in _fold(said, limits):
-        yield (head if first else Text(" " * head.cell_len)) + Text(words)
-        first = False
-
-
-def _fold(said: str, limits: int) -> Iterator[str]:
-    line = ""
-    for word in said.split():
-        if line and len(line) + 1 + len(word) > limits:
-            yield line
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    yield line
+def _beside(lines: Sequence[tuple[str, str]], style: str, width: int) -> RenderableType:
+    """Wraps each sentence beside its label."""
+    grid = make_grid(style=style)
+    for label, sentence in lines:
+        grid.add_row(label, sentence)
+    return Constrain(Padding(grid, (0, 0, 0, 2), expand=False), width)
 
 
 def plan_as_dict(plan: CapacityPlan, files: int | None) -> dict[str, Any]:
     """Unlimited and unknown are null."""
     return {
         "fits": plan.fits,
-        "wish": _request_as_dict(plan.request) | {"files": files},
+        "wish": asdict(plan.request) | {"files": files},
         "needs": [
             {"name": one.name, "need": one.need, "have": finite(one.have), "enough": one.enough, "must": one.must}
             for one in plan.requirements
         ],
         "set": [{"name": one.name, "value": one.value, "why": one.why} for one in plan.settings],
-        "settled": None if plan.adjusted is None else _request_as_dict(plan.adjusted),
-    }
-
-
-def _request_as_dict(request: CapacityRequest) -> dict[str, Any]:
-    return {
-        "workers": request.workers,
-        "open_shards": request.open_shards,
-        "prefetch": request.prefetch,
-        "batch_bytes": request.batch_bytes,
-        "tensors": request.tensors,
-        "loaders": request.loaders,
-        "sharing": request.sharing.value,
+        "settled": None if plan.adjusted is None else asdict(plan.adjusted),
     }
 
 

@@ -74,7 +74,7 @@ import click
 from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError
 from ..formats.tfrecord.salvage import Salvaged, salvage_file
-from .app import FINE, FOUND, NO_ACCESS, command, describe
+from .app import FINE, FOUND, command, describe, usage_error, worst_code
 from .console import Screen, bar_for
 from .parallel_jobs import total_bytes
 from .path_arguments import expand_data, is_hdf5
@@ -100,8 +100,8 @@ def salvage(screen: Screen, files: tuple[str, ...], out: str, force: bool, keep_
     if out.endswith(os.sep) or os.path.isdir(out):
         return _salvage_many(screen, work, paths, out)
     if len(paths) > 1:
-        text = f"expected a directory as OUT for {counted(len(paths), 'file')}, got {out!r}; end it with / to create it"
-        raise click.UsageError(text, click.get_current_context(silent=True))
+        files_given = counted(len(paths), "file")
+        raise usage_error(f"expected a directory as OUT for {files_given}, got {out!r}; end it with / to create it")
     with bar_for(screen, "salvaging", total_bytes(paths)) as bar:
         found = work(paths[0], out, progress=bar.advance)
     screen.document(found.as_dict())
@@ -148,8 +148,7 @@ def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[
     for path in paths:
         other = targets.setdefault(os.path.join(folder, os.path.basename(path)), path)
         if other != path:
-            text = f"{other} and {path} have the same name: salvage them to two directories"
-            raise click.UsageError(text, click.get_current_context(silent=True))
+            raise usage_error(f"{other} and {path} have the same name: salvage them to two directories")
     os.makedirs(folder, exist_ok=True)
     done: list[tuple[dict[str, object], str, int]] = []
     kept: list[AnySalvaged] = []
@@ -171,8 +170,7 @@ def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[
     for facts, summary, _ in done:
         screen.print(printable(f"{facts['path']}: {summary}"))
     screen.print(_totals(len(paths), kept))
-    codes = {code for _, _, code in done}
-    return FOUND if FOUND in codes else NO_ACCESS if codes - {FINE} else FINE
+    return worst_code(code for _, _, code in done)
 
 
 def _totals(count: int, found: list[AnySalvaged]) -> str:

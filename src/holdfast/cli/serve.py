@@ -38,8 +38,8 @@ import click
 
 from .._util.text import counted, format_bytes, printable
 from ..errors import InputError, SchemaError
-from .app import FINE, command, size_of
-from .console import Screen, seconds_of
+from .app import FINE, command, seconds_of, size_of, usage_error
+from .console import Screen
 
 
 @command(__doc__)
@@ -107,7 +107,7 @@ def serve(
     except SchemaError as error:
         raise InputError(f"{path}: {error}") from error
     except ValueError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
+        raise usage_error(str(error)) from error
     _stop_by_signals(server)
     _print_line(screen, {"address": server.address, "pid": os.getpid()}, server.address)
     found = server.stats()

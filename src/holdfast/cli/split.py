@@ -33,28 +33,25 @@ from typing import Any
 import click
 
 from .._native import codec
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, printable
 from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from ..formats.tfrecord.split_merge import MOST_PARTS, SPLIT_PASSES, split_files
-from .app import COMPRESSION, FINE, command, size_of
-from .console import Screen, bar_for
+from ..rewrite.split import split_files
+from ..rewrite.targets import MOST_SHARDS
+from .app import COMPRESSION, FINE, command, size_of, usage_error
+from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes
 from .path_arguments import expand
-
-_SHOWN = 20
 
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-n", "--parts", type=click.IntRange(1, MOST_PARTS), metavar="N", help="Write N files.")
+@click.option("-n", "--parts", type=click.IntRange(1, MOST_SHARDS), metavar="N", help="Write N files.")
 @click.option("--size", callback=size_of, metavar="SIZE", help="Write files of at most SIZE: 256MB, 1.5GiB, …")
 @click.option("-o", "--out", required=True, metavar="DIR", help="The directory for the files; created if missing.")
 @click.option("--name", metavar="NAME", help="The prefix of the file names.  [default: that of the first FILE]")
 @click.option("--compression", type=COMPRESSION, default="none", help="How to compress the files.  [default: none]")
 @jobs_option
-@click.pass_context
 def split(
-    context: click.Context,
     screen: Screen,
     files: tuple[str, ...],
     parts: int | None,
@@ -65,7 +62,7 @@ def split(
     jobs: int,
 ) -> int:
     if (parts is None) == (size is None):
-        raise click.UsageError("expected either the number of files (-n) or their size (--size)", context)
+        raise usage_error("expected either the number of files (-n) or their size (--size)")
     paths = expand(files)
     with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         try:
@@ -76,11 +73,11 @@ def split(
                 part_bytes=size,
                 name=name,
                 compression=compression,
-                progress=lambda n: bar.advance(n / SPLIT_PASSES),
+                progress=bar.advance,
                 jobs=jobs if codec.NATIVE else 1,
             )
         except ValueError as error:
-            raise click.UsageError(str(error), context) from error
+            raise usage_error(str(error)) from error
     records = sum(entry.records for entry in entries)
     screen.document({"records": records, "files": [entry.as_dict() for entry in entries]})
     _show(screen, entries, records, out)
@@ -88,11 +85,7 @@ def split(
 
 
 def _show(screen: Screen, entries: list[FileEntry], records: int, folder: str) -> None:
-    rows = [(entry.path, f"{entry.records:,}", format_bytes(entry.bytes)) for entry in entries[:_SHOWN]]
-    screen.table(["file", ">records", ">size"], rows)
-    if len(entries) > _SHOWN:
-        screen.print(f"… and {counted(len(entries) - _SHOWN, 'more file')} (--json lists all)")
-    screen.print()
+    show_files(screen, entries, "records")
     empty = sum(not entry.records for entry in entries)
     if empty:
         screen.print(f"{counted(empty, 'file')} are empty: there are only {counted(records, 'record')}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -14,12 +13,7 @@ from rich.text import Text
 
 from .._util.text import printable
 from ..formats.verify import Problem
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-
-from .console import Screen
+from .console import Screen, show_rest
 
 # One character each, so that columns stay aligned.
 _ASCII = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ", "#######|._.:-=+*+x^~,-~x>~|`|-d", strict=True))
@@ -75,13 +69,12 @@ def show_problems(screen: Screen, problems: Sequence[Problem], *, inline: bool =
         for problem in shown:
             screen.print(f"  {_position(problem) if inline else ''}{printable(problem.reason)}")
     elif any(problem.dataset is not None for problem in shown):
-        rows = [(p.dataset or "", ", ".join(map(str, p.chunk or ())), _number(p.offset), p.reason) for p in shown]
+        rows = [(p.dataset or "", ", ".join(map(str, p.chunk or ())), number(p.offset), p.reason) for p in shown]
         screen.table(["object", "chunk at", ">at byte", "what is wrong"], rows, indent=2)
     else:
-        records = [(_number(p.record), _number(p.offset), p.reason) for p in shown]
+        records = [(number(p.record), number(p.offset), p.reason) for p in shown]
         screen.table([">record", ">at byte", "what is wrong"], records, indent=2)
-    if len(problems) > _SHOWN:
-        screen.print(f"  … and {len(problems) - _SHOWN:,} more (--json lists all)")
+    show_rest(screen, len(problems) - _SHOWN, indent=2)
     screen.print()
 
 
@@ -91,5 +84,5 @@ def _position(problem: Problem) -> str:
     return f"{' '.join(sample + byte)}: " if sample or byte else ""
 
 
-def _number(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
+def number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"

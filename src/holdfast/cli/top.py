@@ -38,8 +38,8 @@ import click
 from ..doctor.top_model import TopModel
 from ..errors import InputError
 from ..procfs.processes import find_by_name
-from .app import FINE, command
-from .console import Screen, parse_seconds, seconds_of
+from .app import FINE, command, seconds_of, usage_error
+from .console import Screen
 
 _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top --once` shows one frame without it"
 
@@ -47,17 +47,23 @@ _NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top
 @command(__doc__)
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
 @click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
-@click.option("--every", "every_s", metavar="TIME", callback=seconds_of, help="Between two samples.  [default: 2s]")
+@click.option(
+    "--every",
+    "every_s",
+    metavar="TIME",
+    callback=seconds_of,
+    default="2s",
+    help="Between two samples.  [default: 2s]",
+)
 @click.option("--once", is_flag=True, help="Show one frame and exit.")
-def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float | None, once: bool) -> int:
-    every_s = every_s or parse_seconds("2s")
+def top(screen: Screen, pids: tuple[int, ...], name: str | None, every_s: float, once: bool) -> int:
     model = TopModel(_wanted(pids, name), every_s=every_s)
     if once or not screen.talks:
         return _show_once(screen, model)
     if find_spec("textual") is None:
         raise InputError(_NO_UI)
     if not screen.terminal:
-        raise click.UsageError("the live view needs a terminal; --once shows one frame", click.get_current_context())
+        raise usage_error("the live view needs a terminal; --once shows one frame")
     from .top_tui import TopApp
 
     TopApp(model, every_s).run()

@@ -51,8 +51,8 @@ from ..fdtrace import trace_file
 from ..fdtrace.attach import record_attached
 from ..fdtrace.recording import Outcome, TraceOptions, record
 from ..fdtrace.sites import Statistics
-from .app import FINE, Command, command
-from .console import Screen, seconds_of
+from .app import FINE, Command, command, seconds_of
+from .console import Screen
 
 _WITH_VALUE = {"-o", "--output", "--arm-above", "--attach", "--for"}
 Watch = Callable[[trace_file.Trace], None] | None
@@ -81,7 +81,7 @@ class _TraceCommand(Command):
         return super().parse_args(ctx, args)
 
 
-@command(__doc__, kind=_TraceCommand)
+@command(__doc__, cls=_TraceCommand)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to save the recording.")
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module, like `python -m`.")

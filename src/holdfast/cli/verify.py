@@ -84,11 +84,11 @@ from ..errors import HoldfastError, InputError, MissingFileError
 from ..formats.tar.verify import TarReport, verify_tar
 from ..formats.tfrecord.verify import TFRecordReport, verify_file
 from ..formats.verify import Problem
-from .app import FINE, FOUND, NO_ACCESS, command
-from .console import Screen, bar_for
+from .app import FOUND, NO_ACCESS, command, worst_code
+from .console import Screen, bar_for, show_rest
 from .parallel_jobs import for_each_file, jobs_option
 from .path_arguments import is_hdf5, is_run, is_tar, runs_in, size_of_run, split_runs
-from .tables import show_problems
+from .tables import number, show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.verify import HDF5Report
@@ -119,7 +119,8 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
     for report in bad[:_SHOWN_FILES]:
         _show(screen, report)
     if len(bad) > _SHOWN_FILES:
-        screen.print(f"… and {counted(len(bad) - _SHOWN_FILES, 'more file')} (--json lists all)\n")
+        show_rest(screen, len(bad) - _SHOWN_FILES, "file")
+        screen.print()
     for run in runs:
         if not run.ok:
             _show_run(screen, run)
@@ -130,8 +131,7 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
         screen.print(_run_summary(run))
     if reports:
         screen.print(_summary(reports, bad))
-    wrong = [one for one in every if not one.ok]
-    return FOUND if any(one.readable for one in wrong) else NO_ACCESS if wrong else FINE
+    return worst_code(FOUND if one.readable else NO_ACCESS for one in every if not one.ok)
 
 
 def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
@@ -177,8 +177,7 @@ def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
     for note, paths in list(files.items())[:_SHOWN_NOTES]:
         whose = paths[0] if len(paths) == 1 else counted(len(paths), "file")
         screen.print(f"{printable(f'{whose}: ' if len(paths) < len(reports) else '')}{printable(note)}.")
-    if len(files) > _SHOWN_NOTES:
-        screen.print(f"… and {counted(len(files) - _SHOWN_NOTES, 'more note')} (--json lists all).")
+    show_rest(screen, len(files) - _SHOWN_NOTES, "note")
 
 
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
@@ -208,7 +207,6 @@ class RunReport:
 
     path: str
     found: Report
-    hint: str = ""
     readable: bool = True
 
     @property
@@ -245,7 +243,7 @@ def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
     except HoldfastError as error:
         # A missing file is corruption; one that cannot be opened is not readable.
         readable = isinstance(error, MissingFileError) or not isinstance(error.__cause__, OSError)
-        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), "", readable)
+        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable)
 
 
 def _check_manifest(file: str, run: str | None) -> str | None:
@@ -282,16 +280,14 @@ def _show_run(screen: Screen, report: RunReport) -> None:
     problems = report.found.problems
     screen.print(screen.styled(report.path, "bold red"))
     rows = [
-        (_relative_path(p, report.path), p.dataset or "", _number(p.chunk), _number(p.offset), p.reason)
-        for p in problems
+        (_relative_path(p, report.path), p.dataset or "", number(p.chunk), number(p.offset), p.reason) for p in problems
     ]
     if all(problem.dataset is None for problem in problems):
         for name, _, _, _, reason in rows[:_SHOWN_PROBLEMS]:
             screen.print(f"  {printable(f'{name}: {reason}' if name else reason)}")
     else:
         screen.table(["part", "dataset", ">chunk", ">at byte", "what is wrong"], rows[:_SHOWN_PROBLEMS], indent=2)
-    if len(rows) > _SHOWN_PROBLEMS:
-        screen.print(f"  … and {len(rows) - _SHOWN_PROBLEMS:,} more (--json lists all)")
+    show_rest(screen, len(rows) - _SHOWN_PROBLEMS, indent=2)
     screen.print()
 
 
@@ -299,10 +295,6 @@ def _relative_path(problem: RunProblem, run: str) -> str:
     """Returns the path relative to the dataset directory."""
     path = os.path.relpath(problem.path, run)
     return "" if path == "." else problem.path if path.startswith("..") else path
-
-
-def _number(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
 
 
 def _run_summary(report: RunReport) -> str:

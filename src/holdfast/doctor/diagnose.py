@@ -19,7 +19,7 @@ from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
 from .fd_profile import grown, profiles_of
 from .model import Diagnosis, FdProfile, JobSample, Verdict
-from .sampler import ENDED, EVERY_S, Watch
+from .sampler import ENDED, EVERY_S, Series, Watch
 from .signatures import match
 from .verdict import LEAST_S, classify, confidence_of
 
@@ -295,49 +295,53 @@ class Observation:
         profiles = profiles_of(last)
         before = {} if first is None else _by_identity(first)
         pipe_limit = _pipe_limit(last.shared)
-        ended = last is self.first  # then the last sample is newer than the snapshot
         found = []
         for proc in last.processes:
             root = proc is last.root
-            diagnosis = self._classify(
+            series = self._watch.series.get(proc.process.identity) if self._watch is not None else None
+            # After its end the last sample is newer than the snapshot.
+            newest = series.latest if last is self.first and series is not None else None
+            diagnosis = classify_process(
                 proc,
                 profiles[proc.process.pid],
                 before.get(proc.process.identity),
+                series,
+                fds=proc.fd_count if newest is None else newest.fds,
                 jobs=jobs if root else (),
                 cap=cap if root else None,
                 pipe_limit=None if proc.process.uid in (0, None) else pipe_limit,
-                ended=ended,
             )
             found.append(Diagnosed(snapshot=proc, diagnosis=diagnosis))
         return found
 
-    def _classify(
-        self,
-        proc: ProcessSnapshot,
-        profile: FdProfile,
-        first: FdProfile | None,
-        *,
-        jobs: Sequence[JobSample],
-        cap: int | None,
-        pipe_limit: int | None,
-        ended: bool,
-    ) -> Diagnosis:
-        nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
-        series = self._watch.series.get(proc.process.identity) if self._watch is not None else None
-        return classify(
-            fds=series.latest.fds if ended and series is not None and series.latest else proc.fd_count,
-            soft=nofile.soft,
-            hard=nofile.hard,
-            samples=series.samples if series is not None else (),
-            jobs=jobs,
-            profile=None if proc.descriptors is None else profile,
-            first_profile=first,
-            match=match(profile, None if first is None else grown(first, profile)),
-            cap=cap,
-            pipe_limit=pipe_limit,
-            uptime_s=proc.process.uptime_s,
-            pid=proc.process.pid,
-        )
+
+def classify_process(
+    proc: ProcessSnapshot,
+    profile: FdProfile,
+    first: FdProfile | None,
+    series: Series | None,
+    *,
+    fds: int | None,
+    jobs: Sequence[JobSample] = (),
+    cap: int | None = None,
+    pipe_limit: int | None = None,
+) -> Diagnosis:
+    """Returns the verdict on one process from its snapshot, its profile in the first snapshot, and its samples."""
+    nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
+    return classify(
+        fds=fds,
+        soft=nofile.soft,
+        hard=nofile.hard,
+        samples=series.samples if series is not None else (),
+        jobs=jobs,
+        profile=None if proc.descriptors is None else profile,
+        first_profile=first,
+        match=match(profile, None if first is None else grown(first, profile)),
+        cap=cap,
+        pipe_limit=pipe_limit,
+        uptime_s=proc.process.uptime_s,
+        pid=proc.process.pid,
+    )
 
 
 def _with_sentence(sentence: str, found: list[Diagnosed]) -> list[Diagnosed]:

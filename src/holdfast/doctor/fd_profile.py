@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from ..procfs.descriptors import Descriptor, Kind
 from ..procfs.peers import PeerState, PipeEnd
@@ -71,26 +72,12 @@ def grown(before: FdProfile, after: FdProfile) -> FdProfile:
     For the most frequent path and remote address it is a lower bound of their growth: before, no other was more
     frequent.
     """
+    counts = [one.name for one in fields(FdProfile) if one.type == "int"]
     return FdProfile(
-        fds=_more(before.fds, after.fds),
+        **{name: max(0, getattr(after, name) - getattr(before, name)) for name in counts},
         kinds=_more_kinds(before.kinds, after.kinds),
-        self_pairs=_more(before.self_pairs, after.self_pairs),
-        hup=_more(before.hup, after.hup),
-        err=_more(before.err, after.err),
-        live=_more(before.live, after.live),
-        unknown=_more(before.unknown, after.unknown),
-        close_wait=_more(before.close_wait, after.close_wait),
-        established=_more(before.established, after.established),
         established_to=_more_times(before.established_to, after.established_to),
-        unix_sockets=_more(before.unix_sockets, after.unix_sockets),
-        torch_shm=_more(before.torch_shm, after.torch_shm),
-        shm=_more(before.shm, after.shm),
-        deleted=_more(before.deleted, after.deleted),
         most_opened=_more_times(before.most_opened, after.most_opened),
-        nvidia=_more(before.nvidia, after.nvidia),
-        children=_more(before.children, after.children),
-        zombies=_more(before.zombies, after.zombies),
-        threads=_more(before.threads, after.threads),
     )
 
 
@@ -112,14 +99,10 @@ def _commonest(names: Iterable[str]) -> PathCount | None:
     return PathCount(path=path, times=counted[path])
 
 
-def _more(before: int, after: int) -> int:
-    return max(0, after - before)
-
-
 def _more_kinds(before: Mapping[Kind, int], after: Mapping[Kind, int]) -> dict[Kind, int]:
     return {kind: times - before.get(kind, 0) for kind, times in after.items() if times > before.get(kind, 0)}
 
 
 def _more_times(before: PathCount | None, after: PathCount | None) -> PathCount | None:
-    times = _more(before.times if before else 0, after.times if after else 0)
-    return PathCount(path=after.path, times=times) if after and times else None
+    times = (after.times if after else 0) - (before.times if before else 0)
+    return PathCount(path=after.path, times=times) if after and times > 0 else None

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
@@ -202,6 +202,18 @@ def make_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Text]], w
     return Constrain(made, width)
 
 
+def make_grid(label_width: int | None = None, style: str = "dim") -> Table:
+    """Makes a table of labels, and values that are wrapped beside them."""
+    label = Column(width=label_width, style=style, no_wrap=True)
+    return Table.grid(label, Column(overflow="fold"), padding=(0, GAP, 0, 0))
+
+
+def add_lines(grid: Table, label: str, lines: Iterable[str | Text]) -> None:
+    """Adds a row for each line, and the label to the first."""
+    for at, line in enumerate(lines):
+        grid.add_row("" if at else label, printable(line) if isinstance(line, str) else line)
+
+
 # ---- forecasts
 
 _DAY_S = 86400
@@ -382,7 +394,7 @@ class DoctorPage:
     # ---- facts -------------------------------------------------------------------------------------------
 
     def _facts(self, width: int) -> Table:
-        made = _grid()
+        made = make_grid(_LABEL)
         made.add_row("descriptors", self._descriptors(width))
         if width < WIDE and (hard := self._hard_limit()):
             made.add_row("", Text(hard, "dim"))
@@ -395,7 +407,8 @@ class DoctorPage:
             made.add_row("dead pipes", pipes)
         limits = [*self._worst.snapshot.limits, *self._target.shared]
         root = self._worst.snapshot.process.uid == 0
-        _list(made, "also used", _uses(_tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED), width))
+        tight = _tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED)
+        add_lines(made, "also used", _uses(tight, width))
         if not self._target.whole_tree:
             made.add_row("children", "not scanned: this process has no free descriptor")
         return made
@@ -424,38 +437,24 @@ class DoctorPage:
 
     def _meaning(self) -> Table:
         diagnosis = self._diagnosis
-        made = _grid()
-        _list(made, "because", [printable(line) for line in diagnosis.evidence])
+        made = make_grid(_LABEL)
+        add_lines(made, "because", diagnosis.evidence)
         if self._target.confidence:
             made.add_row("confidence", printable(self._target.confidence))
         if match := blamed(diagnosis):
             made.add_row("cause", printable(f"looks like {match.cause}"))
-        _list(made, "held by", [printable(line) for line in self._target.held_by])
+        add_lines(made, "held by", self._target.held_by)
         if diagnosis.advice:
             made.add_row("do", _numbered(diagnosis.advice))
         if remedy := remedy_of(diagnosis):
-            _list(made, "write", [*remedy.code, f"({remedy.page})"])
+            add_lines(made, "write", [*remedy.code, f"({remedy.page})"])
         return made
-
-
-def _grid() -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(width=_LABEL, style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
-
-
-def _list(made: Table, label: str, lines: Iterable[RenderableType]) -> None:
-    for at, line in enumerate(lines):
-        made.add_row("" if at else label, line)
 
 
 def _numbered(lines: Sequence[str]) -> RenderableType:
     if len(lines) == 1:
         return printable(lines[0])
-    made = Table.grid(padding=(0, 1, 0, 0))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
+    made = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 1, 0, 0))
     for n, line in enumerate(lines, 1):
         made.add_row(f"{n}.", printable(line))
     return made

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
@@ -17,6 +16,7 @@ from .messages import number_words
 from .render import (
     STYLES,
     TableColumn,
+    add_lines,
     bar,
     blamed,
     command_of,
@@ -24,6 +24,7 @@ from .render import (
     eta_of,
     forecast_of,
     kinds_of,
+    make_grid,
     make_table,
     marked,
     short_when,
@@ -43,19 +44,13 @@ def detail(row: TopRow) -> RenderableType:
         no_wrap=True,
         overflow="ellipsis",
     )
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(width=8, style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    _add(made, "kinds", [" · ".join(f"{kind.value} {times:,}" for kind, times in row.snapshot.kinds.items())])
-    _add(made, "because", diagnosis.evidence)
-    _add(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
-    _add(made, "do", diagnosis.advice)
+    made = make_grid(8)
+    kinds = " · ".join(f"{kind.value} {times:,}" for kind, times in row.snapshot.kinds.items())
+    add_lines(made, "kinds", [kinds] if kinds else [])
+    add_lines(made, "because", diagnosis.evidence)
+    add_lines(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
+    add_lines(made, "do", diagnosis.advice)
     return Group(head, made)
-
-
-def _add(made: Table, label: str, lines: Sequence[str]) -> None:
-    for at, line in enumerate(line for line in lines if line):
-        made.add_row("" if at else label, printable(line))
 
 
 WIDE = 120
@@ -174,10 +169,9 @@ class TopFrame:
 
 def summary(rows: Sequence[TopRow]) -> Text:
     """`12 processes, 4,711 descriptors: 11 OK, 1 LEAK`."""
-    many = counted(len(rows), "process").replace("processs", "processes")
     fds = counted(sum(row.fds or 0 for row in rows), "descriptor")
     verdicts = [row.diagnosis.verdict for row in rows]
-    line = Text(f"{many}, {fds}")
+    line = Text(f"{counted(len(rows), 'process')}, {fds}")
     for at, verdict in enumerate(sorted(set(verdicts), key=SEVERITY.__getitem__, reverse=True)):
         line.append(", " if at else ": ").append(f"{verdicts.count(verdict)} {verdict.value}", STYLES[verdict])
     return line

@@ -1,8 +1,9 @@
 """Recognises known causes of leaks by the descriptors they leave open.
 
-A signature is a row of `SIGNATURES`: a matcher that counts the descriptors it explains in an `FdProfile` (of all
-descriptors, or of the new ones), the cause, and advice. No two matchers count the same descriptor, so the one with the
-largest count names the cause. A new signature needs a program under tests/leaky_programs, with a clean counterpart.
+A signature is a row of `SIGNATURES`: a function that counts the descriptors it explains in an `FdProfile` (of all
+descriptors, or of the new ones), the cause, and advice. No two signatures count the same descriptor, so the one with
+the largest count names the cause. A new signature needs a program under tests/leaky_programs that leaks on purpose,
+and a clean counterpart that does the same work without the leak.
 """
 
 from __future__ import annotations
@@ -18,18 +19,31 @@ from .remedies import FIND_LEAK, LOADER, READ_BOUNDED, Remedy
 MOST_WORKERS = 32
 # Popen with stdin and stdout, or a Process, leaves as many write ends as read ends; unread output leaves no write ends.
 _FEW = 4
+# A signature must explain at least this many descriptors, and this part of all.
+AT_LEAST = 16
+AT_LEAST_PART = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
-    """`count` descriptors are explained, `dead` of them are unusable; `what` is the path or address they share."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """Describes one cause of leaks.
 
-    count: int
-    dead: int = 0
-    what: str = ""
+    count      how many descriptors it explains
+    what       the path or address that they share; it replaces `{what}` in the cause
+    ordinary   how many a healthy process may have: in a single snapshot only more than that count
+    dead       whether the descriptors it explains are unusable
+    of         what is counted: descriptors, children or threads
+    """
 
-
-# ---- pipes
+    name: str
+    count: Callable[[FdProfile], int]
+    what: Callable[[FdProfile], str] = lambda seen: ""
+    cause: str
+    advice: tuple[str, ...]
+    ordinary: int = 0
+    dead: bool = False
+    of: str = "descriptors"
+    remedy: Remedy | None = FIND_LEAK
 
 
 def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
@@ -39,161 +53,48 @@ def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
     return (loaders, each_way) if each_way <= MOST_WORKERS * loaders else (0, 0)
 
 
-def _other_dead_ends(seen: FdProfile) -> tuple[int, int]:
+def _other_dead_ends(seen: FdProfile, *, both_ways: bool) -> int:
+    """Dead ends with a share of write ends are of pipes in both directions, not only of a command's output."""
     each_way = _loader_pipes(seen)[1]
-    return seen.hup - each_way, seen.err - each_way
+    hup, err = seen.hup - each_way, seen.err - each_way
+    return hup + err if (err * _FEW > hup) == both_ways else 0
 
 
-def dead_loaders(seen: FdProfile) -> Matcher:
-    loaders, each_way = _loader_pipes(seen)
-    count = 2 * loaders + 2 * each_way
-    return Matcher(count, count)
+def _to_one_peer(seen: FdProfile) -> int:
+    return seen.established_to.times if seen.established_to else 0
 
 
-def ended_processes(seen: FdProfile) -> Matcher:
-    """Dead ends with a share of write ends: pipes in both directions, not only a command's output."""
-    hup, err = _other_dead_ends(seen)
-    return Matcher(hup + err, hup + err) if err * _FEW > hup else Matcher(0)
-
-
-def unread_output(seen: FdProfile) -> Matcher:
-    hup, err = _other_dead_ends(seen)
-    return Matcher(hup + err, hup + err) if err * _FEW <= hup else Matcher(0)
-
-
-def queues(seen: FdProfile) -> Matcher:
-    count = 2 * (seen.self_pairs - _loader_pipes(seen)[0])
-    return Matcher(count, count)
-
-
-def live_pipes(seen: FdProfile) -> Matcher:
-    return Matcher(seen.live)
-
-
-def unknown_pipes(seen: FdProfile) -> Matcher:
-    return Matcher(seen.unknown)
-
-
-# ---- sockets
-
-
-def close_wait(seen: FdProfile) -> Matcher:
-    return Matcher(seen.close_wait, seen.close_wait)
-
-
-def one_peer(seen: FdProfile) -> Matcher:
-    return Matcher(seen.established_to.times, what=seen.established_to.path) if seen.established_to else Matcher(0)
-
-
-def event_loops(seen: FdProfile) -> Matcher:
+def _event_loops(seen: FdProfile) -> int:
     """An asyncio loop is an eventpoll and a pair of Unix sockets; other loops are woken by an eventfd."""
     loops = seen.kinds.get(Kind.EVENTPOLL, 0)
-    wakers = min(seen.kinds.get(Kind.EVENTFD, 0), loops)
-    return Matcher(loops + _loop_sockets(seen) + wakers)
+    return loops + _loop_sockets(seen) + min(seen.kinds.get(Kind.EVENTFD, 0), loops)
 
 
 def _loop_sockets(seen: FdProfile) -> int:
     return min(seen.unix_sockets, 2 * seen.kinds.get(Kind.EVENTPOLL, 0))
 
 
-def unix_sockets(seen: FdProfile) -> Matcher:
-    return Matcher(seen.unix_sockets - _loop_sockets(seen))
+def _other_sockets(seen: FdProfile) -> int:
+    named = seen.close_wait + _to_one_peer(seen) + seen.unix_sockets
+    return max(0, seen.kinds.get(Kind.SOCKET, 0) - named)
 
 
-def other_sockets(seen: FdProfile) -> Matcher:
-    named = seen.close_wait + one_peer(seen).count + seen.unix_sockets
-    return Matcher(max(0, seen.kinds.get(Kind.SOCKET, 0) - named))
-
-
-# ---- files and memory
-
-
-def torch_tensors(seen: FdProfile) -> Matcher:
-    return Matcher(seen.torch_shm)
-
-
-def shared_memory(seen: FdProfile) -> Matcher:
-    return Matcher(max(0, seen.shm - seen.torch_shm))
-
-
-def one_path(seen: FdProfile) -> Matcher:
+def _of_one_path(seen: FdProfile) -> int:
     """Counts a path only from three times on: two are no pattern."""
-    most = seen.most_opened
-    return Matcher(most.times, what=most.path) if most and most.times > 2 else Matcher(0)
+    return seen.most_opened.times if seen.most_opened and seen.most_opened.times > 2 else 0
 
 
-def files(seen: FdProfile) -> Matcher:
-    named = one_path(seen)
-    taken = 0 if named.what.startswith("/dev/") else named.count
-    return Matcher(max(0, seen.kinds.get(Kind.FILE, 0) - taken))
-
-
-def deleted_files(seen: FdProfile) -> Matcher:
-    return Matcher(seen.deleted)
-
-
-def memfds(seen: FdProfile) -> Matcher:
-    return Matcher(seen.kinds.get(Kind.MEMFD, 0))
-
-
-def gpu_handles(seen: FdProfile) -> Matcher:
-    return Matcher(seen.nvidia)
-
-
-# ---- the rest
-
-
-def inotify(seen: FdProfile) -> Matcher:
-    return Matcher(seen.kinds.get(Kind.INOTIFY, 0))
-
-
-def pidfds(seen: FdProfile) -> Matcher:
-    return Matcher(seen.kinds.get(Kind.PIDFD, 0))
-
-
-def zombies(seen: FdProfile) -> Matcher:
-    return Matcher(seen.zombies)
-
-
-def live_children(seen: FdProfile) -> Matcher:
-    return Matcher(max(0, seen.children - seen.zombies))
-
-
-def threads(seen: FdProfile) -> Matcher:
-    return Matcher(seen.threads)
-
-
-# The table of what leaks look like: a row is a cause, how to tell it, and what to do.
-#
-# A new row needs a function above that counts what it explains, and a program under tests/leaky_programs that leaks on
-# purpose, with a clean counterpart that does the same work without the leak.
-
-# A signature must explain at least this many descriptors, and this part of all.
-AT_LEAST = 16
-AT_LEAST_PART = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """`ordinary` is how many a healthy process may have: in a single snapshot only more than that count.
-
-    `{what}` in the cause becomes the shared path or address. `of` names what is counted.
-    """
-
-    name: str
-    fits: Callable[[FdProfile], Matcher]
-    cause: str
-    advice: tuple[str, ...]
-    ordinary: int = 0
-    of: str = "descriptors"
-    remedy: Remedy | None = None
+def _other_files(seen: FdProfile) -> int:
+    is_device = seen.most_opened is not None and seen.most_opened.path.startswith("/dev/")
+    return max(0, seen.kinds.get(Kind.FILE, 0) - (0 if is_device else _of_one_path(seen)))
 
 
 SIGNATURES = (
     # ---- pipes
     Signature(
         name="dead-dataloader-iterators",
-        fits=dead_loaders,
+        count=lambda seen: 2 * sum(_loader_pipes(seen)),
+        dead=True,
         cause="finished DataLoader iterators are still referenced: their workers have exited, their pipes stay open",
         advice=(
             "drop the iterator after the loop, or keep one loader with persistent_workers=True",
@@ -203,35 +104,35 @@ SIGNATURES = (
     ),
     Signature(
         name="ended-processes",
-        fits=ended_processes,
+        count=lambda seen: _other_dead_ends(seen, both_ways=True),
+        dead=True,
         cause="Process or Popen objects of children that have ended are still referenced, with their pipes",
         advice=(
             "call Process.join() and then Process.close(), and drop the object",
             "use `with subprocess.Popen(…)`, or subprocess.run, which close stdin and stdout",
         ),
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="unread-output",
-        fits=unread_output,
+        count=lambda seen: _other_dead_ends(seen, both_ways=False),
+        dead=True,
         cause="the output of commands that have ended was never read to its end and closed",
         advice=("use `with subprocess.Popen(…)`, Popen.communicate() or subprocess.run(capture_output=True)",),
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="queues-never-closed",
-        fits=queues,
+        count=lambda seen: 2 * (seen.self_pairs - _loader_pipes(seen)[0]),
+        dead=True,
         cause="pipes with both ends in this process: multiprocessing queues or pools that were never closed",
         advice=(
             "call Queue.close() and Queue.join_thread() when done with a queue; close both ends of a Pipe",
             "use `with multiprocessing.Pool(…)` and Pool.join(), or one pool for all jobs",
         ),
         ordinary=32,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="workers-never-joined",
-        fits=live_pipes,
+        count=lambda seen: seen.live,
         cause="pipes to processes that are still alive: loaders, pools or workers are started and never ended",
         advice=(
             "make one loader and keep it (persistent_workers=True), or drop its iterator before the next one starts",
@@ -243,61 +144,59 @@ SIGNATURES = (
     ),
     Signature(
         name="pipes-not-seen-through",
-        fits=unknown_pipes,
+        count=lambda seen: seen.unknown,
         cause="pipes whose other end could not be inspected: they may be dead or in use",
         advice=("run as root or as a parent of the process to see which pipes are dead",),
         ordinary=4 * MOST_WORKERS + 2,
+        remedy=None,
     ),
     # ---- sockets
     Signature(
         name="responses-never-closed",
-        fits=close_wait,
+        count=lambda seen: seen.close_wait,
+        dead=True,
         cause="the peer closed these connections (CLOSE_WAIT) and this process did not",
         advice=(
             "use one session (requests.Session, httpx.Client, aiohttp.ClientSession) and close it",
             "close every response: `with session.get(…, stream=True) as response`, or read its body to the end",
         ),
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="client-per-call",
-        fits=one_peer,
+        count=_to_one_peer,
+        what=lambda seen: seen.established_to.path if seen.established_to else "",
         cause="open connections to one address, {what}: a client is made for every call",
         advice=("make the client once and share it; bound its connection pool",),
         ordinary=64,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="event-loops-never-closed",
-        fits=event_loops,
+        count=_event_loops,
         cause="event loops (an eventpoll and what wakes it) are made and never closed",
         advice=("use asyncio.run, or asyncio.Runner for many calls; call loop.close() on a loop of your own",),
         ordinary=48,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="unix-sockets-kept",
-        fits=unix_sockets,
+        count=lambda seen: seen.unix_sockets - _loop_sockets(seen),
         cause="Unix sockets stay open: connections to a multiprocessing Manager, a resource sharer or a local service",
         advice=(
             "call Manager.shutdown() (or use `with Manager()`), and close connections when done",
             "keep one connection to a local service instead of one for every call",
         ),
         ordinary=64,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="sockets-never-closed",
-        fits=other_sockets,
+        count=_other_sockets,
         cause="sockets, to many addresses or to none, are opened and never closed",
         advice=("use `with socket.socket(…)`, close clients after use, and set timeouts on what a server accepts",),
         ordinary=512,
-        remedy=FIND_LEAK,
     ),
     # ---- files and memory
     Signature(
         name="torch-tensors-kept",
-        fits=torch_tensors,
+        count=lambda seen: seen.torch_shm,
         cause="tensors that came from DataLoader workers are kept: each holds a shared file (/dev/shm/torch_…)",
         advice=(
             "keep tensor.clone() (of an array, array.copy()) instead of what the loader gave",
@@ -308,15 +207,15 @@ SIGNATURES = (
     ),
     Signature(
         name="shared-memory-kept",
-        fits=shared_memory,
+        count=lambda seen: max(0, seen.shm - seen.torch_shm),
         cause="blocks of shared memory are opened and never closed",
         advice=("call SharedMemory.close() in every process, and SharedMemory.unlink() once",),
         ordinary=16,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="one-path-many-times",
-        fits=one_path,
+        count=_of_one_path,
+        what=lambda seen: seen.most_opened.path if seen.most_opened else "",
         cause="{what} is open many times: it is opened again for every item",
         advice=("open it once in each process and share the handle, or close it after each item (`with open(…)`)",),
         ordinary=16,
@@ -324,7 +223,7 @@ SIGNATURES = (
     ),
     Signature(
         name="files-never-closed",
-        fits=files,
+        count=_other_files,
         cause="files are opened and never closed",
         advice=(
             "use `with open(…)`; call Image.load() or close the image; close numpy.load and h5py.File",
@@ -335,72 +234,72 @@ SIGNATURES = (
     ),
     Signature(
         name="deleted-files-kept",
-        fits=deleted_files,
+        count=lambda seen: seen.deleted,
         cause="files are open that have been deleted, and their space is not free: rotated logs, temporary files",
         advice=(
             "reopen logs when they are rotated (logging.handlers.WatchedFileHandler)",
             "use `with tempfile.TemporaryFile()`",
         ),
         ordinary=16,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="memfds-kept",
-        fits=memfds,
+        count=lambda seen: seen.kinds.get(Kind.MEMFD, 0),
         cause="memory files (memfd) are made and never closed: shared buffers between processes",
         advice=("close the buffer in every process that got it, or use a fixed set of buffers again and again",),
         ordinary=16,
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="gpu-handles-kept",
-        fits=gpu_handles,
+        count=lambda seen: seen.nvidia,
         cause="handles of GPU devices or their buffers (nvidia, dmabuf) are not released",
         advice=(
             "drop CUDA tensors that came from another process: each holds an IPC handle; torch.cuda.ipc_collect()",
             "make one CUDA context in a process, not one for every job",
         ),
         ordinary=256,
+        remedy=None,
     ),
     # ---- the rest
     Signature(
         name="watchers-kept",
-        fits=inotify,
+        count=lambda seen: seen.kinds.get(Kind.INOTIFY, 0),
         cause="a file watcher (inotify) is made for every job and never closed",
         advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
-        remedy=FIND_LEAK,
     ),
     Signature(
         name="pidfds-kept",
-        fits=pidfds,
+        count=lambda seen: seen.kinds.get(Kind.PIDFD, 0),
         cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
         advice=("wait for every child (Popen.wait, `await process.wait()`), and call os.close on a pidfd",),
         ordinary=16,
-        remedy=FIND_LEAK,
     ),
     # ---- not descriptors, but limited as well
     Signature(
         name="zombies",
-        fits=zombies,
+        count=lambda seen: seen.zombies,
         cause="children have ended and nobody waited for them",
         advice=("call Popen.wait() or Process.join() for every child",),
         of="children",
+        remedy=None,
     ),
     Signature(
         name="children-never-ended",
-        fits=live_children,
+        count=lambda seen: max(0, seen.children - seen.zombies),
         cause="child processes are started and never ended",
         advice=("use one pool for all jobs, and end it: `with ProcessPoolExecutor(…)`, Pool.terminate() and join()",),
         ordinary=64,
         of="children",
+        remedy=None,
     ),
     Signature(
         name="threads-never-ended",
-        fits=threads,
+        count=lambda seen: seen.threads,
         cause="threads are started and never ended",
         advice=("use one pool for all jobs, and end it: `with ThreadPoolExecutor(…)`; call Thread.join()",),
         ordinary=512,
         of="threads",
+        remedy=None,
     ),
 )
 _NEVER_ORDINARY = tuple(row for row in SIGNATURES if not row.ordinary)
@@ -424,11 +323,10 @@ def is_certain(found: Match) -> bool:
 def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Match | None:
     """Tries descriptors first: threads and children that appear with them are a consequence."""
     for counted, total in _totals(seen).items():
-        found = [(row, row.fits(seen), row.ordinary if seen_once else 0) for row in rows if row.of == counted]
-        found = [one for one in found if one[1].count - one[2] >= max(AT_LEAST, AT_LEAST_PART * total)]
-        if found:
-            row, fit, _ = max(found, key=lambda one: one[1].count - one[2])
-            return _match(row, fit, total)
+        found = [(row.count(seen) - (row.ordinary if seen_once else 0), row) for row in rows if row.of == counted]
+        excess, row = max(found, key=lambda one: one[0], default=(0, None))
+        if row is not None and excess >= max(AT_LEAST, AT_LEAST_PART * total):
+            return _match(row, seen, total)
     return None
 
 
@@ -438,14 +336,15 @@ def _totals(seen: FdProfile) -> dict[str, int]:
     return {"descriptors": fds, "children": seen.children, "threads": seen.threads}
 
 
-def _match(row: Signature, fit: Matcher, total: int) -> Match:
+def _match(row: Signature, seen: FdProfile, total: int) -> Match:
+    count = row.count(seen)
     return Match(
         name=row.name,
-        cause=row.cause.replace("{what}", fit.what),
+        cause=row.cause.replace("{what}", row.what(seen)),
         advice=row.advice,
-        count=fit.count,
-        dead=fit.dead,
-        share=min(1.0, fit.count / total) if total else 0.0,
+        count=count,
+        dead=count if row.dead else 0,
+        share=min(1.0, count / total) if total else 0.0,
         remedy=row.remedy,
     )
 

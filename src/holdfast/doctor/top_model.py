@@ -13,11 +13,10 @@ from ..procfs.limits import Limit, shared_limits
 from ..procfs.processes import MANY_FDS, Identity, find_busy, roots_of
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
-from .fd_profile import grown, profiles_of
+from .diagnose import classify_process
+from .fd_profile import profiles_of
 from .model import Diagnosis, FdProfile
 from .sampler import Series, Watch
-from .signatures import match
-from .verdict import classify
 
 _SCAN_EVERY_S = 15.0
 _CLASSIFY_EVERY_S = 5.0
@@ -134,20 +133,9 @@ class TopModel:
     def _classify(self, identity: Identity) -> Diagnosis:
         proc, profile = self._snapshots[identity]
         series = self._watch.series.get(identity)
-        nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
         first = self._first.get(identity)
-        again = first is not None and first is not profile
-        return classify(
-            fds=_latest(series, proc.fd_count),
-            soft=nofile.soft,
-            hard=nofile.hard,
-            samples=series.samples if series is not None else (),
-            profile=None if proc.descriptors is None else profile,
-            first_profile=first if again else None,
-            match=match(profile, grown(first, profile) if first is not None and again else None),
-            uptime_s=proc.process.uptime_s,
-            pid=identity.pid,
-        )
+        earlier = None if first is profile else first
+        return classify_process(proc, profile, earlier, series, fds=_latest(series, proc.fd_count))
 
     def _row(self, identity: Identity) -> TopRow | None:
         """Returns None if the process has ended."""

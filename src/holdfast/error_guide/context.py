@@ -108,17 +108,15 @@ def gather(facts: Iterable[Fact], scope: Scope, pid: int | None, names: Sequence
     `names` are possible file names.
     """
     wanted = set(facts)
+    known: dict[str, Any] = {"files": _files(wanted, names, procfs), "disks": _disks(wanted, names)}
     target = procfs.own_pid() if pid is None else pid
     if target is None:  # /proc belongs to another namespace, or is not mounted
-        return SystemContext(
-            scope=scope, pid=os.getpid(), files=_files(wanted, names, procfs), disks=_disks(wanted, names)
-        )
+        return SystemContext(scope=scope, pid=os.getpid(), **known)
     owner = stat_or_none(procfs, f"/proc/{target}")
     if owner is None:
         if pid is not None:
             raise InputError(f"there is no process {pid}")
-        return SystemContext(scope=scope, pid=target, files=_files(wanted, names, procfs), disks=_disks(wanted, names))
-    known: dict[str, Any] = {}
+        return SystemContext(scope=scope, pid=target, **known)
     if wanted & _ABOUT_DESCRIPTORS and scope is not Scope.SHELL:
         known |= _descriptors(target, procfs)
     users = threads_by_user(procfs) if Fact.TASKS in wanted else {}
@@ -134,8 +132,6 @@ def gather(facts: Iterable[Fact], scope: Scope, pid: int | None, names: Sequence
         command=command_of(procfs, target),
         limits={limit.name: limit for limit in limits},
         is_root=owner.st_uid == 0,
-        files=_files(wanted, names, procfs),
-        disks=_disks(wanted, names),
         **known,
     )
 

@@ -6,7 +6,7 @@ import errno as errnos
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..doctor.model import Match
@@ -42,12 +42,12 @@ class Explanation:
 
     name: str
     title: str
-    errno: int | None
+    errno: int | None = None
     says: str
-    here: tuple[str, ...]
-    mistaken_for: str
-    advice: tuple[str, ...]
-    chain: str
+    here: tuple[str, ...] = ()
+    mistaken_for: str = ""
+    advice: tuple[str, ...] = ()
+    chain: str = ""
     text: str = ""
     count: int = 1
     first: LogPosition | None = None
@@ -125,24 +125,19 @@ def _position(position: LogPosition, source: str) -> str:
 
 
 def of_exception(found: FoundCause, context: SystemContext) -> Explanation:
-    rule, link = found.rule, found.link
-    return Explanation(
-        name=rule.name,
-        title=rule.title,
-        errno=rule.errno if link.errno is None else link.errno,
-        says=rule.says,
-        here=sentences(rule.facts, context),
-        mistaken_for=rule.mistaken_for,
-        advice=_advice(rule, context),
-        remedy=_remedy(rule, context),
-        chain=link.chain,
-        text=" ".join(found.line.split())[:400],
-    )
+    errno = found.rule.errno if found.link.errno is None else found.link.errno
+    text = " ".join(found.line.split())[:400]
+    return replace(_of_rule(found.rule, context), errno=errno, chain=found.link.chain, text=text)
 
 
 def of_sighting(seen: Sighting, context: SystemContext) -> Explanation:
-    rule = seen.rule
-    position = f"{seen.first.source} " if seen.first.source else ""
+    chain = f"{seen.first.source} line {seen.first.line:,}".lstrip()
+    return replace(
+        _of_rule(seen.rule, context), chain=chain, text=seen.text, count=seen.count, first=seen.first, last=seen.last
+    )
+
+
+def _of_rule(rule: Rule, context: SystemContext) -> Explanation:
     return Explanation(
         name=rule.name,
         title=rule.title,
@@ -152,11 +147,6 @@ def of_sighting(seen: Sighting, context: SystemContext) -> Explanation:
         mistaken_for=rule.mistaken_for,
         advice=_advice(rule, context),
         remedy=_remedy(rule, context),
-        chain=f"{position}line {seen.first.line:,}",
-        text=seen.text,
-        count=seen.count,
-        first=seen.first,
-        last=seen.last,
     )
 
 
@@ -194,25 +184,14 @@ def of_unknown_exception(links: Sequence[CauseLink]) -> Explanation:
         title=type(links[0].error).__name__,
         errno=inner.errno,
         says=" ".join(["holdfast does not know this error.", own_words]).strip(),
-        here=(),
-        mistaken_for="",
-        advice=(),
         chain=inner.chain,
         text=" ".join(message_of(inner.error).split())[:400],
     )
 
 
 def of_unknown_text() -> Explanation:
-    return Explanation(
-        name=UNKNOWN,
-        title="No known error",
-        errno=None,
-        says="No line of this text is an error that holdfast knows.",
-        here=(),
-        mistaken_for="",
-        advice=(),
-        chain="",
-    )
+    says = "No line of this text is an error that holdfast knows."
+    return Explanation(name=UNKNOWN, title="No known error", says=says)
 
 
 def explanations_as_dict(causes: Sequence[Explanation], lines: int) -> dict[str, Any]:

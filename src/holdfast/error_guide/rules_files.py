@@ -48,7 +48,6 @@ RULES = (
             "Lustre without -o flock, an object store). No process holds the file."
         ),
         mistaken_for="Another process that has the file open. That gives errno 11.",
-        facts=(),
         advice=(
             "To read, set HDF5_USE_FILE_LOCKING=FALSE or use h5py.File(…, 'r', locking=False).",
             "To write, use a local disk and copy the finished file. " + _ONE_OWNER,
@@ -221,7 +220,6 @@ RULES = (
         mistaken_for=(
             "A lock that another process holds. That gives errno 11. A library that retries for ever hangs here."
         ),
-        facts=(),
         advice=(
             "Keep caches and lock files on a local disk: set HF_HOME, XDG_CACHE_HOME, TORCH_HOME or TMPDIR.",
             "Mount NFS with working locks (version 4 has them built in), or with `local_lock=flock` if only one "
@@ -241,7 +239,6 @@ RULES = (
             "works."
         ),
         mistaken_for="A corrupt file or a broken network. Other files on the same mount can still be read.",
-        facts=(),
         advice=(
             "Open the file again by its name. Restart a worker whose current folder is gone.",
             "Do not replace or remove files that other processes read: write a new version under a new name.",
@@ -349,7 +346,6 @@ GENERAL = (
             "another process has removed the file or has not written it yet."
         ),
         mistaken_for="Missing permissions, which give errno 13, or too many open files, which gives errno 24.",
-        facts=(),
         advice=(
             "Check from the process that failed: `ls -l /proc/PID/cwd`, and `ls` inside its container.",
             "Pass absolute paths to workers, and let one process create folders before the others start.",

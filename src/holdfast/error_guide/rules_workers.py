@@ -241,7 +241,6 @@ RULES = (
             "The process wrote to a pipe or socket that has no reader any more, because the other process has exited."
         ),
         mistaken_for="The original error. It is a consequence of the other process's exit.",
-        facts=(),
         advice=(
             "Find out why the reader exited: its own error is above or in its own log.",
             "In a shell, `| head` exits early on purpose; then nothing is wrong.",
@@ -302,7 +301,6 @@ RULES = (
             "sides use different protocols."
         ),
         mistaken_for="A limit of this process. No limit causes any of these.",
-        facts=(),
         advice=(
             "Try the request by hand on the same machine as the same user: `curl -v URL`, with the same proxy "
             "settings.",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from .._util.text import format_bytes
-from ..procfs.limits import Limit
+from ..procfs.limits import Limit, quantity
 from ..procfs.locks import Lock, LockKind
 from .rules import Disk, Fact, NamedFile, Scope, SystemContext
 
@@ -105,18 +105,18 @@ def _descriptors(context: SystemContext) -> Iterator[str]:
     limit = context.limits.get("nofile", Limit(name="nofile"))
     if limit.soft is None:
         return
-    hard = f"; its hard limit is {_number(limit.hard)}" if limit.hard is not None and limit.hard > limit.soft else ""
+    hard = f"; its hard limit is {quantity(limit.hard)}" if limit.hard is not None and limit.hard > limit.soft else ""
     if context.scope is Scope.SHELL:
         yield (
-            f"A process started from here may have {_number(limit.soft)} descriptors{hard}. "
+            f"A process started from here may have {quantity(limit.soft)} descriptors{hard}. "
             "Pass --pid PID to see how many a process uses."
         )
         return
     if limit.used is None:
-        yield f"{_who(context)} may have {_number(limit.soft)} descriptors{hard}; how many it uses cannot be read."
+        yield f"{_who(context)} may have {quantity(limit.soft)} descriptors{hard}; how many it uses cannot be read."
         return
     yield (
-        f"{_who(context)} has {limit.used:,} of {_number(limit.soft)} descriptors{hard}. "
+        f"{_who(context)} has {limit.used:,} of {quantity(limit.soft)} descriptors{hard}. "
         f"{_fullness(limit, _FEW_FREE, 'None is free.', 'Few are free.', 'Enough are free now.')}"
     )
     if context.kinds:
@@ -134,7 +134,7 @@ def _highest(context: SystemContext) -> Iterator[str]:
 def _host_files(context: SystemContext) -> Iterator[str]:
     limit = context.limits.get("file_max")
     if limit is not None and limit.used is not None and limit.soft is not None:
-        most = "unlimited" if limit.soft >= 1 << 60 else _number(limit.soft)
+        most = "unlimited" if limit.soft >= 1 << 60 else quantity(limit.soft)
         yield f"This machine has {limit.used:,} open files; its limit (fs.file-max) is {most}."
 
 
@@ -144,7 +144,7 @@ def _tasks(context: SystemContext) -> Iterator[str]:
     full = [(name, limit) for name, limit in known if (limit.ratio or 0) >= _NEARLY]
     for name, limit in full or known[:2]:
         note = " It is not enforced for root." if name == "nproc" and context.is_root else ""
-        yield f"{limit.used:,} of {_number(limit.soft)} {_TASKS[name]} are in use.{note}"
+        yield f"{limit.used:,} of {quantity(limit.soft)} {_TASKS[name]} are in use.{note}"
     binding = [name for name, _ in full if not (name == "nproc" and context.is_root)]
     if known and not binding:
         yield "No task limit is near now, but one may have been when the error occurred."
@@ -201,7 +201,7 @@ def _inotify(context: SystemContext) -> Iterator[str]:
     for name, what in (("inotify_instances", "instances"), ("inotify_watches", "watches")):
         limit = context.limits.get(name)
         if limit is not None and limit.soft is not None:
-            yield f"Each user may have {_number(limit.soft)} inotify {what} (fs.inotify.max_user_{what})."
+            yield f"Each user may have {quantity(limit.soft)} inotify {what} (fs.inotify.max_user_{what})."
 
 
 def _who(context: SystemContext) -> str:
@@ -217,10 +217,6 @@ def _fullness(limit: Limit, few: int, full: str, nearly: str, fine: str) -> str:
     if left <= 0:
         return full
     return nearly if left < few or (limit.ratio or 0) >= _NEARLY else fine
-
-
-def _number(value: float | None) -> str:
-    return "unlimited" if value is None or math.isinf(value) else f"{int(value):,}"
 
 
 _SAY: Mapping[Fact, Callable[[SystemContext], Iterator[str]]] = {

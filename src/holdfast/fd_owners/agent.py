@@ -3,7 +3,7 @@
     hold.listen()                 # once, when a worker starts; until it ends
     with hold.listen("worker"):   # or for the time of a block
 
-The responder listens at a Unix socket in a private folder of the user. A request and its reply are one line of JSON
+The responder listens at a Unix socket in a private folder of the user. A request and its reply are one message
 each, limited in size and time. The thread sleeps until a request comes. An answer may take some seconds, during which
 Python code in the process runs at about half its speed.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import math
 import os
 import re
 import select
@@ -28,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from .._util.fds import Reserve
+from .._util.framing import MessageError, MessageReceiver, send_message
 from .._util.process import call_after_fork
 from ..errors import InputError
+from ..procfs.limits import finite
 from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import take_snapshot
@@ -38,45 +38,6 @@ from .paths import HeldBy, OwnerGroup, OwnerPath
 
 MOST_REQUEST_BYTES = 64 << 10
 MOST_ANSWER_BYTES = 4 << 20
-
-
-class WireError(Exception):
-    """The peer sent something that the protocol does not allow."""
-
-
-def receive(connection: socket.socket, most_bytes: int, within_s: float) -> Any:
-    """Receives a document; `within_s` is for all of it, however slowly the bytes arrive."""
-    deadline = time.monotonic() + within_s
-    parts: list[bytes] = []
-    size = 0
-    while not parts or b"\n" not in parts[-1]:
-        connection.settimeout(_left(deadline))
-        part = connection.recv(min(1 << 16, most_bytes + 1 - size))
-        if not part:
-            break
-        parts.append(part)
-        size += len(part)
-        if size > most_bytes:
-            raise WireError(f"expected at most {most_bytes:,} bytes, got more")
-    try:
-        return json.loads(b"".join(parts))
-    except (ValueError, RecursionError):
-        raise WireError("expected one line of JSON") from None
-
-
-def send(connection: socket.socket, document: Any, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    view = memoryview(json.dumps(document).encode() + b"\n")
-    while view:
-        connection.settimeout(_left(deadline))
-        view = view[connection.send(view) :]
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the peer took too long")
-    return left
 
 
 # The path of a Unix socket has at most 107 bytes.
@@ -175,11 +136,11 @@ MOST_WITHIN_S = 10.0
 WITHIN_S = 3.0
 
 
-def answer(request: Any, name: str, own: Collection[int]) -> dict[str, Any]:
-    """Answers a request, leaving out the descriptors `own` of the agent itself. Raises WireError for a bad request."""
-    asked = request.get("ask") if isinstance(request, dict) else None
+def answer(request: dict[str, Any], name: str, own: Collection[int]) -> dict[str, Any]:
+    """Answers a request, leaving out the descriptors `own` of the agent itself. MessageError: it is not valid."""
+    asked = request.get("ask")
     if not isinstance(asked, str) or asked not in _ANSWERS:
-        raise WireError(f"expected an object with 'ask' of {', '.join(_ANSWERS)}")
+        raise MessageError(f"expected an object with 'ask' of {', '.join(_ANSWERS)}")
     return {"pid": os.getpid(), "name": name, **_ANSWERS[asked](request, own)}
 
 
@@ -190,12 +151,12 @@ def _hello(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
 def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
     fds, most = request.get("fds"), request.get("most", MOST_GROUPS)
     if fds is not None and not (isinstance(fds, list) and all(type(fd) is int for fd in fds)):
-        raise WireError("expected 'fds' to be a list of numbers")
+        raise MessageError("expected 'fds' to be a list of numbers")
     if type(most) is not int or most < 1:
-        raise WireError("expected 'most' to be a number of at least 1")
+        raise MessageError("expected 'most' to be a number of at least 1")
     within_s = request.get("within_s", WITHIN_S)
     if type(within_s) not in (int, float) or not 0 < within_s <= MOST_WITHIN_S:
-        raise WireError(f"expected 'within_s' between 0 and {MOST_WITHIN_S:g}")
+        raise MessageError(f"expected 'within_s' between 0 and {MOST_WITHIN_S:g}")
     asked = [fd for fd in (open_fds() if fds is None else fds) if fd not in own and (fds is not None or fd > 2)]
     groups = owners_summary(asked, within_s=within_s)
     return {"groups": [asdict(group) for group in groups[: min(most, MOST_GROUPS)]]}
@@ -207,17 +168,13 @@ def _snapshot(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
         "fds": root.fd_count,
         "kinds": root.kinds,
         "limits": {
-            limit.name: {"used": limit.used, "soft": _finite(limit.soft), "hard": _finite(limit.hard)}
+            limit.name: {"used": limit.used, "soft": finite(limit.soft), "hard": finite(limit.hard)}
             for limit in root.limits
         },
         "threads": root.process.threads,
         "rss_bytes": root.process.rss_bytes,
         "uptime_s": root.process.uptime_s,
     }
-
-
-def _finite(number: float | None) -> float | None:
-    return None if number is None or math.isinf(number) else number
 
 
 _ANSWERS: dict[str, Callable[[dict[str, Any], Collection[int]], dict[str, Any]]] = {
@@ -302,12 +259,13 @@ class Responder:
     def _answer(self, connection: socket.socket) -> None:
         if peer_uid(connection) != os.getuid():
             return
+        connection.setblocking(False)
         try:
-            request = receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
+            request = _receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
             reply = answer(request, self.name, self._own(connection))
-        except WireError as error:
+        except MessageError as error:
             reply = {"error": str(error)}
-        send(connection, reply, _ANSWER_S)
+        send_message(connection.fileno(), reply, timeout_s=_ANSWER_S)
 
     def _own(self, connection: socket.socket) -> set[int]:
         return {*self._reserve.fds, self._socket.fileno(), self._wake, connection.fileno()}
@@ -411,19 +369,23 @@ def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S)
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(within_s)
                 connection.connect(str(place))
-                _must_be_own(connection)
-                send(connection, request, deadline - time.monotonic())
-                reply = receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
-        except (OSError, WireError):
+                if peer_uid(connection) != os.getuid():
+                    continue
+                connection.setblocking(False)
+                send_message(connection.fileno(), request, timeout_s=deadline - time.monotonic())
+                reply = _receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
+        except (OSError, MessageError):
             continue
-        if isinstance(reply, dict) and "error" not in reply:
+        if "error" not in reply:
             return reply
     return None
 
 
-def _must_be_own(connection: socket.socket) -> None:
-    if peer_uid(connection) != os.getuid():
-        raise WireError("expected a process of this user")
+def _receive(connection: socket.socket, most_bytes: int, within_s: float) -> dict[str, Any]:
+    message = MessageReceiver(connection.fileno(), most_bytes).receive(within_s)
+    if message is None:
+        raise MessageError("expected a message, got the end of the stream")
+    return message.head
 
 
 def ask_owners(

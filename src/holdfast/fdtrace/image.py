@@ -200,7 +200,7 @@ def _header(raw: dict[str, object]) -> Header:
         record_base=number("record_base"),
         live=number("live"),
         peak=number("peak"),
-        stopped=number("stopped"),
+        stopped=number("stopped") & 0xFFFF,
         finalizing_ns=number("finalizing_ns"),
         end_ns=number("end_ns"),
         end_kind=number("end_kind"),

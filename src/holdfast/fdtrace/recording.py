@@ -29,7 +29,7 @@ from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL, read_or_none
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
-from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, EBADF, INHERITED, LIVE, NATIVE, NO_REUSE, PARTIAL
+from .log_format import AT_EXIT, BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, EBADF, INHERITED, LIVE, NATIVE, NO_REUSE, PARTIAL
 from .native_frames import Mapping as MappedFile
 from .native_frames import NativeFrames, parse_maps
 from .partial import MISSES
@@ -476,9 +476,13 @@ def assemble(
             owners[resolve(image, stack)].extend(lines)
         processes.append(_process(image, ordered, index, collector, path, unknown, seconds, last.at_ns if last else 0))
         events.append(_renumber(image.events, number, resolve, image, trace_file.EVENTS, collector.start_ns))
-        live = np.flatnonzero(image.entries["flags"] & LIVE)
-        rows = _renumber(image.entries[live], number, resolve, image, trace_file.OPEN, collector.start_ns)
-        rows["fd"] = live
+        still, at_exit_only = _open_at_end(
+            image, min(filter(None, (last.at_ns if last else 0, image.header.finalizing_ns)), default=0)
+        )
+        fds = np.concatenate([still, at_exit_only])
+        rows = _renumber(image.entries[fds], number, resolve, image, trace_file.OPEN, collector.start_ns)
+        rows["fd"] = fds
+        rows["flags"][len(still) :] |= AT_EXIT
         opened.append(rows)
         counts.append(_renumber(image.counters, number, resolve, image, trace_file.COUNTS, collector.start_ns))
     samples = _samples(collector, processes, {paths[image.key]: image for image in ordered}, numbers, resolve, end_s)
@@ -505,6 +509,7 @@ def assemble(
         counts=_joined(counts, trace_file.COUNTS),
         samples=samples,
         totals=totals,
+        no_reuse=options.no_reuse,
     )
 
 
@@ -572,6 +577,20 @@ def _live_at(image: Image, at_ns: int) -> dict[int, int]:
         if entry["gen"] == event["gen"] and not entry["flags"] & (INHERITED | BEFORE):
             live[int(entry["stack"])] += 1
     return live
+
+
+def _open_at_end(image: Image, exit_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers that are open, and those that the process closed only while it shut down."""
+    entries, events = image.entries, image.events
+    still = np.flatnonzero(entries["flags"] & LIVE)
+    if not exit_ns:
+        return still, still[:0]
+    closes = events[((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN)) & (events["t_ns"] > exit_ns)]
+    closes = closes[(closes["fd"] >= 0) & (closes["fd"] < len(entries))]
+    lives = entries[closes["fd"]]
+    # The entry of a number describes its latest lifetime.
+    mine = (lives["gen"] == closes["gen"]) & (lives["t_ns"] <= exit_ns) & ((lives["flags"] & LIVE) == 0)
+    return still, np.unique(closes["fd"][mine]).astype(np.int64)
 
 
 class _Resolver:
@@ -660,7 +679,8 @@ def _process(
 
 
 def _with_text(frame: Frame) -> SourceFrame:
-    text = linecache.getline(frame.file, frame.line).strip() if frame.line and not frame.file.startswith("<") else ""
+    is_file = frame.line and not frame.file.startswith("<") and "\0" not in frame.file
+    text = linecache.getline(frame.file, frame.line).strip() if is_file else ""
     return SourceFrame(frame.file, frame.line, frame.function, text[:200])
 
 

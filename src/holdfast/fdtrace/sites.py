@@ -6,6 +6,7 @@ below it are folded: a leak of `DataLoader` belongs to the line that made the lo
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ..doctor.trend import LEAST_RISE, find_slope
-from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, INHERITED, KINDS
+from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, FAIL, INHERITED, KINDS
 from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
@@ -36,6 +37,7 @@ class Site:
     `growth` is the rise of the site's baseline since its first descriptor, `per_minute` its slope; both are 0 if it
     does not grow.
     `live` counts at the end of the recording, and in each process before the interpreter shut down; `kinds` are theirs.
+    `born` and `closed` count up to then, too; the end of a process closes what it has open.
     `inherited` are copies in forked processes of what this site made. `closed_elsewhere` were closed by another thread.
     """
 
@@ -72,6 +74,16 @@ class UnknownOrigin:
     count: int
 
 
+@dataclass(frozen=True)
+class FailedCalls:
+    """Calls of one line that failed with EMFILE or ENFILE."""
+
+    frame: SourceFrame
+    call: str
+    error: str
+    count: int
+
+
 class Statistics:
     """All that a report shows of one recording, computed when it is asked for.
 
@@ -82,8 +94,10 @@ class Statistics:
     def __init__(self, trace: Trace, *, since: float | None = None, until: float | None = None) -> None:
         self.trace = trace
         self.since = 0.0 if since is None else max(0.0, since)
-        end = _end_of_work(trace)
+        end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
+        self._last = float("inf") if until is None else until
+        self._is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
         self.grid = np.linspace(self.since, self.until, GRID)
@@ -97,6 +111,12 @@ class Statistics:
         return min([*ends, self.until])
 
     @cached_property
+    def _is_over(self) -> np.ndarray:
+        """Whether each process has ended, and with it what it had open."""
+        ends = [process.end_s for process in self.trace.processes]
+        return np.array([end is not None and end < self.until - 0.02 for end in ends] or [False])
+
+    @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the birth and the close event of the same lifetime."""
         events = self.trace.events
@@ -104,7 +124,7 @@ class Statistics:
         closes = np.flatnonzero((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN))
         if not len(births) or not len(closes):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        birth_key, close_key = _lifetimes(events[births]), _lifetimes(events[closes])
+        birth_key, close_key = lifetime_keys(events[births]), lifetime_keys(events[closes])
         order = np.argsort(birth_key, kind="stable")
         at = np.searchsorted(birth_key[order], close_key)
         at = np.minimum(at, len(order) - 1)
@@ -149,12 +169,7 @@ class Statistics:
             live = rows["live"].astype(np.int64)
             add(rows["t_s"], rows["stack"], np.diff(live, prepend=0), rows["process"])
         all_t, all_stack, all_by, all_process = map(np.concatenate, (t, stack, by, process))
-        over = [
-            number
-            for number, one in enumerate(trace.processes)
-            if one.end_s is not None and one.end_s < self.until - 0.02
-        ]
-        gone = np.isin(all_process, over)
+        gone = self._is_over[all_process]
         # What a process still had when it ended is gone with it: the same changes once more, negative, at its end.
         return (
             np.concatenate([all_t, ends[all_process[gone]] + 1e-9]),
@@ -164,7 +179,7 @@ class Statistics:
 
     def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
         """Returns the samples of each stack of each process whose ring has dropped events."""
-        samples = self.trace.samples
+        samples = np.concatenate([self.trace.samples, self._last_samples(self.trace.samples)])
         samples = samples[~exact[samples["process"]]] if len(samples) else samples
         if not len(samples):
             return []
@@ -178,6 +193,54 @@ class Statistics:
         )
         return np.split(samples, cuts)
 
+    def _last_samples(self, samples: np.ndarray) -> np.ndarray:
+        """Returns what each stack of each process had open when its work ended, which no tick of the clock sees."""
+        opened = self.trace.open
+        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
+        counts = Counter(zip(own["process"].tolist(), own["stack"].tolist(), strict=True))
+        sampled = set(zip(samples["process"].tolist(), samples["stack"].tolist(), strict=True))
+        ends = [self.end_of(process) for process in self.trace.processes]
+        rows = [(ends[process], process, stack, counts[process, stack]) for process, stack in sampled | counts.keys()]
+        return np.array(rows, samples.dtype)
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        """Born, closed and closed by another thread than the one of the birth, by stack, within the time looked at.
+
+        What a process had open when it ended counts as closed. Where a ring has dropped events, the counters of the
+        entire run are used.
+        """
+        trace, events = self.trace, self.trace.events
+        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
+        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
+        found = np.zeros((len(trace.stacks), 3), np.int64)
+
+        def in_time(rows: np.ndarray) -> np.ndarray:
+            process = events["process"][rows]
+            within: np.ndarray = exact[process] & (events["t_s"][rows] <= ends[process])
+            return within
+
+        births = np.flatnonzero(events["action"] == BIRTH)
+        births = births[in_time(births)]
+        born, closed = self._pairs
+        keep = in_time(closed)
+        born, closed = born[keep], closed[keep]
+        ended = np.setdiff1d(births[self._is_over[events["process"][births]]], born)
+        since = events["t_s"] >= self.since
+        np.add.at(found[:, 0], events["stack"][births[since[births]]], 1)
+        np.add.at(found[:, 1], events["stack"][born[since[closed]]], 1)
+        np.add.at(found[:, 1], events["stack"][ended], 1)
+        np.add.at(found[:, 2], events["stack"][born], since[closed] & (events["tid"][born] != events["tid"][closed]))
+        counts = trace.counts[~exact[trace.counts["process"]]]
+        np.add.at(found[:, 0], counts["stack"], counts["born"])
+        np.add.at(found[:, 1], counts["stack"], counts["born"])
+        opened = trace.open
+        still = (opened["flags"] & (INHERITED | BEFORE)) == 0
+        still &= ~(exact | self._is_over)[opened["process"]] if len(opened) else False
+        np.add.at(found[:, 1], opened["stack"][still], -1)
+        np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
+        return found
+
     # -- results
 
     @cached_property
@@ -185,16 +248,18 @@ class Statistics:
         """All sites, the fastest growing first, then those with the most live descriptors."""
         count = len(self._frames)
         site_of = self._site_of_stack
-        counts = _Sums(self.trace.counts, site_of, count)
         series = np.zeros((count, GRID), np.int64)
+        sums = np.zeros((count, 3), np.int64)
         keep = site_of >= 0
         np.add.at(series, site_of[keep], self._series[keep])
-        found = [self._site(number, counts, series[number]) for number in range(count)]
+        np.add.at(sums, site_of[keep], self._sums[keep])
+        found = [self._site(number, sums[number].tolist(), series[number]) for number in range(count)]
         shown = [site for site in found if site.born or site.live or site.inherited]
         return sorted(shown, key=lambda site: (-site.growth, -site.live, -site.peak, -site.born, site.where))
 
-    def _site(self, number: int, counts: _Sums, series: np.ndarray) -> Site:
+    def _site(self, number: int, sums: Sequence[int], series: np.ndarray) -> Site:
         trace = self.trace
+        born, closed, elsewhere = sums
         stacks = np.flatnonzero(self._site_of_stack == number)
         growth, per_minute = _growth(self.grid, series)
         opened = trace.open[np.isin(trace.open["stack"], stacks)]
@@ -210,16 +275,17 @@ class Statistics:
             frame=self._frames[number],
             stacks=tuple(stacks.tolist()),
             live=live,
-            born=counts.born[number],
-            closed=counts.closed[number],
-            peak=max(int(series.max(initial=0)), live),
+            born=born,
+            closed=closed,
+            # The grid misses what was open for a moment; the counters do not.
+            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self._is_entire else 0),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
             kinds={kind: count for kind, count in kinds.most_common() if count},
             processes=tuple(sorted({trace.processes[process].pid for process in rows["process"].tolist()})),
             inherited=inherited,
-            closed_elsewhere=counts.foreign[number],
+            closed_elsewhere=elsewhere,
             lifetime_p50_s=float(np.quantile(lifetimes, 0.5)) if len(lifetimes) else None,
             lifetime_p99_s=float(np.quantile(lifetimes, 0.99)) if len(lifetimes) else None,
             closers=closers,
@@ -234,7 +300,10 @@ class Statistics:
         """Returns the lifetimes of what these stacks made, and the lines that closed it."""
         events = self.trace.events
         born, closed = self._pairs
-        mine = np.isin(events["stack"][born], stacks)
+        ends = np.array([self.end_of(process) for process in self.trace.processes])
+        t = events["t_s"][closed]
+        mine = np.isin(events["stack"][born], stacks) & (t >= self.since)
+        mine &= t <= (ends[events["process"][closed]] if len(closed) else 0.0)
         born, closed = born[mine], closed[mine]
         closers = Counter[str]()
         numbers, times = np.unique(events["stack"][closed], return_counts=True)
@@ -243,12 +312,60 @@ class Statistics:
             closers[f"{frame.file}:{frame.line}" if frame.line else frame.file] += count
         return events["t_s"][closed] - events["t_s"][born], dict(closers.most_common(5))
 
+    def weights(self, name: str) -> dict[int, float]:
+        """Returns the stacks that have a weight: "live", "born" or "growth" (descriptors a minute)."""
+        if name == "live":
+            values = self._series[:, -1]
+        elif name == "born":
+            values = self._sums[:, 0]
+        else:
+            values = np.array([_growth(self.grid, series)[1] for series in self._series])
+        return {
+            stack: float(values[stack]) for stack in np.flatnonzero((values > 0) & (self._site_of_stack >= 0)).tolist()
+        }
+
+    def path_of(self, site: Site) -> list[SourceFrame]:
+        """Returns the library frames from the site's line to the call that made most of its descriptors."""
+        heaviest = max(site.stacks, key=lambda stack: (int(self._series[stack, -1]), int(self._sums[stack, 0])))
+        found: list[SourceFrame] = []
+        for frame in self.trace.frames_of(heaviest):
+            if frame == site.frame:
+                break
+            found.append(frame)
+        return found[::-1]
+
+    def inheritors(self, site: Site) -> int:
+        """Returns how many forked processes had a copy of what the site made when they ended."""
+        opened = self.trace.open
+        mine = np.isin(opened["stack"], site.stacks) & ((opened["flags"] & INHERITED) > 0)
+        return len(np.unique(opened["process"][mine]))
+
+    @cached_property
+    def failed(self) -> list[FailedCalls]:
+        """The calls that failed because no descriptor was free, by line, the most frequent first."""
+        events = self.trace.events
+        rows = events[(events["action"] == FAIL) & (events["t_s"] >= self.since) & (events["t_s"] <= self._last)]
+        found: Counter[tuple[SourceFrame, str, str]] = Counter()
+        for stack, call, error in zip(
+            rows["stack"].tolist(), rows["aux"].tolist(), rows["error"].tolist(), strict=True
+        ):
+            name = self.trace.calls[call] if 0 <= call < len(self.trace.calls) else "a call"
+            frame = user_frame(self.trace.frames_of(stack))
+            found[frame, name.strip("_").removesuffix("64"), errno.errorcode.get(error, str(error))] += 1
+        return [FailedCalls(*key, count) for key, count in found.most_common()]
+
     @cached_property
     def _kind_of_stack(self) -> list[str]:
         kinds = ["unknown"] * len(self.trace.stacks)
         for stack, kind in zip(self.trace.counts["stack"].tolist(), self.trace.counts["kind"].tolist(), strict=True):
             kinds[stack] = KINDS[kind] if kind < len(KINDS) else "unknown"
         return kinds
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        """Live descriptors of all sites over the grid."""
+        total: np.ndarray = self._series[self._site_of_stack >= 0].sum(axis=0)
+        return total
 
     @cached_property
     def by_kind(self) -> dict[str, np.ndarray]:
@@ -348,21 +465,6 @@ def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
     return found, site_of
 
 
-class _Sums:
-    """Exact counts by site."""
-
-    def __init__(self, counts: np.ndarray, site_of: np.ndarray, sites: int) -> None:
-        of_row = site_of[counts["stack"]] if len(counts) else np.zeros(0, np.int64)
-        keep = of_row >= 0
-
-        def total(name: str) -> list[int]:
-            sums = np.zeros(sites, np.int64)
-            np.add.at(sums, of_row[keep], counts[name][keep])
-            return [int(one) for one in sums]
-
-        self.born, self.closed, self.foreign = total("born"), total("closed"), total("foreign_closed")
-
-
 def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
     """Returns the rise of the baseline and its slope a minute, or zeros if the rise is small or a single step."""
     begin = int(np.argmax(series > 0))  # a site that first runs late in the program does not look steady for that
@@ -378,7 +480,7 @@ def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
     return (rise, slope.value * 60) if slope.low > 0 and slope.value > 0 else (0.0, 0.0)
 
 
-def _lifetimes(events: np.ndarray) -> np.ndarray:
+def lifetime_keys(events: np.ndarray) -> np.ndarray:
     """Gives each lifetime of a number in a process one key."""
     process, fd, gen = (events[name].astype(np.uint64) for name in ("process", "fd", "gen"))
     key: np.ndarray = process << np.uint64(48) | fd << np.uint64(28) | gen & np.uint64((1 << 28) - 1)

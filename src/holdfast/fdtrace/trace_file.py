@@ -6,10 +6,15 @@ files, lines and functions, and the text of the source lines is stored with them
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import math
 import os
+import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -68,6 +73,24 @@ TOTALS = np.dtype([("t_s", "<f8"), ("process", "<u4"), ("live", "<i4")])
 _ARRAYS = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES, "totals": TOTALS}
 
 
+# What zipfile, json and numpy raise for a damaged file. An OSError with EINVAL is an offset before its beginning.
+_DAMAGED = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+)
+
+
 class SourceFrame(NamedTuple):
     """A line of code on a stack, with its text."""
 
@@ -120,6 +143,7 @@ class Trace:
     counts: np.ndarray = field(repr=False)
     samples: np.ndarray = field(repr=False)
     totals: np.ndarray = field(repr=False)
+    no_reuse: bool = False  # recorded with --no-reuse
 
     def frames_of(self, stack: int) -> list[SourceFrame]:
         """Returns the frames of a stack, innermost first."""
@@ -147,6 +171,10 @@ def load(path: str | os.PathLike[str]) -> Trace:
         CorruptError: It is no recording, or it is damaged.
     """
     name = os.fspath(path)
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        raise FormatError(
+            name, None, None, "expected a recording of `holdfast trace`, got a pipe, which cannot be sought"
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             facts = json.loads(_member(archive, "trace.json", name))
@@ -156,23 +184,19 @@ def load(path: str | os.PathLike[str]) -> Trace:
                 )
             arrays = {key: _array(_member(archive, f"{key}.npy", name), dtype) for key, dtype in _ARRAYS.items()}
         return _make(facts, arrays)
-    except (
-        zipfile.BadZipFile,
-        KeyError,
-        ValueError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        EOFError,
-        NotImplementedError,
-    ) as error:
+    except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise CorruptError(
             name, None, None, f"expected a recording of `holdfast trace`, got {_what(Path(path))} ({error})"
         ) from error
 
 
 def _member(archive: zipfile.ZipFile, member: str, path: str) -> bytes:
-    size = archive.getinfo(member).file_size
+    info = archive.getinfo(member)
+    size = info.file_size
+    if info.compress_type != zipfile.ZIP_DEFLATED:
+        raise ValueError(f"{member} is packed with method {info.compress_type}")
     if size > _MOST_BYTES:
         raise CorruptError(
             path, None, None, f"{member} would take {size} bytes of memory, at most {_MOST_BYTES} are read"
@@ -192,8 +216,41 @@ def _what(path: Path) -> str:
     return f"a file of {size} bytes" if size else "an empty file"
 
 
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"expected a number, got {number}")
+    return number
+
+
+def _process(facts: dict[str, Any], processes: int) -> TracedProcess:
+    def time_of(name: str) -> float | None:
+        return None if facts[name] is None else _number(facts[name])
+
+    parent = None if facts["parent"] is None else int(facts["parent"])
+    if parent is not None and not 0 <= parent < processes:
+        raise ValueError(f"process {facts['pid']} names a parent that does not exist")
+    return TracedProcess(
+        pid=int(facts["pid"]),
+        parent=parent,
+        command=str(facts["command"]),
+        python=str(facts["python"]),
+        start_s=_number(facts["start_s"]),
+        end_s=time_of("end_s"),
+        ended=str(facts["ended"]),
+        finalizing_s=time_of("finalizing_s"),
+        live=int(facts["live"]),
+        peak=int(facts["peak"]),
+        dropped_events=int(facts["dropped_events"]),
+        has_stacks=bool(facts["has_stacks"]),
+        stopped_by=int(facts["stopped_by"]),
+        counts={str(name): int(count) for name, count in facts["counts"].items()},
+        unknown=tuple(map(str, facts["unknown"])),
+    )
+
+
 def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
-    processes = tuple(TracedProcess(**process) for process in facts["processes"])
+    processes = tuple(_process(process, len(facts["processes"])) for process in facts["processes"])
     frames = tuple(
         SourceFrame(str(file), int(line), str(function), str(text)) for file, line, function, text in facts["frames"]
     )
@@ -213,10 +270,10 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
 
     return Trace(
         command=str(facts["command"]),
-        started=float(facts["started"]),
-        duration_s=float(facts["duration_s"]),
+        started=_number(facts["started"]),
+        duration_s=_number(facts["duration_s"]),
         is_partial=bool(facts["is_partial"]),
-        exit_code=facts["exit_code"],
+        exit_code=None if facts["exit_code"] is None else int(facts["exit_code"]),
         calls=tuple(map(str, facts["calls"])),
         processes=processes,
         frames=frames,
@@ -230,4 +287,5 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         counts=arrays["counts"],
         samples=arrays["samples"],
         totals=arrays["totals"],
+        no_reuse=bool(facts.get("no_reuse")),
     )

@@ -14,7 +14,7 @@ from .._util import atomic
 from .._util.process import call_after_fork
 from ..errors import ForkedWriterError, InputError, LockTimeoutError, WriteError, WriterBusyError
 from .holders import locks
-from .lock_file import clear_note, filesystem_of, is_still, lock_path, open_lock_file, read_note, write_note
+from .lock_file import clear_note, filesystem_of, lock_path, open_lock_file, read_note, write_note
 
 _MIN_PAUSE_S = 0.001
 _MAX_PAUSE_S = 0.05
@@ -65,7 +65,7 @@ class Locked:
             )
         if self._fd < 0:
             raise WriteError(f"the lock on {self.path} is not held: use it inside its `with` block")
-        if not is_still(self._lock_path, self._fd):
+        if not atomic.is_still(self._lock_path, self._fd):
             raise WriteError(f"{self._lock_path} was removed or replaced: others no longer see the lock")
 
     def __enter__(self) -> Self:
@@ -102,12 +102,12 @@ class Locked:
             self._fd = open_lock_file(self._lock_path, shared=self.shared)
         try:
             if not atomic.try_lock(self._fd, shared=self.shared):
-                if not is_still(self._lock_path, self._fd):
+                if not atomic.is_still(self._lock_path, self._fd):
                     self._close()  # a lock on the old file no longer matters
                 return False
         except OSError as error:
             raise self._unsupported(str(error.strerror)) from error
-        if not is_still(self._lock_path, self._fd):
+        if not atomic.is_still(self._lock_path, self._fd):
             self._close()
             return False
         self._verify_exclusion()
@@ -120,7 +120,7 @@ class Locked:
         may_write = os.access(self._lock_path, os.W_OK)
         other = open_lock_file(self._lock_path, shared=not (self.shared and may_write))
         try:
-            if atomic.try_lock(other, shared=not self.shared) and is_still(self._lock_path, self._fd):
+            if atomic.try_lock(other, shared=not self.shared) and atomic.is_still(self._lock_path, self._fd):
                 raise self._unsupported("it granted one lock twice at a time")
         except OSError as error:
             if error.errno != errno.EBADF:  # an exclusive lock cannot be tried on a file that is open for reading only

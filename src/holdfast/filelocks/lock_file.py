@@ -63,16 +63,6 @@ def open_lock_file(path: str, *, shared: bool) -> int:
     return fd
 
 
-def is_still(path: str, fd: int) -> bool:
-    """Returns whether the path is still the open file: somebody may have deleted it meanwhile."""
-    try:
-        here = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(fd)
-    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
-
-
 def write_note(fd: int) -> None:
     note = {"pid": os.getpid(), "host": socket.gethostname(), "command": " ".join(sys.orig_argv)[:60]}
     try:

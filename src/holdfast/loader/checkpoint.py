@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..errors import StateError
 from ..schema import Schema
 from .order.dataset_split import PickedOrder
-from .order.sample_order import SampleOrder
+from .order.shuffle import SampleOrder
 
 _KIND = "holdfast read state 1"
 _DIGESTS = {

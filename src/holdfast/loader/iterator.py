@@ -23,18 +23,15 @@ from ..formats.columns import split_samples
 from .checkpoint import Position, load_state, save_state
 from .options import STEP_SAMPLES, Options
 from .order.sharding import BatchPlan, Order, ShardSpec, plan_steps
-from .pipeline.executors import CancelToken
 from .pipeline.fetch import Fetcher
-from .pipeline.memory_budget import prefetched_bytes, prefetched_items
 from .pipeline.pipeline import Pipeline
 from .pipeline.prefetch import prefetch
+from .pipeline.run_context import Items, RunContext, WorkItem
 from .pipeline.sample_cache import SampleCache
-from .pipeline.stats import Meter, Stats
-from .pipeline.work_item import Items, WorkItem
-from .skipped import Loss, Losses
 from .sources.catalog import ShardSet
 from .sources.file_pool import PoolStats
 from .sources.file_source import Source
+from .stats import Loss, Losses, Meter, Stats
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -140,7 +137,7 @@ class Iteration(Generic[T_co]):
         # A closed run is tested first: at interpreter exit it is closed already, and `os` may be gone.
         if run is None or run.closed or os.getpid() != self._pid:
             return
-        run.cancel_token.cancel()
+        run.context.cancel_token.cancel()
         if self._thread_inside != threading.get_ident():  # else a signal handler called this, and next() releases it
             with self._lock:
                 self._release()
@@ -260,25 +257,23 @@ class _Run:
     def __init__(self, iteration: Iteration) -> None:
         self._source, self._options = iteration._source, iteration._options
         self._plan, self._shard = iteration._plan, iteration._shard
-        self._losses, self._meter, self._cache = iteration._losses, iteration._meter, iteration._cache
+        self._cache = iteration._cache
         close_leaked(_FEW_LEAKED)
         schema = self._source.schema()
         self.shards = ShardSet(self._source.catalogs(), self._options.open_files, schema)
-        self.cancel_token = CancelToken()
+        self.context = RunContext(self._options, iteration._losses, iteration._meter)
         self.pid = os.getpid()
         self.closed = False
         # close_leaked() must not close it: to its user that would look like the end of the data.
         self.iterator: Callable[[], Any] = lambda: None
         self._fetcher: Fetcher | None = None  # of the current epoch
         try:
-            pipeline = Pipeline(self._options, schema, self._losses, self._meter, self.cancel_token)
-            self._budget = pipeline.budget
+            pipeline = Pipeline(schema, self.context)
             self._fetched = self._fetch(iteration._position, iteration._stop)
             items = pipeline.run(self._fetched, self._cache)
             if self._options.prefetches:
-                limits = prefetched_bytes(self._options), prefetched_items(self._options)
-                items = prefetch(items, *limits, self._meter, self.cancel_token)
-            self.items = _results(items, self._options, self._shard, self._meter)
+                items = prefetch(items, self.context)
+            self.items = _results(items, self._options, self._shard, self.context.meter)
         except BaseException:
             self.shards.close()
             raise
@@ -291,18 +286,9 @@ class _Run:
         epoch, done = position
         while stop is None or epoch < stop:
             order = self._source.order(options, epoch)
-            fetcher = self._fetcher = Fetcher(
-                self.shards,
-                order,
-                self._source.schema(),
-                epoch=epoch,
-                budget=self._budget,
-                losses=self._losses,
-                meter=self._meter,
-                skip_corrupt=options.on_corrupt != "raise",
-                cache=self._cache,
-                as_samples=bool(options.functions) and options.functions[0].each == "sample",
-            )
+            schema = self._source.schema()
+            fetcher = Fetcher(self.shards, order, schema, self.context, epoch=epoch, cache=self._cache)
+            self._fetcher = fetcher
             try:
                 for steps in plan_steps(order, self._plan, shard, done, _range_samples(order, options)):
                     yield from fetcher.fetch(steps, shard.rank, shard.world)
@@ -320,7 +306,7 @@ class _Run:
             return  # Python exits while a daemon thread reads, which would report an error if it were cancelled
         if os.getpid() == self.pid:
             try:
-                self.cancel_token.cancel()
+                self.context.cancel_token.cancel()
                 self.items.close()
             finally:
                 self._close_files()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .order.sample_order import WINDOW_BYTES
 from .order.sharding import Remainder
+from .order.shuffle import WINDOW_BYTES
 
 Where = Literal["inline", "threads", "processes"]
 Each = Literal["sample", "batch"]
@@ -22,6 +23,7 @@ OnCorrupt = Literal["raise", "skip", "salvage"]
 
 MEMORY_BYTES = 2_000_000_000
 STALL_S = 300.0
+_PREFETCH_SHARE = 4  # the part of the memory that prefetched batches take, where their number was given
 STEP_SAMPLES = 256  # samples of a step where there is no batch()
 
 
@@ -142,3 +144,15 @@ class Options:
     @property
     def prefetches(self) -> bool:
         return bool(self.prefetch_batches or self.prefetch_bytes)
+
+    @property
+    def prefetch_max_items(self) -> int:
+        """How many items prefetch() makes ready at most; without batch(), an item is a step of single samples."""
+        if not self.prefetch_batches:
+            return sys.maxsize
+        return self.prefetch_batches if self.batched else -(-self.prefetch_batches // STEP_SAMPLES)
+
+    @property
+    def prefetch_max_bytes(self) -> int:
+        """How many bytes prefetch() makes ready at most, except for the first batch."""
+        return self.prefetch_bytes or self.memory_bytes // _PREFETCH_SHARE

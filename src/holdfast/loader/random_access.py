@@ -13,13 +13,11 @@ from ..formats.columns import split_samples
 from .options import Options
 from .order.blocks import Blocks, SamplePositions
 from .order.dataset_split import picked_rows
-from .pipeline.executors import CancelToken
 from .pipeline.pipeline import Pipeline
-from .pipeline.stats import Meter
-from .pipeline.work_item import WorkItem
-from .skipped import Losses
+from .pipeline.run_context import RunContext, WorkItem
 from .sources.catalog import ShardSet
 from .sources.file_source import Files
+from .stats import Losses, Meter
 
 
 class RandomAccess:
@@ -85,7 +83,7 @@ class RandomAccess:
             paths=self._shards.paths,
         )
         losses = Losses(len(self), self._options.max_corrupt)
-        pipeline = Pipeline(self._options, self._source.schema(), losses, Meter(), CancelToken())
+        pipeline = Pipeline(self._source.schema(), RunContext(self._options, losses, Meter()))
         [done] = pipeline.run((one for one in (item,)), None)
         samples = split_samples(done.rows) if isinstance(done.rows, dict) else done.rows
         return dict(zip(done.row_indices.tolist(), samples, strict=True))

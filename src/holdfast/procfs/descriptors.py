@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from .._native.c_modules import fdscan
-from .procfs import ProcFS, readlink_or_none, stat_or_none
+from .procfs import REAL, ProcFS, readlink_or_none, stat_or_none
 from .sockets import SocketInfo
 
 # The highest descriptor number that is tried when the numbers cannot be listed.
@@ -145,6 +145,12 @@ def count(procfs: ProcFS, pid: int) -> int | None:
         return None if found is None else len(found)
     # Listing the folder takes a descriptor, which this process then sees among its own.
     return max(0, len(names) - (pid == procfs.own_pid()))
+
+
+def count_own() -> int:
+    """Counts this process's descriptors; 0 if they are not visible."""
+    pid = REAL.own_pid()
+    return 0 if pid is None else count(REAL, pid) or 0
 
 
 def scan(procfs: ProcFS, pid: int) -> list[Descriptor] | None:

@@ -38,9 +38,7 @@ class Limit:
     @property
     def ratio(self) -> float | None:
         """The used fraction: 0 of an infinite limit, 1 of a limit of 0."""
-        if self.used is None or self.soft is None:
-            return None
-        return self.used / self.soft if self.soft else 1.0
+        return used_part(self.used, self.soft)
 
 
 def tightest(limits: Iterable[Limit]) -> Limit | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -284,20 +283,6 @@ def describe_state(pid: int) -> str:
     return _STATES.get(state, f"in state {state}") if state else "gone"
 
 
-def describe_exit(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "ended with an unknown exit code"
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    name = _signal_name(-exit_code)
-    hint = " (out of memory, unless somebody killed it on purpose)" if -exit_code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
-
-
 def _state(pid: int) -> str:
     stat = read_stat(REAL, pid)
     return stat.state if stat else ""
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

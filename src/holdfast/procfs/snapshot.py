@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError
 from .descriptors import Descriptor, Kind, PathGroup, count, count_kinds, group_paths, scan
-from .limits import Limit, process_limits, threads_by_user, tightest, used_limits
+from .limits import Limit, finite, process_limits, threads_by_user, tightest, used_limits
 from .peers import PeerState, PipeEnd, SocketEnd, Tables, find_pipe_ends, name_sockets
 from .processes import Process, descendants, is_same, read_parents, read_process
 from .procfs import REAL, ProcFS
@@ -25,56 +25,16 @@ from .procfs import REAL, ProcFS
 _MOST_FDS = 100
 
 
-def snapshot_as_dict(snapshot: Snapshot, descriptors: bool) -> dict[str, Any]:
-    tightest = snapshot.tightest
-    return {
-        "pid": snapshot.root.process.pid,
-        "fd_count": snapshot.fd_count,
-        "kinds": _by_name(snapshot.kinds),
-        "whole_tree": snapshot.whole_tree,
-        "tightest": None if tightest is None else limit_as_dict(tightest),
-        "shared": [limit_as_dict(limit) for limit in snapshot.shared],
-        "processes": [process_as_dict(proc, descriptors) for proc in snapshot.processes],
-    }
-
-
-def process_as_dict(proc: ProcessSnapshot, descriptors: bool) -> dict[str, Any]:
-    plain = {
-        **asdict(proc.process),
-        "children": proc.children,
-        "fd_count": proc.fd_count,
-        "kinds": None if proc.descriptors is None else _by_name(proc.kinds),
-        "path_groups": [
-            {"path": group.path, "kind": str(group.kind), "count": len(group.fds), "fds": list(group.fds[:_MOST_FDS])}
-            for group in proc.path_groups
-        ],
-        "pipe_ends": _count_states(proc.ends),
-        "socket_ends": _count_states(proc.socket_ends),
-        "limits": [limit_as_dict(limit) for limit in proc.limits],
-    }
-    if descriptors:
-        ends: dict[int, PipeEnd | SocketEnd] = {end.fd: end for end in proc.ends}
-        ends.update((end.fd, end) for end in proc.socket_ends)
-        plain["descriptors"] = (
-            None if proc.descriptors is None else [_descriptor(one, ends.get(one.fd)) for one in proc.descriptors]
-        )
-    return plain
-
-
 def limit_as_dict(limit: Limit) -> dict[str, Any]:
     return {
         "name": limit.name,
         "used": limit.used,
-        "soft": _finite(limit.soft),
-        "hard": _finite(limit.hard),
-        "headroom": _finite(limit.headroom),
+        "soft": finite(limit.soft),
+        "hard": finite(limit.hard),
+        "headroom": finite(limit.headroom),
         "ratio": limit.ratio,
         "unlimited": limit.soft == math.inf,
     }
-
-
-def _finite(number: float | None) -> float | None:
-    return None if number is None or math.isinf(number) else number
 
 
 def _by_name(kinds: dict[Any, int]) -> dict[str, int]:
@@ -127,7 +87,25 @@ class ProcessSnapshot:
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
         """For JSON; with every single descriptor if asked for."""
-        return process_as_dict(self, descriptors)
+        plain = {
+            **asdict(self.process),
+            "children": self.children,
+            "fd_count": self.fd_count,
+            "kinds": None if self.descriptors is None else _by_name(self.kinds),
+            "path_groups": [
+                {"path": one.path, "kind": str(one.kind), "count": len(one.fds), "fds": list(one.fds[:_MOST_FDS])}
+                for one in self.path_groups
+            ],
+            "pipe_ends": _count_states(self.ends),
+            "socket_ends": _count_states(self.socket_ends),
+            "limits": [limit_as_dict(limit) for limit in self.limits],
+        }
+        if descriptors:
+            ends: dict[int, PipeEnd | SocketEnd] = {end.fd: end for end in self.ends}
+            ends.update((end.fd, end) for end in self.socket_ends)
+            table = self.descriptors
+            plain["descriptors"] = None if table is None else [_descriptor(one, ends.get(one.fd)) for one in table]
+        return plain
 
     def __str__(self) -> str:
         process = self.process
@@ -171,7 +149,16 @@ class Snapshot:
 
     def as_dict(self, *, descriptors: bool = False) -> dict[str, Any]:
         """For JSON; with every single descriptor if asked for."""
-        return snapshot_as_dict(self, descriptors)
+        tightest = self.tightest
+        return {
+            "pid": self.root.process.pid,
+            "fd_count": self.fd_count,
+            "kinds": _by_name(self.kinds),
+            "whole_tree": self.whole_tree,
+            "tightest": None if tightest is None else limit_as_dict(tightest),
+            "shared": [limit_as_dict(limit) for limit in self.shared],
+            "processes": [proc.as_dict(descriptors=descriptors) for proc in self.processes],
+        }
 
     def __str__(self) -> str:
         more = len(self.processes) - 1

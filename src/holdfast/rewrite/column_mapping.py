@@ -9,6 +9,7 @@ from typing import Any
 
 import h5py
 
+from .._util.progress import Progress, ProgressLimit
 from ..errors import FormatError, SchemaError
 from ..formats.columns import dtype_of
 from ..formats.hdf5.ragged_columns import PackedColumn
@@ -18,7 +19,7 @@ from ..formats.tfrecord import TFRecordReader
 from ..formats.tfrecord.column_encoding import is_cast, stored_as, value_of
 from ..formats.tfrecord.schema_inference import Inferred, NotAnExample, infer_schema
 from ..schema import Array, Column, Float32, Ragged, Schema, check_schema, first_difference, found_in_file
-from .input_files import InputFile, Progress, ProgressLimit, open_plain
+from .input_files import InputFile, open_plain
 from .targets import Kind
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._native import codec
+from .._util.progress import Progress
 from ..errors import DataError
 from ..formats.base import Shard
 from ..formats.columns import Batch, BytesColumn, Ints, RaggedColumn, ZeroCopyBytesColumn, nbytes_of
@@ -18,16 +19,15 @@ from ..formats.tfrecord.column_encoding import buffers_of
 from ..formats.tfrecord.manifest import FileEntry
 from ..schema import Column, column_to_json, first_difference
 from .column_mapping import Columns, plain_schema
-from .input_files import InputFile, Progress, open_plain
-from .targets import Kind, OutputFile, make_target
+from .input_files import InputFile, open_plain
+from .targets import OutputFile, ShardCut, TargetName, make_target
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The format and size of the output files."""
+    """The names, format and size of the output files."""
 
-    kind: Kind
-    suffix: str
+    target: TargetName
     codec: Any
     compression: Any
     shards: int | None
@@ -37,6 +37,9 @@ class OutputOptions:
     def many(self) -> bool:
         """Whether the output files are numbered shards."""
         return self.shards is not None or self.shard_bytes is not None
+
+    def names(self, count: int) -> list[str]:
+        return self.target.shards(count) if self.many else [self.target.name]
 
 
 class ContentDigest:
@@ -71,48 +74,6 @@ class ContentDigest:
 def _raw(array: Any) -> memoryview:
     array = np.ascontiguousarray(array)
     return memoryview(array.reshape(-1).view(np.uint8))
-
-
-_ALL = 1 << 62
-
-Piece = tuple[int, Batch]  # the number of the output shard, and rows for it
-
-
-class ShardCut:
-    """Divides rows into a number of shards of about equal length, or into shards of about a size; else one shard."""
-
-    def __init__(self, rows: int, shards: int | None = None, shard_bytes: int | None = None) -> None:
-        ends = [_ALL] if shards is None else [rows * (i + 1) // shards for i in range(shards)]
-        self._counts = np.diff([0, *ends]).tolist()
-        self._bytes = shard_bytes
-        self._number = 0
-        self._rows = 0  # in the current shard
-        self._used = 0
-
-    @property
-    def count(self) -> int:
-        """The number of shards; with a size it is only known at the end."""
-        return self._number + 1 if self._bytes is not None else len(self._counts)
-
-    def pieces(self, batch: Batch, rows: int) -> Iterator[Piece]:
-        sizes = None if self._bytes is None else np.concatenate([[0], np.cumsum(row_sizes(batch, rows))])
-        at = 0
-        while at < rows:
-            room = self._room_in_bytes(sizes, at) if sizes is not None else self._counts[self._number] - self._rows
-            if room <= 0:
-                self._number, self._rows, self._used = self._number + 1, 0, 0
-                continue
-            stop = min(rows, at + room)
-            is_all = stop - at == rows
-            yield self._number, batch if is_all else {name: column[at:stop] for name, column in batch.items()}
-            self._rows += stop - at
-            self._used += int(sizes[stop] - sizes[at]) if sizes is not None else 0
-            at = stop
-
-    def _room_in_bytes(self, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], at: int) -> int:
-        assert self._bytes is not None
-        fit = int(np.searchsorted(sizes, sizes[at] + self._bytes - self._used, "right")) - 1 - at
-        return max(fit, 0 if self._rows else 1)  # a row larger than a shard gets one of its own
 
 
 BLOCK_BYTES = 1 << 24
@@ -166,33 +127,43 @@ def string_sizes(column: BytesColumn) -> Ints:
     return np.diff(column.offsets)
 
 
-def count_rows(sources: Sequence[InputFile], columns: Columns, staging: Path) -> int:
-    """Returns the number of samples in all files."""
+def _row_bounds(batch: Batch, rows: int) -> Ints:
+    return np.concatenate([[0], np.cumsum(row_sizes(batch, rows))])
+
+
+_ALL = 1 << 62
+
+
+def _shard_rows(sources: Sequence[InputFile], columns: Columns, options: OutputOptions, staging: Path) -> list[int]:
+    """Returns the number of samples of each output file."""
+    if options.shards is None:
+        return [_ALL]
     rows = 0
     for source, read in zip(sources, columns.reads, strict=True):
         with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
             rows += len(shard)
-    return rows
+    return [rows * (i + 1) // options.shards - rows * i // options.shards for i in range(options.shards)]
 
 
 def write_targets(
     sources: Sequence[InputFile], columns: Columns, options: OutputOptions, staging: Path, progress: Progress
 ) -> tuple[list[FileEntry], str]:
     """Writes the output files to `staging`. Returns their entries in order, and the checksum of their content."""
-    rows = count_rows(sources, columns, staging) if options.shards is not None else 0
-    cut = ShardCut(rows, options.shards, options.shard_bytes)
+    cut = ShardCut(_shard_rows(sources, columns, options, staging), shard_bytes=options.shard_bytes)
     digest = ContentDigest(columns.schema)
     with _OutputSeries(options, columns.schema, staging) as outputs:
         for source, read in zip(sources, columns.reads, strict=True):
             with open_plain(source.path, source.kind, read, staging, cache=True) as shard:
                 for batch, count in each_block(shard, read):
                     digest.add(batch)
-                    for number, piece in cut.pieces(batch, count):
-                        outputs.put(number, piece)
+                    bounds = None if options.shard_bytes is None else _row_bounds(batch, count)
+                    for number, start, stop in cut.spans(count, bounds):
+                        is_all = stop - start == count
+                        outputs.put(number, batch if is_all else {name: c[start:stop] for name, c in batch.items()})
                     progress(source.size_bytes * count / len(shard))
                 if not len(shard):
                     progress(source.size_bytes)
-        return outputs.finish(cut.count), digest.value
+        return outputs.finish(options.shards or len(cut.counts)), digest.value
 
 
 class _OutputSeries:
@@ -217,8 +188,8 @@ class _OutputSeries:
         while self._open is None or len(self._entries) < number:
             self._end()
             self._open = make_target(
-                self._options.kind,
-                self._staging / f"{len(self._entries):05d}{self._options.suffix}",
+                self._options.target.kind,
+                self._staging / f"{len(self._entries):05d}{self._options.target.suffix}",
                 self._schema,
                 first=sum(entry.records for entry in self._entries),
                 codec=self._options.codec,
@@ -227,7 +198,7 @@ class _OutputSeries:
 
     def _end(self) -> None:
         if self._open is not None:
-            self._entries.append(self._open.finish())
+            self._entries.append(self._open.close())
             self._open = None
 
     def __enter__(self) -> Self:
@@ -249,8 +220,9 @@ def verify_targets(
     """Reads the output back: it must have the same columns, as many rows, and the same values in the same order."""
     digest = ContentDigest(columns.schema)
     for entry in entries:
-        read = columns.schema if options.kind == "tfrecord" else None
-        with open_plain(entry.path, options.kind, read, staging, cache=False) as shard:
+        kind = options.target.kind
+        read = columns.schema if kind == "tfrecord" else None
+        with open_plain(entry.path, kind, read, staging, cache=False) as shard:
             read = read or shard.schema
             difference = first_difference(columns.schema, plain_schema(read))
             if difference is not None or len(shard) != entry.records:

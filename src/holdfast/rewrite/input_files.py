@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .._util.atomic import FileStamp
-from ..errors import CorruptError, DataError, DecodeError, InputError, WriteError
+from .._util.progress import Progress, ProgressLimit
+from ..errors import CorruptError, DecodeError, InputError, WriteError
 from ..formats.base import Shard, detect_format
 from ..formats.tfrecord.shard import TFRecordShard
 from ..formats.tfrecord.source import open_source
 from ..formats.tfrecord.verify import verify_file
+from ..formats.verify import VerifyReport
 from ..loader.sources.discovery import find_sources
 from ..schema import Column
 from ..writer.directory import SCHEMA_NAME
-from .targets import Kind
+from .targets import Kind, renaming
 
 _COPY_BYTES = 1 << 20
 
@@ -37,9 +40,8 @@ def open_plain(
         with HDF5Shard(path, schema) as hdf5:
             yield hdf5
         return
-    with _decompressed(path, kind, staging) as plain, _naming(path, plain):
-        shard = _open(plain, kind, cache and plain == path)
-        with shard:
+    with _decompressed(path, kind, staging) as plain, renaming(re.escape(plain), path):
+        with _open(plain, kind, cache and plain == path) as shard:
             yield shard
 
 
@@ -94,25 +96,9 @@ def _copy(read_at: Callable[[int, int], bytes], staging: Path) -> Path:
     return copy
 
 
-@contextmanager
-def _naming(path: str, plain: str) -> Iterator[None]:
-    """Replaces the copy's path by the file's path in errors."""
-    try:
-        yield
-    except DataError as error:
-        if error.path != plain or plain == path:
-            raise
-        raise type(error)(path, error.record, error.offset, error.reason, error.hint) from error
-    except InputError as error:
-        if plain == path or plain not in str(error):
-            raise
-        raise InputError(str(error).replace(plain, path)) from error
-
-
 # ---- finding the files
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +141,6 @@ def _schema_of(run: Path) -> dict[str, Column]:
     return read_schema(run)
 
 
-def check_unchanged(sources: Sequence[InputFile]) -> None:
-    for source in sources:
-        if FileStamp.of(source.path) != source.stamp:
-            raise InputError(f"{source.path}: it changed while it was read; nothing was kept. Wait for its writer")
-
-
 # ---- checking them
 
 
@@ -181,43 +161,26 @@ def check_intact(sources: Sequence[InputFile], progress: Progress) -> None:
         limit.finish()
 
 
-class ProgressLimit:
-    """Progress that counts every byte exactly once, although some checks count too few or too many."""
-
-    def __init__(self, progress: Progress, size_bytes: int) -> None:
-        self._progress = progress
-        self.left: float = size_bytes
-
-    def advance(self, n: float) -> None:
-        n = min(n, self.left)
-        self.left -= n
-        self._progress(n)
-
-    def finish(self) -> None:
-        self.advance(self.left)
-
-
 def _check_tfrecord(path: str, progress: Progress) -> None:
-    report = verify_file(path, progress)
-    if not report.readable:
-        raise InputError(f"{path}: {report.problems[0].reason}")
-    if report.problems:
-        first = report.problems[0]
-        raise CorruptError(path, first.record, first.offset, first.reason + _more(len(report.problems)), report.hint)
+    _raise_first(verify_file(path, progress))
 
 
 def _check_hdf5(path: str, progress: Progress) -> None:
     from ..formats.hdf5.verify import verify_hdf5
 
-    report = verify_hdf5(path, progress)
+    _raise_first(verify_hdf5(path, progress))
+
+
+def _raise_first(report: VerifyReport) -> None:
+    if not report.problems:
+        return
+    first = report.problems[0]
     if not report.readable:
-        raise InputError(f"{path}: {report.problems[0].reason}")
-    if report.problems:
-        first = report.problems[0]
-        chunk = f", chunk at {', '.join(map(str, first.chunk))}" if first.chunk else ""
-        where = f"{first.dataset}{chunk}: " if first.dataset else ""
-        reason = f"{where}{first.reason}{_more(len(report.problems))}"
-        raise CorruptError(path, None, first.offset, reason, report.hint.replace("FILE", path))
+        raise InputError(f"{report.path}: {first.reason}")
+    chunk = f", chunk at {', '.join(map(str, first.chunk))}" if first.chunk else ""
+    where = f"{first.dataset}{chunk}: " if first.dataset else ""
+    reason = f"{where}{first.reason}{_more(len(report.problems))}"
+    raise CorruptError(report.path, first.record, first.offset, reason, report.hint.replace("FILE", report.path))
 
 
 def _check_tar(path: str, progress: Progress) -> None:

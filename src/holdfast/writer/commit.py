@@ -1,4 +1,4 @@
-"""The commit of a part.
+"""The commit of a part into a dataset directory.
 
 The data file gets its name, which nobody reads yet. Then the record is linked to the task's commit marker (the claim),
 which only one attempt can do: that is the commit. Then it is linked to the name that readers look for. A process that
@@ -12,18 +12,22 @@ this order, which a journaling filesystem keeps; one sync of the directory at th
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from .._util.atomic import NO_HARD_LINKS, sync_folder
+from .._util.atomic import NO_HARD_LINKS, sync_file, sync_folder
 from .._util.failpoints import failpoint
-from ..errors import TargetExistsError, WriteError
-from ..formats.hdf5.writer import FinishedFile
-from ..formats.part_record import PartRecord
-from .directory import claim_name, data_name, find_committed, next_attempt, record_name
-from .part_file import PartFile, synced_beside
+from ..errors import InputError, TargetExistsError, WriteError
+from ..formats.part_record import PartRecord, missing_data
+from .directory import claim_name, data_name, find_committed, list_names, next_attempt, record_name
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from ..formats.hdf5.writer import FinishedFile
+    from .part import Attempt, PartFile
 
 
 class Commit:
@@ -39,7 +43,7 @@ class Commit:
         with self._rolling_back():
             finished = file.finalize()
             failpoint("settled")
-            with synced_beside(file.path):
+            with _synced_beside(file.path):
                 record = self._record(self._link(file.path, kind), finished, kind, digest)
                 failpoint("data-linked")
                 self._write(record)
@@ -50,7 +54,7 @@ class Commit:
     def adopt(self, path: Path, record: PartRecord) -> None:
         """Commits data that were committed elsewhere, in the workspace now, with their record."""
         with self._rolling_back():
-            with synced_beside(path):
+            with _synced_beside(path):
                 self._link(path, record.format)
                 self._write(record)
             self._claim(record)
@@ -148,3 +152,72 @@ class Commit:
                     os.unlink(name)
             except OSError:
                 pass  # nobody reads it without a record; the next process to open the directory removes it
+
+
+@contextmanager
+def _synced_beside(path: Path) -> Iterator[None]:
+    """Syncs a file while the block runs: syncs at the same time share the disk's work."""
+    failed: list[OSError] = []
+
+    def sync() -> None:
+        try:
+            sync_file(path)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=sync, name="holdfast-sync")
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started: one sync after the other
+        sync()
+    try:
+        yield
+    finally:
+        if thread.ident is not None:
+            thread.join()
+    if failed:
+        raise failed[0]
+
+
+class LocalLocation(NamedTuple):
+    """A dataset directory as the location of its parts."""
+
+    folder: Path
+
+    def find(self, task: str) -> PartRecord | None:
+        record = find_committed(self.folder / "parts", task)
+        if record is None or os.path.lexists(self.folder / "parts" / record.file) or self._is_merged(task):
+            return record
+        names = f"{claim_name(task)} and {record_name(task, record.attempt)} there"
+        raise missing_data(self.shown(record.file), record, names)
+
+    def _is_merged(self, task: str) -> bool:
+        """Returns whether its part was consolidated and deleted. The consolidated file may be elsewhere by now."""
+        from .consolidate import read_manifests
+
+        merged = (one for one in read_manifests(self.folder) if one.delete_parts)
+        return any(part.task == task for one in merged for part in one.parts)
+
+    def workspace(self, task: str) -> Workspace:
+        return Workspace(self.folder / "tmp", task)
+
+    def commit(self, made: Attempt, file: PartFile) -> PartRecord:
+        commit = Commit(self.folder / "parts", made.workspace, made.task, made.attempt)
+        return commit.run(file, made.format, made.schema)
+
+    def names(self) -> list[str]:
+        return list_names(self.folder / "parts")
+
+    def shown(self, name: str) -> str:
+        return str(self.folder / "parts" / name)
+
+    def read(self, name: str) -> bytes:
+        path = self.folder / "parts" / name
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot read: {error.strerror}") from error
+
+    @contextmanager
+    def data(self, name: str) -> Iterator[Path]:
+        yield self.folder / "parts" / name

@@ -13,13 +13,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .._native.checksum import crc32c_of_file, json_crc32c
-from .._util.atomic import link_or_rename, sync_folder, sync_name
+from .._util.atomic import check_absent, sync_folder
 from .._util.text import natural_key
 from ..errors import (
     CorruptError,
@@ -34,7 +34,7 @@ from ..errors import (
 from ..formats.base import open_shard
 from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
 from ..formats.part_record import PartRecord
-from ..formats.tfrecord.split_merge import MERGE_PASSES, merge_files
+from ..formats.tfrecord.merge import merge_files
 from ..schema import Column, first_difference, schema_digest
 from .directory import SUFFIXES, read_schemas, record_name
 from .workspace import Workspace
@@ -361,7 +361,7 @@ class _Consolidation:
                 runs=sources.runs,
                 overwrite=self._overwrite,
                 progress=self._progress,
-                proven=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
+                verified=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
             )
         if sources.older_schema:
             merged.notes.append(_older_schema_note(sources))
@@ -397,24 +397,21 @@ class _Consolidation:
     # ---- TFRecord
 
     def _tfrecord(self) -> Consolidated:
-        """Writes a hidden file, which gets its name after the manifest."""
         sources, target = self._sources, self._target
         order = self._part_order()
-        if not self._overwrite and os.path.lexists(target):
-            raise TargetExistsError(f"{target} exists already; name another file or allow it to be replaced")
+        if not self._overwrite:
+            check_absent(target.parent, [target.name])  # before the parts are read
         for number in order:
             _check_file(sources.paths[number], sources.records[number])
-        hidden = target.with_name(f".{target.name}.consolidating")
         progress = self._progress
-        report = None if progress is None else lambda n: progress(n // MERGE_PASSES)
-        paths = [str(sources.paths[number]) for number in order]
-        try:
-            entry = merge_files(paths, hidden, compression="none", overwrite=True, progress=report)
-            self._write_manifest(entry.records, entry.bytes, entry.crc32c)
-            _publish(hidden, target, self._overwrite)
-        finally:
-            with suppress(OSError):  # the next call overwrites a leftover
-                hidden.unlink(missing_ok=True)
+        entry = merge_files(
+            [sources.paths[number] for number in order],
+            target,
+            compression="none",
+            overwrite=self._overwrite,
+            progress=None if progress is None else lambda n: progress(int(n)),
+            verified=lambda entry: self._write_manifest(entry.records, entry.bytes, entry.crc32c),
+        )
         return self._result(entry.bytes, entry.crc32c)
 
     def _part_order(self) -> list[int]:
@@ -455,14 +452,3 @@ def _check_file(path: Path, record: PartRecord) -> None:
 def _file_crc(path: Path) -> tuple[int, int]:
     with open(path, "rb", buffering=0) as file:
         return crc32c_of_file(file.fileno())
-
-
-def _publish(hidden: Path, target: Path, overwrite: bool) -> None:
-    try:
-        if overwrite:
-            os.replace(hidden, target)
-        else:
-            link_or_rename(hidden, target)
-    except OSError as error:
-        raise WriteError(f"cannot write {target}: {error.strerror}") from error
-    sync_name(target)

@@ -13,6 +13,7 @@ from ..formats.hdf5.schema_layout import check_keys
 from ..formats.hdf5.writer import packings
 from ..formats.part_record import PartRecord, parse_record
 from ..schema import Column, Value, check_schema, schema_digest
+from .commit import LocalLocation
 from .directory import (
     Format,
     check_attempt,
@@ -24,8 +25,7 @@ from .directory import (
     records_in,
     remove_stale_files,
 )
-from .location import LocalLocation, Location
-from .part import Part
+from .part import Location, Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from .._util.failpoints import failpoint
 from .._util.process import call_after_fork
 from ..errors import ClosedWriterError, ForkedWriterError, SchemaError
+from ..formats.hdf5.writer import FinishedFile, HDF5Writer
 from ..formats.part_record import PartRecord
-from ..schema import Column, schema_digest
-from .directory import Format
-from .location import Attempt, Location
-from .part_file import PartFile, make_file
+from ..formats.tfrecord.column_encoding import buffers_of
+from ..formats.tfrecord.writer import TFRecordWriter
+from ..schema import Column, Ragged, schema_digest
+from .directory import SUFFIXES, Format
 from .row_buffer import RowBuffer
 from .workspace import Workspace
 
@@ -191,3 +194,102 @@ class Part:
             text = f"task {self.task!r}: a part was lost without an end of its `with` block; it was dropped"
             warnings.warn(text, ResourceWarning, 2)
             self._end("closed")
+
+
+# ---- where parts are
+
+
+class Location(Protocol):
+    """The interface of a local directory and of an object store."""
+
+    def find(self, task: str) -> PartRecord | None:
+        """Returns the record of the attempt that committed this task. CorruptError: its data are missing."""
+
+    def workspace(self, task: str) -> Workspace: ...
+
+    def commit(self, made: Attempt, file: PartFile) -> PartRecord:
+        """Commits durably, and returns the record of the part."""
+
+    # ---- for verify
+
+    def names(self) -> list[str]:
+        """Returns the names of all files of parts. InputError: they cannot be listed."""
+
+    def shown(self, name: str) -> str:
+        """Returns a file's full name for messages."""
+
+    def read(self, name: str) -> bytes:
+        """Reads a small file. InputError: it cannot be read."""
+
+    def data(self, name: str) -> AbstractContextManager[Path]:
+        """Yields the path of a part's file on this machine, while the block runs; it may not exist."""
+
+
+class Attempt(NamedTuple):
+    """An attempt that is about to commit. `attempt` None: the next free number."""
+
+    workspace: Workspace
+    task: str
+    attempt: int | None
+    format: str
+    schema: str  # its digest
+
+
+# ---- the files of parts
+
+
+class PartFile(Protocol):
+    path: Path  # in the workspace
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        """Writes columns, and returns their rows. SchemaError: they do not fit, and nothing was written."""
+
+    def finalize(self) -> FinishedFile: ...
+
+    def discard(self) -> None: ...
+
+    def detach(self) -> None:
+        """Releases the file without touching it: in a forked child, the parent still writes it."""
+
+
+def make_file(
+    workspace: Workspace, schema: dict[str, Column], kind: Format, chunk_rows: int | None, codec: Any
+) -> PartFile:
+    path = workspace.path(f"data{SUFFIXES[kind]}")
+    return _HDF5PartFile(path, schema, chunk_rows, codec) if kind == "hdf5" else _TFRecordPartFile(path, schema)
+
+
+class _HDF5PartFile:
+    def __init__(self, path: Path, schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+        self.path = path
+        self._schema = schema
+        self._writer = HDF5Writer(path, schema, chunk_rows=chunk_rows, codec=codec)
+        self.finalize, self.discard, self.detach = self._writer.finalize, self._writer.discard, self._writer.detach
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        buffers, rows = buffers_of(self._schema, columns)
+        self._writer.extend(buffers, rows)
+        return rows
+
+
+class _TFRecordPartFile:
+    def __init__(self, path: Path, schema: dict[str, Column]) -> None:
+        nested = any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
+        self._schema = schema
+        self._writer = TFRecordWriter(path, schema, sequence=nested)
+        self.path = path.with_name(f".{path.name}.partial")
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        buffers, rows = buffers_of(self._schema, columns)
+        self._writer.extend_buffers(buffers, rows)
+        return rows
+
+    def finalize(self) -> FinishedFile:
+        self.path, entry = self._writer.finalize()
+        return FinishedFile(entry.records, entry.bytes, entry.crc32c, {})
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+    def detach(self) -> None:
+        pass  # TFRecordWriter handles forks itself

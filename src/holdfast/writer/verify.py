@@ -15,9 +15,10 @@ from ..errors import DataError, HoldfastError, InputError
 from ..formats.base import open_shard
 from ..formats.part_record import PartRecord, parse_record
 from ..schema import Column
+from .commit import LocalLocation
 from .consolidate import deleted_parts
 from .directory import claim_name, claims_in, list_names, parse_name, records_in, unrecorded_in
-from .location import LocalLocation, Location
+from .part import Location
 from .workspace import dead_workspace, workspaces
 
 OnProgress = Callable[[int, int], None]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._util.atomic import close_synced
+from .._util.atomic import close_synced, is_still
 from .._util.failpoints import failpoint
 from ..errors import WriteError
 
@@ -39,7 +39,7 @@ class Workspace:
                 os.mkdir(self.folder)
                 failpoint("workspace-made")
                 self.fd = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                if _take(self.fd) and _is_at(self.fd, self.folder / _LOCK):
+                if _take(self.fd) and is_still(self.folder / _LOCK, self.fd):
                     self.note(task)
                     return
             except FileNotFoundError:
@@ -146,15 +146,6 @@ def _take(fd: int) -> bool:
             return False
         raise
     return True
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        here = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(fd)
-    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def remove_dead_workspace(folder: Path, note: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from holdfast.fdtrace.image import Image
-from holdfast.fdtrace.log_format import BIRTH, CLOSE, FAIL, LIVE, NO_REUSE
+from holdfast.fdtrace.log_format import BIRTH, CLOSE, FAIL, LIVE, NATIVE, NO_REUSE
 from traced_process import Recording, assert_adds_up, environment, live_numbers, needs_library, read, run
 
 pytestmark = needs_library
@@ -275,6 +275,17 @@ def test_stacks_are_taken_only_above_the_number_that_arms_them(tmp_path: Path) -
     assert_adds_up(image)
     closes = image.events[image.events["action"] == CLOSE]
     assert not np.any(closes["stack"])
+
+
+def test_native_stacks_name_the_c_functions_by_address(tmp_path: Path) -> None:
+    recording, _ = python("import os\ndef leak(): os.open('/dev/null', 0)\nleak()", tmp_path, options=NATIVE)
+    image = recording.image()
+    (event,) = _births(recording, image, "leak")
+    stack = recording.stacks.resolve(image, int(event["stack"]))
+    assert len(stack.addresses) > 4
+    maps = next(tmp_path.glob("fd.*.log.maps")).read_text().splitlines()
+    ranges = [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in maps if "r-xp" in line]
+    assert all(any(first <= address < last for first, last in ranges) for address in stack.addresses)
 
 
 def test_a_log_is_of_its_owner_alone_and_sparse(tmp_path: Path) -> None:

@@ -8,12 +8,10 @@ import os
 import pathlib
 import pickle
 import re
-import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +25,7 @@ from holdfast.filelocks import h5py_guard
 from holdfast.filelocks.h5py_guard import ExistingFileError, HeldFileError, UnlockedWriteError, protect_h5py
 from holdfast.formats.hdf5.writer import HDF5Writer
 from holdfast.schema import Int64
-
-TIMEOUT_S = 60
+from python_child import TIMEOUT_S, python, run_forked
 
 HOLDS = """
 import sys
@@ -53,23 +50,6 @@ def path(tmp_path: Path) -> Path:
     with h5py.File(made, "w") as file:
         file["x"] = np.arange(100)
     return made
-
-
-@contextmanager
-def python(program: str, *arguments: object, env: dict[str, str] | None = None) -> Iterator[Any]:
-    """A child that has said that it is ready; it ends when its stdin does."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    environment = {**os.environ, **(env or {})}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            assert select.select([child.stdout], [], [], TIMEOUT_S)[0]
-            assert child.stdout.readline() == "ready\n"
-            yield child
-        finally:
-            child.stdin.close()
-            child.wait(TIMEOUT_S)
 
 
 def is_whole(path: Path) -> bool:
@@ -191,7 +171,7 @@ def run_four(path: Path, guarded: str, how: str) -> list[str]:
     """All have it open before any of them writes, and they close it one after another."""
     env = {"HDF5_USE_FILE_LOCKING": "FALSE"} if how == "variable" else {}
     with contextlib.ExitStack() as stack:
-        children = [stack.enter_context(python(FOUR, path, number, guarded, how, env=env)) for number in range(4)]
+        children = [stack.enter_context(python(FOUR, path, number, guarded, how, **env)) for number in range(4)]
         for child in children:
             child.stdin.write("write\n")
             child.stdin.flush()
@@ -246,22 +226,6 @@ def test_locks_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- over a fork
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """What a forked child's exit status says; it ends without the parent's clean-up."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            raise
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 FORKS = """
@@ -334,7 +298,7 @@ def test_a_child_is_told_whose_file_it_is(path: Path) -> None:
     with protect_h5py():
         with h5py.File(path, "a") as file:
             data = file["x"]
-            assert in_child(child) == 0
+            assert run_forked(child) == 0
             data[0] = 0
             assert file["x"][5] == 5
     assert is_whole(path)
@@ -345,7 +309,7 @@ def test_leaving_the_block_in_a_child(path: Path) -> None:
         file.__exit__(None, None, None)
 
     with protect_h5py(), h5py.File(path, "a") as file:
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
         file["y"] = 1
 
 
@@ -361,7 +325,7 @@ def test_a_file_kept_open_by_a_dataset_alone_is_cut_off_too(path: Path) -> None:
     with protect_h5py():
         data = open_data()
         assert writing_here(path)
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
         assert data[7] == 7
         data.file.close()
 
@@ -392,7 +356,7 @@ def test_files_open_for_reading_are_left_to_the_child(path: Path) -> None:
         assert file["x"][99] == 99
 
     with protect_h5py(), h5py.File(path, "r") as file:
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
 
 
 def test_a_python_file_object_is_not_read_from_in_a_child(path: Path) -> None:
@@ -400,7 +364,7 @@ def test_a_python_file_object_is_not_read_from_in_a_child(path: Path) -> None:
         assert not file
 
     with protect_h5py(), path.open("rb") as raw, h5py.File(raw, "r") as file:
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
         assert file["x"][99] == 99
 
 
@@ -423,7 +387,7 @@ def test_holdfasts_own_writers_look_after_themselves(tmp_path: Path) -> None:
 
     with protect_h5py():
         owner = Owner(tmp_path / "a.h5")
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
         assert owner.writer.finalize().rows == 0
         owner.writer.detach()
     with h5py.File(tmp_path / "a.h5") as file:
@@ -433,14 +397,14 @@ def test_holdfasts_own_writers_look_after_themselves(tmp_path: Path) -> None:
 def test_a_childs_own_children_count_too(path: Path) -> None:
     def child() -> None:
         with h5py.File(path, "a") as own:
-            assert in_child(lambda: own_is_cut(own)) == 0
+            assert run_forked(lambda: own_is_cut(own)) == 0
             own["y"] = 1
 
     def own_is_cut(own: Any) -> None:
         assert not own
 
     with protect_h5py():
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
     with h5py.File(path) as file:
         assert file["y"][()] == 1
 
@@ -459,7 +423,7 @@ def test_a_fork_without_a_free_descriptor(path: Path) -> None:
         with contextlib.suppress(OSError):
             while True:
                 stack.callback(os.close, os.dup(0))
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
     assert is_whole(path)
 
 
@@ -551,7 +515,7 @@ def test_classes_made_of_it(path: Path) -> None:
 
     with protect_h5py(), Mine(path) as file:
         assert file.mine
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
 
 
 def test_threads(tmp_path: Path) -> None:
@@ -649,7 +613,7 @@ def test_after_undo_a_child_keeps_what_it_inherits(path: Path) -> None:
     with h5py.File(path, "a") as file:
         with protect_h5py():
             pass
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
 
 
 def test_a_library_in_use_at_the_fork_is_not_asked(path: Path) -> None:

@@ -6,21 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from lock_child import python
 
 from holdfast.errors import InputError
 from holdfast.filelocks.holders import locks
 from holdfast.procfs.locks import LockKind
 from holdfast.procfs.procfs import RealProcFS
-
-TAKES = """
-import fcntl, struct, sys
-file = open(sys.argv[1], "r+")
-{call}
-print("ready", flush=True)
-sys.stdin.read()
-"""
-OFD = "fcntl.fcntl(file, 37, struct.pack('hhqqi4x', fcntl.{kind}, 0, {start}, {length}, 0))"  # F_OFD_SETLK
+from python_child import ofd_lock, python, takes_lock
 
 
 @pytest.fixture
@@ -37,13 +28,13 @@ def file(tmp_path: Path) -> Path:
         ("fcntl.flock(file, fcntl.LOCK_SH)", LockKind.FLOCK, False, (0, None)),
         ("fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)", LockKind.POSIX, True, (20, 29)),
         ("fcntl.lockf(file, fcntl.LOCK_SH, 0, 50)", LockKind.POSIX, False, (50, None)),
-        (OFD.format(kind="F_WRLCK", start=7, length=3), LockKind.OFD, True, (7, 9)),
+        (ofd_lock("F_WRLCK", 7, 3), LockKind.OFD, True, (7, 9)),
     ],
 )
 def test_who_holds_which_lock_where(
     file: Path, call: str, kind: LockKind, exclusive: bool, span: tuple[int, int | None]
 ) -> None:
-    with python(TAKES.format(call=call), file) as child:
+    with python(takes_lock(call), file) as child:
         found = locks(file)
         [lock] = found
         assert (lock.pid, lock.kind, lock.exclusive, (lock.start, lock.end)) == (child.pid, kind, exclusive, span)
@@ -55,18 +46,18 @@ def test_who_holds_which_lock_where(
 
 
 def test_two_ranges_of_one_process_and_two_holders_of_open_file_locks(file: Path) -> None:
-    shared = OFD.format(kind="F_RDLCK", start=0, length=0)
-    part = OFD.format(kind="F_RDLCK", start=5, length=5)
-    with python(TAKES.format(call=shared), file) as first, python(TAKES.format(call=part), file) as second:
+    shared = ofd_lock("F_RDLCK")
+    part = ofd_lock("F_RDLCK", 5, 5)
+    with python(takes_lock(shared), file) as first, python(takes_lock(part), file) as second:
         assert {(one.pid, one.start, one.end) for one in locks(file)} == {(first.pid, 0, None), (second.pid, 5, 9)}
         assert len(locks(file)) == 2
     call = "fcntl.lockf(file, fcntl.LOCK_EX, 2, 0); fcntl.lockf(file, fcntl.LOCK_EX, 2, 10)"
-    with python(TAKES.format(call=call), file):
+    with python(takes_lock(call), file):
         assert sorted((one.start, one.end) for one in locks(file)) == [(0, 1), (10, 11)]
 
 
 def test_the_table_reads_well(file: Path) -> None:
-    with python(TAKES.format(call="fcntl.flock(file, fcntl.LOCK_EX)"), file) as child:
+    with python(takes_lock("fcntl.flock(file, fcntl.LOCK_EX)"), file) as child:
         name, heads, row, writers, *unknown = str(locks(file)).splitlines()
     assert name == str(file)
     assert heads.split() == ["pid", "command", "lock", "bytes", "state", "since", "on"]
@@ -77,7 +68,7 @@ def test_the_table_reads_well(file: Path) -> None:
 
 
 def test_a_command_cannot_break_out_of_its_line(file: Path) -> None:
-    program = "# \x1b[31m\n" + TAKES.format(call="fcntl.flock(file, fcntl.LOCK_EX)")
+    program = "# \x1b[31m\n" + takes_lock("fcntl.flock(file, fcntl.LOCK_EX)")
     with python(program, file):
         text = str(locks(file))
     assert "\x1b" not in text
@@ -110,7 +101,7 @@ class Denied(RealProcFS):
 
 
 def test_what_cannot_be_seen_is_unknown_and_not_nothing(file: Path) -> None:
-    with python(TAKES.format(call=OFD.format(kind="F_WRLCK", start=0, length=0)), file) as child:
+    with python(takes_lock(ofd_lock("F_WRLCK")), file) as child:
         found = locks(file, Denied(child.pid))
         [lock] = found
         assert lock.pid is None

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lock_child import TIMEOUT_S, python, read_line
 
 from holdfast._util import atomic
 from holdfast.errors import ForkedWriterError, LockTimeoutError, WriteError, WriterBusyError
@@ -20,6 +19,7 @@ from holdfast.filelocks.holders import locks
 from holdfast.filelocks.lock import Locked, locked
 from holdfast.filelocks.lock_file import filesystem_of, read_note
 from holdfast.procfs.locks import LockKind
+from python_child import TIMEOUT_S, python, read_line, run_forked
 
 HOLDS = """
 import sys
@@ -33,22 +33,6 @@ with locked(sys.argv[1], shared=sys.argv[2] == "shared"):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.h5"
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """What a forked child's exit status says; it ends without the parent's clean-up."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            raise
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def is_free(path: Path) -> bool:
@@ -306,7 +290,7 @@ def test_a_child_has_no_part_in_it(path: Path) -> None:
         lock.__exit__(None, None, None)
 
     with locked(path) as lock:
-        assert in_child(child) == 0
+        assert run_forked(child) == 0
         lock.check()
         with pytest.raises(LockTimeoutError):
             in_thread(lambda: locked(path, timeout=0).__enter__())
@@ -315,7 +299,7 @@ def test_a_child_has_no_part_in_it(path: Path) -> None:
 def test_a_child_that_no_hook_told_does_not_free_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Locked, "after_fork_in_child", lambda self: None)
     with locked(path) as lock:
-        assert in_child(lambda: lock.__exit__(None, None, None)) == 0
+        assert run_forked(lambda: lock.__exit__(None, None, None)) == 0
         with pytest.raises(LockTimeoutError):
             in_thread(lambda: locked(path, timeout=0).__enter__())
 
@@ -350,7 +334,7 @@ def test_a_child_takes_it_anew_with_the_same_object(path: Path) -> None:
         with lock:
             lock.check()
 
-    assert in_child(child) == 0
+    assert run_forked(child) == 0
 
 
 # ---- interrupts and leaks

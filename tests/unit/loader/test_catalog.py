@@ -56,7 +56,7 @@ def test_counts_sizes_columns_and_blocks(tmp_path: Path) -> None:
     assert catalog.sizes_bytes == [os.path.getsize(spec.path) for spec in specs]
     assert catalog.schema == LABELLED
     assert [info.path for info in catalog.shards if not info.count] == [specs[1].path]
-    blocks = catalog.blocks()
+    blocks = catalog.blocks
     assert blocks.samples == 12
     assert [int(n) for n in blocks.shard] == [0, 2]
     assert int(blocks.size_bytes.sum()) == sum(catalog.sizes_bytes)
@@ -127,7 +127,7 @@ def test_hdf5_blocks_end_where_chunks_end(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((100_003, 32), "f4"), chunks=(1000, 32))
     catalog = Catalog([SourceSpec(str(tmp_path / "a.h5"))])
-    blocks = catalog.blocks()
+    blocks = catalog.blocks
     assert len(blocks) > 1
     assert (blocks.samples, catalog.counts) == (100_003, [100_003])
     assert not (blocks.first % 1000).any()
@@ -138,7 +138,7 @@ def test_hdf5_blocks_end_where_chunks_end(tmp_path: Path) -> None:
 def test_a_packed_shard_is_one_block(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "a.tfrecord.gz", list(range(50)))
     catalog = Catalog([SourceSpec(str(path))])
-    assert (len(catalog.blocks()), catalog.shards[0].seekable, catalog.samples) == (1, False, 50)
+    assert (len(catalog.blocks), catalog.shards[0].seekable, catalog.samples) == (1, False, 50)
 
 
 def write_files(folder: Path, **content: bytes) -> None:
@@ -165,7 +165,7 @@ def test_single_files_are_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert read_all(Catalog(find_sources(what))) == expected, what
     assert read_all(Catalog(find_sources("*.txt"))) == [(b"note.txt", b"about")]
     catalog = Catalog(find_sources(tmp_path))
-    assert (catalog.samples, catalog.blocks().samples, catalog.sizes_bytes) == (2, 2, [8])
+    assert (catalog.samples, catalog.blocks.samples, catalog.sizes_bytes) == (2, 2, [8])
 
 
 def test_text_files_where_there_are_no_images(tmp_path: Path) -> None:

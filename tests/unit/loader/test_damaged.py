@@ -22,8 +22,8 @@ import holdfast as hold
 from holdfast._native import codec
 from holdfast.errors import CorruptError, FormatError, InputError, StateError, UnfinishedError
 from holdfast.loader.options import OnCorrupt
-from holdfast.loader.skipped import Loss
 from holdfast.loader.sources.catalog import is_corruption
+from holdfast.loader.stats import Loss
 
 BOUND_S = 60
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.loader.order.blocks import Blocks, SamplePositions
-from holdfast.loader.order.sample_order import SampleOrder, default_lanes
 from holdfast.loader.order.sharding import BatchPlan, Remainder, ShardSpec, Step, plan_steps
-from holdfast.loader.order.shuffle import key_of, shuffled
+from holdfast.loader.order.shuffle import SampleOrder, default_lanes, key_of, shuffled
 
 batches = st.sampled_from([1, 3, 4, 8, 16])
 

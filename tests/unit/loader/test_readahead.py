@@ -7,16 +7,16 @@ import resource
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
+import readahead_threads
 from holdfast._native.c_modules import readahead
+from holdfast.loader.pipeline.block_cache import Readahead
 from holdfast.loader.pipeline.fetch import Fetcher
-from holdfast.loader.pipeline.readahead import Readahead
 
 PAD = 2000
 SAMPLES = 12_000  # of 2 kB: about sixteen blocks
@@ -121,36 +121,17 @@ def test_the_last_descriptors_are_given_back(shards: list[Path]) -> None:
     assert seen == wanted
 
 
-def _readers() -> int:
-    names = Path("/proc/self/task").glob("*/comm")
-    found = 0
-    for name in names:
-        try:
-            found += name.read_text() == "hold-ahead\n"
-        except OSError:
-            continue  # it has just ended
-    return found
-
-
-def _readers_end() -> bool:
-    """A thread that was joined is listed a moment longer."""
-    until = monotonic() + 10
-    while (n := _readers()) and monotonic() < until:
-        os.sched_yield()
-    return not n
-
-
 def test_no_thread_outlives_its_iteration(shards: list[Path]) -> None:
     for n in range(6):
         with _shuffled(shards).iterate() as it:
             for _ in range(n * 9):
                 next(it)
-        assert _readers_end()
+        assert readahead_threads.have_ended()
     dropped = iter(_shuffled(shards))
     next(dropped)
-    assert not readahead or _readers()
+    assert not readahead or readahead_threads.count()
     del dropped
-    assert _readers_end()
+    assert readahead_threads.have_ended()
 
 
 def test_closing_that_was_interrupted_is_finished(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +151,7 @@ def test_closing_that_was_interrupted_is_finished(shards: list[Path], monkeypatc
     with pytest.raises(KeyboardInterrupt) as kept:
         it.close()
     it.close()
-    assert _readers_end()
+    assert readahead_threads.have_ended()
     assert not {path for path in map(_target, os.listdir("/proc/self/fd")) if path.endswith(".tfrecord")}
     assert kept.value.__traceback__
     stats = it.stats()

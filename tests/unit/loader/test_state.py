@@ -8,7 +8,7 @@ from factories_blocks import blocks_of
 
 from holdfast.errors import StateError
 from holdfast.loader.checkpoint import Position, fingerprint, load_state, save_state
-from holdfast.loader.order.sample_order import SampleOrder
+from holdfast.loader.order.shuffle import SampleOrder
 from holdfast.schema import Int64
 
 NAMES = ["/data/a/one.tfrecord", "/data/a/two.tfrecord"]

@@ -15,6 +15,9 @@ from holdfast._native import codec
 IMPLEMENTATIONS = ["compiled", "pure"]
 NUMBERS = {codec.INT64: np.int64, codec.FLOAT32: np.float32}
 
+ONE_INT = (b"a", codec.INT64, codec.FIXED, 1, None)
+INTS = (b"a", codec.INT64, codec.RAGGED, 1, None)
+
 
 def load(name: str) -> Any:
     if name == "pure":

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_cases import decode, plain
+from codec_cases import INTS, ONE_INT, decode, plain
 from wire_bytes import (
     bytes_feature,
     entry,
     example,
+    example_of_a,
     field,
     float_feature,
     int_feature,
@@ -23,17 +24,9 @@ from wire_bytes import (
 from holdfast._native import codec
 from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, MALFORMED, NESTED, RAGGED
 
-ONE_INT = (b"a", INT64, FIXED, 1, None)
-INTS = (b"a", INT64, RAGGED, 1, None)
-
-
-def of_a(value: bytes) -> bytes:
-    """An Example with the Feature `value` at the key a."""
-    return example(entry(b"a", value))
-
 
 def test_rows_up_to_a_number_and_then_the_rest(codec_impl: Any) -> None:
-    frames = b"".join([codec_impl.frame(of_a(int_feature(*range(i)))) for i in range(5)])
+    frames = b"".join([codec_impl.frame(example_of_a(int_feature(*range(i)))) for i in range(5)])
     decoder = codec_impl.Decoder([INTS])
     used = decoder.feed(frames, 0, len(frames), True, 2, 0, 0)
     assert used[0] == decoder.rows() == 2
@@ -42,7 +35,7 @@ def test_rows_up_to_a_number_and_then_the_rest(codec_impl: Any) -> None:
     (first,) = decoder.take()
     assert np.frombuffer(first[3], np.int64).tolist() == [0, 0, 1, 3]
     assert decoder.rows() == 0
-    at = len(frames) - len(codec_impl.frame(of_a(int_feature(0, 1, 2, 3))))
+    at = len(frames) - len(codec_impl.frame(example_of_a(int_feature(0, 1, 2, 3))))
     assert decoder.feed(frames, at, len(frames), True, 10, 4, at)[0] == 1
     (second,) = decoder.take()
     assert np.frombuffer(second[3], np.int64).tolist() == [0, 4]
@@ -50,7 +43,7 @@ def test_rows_up_to_a_number_and_then_the_rest(codec_impl: Any) -> None:
 
 
 def test_faults_are_numbered_from_where_the_caller_is(codec_impl: Any) -> None:
-    good, bad = codec_impl.frame(of_a(int_feature(1))), codec_impl.frame(b"\xff")
+    good, bad = codec_impl.frame(example_of_a(int_feature(1))), codec_impl.frame(b"\xff")
     frames = b"??" + good + bad + good + bad
     decoder = codec_impl.Decoder([ONE_INT])
     assert decoder.feed(frames, 2, len(frames), True, 9, 100, 5000) == (4, len(frames) - 2, codec.OK, 0)
@@ -62,7 +55,7 @@ def test_faults_are_numbered_from_where_the_caller_is(codec_impl: Any) -> None:
 
 
 def test_a_walk_stops_at_a_damaged_frame(codec_impl: Any) -> None:
-    good = codec_impl.frame(of_a(int_feature(1)))
+    good = codec_impl.frame(example_of_a(int_feature(1)))
     damaged = good[:-1] + bytes([good[-1] ^ 1])
     decoder = codec_impl.Decoder([ONE_INT])
     frames = good + damaged + good
@@ -110,7 +103,7 @@ def test_arrays_can_be_written_to(codec_impl: Any) -> None:
 
 
 def test_a_decoder_serves_one_thread_at_a_time(codec_impl: Any) -> None:
-    frames = codec_impl.frame(of_a(int_feature(*range(1000)))) * 2000
+    frames = codec_impl.frame(example_of_a(int_feature(*range(1000)))) * 2000
     decoder = codec_impl.Decoder([INTS])
     barrier = threading.Barrier(4)
     refused = []
@@ -186,7 +179,7 @@ def test_every_byte_of_a_record_that_was_seen_before(codec_impl: Any) -> None:
         gives_what_each_gives_alone(codec_impl, ALIKE, record, record, *changed, record)
 
 
-@pytest.mark.parametrize("empty", [b"", b"\x0a\x00", b"\x0a\x80\x00", field(1, field(1, b"")), of_a(b"")])
+@pytest.mark.parametrize("empty", [b"", b"\x0a\x00", b"\x0a\x80\x00", field(1, field(1, b"")), example_of_a(b"")])
 def test_an_empty_record_says_nothing_about_the_next(codec_impl: Any, empty: bytes) -> None:
     others = [b"\xff" * len(empty), bytes(len(empty)), b"\x12" + empty[1:], b"\x0b" + empty[1:]]
     gives_what_each_gives_alone(codec_impl, [INTS, ALIKE[5]], empty, empty, *others, empty)

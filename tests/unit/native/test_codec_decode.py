@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_cases import decode, decode_one, fault_of
+from codec_cases import INTS, ONE_INT, decode, decode_one, fault_of
 from wire_bytes import (
     FIXED32,
     FIXED64,
@@ -16,6 +16,7 @@ from wire_bytes import (
     bytes_feature,
     entry,
     example,
+    example_of_a,
     field,
     float_feature,
     floats,
@@ -45,8 +46,6 @@ from holdfast._native.constants import (
     WRONG_KIND,
 )
 
-ONE_INT = (b"a", INT64, FIXED, 1, None)
-INTS = (b"a", INT64, RAGGED, 1, None)
 FLOATS = (b"a", FLOAT32, RAGGED, 1, None)
 STRINGS = (b"a", BYTES, RAGGED, 1, None)
 
@@ -61,11 +60,6 @@ UNKNOWN = [
     group(9, b""),
     group(9, group(1, tag(2, VARINT) + varint(5)) + field(1, b"abc") + group(10, b"")),
 ]
-
-
-def of_a(value: bytes) -> bytes:
-    """An Example with the Feature `value` at the key a."""
-    return example(entry(b"a", value))
 
 
 # ---- what is there -----------------------------------------------------------------------------------------
@@ -92,18 +86,18 @@ def test_features_in_several_maps(codec_impl: Any) -> None:
 
 
 def test_no_fields_give_rows_all_the_same(codec_impl: Any) -> None:
-    assert decode(codec_impl, [], of_a(int_feature(1)), b"", b"\xff") == ([], [(2, MALFORMED, -1, 0)])
+    assert decode(codec_impl, [], example_of_a(int_feature(1)), b"", b"\xff") == ([], [(2, MALFORMED, -1, 0)])
 
 
 def test_of_two_fields_with_one_key_the_first_gets_it(codec_impl: Any) -> None:
-    columns, _ = decode(codec_impl, [INTS, INTS], of_a(int_feature(1)))
+    columns, _ = decode(codec_impl, [INTS, INTS], example_of_a(int_feature(1)))
     assert columns == [[[1]], [[]]]
 
 
 @pytest.mark.parametrize("values", [(), (0,), (1, 2, 3), (LOWEST, -1, 0, 127, 128, HIGHEST)])
 def test_ints_packed_and_unpacked(codec_impl: Any, values: tuple[int, ...]) -> None:
     for content in (ints(*values), ints_unpacked(*values)):
-        assert decode_one(codec_impl, INTS, of_a(field(3, content))) == list(values)
+        assert decode_one(codec_impl, INTS, example_of_a(field(3, content))) == list(values)
 
 
 @pytest.mark.parametrize("size", [1, 22, 23, 24, 25, 1000])
@@ -111,41 +105,41 @@ def test_ints_packed_and_unpacked(codec_impl: Any, values: tuple[int, ...]) -> N
 def test_many_ints(codec_impl: Any, size: int, low: int) -> None:
     high = {0: 100, -3: 300, LOWEST: HIGHEST}[low]
     values = np.random.default_rng(size).integers(low, high, size, np.int64).tolist()
-    assert decode_one(codec_impl, INTS, of_a(int_feature(*values))) == values
+    assert decode_one(codec_impl, INTS, example_of_a(int_feature(*values))) == values
 
 
 @pytest.mark.parametrize("values", [(), (0.5,), (1.0, -2.0, float("inf"))])
 def test_floats_packed_and_unpacked(codec_impl: Any, values: tuple[float, ...]) -> None:
     for content in (floats(*values), floats_unpacked(*values)):
-        assert decode_one(codec_impl, FLOATS, of_a(field(2, content))) == list(values)
+        assert decode_one(codec_impl, FLOATS, example_of_a(field(2, content))) == list(values)
 
 
 def test_float_bits_stay_as_they_are(codec_impl: Any) -> None:
     bits = bytes.fromhex("0100a07f 000000ff 00000080".replace(" ", ""))
     decoder = codec_impl.Decoder([FLOATS])
-    frames = codec_impl.frame(of_a(field(2, field(1, bits))))
+    frames = codec_impl.frame(example_of_a(field(2, field(1, bits))))
     decoder.feed(frames, 0, len(frames), True, 1, 0, 0)
     assert bytes(decoder.take()[0][0]) == bits
 
 
 def test_overlong_varints(codec_impl: Any) -> None:
     content = field(1, varint(5, 10) + varint(300, 3) + varint(-1)) + tag(1, VARINT) + varint(0, 2)
-    assert decode_one(codec_impl, INTS, of_a(field(3, content))) == [5, 300, -1, 0]
+    assert decode_one(codec_impl, INTS, example_of_a(field(3, content))) == [5, 300, -1, 0]
 
 
 def test_bits_beyond_the_64th_are_dropped(codec_impl: Any) -> None:
     for filler in (b"", varint(1) * 30):
         content = field(1, filler + b"\xff" * 9 + b"\x7e")
-        assert decode_one(codec_impl, INTS, of_a(field(3, content)))[-1] == HIGHEST
+        assert decode_one(codec_impl, INTS, example_of_a(field(3, content)))[-1] == HIGHEST
 
 
 def test_the_same_list_in_pieces_is_joined(codec_impl: Any) -> None:
     lists = field(3, ints(1, 2)) + field(3, ints_unpacked(3)) + field(3, b"") + field(3, ints(4) + ints(5))
-    assert decode_one(codec_impl, INTS, of_a(lists)) == [1, 2, 3, 4, 5]
+    assert decode_one(codec_impl, INTS, example_of_a(lists)) == [1, 2, 3, 4, 5]
     lists = field(2, floats(1) + floats_unpacked(2)) + field(2, floats(3))
-    assert decode_one(codec_impl, (b"a", FLOAT32, FIXED, 3, None), of_a(lists)) == [1, 2, 3]
+    assert decode_one(codec_impl, (b"a", FLOAT32, FIXED, 3, None), example_of_a(lists)) == [1, 2, 3]
     lists = field(1, strings(b"x")) + field(1, strings(b"", b"yy"))
-    assert decode_one(codec_impl, STRINGS, of_a(lists)) == [b"x", b"", b"yy"]
+    assert decode_one(codec_impl, STRINGS, example_of_a(lists)) == [b"x", b"", b"yy"]
 
 
 def test_the_last_entry_of_a_key_wins(codec_impl: Any) -> None:
@@ -158,10 +152,10 @@ def test_the_last_entry_of_a_key_wins(codec_impl: Any) -> None:
 
 
 def test_a_later_member_of_the_oneof_replaces_the_earlier(codec_impl: Any) -> None:
-    assert decode_one(codec_impl, INTS, of_a(float_feature(1, 2) + int_feature(3))) == [3]
-    assert decode_one(codec_impl, INTS, of_a(int_feature(1, 2) + bytes_feature() + int_feature(3))) == [3]
-    assert decode_one(codec_impl, STRINGS, of_a(bytes_feature(b"a") + int_feature() + bytes_feature())) == []
-    assert fault_of(codec_impl, INTS, of_a(int_feature(1) + float_feature())) == (WRONG_KIND, 0, FLOAT32)
+    assert decode_one(codec_impl, INTS, example_of_a(float_feature(1, 2) + int_feature(3))) == [3]
+    assert decode_one(codec_impl, INTS, example_of_a(int_feature(1, 2) + bytes_feature() + int_feature(3))) == [3]
+    assert decode_one(codec_impl, STRINGS, example_of_a(bytes_feature(b"a") + int_feature() + bytes_feature())) == []
+    assert fault_of(codec_impl, INTS, example_of_a(int_feature(1) + float_feature())) == (WRONG_KIND, 0, FLOAT32)
 
 
 @pytest.mark.parametrize("unknown", UNKNOWN)
@@ -217,7 +211,9 @@ def test_an_entry_without_a_key_has_the_empty_key(codec_impl: Any) -> None:
 # ---- what is not there -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("record", [b"", example(), example(entry(b"b", int_feature(1))), of_a(b""), of_a(UNKNOWN[0])])
+@pytest.mark.parametrize(
+    "record", [b"", example(), example(entry(b"b", int_feature(1))), example_of_a(b""), example_of_a(UNKNOWN[0])]
+)
 def test_missing(codec_impl: Any, record: bytes) -> None:
     assert fault_of(codec_impl, ONE_INT, record) == (MISSING, 0, 0)
     for kind in (BYTES, FLOAT32, INT64):
@@ -241,7 +237,7 @@ def test_defaults(codec_impl: Any, kind: int, count: int, default: Any, values: 
     there = {INT64: int_feature, FLOAT32: float_feature, BYTES: bytes_feature}[kind]
     other = [b"z"] * count if kind == BYTES else [9] * count
     asked = (b"a", kind, FIXED, count, default)
-    records = [b"", of_a(there(*other)), of_a(b""), of_a(there(*other, *other)), b""]
+    records = [b"", example_of_a(there(*other)), example_of_a(b""), example_of_a(there(*other, *other)), b""]
     (rows,), faults = decode(codec_impl, [asked], *records)
     assert rows == [values, other, values, values]
     assert faults == [(3, WRONG_COUNT, 0, 2 * count)]
@@ -254,7 +250,7 @@ def test_defaults(codec_impl: Any, kind: int, count: int, default: Any, values: 
 @pytest.mark.parametrize("there", [BYTES, FLOAT32, INT64])
 def test_wrong_kind(codec_impl: Any, depth: int, there: int) -> None:
     for wanted in {BYTES, FLOAT32, INT64} - {there}:
-        assert fault_of(codec_impl, (b"a", wanted, depth, 1, None), of_a(field(there, b""))) == (
+        assert fault_of(codec_impl, (b"a", wanted, depth, 1, None), example_of_a(field(there, b""))) == (
             WRONG_KIND,
             0,
             there,
@@ -271,18 +267,18 @@ def test_wrong_count(codec_impl: Any, n: int) -> None:
     for kind, forms in contents.items():
         for form in forms:
             asked = (b"a", kind, FIXED, 2, None)
-            assert fault_of(codec_impl, asked, of_a(field(kind, form))) == (WRONG_COUNT, 0, n)
+            assert fault_of(codec_impl, asked, example_of_a(field(kind, form))) == (WRONG_COUNT, 0, n)
 
 
 def test_an_empty_list_is_there_but_has_no_values(codec_impl: Any) -> None:
     default = struct.pack("<q", 1)
-    assert fault_of(codec_impl, (b"a", INT64, FIXED, 1, default), of_a(field(3, b""))) == (WRONG_COUNT, 0, 0)
-    assert decode_one(codec_impl, INTS, of_a(field(3, b""))) == []
+    assert fault_of(codec_impl, (b"a", INT64, FIXED, 1, default), example_of_a(field(3, b""))) == (WRONG_COUNT, 0, 0)
+    assert decode_one(codec_impl, INTS, example_of_a(field(3, b""))) == []
 
 
 def test_ragged_rows_hold_whole_items(codec_impl: Any) -> None:
     asked = (b"a", INT64, RAGGED, 3, None)
-    records = [of_a(int_feature(*range(n))) for n in range(7)]
+    records = [example_of_a(int_feature(*range(n))) for n in range(7)]
     (rows,), faults = decode(codec_impl, [asked], *records)
     assert rows == [[], [0, 1, 2], [0, 1, 2, 3, 4, 5]]
     assert faults == [(n, WRONG_COUNT, 0, n) for n in (1, 2, 4, 5)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from codec_cases import decode, fault_of
+from codec_cases import INTS, decode, fault_of
 from example_messages import parse
 from wire_bytes import (
     FIXED32,
@@ -14,6 +14,7 @@ from wire_bytes import (
     bytes_feature,
     entry,
     example,
+    example_of_a,
     field,
     float_feature,
     group,
@@ -27,14 +28,6 @@ from wire_bytes import (
 
 from holdfast._native import codec
 from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, MALFORMED, NESTED, RAGGED
-
-INTS = (b"a", INT64, RAGGED, 1, None)
-
-
-def of_a(value: bytes) -> bytes:
-    """An Example with the Feature `value` at the key a."""
-    return example(entry(b"a", value))
-
 
 FULL = sequence(
     [
@@ -144,10 +137,10 @@ def test_lengths_beyond_the_record_allocate_nothing(codec_impl: Any, length: int
     records = [
         head,
         field(1, head),
-        of_a(head),
-        of_a(field(3, head)),
-        of_a(field(1, head)),
-        of_a(field(2, head)),
+        example_of_a(head),
+        example_of_a(field(3, head)),
+        example_of_a(field(1, head)),
+        example_of_a(field(2, head)),
     ]
     for record in records:
         for kind in (BYTES, FLOAT32, INT64):
@@ -160,8 +153,8 @@ def test_lengths_beyond_the_record_allocate_nothing(codec_impl: Any, length: int
         (lambda groups: groups, 0),
         (lambda groups: field(1, groups), 1),
         (lambda groups: field(1, field(1, groups)), 2),
-        (lambda groups: of_a(groups), 3),
-        (lambda groups: of_a(field(3, groups)), 4),
+        (lambda groups: example_of_a(groups), 3),
+        (lambda groups: example_of_a(field(3, groups)), 4),
         (lambda groups: example(entry(b"b", field(1, groups))), 4),
         (lambda groups: sequence([], [entry(b"a", groups)]), 3),
         (lambda groups: sequence([], [entry(b"a", steps(groups))]), 4),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from codec_cases import decode, decode_one, fault_of
+from codec_cases import INTS, ONE_INT, decode, decode_one, fault_of
 from wire_bytes import (
     bytes_feature,
     entry,
     example,
+    example_of_a,
     field,
     float_feature,
     int_feature,
@@ -19,14 +20,6 @@ from wire_bytes import (
 
 from holdfast._native import codec
 from holdfast._native.constants import BYTES, FIXED, FLOAT32, INT64, NESTED, RAGGED, WRONG_COUNT, WRONG_KIND
-
-ONE_INT = (b"a", INT64, FIXED, 1, None)
-INTS = (b"a", INT64, RAGGED, 1, None)
-
-
-def of_a(value: bytes) -> bytes:
-    """An Example with the Feature `value` at the key a."""
-    return example(entry(b"a", value))
 
 
 def test_feature_lists(codec_impl: Any) -> None:
@@ -111,9 +104,9 @@ def test_a_fixed_column_found_in_lists(codec_impl: Any) -> None:
 
 def test_a_nested_column_found_in_the_context(codec_impl: Any) -> None:
     asked = (b"a", INT64, NESTED, 1, None)
-    assert fault_of(codec_impl, asked, of_a(int_feature(1, 2))) == (codec.NOT_LIST, 0, 2)
-    assert fault_of(codec_impl, asked, of_a(field(3, b""))) == (codec.NOT_LIST, 0, 0)
-    assert fault_of(codec_impl, asked, of_a(float_feature())) == (WRONG_KIND, 0, FLOAT32)
+    assert fault_of(codec_impl, asked, example_of_a(int_feature(1, 2))) == (codec.NOT_LIST, 0, 2)
+    assert fault_of(codec_impl, asked, example_of_a(field(3, b""))) == (codec.NOT_LIST, 0, 0)
+    assert fault_of(codec_impl, asked, example_of_a(float_feature())) == (WRONG_KIND, 0, FLOAT32)
 
 
 @pytest.mark.parametrize("bad", [int_feature(), int_feature(1), int_feature(1, 2, 3), b""])

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
+import readahead_threads
 from holdfast._native.c_modules import readahead
 
 pytestmark = pytest.mark.skipif(not readahead, reason="the compiled module was not built, or not expected")
@@ -91,25 +91,6 @@ def test_memory_is_let_go_of(data: tuple[int, bytes]) -> None:
     memory.append(0)
 
 
-def _readers() -> int:
-    names = Path("/proc/self/task").glob("*/comm")
-    found = 0
-    for name in names:
-        try:
-            found += name.read_text() == "hold-ahead\n"
-        except OSError:
-            continue  # it has just ended
-    return found
-
-
-def _readers_end() -> bool:
-    """A thread that was joined is listed a moment longer."""
-    until = monotonic() + 10
-    while (n := _readers()) and monotonic() < until:
-        os.sched_yield()
-    return not n
-
-
 def test_no_thread_is_left(data: tuple[int, bytes]) -> None:
     fd, _ = data
     for n in range(200):
@@ -119,7 +100,7 @@ def test_no_thread_is_left(data: tuple[int, bytes]) -> None:
         if n % 2:
             reader.close()
         del reader
-    assert _readers_end()
+    assert readahead_threads.have_ended()
 
 
 def test_a_forked_child_has_none(data: tuple[int, bytes]) -> None:

@@ -87,5 +87,10 @@ def example(*entries: bytes) -> bytes:
     return field(1, b"".join(entries))
 
 
+def example_of_a(value: bytes) -> bytes:
+    """An Example with the Feature `value` at the key a."""
+    return example(entry(b"a", value))
+
+
 def sequence(context: list[bytes], lists: list[bytes]) -> bytes:
     return field(1, b"".join(context)) + field(2, b"".join(lists))

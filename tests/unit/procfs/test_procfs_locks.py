@@ -5,14 +5,13 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fake_proc import FakeProc
 
 from holdfast.procfs.locks import Lock, LockKind, LockRow, locks_of, parse_locks
+from python_child import ofd_lock, python, takes_lock
 
 TABLE = """\
 1: FLOCK  ADVISORY  WRITE 2450 fe:00:2146545 0 EOF
@@ -36,32 +35,6 @@ def test_the_table_is_parsed_and_torn_lines_are_not_in_it() -> None:
     assert parse_locks("") == []
 
 
-@contextmanager
-def python(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A child that has said that it is ready; it ends when its stdin does."""
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        try:
-            assert select.select([child.stdout], [], [], 60)[0]
-            assert child.stdout.readline() == "ready\n"
-            yield child
-        finally:
-            assert child.stdin is not None
-            child.stdin.close()
-            child.wait(60)
-
-
-TAKES = """
-import fcntl, sys
-file = open(sys.argv[1], "r+")
-{call}
-print("ready", flush=True)
-sys.stdin.read()
-"""
-OFD = "fcntl.fcntl(file, 37, __import__('struct').pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))"  # F_OFD_SETLK
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "data.h5"
@@ -75,11 +48,11 @@ def file(tmp_path: Path) -> Path:
         ("fcntl.flock(file, fcntl.LOCK_EX)", LockKind.FLOCK, True),
         ("fcntl.flock(file, fcntl.LOCK_SH)", LockKind.FLOCK, False),
         ("fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)", LockKind.POSIX, True),
-        (OFD, LockKind.OFD, True),
+        (ofd_lock("F_WRLCK"), LockKind.OFD, True),
     ],
 )
 def test_the_holder_is_named(file: Path, call: str, kind: LockKind, exclusive: bool) -> None:
-    with python(TAKES.format(call=call), str(file)) as child:
+    with python(takes_lock(call), file) as child:
         [lock] = locks_of(file) or []
         assert (lock.pid, lock.kind, lock.exclusive) == (child.pid, kind, exclusive)
         assert (lock.waiting, lock.inherited) == (False, False)
@@ -102,7 +75,7 @@ sys.stdin.read()
 def test_those_who_wait_come_after_the_holders(file: Path) -> None:
     with file.open() as mine:
         fcntl.flock(mine, fcntl.LOCK_EX)
-        with python(WAITS, str(file)) as child:
+        with python(WAITS, file) as child:
             held, waits = locks_of(file) or []
             assert (held.pid, held.waiting) == (os.getpid(), False)
             assert (waits.pid, waits.waiting, waits.exclusive) == (child.pid, True, True)
@@ -123,7 +96,7 @@ sys.stdin.read()
 
 
 def test_a_lock_whose_taker_is_gone_is_found_by_the_inherited_descriptor(file: Path) -> None:
-    with python(LEAVES, str(file)) as taker:
+    with python(LEAVES, file) as taker:
         taker.wait(60)
         [lock] = locks_of(file) or []
         assert lock.pid not in (None, taker.pid)
@@ -189,16 +162,14 @@ def test_a_file_system_with_two_device_numbers(file: Path) -> None:
     assert locks_of(file, fake) == [Lock(7, "writer --flag", LockKind.FLOCK, True)]
 
 
-SHARED_OFD = OFD.replace("F_WRLCK", "F_RDLCK")
-
-
 def test_each_holder_of_many_locks_is_named_once(file: Path) -> None:
     """The table has a row for each open file's lock, and none says whose it is; and one for each range of a process."""
+    shared = ofd_lock("F_RDLCK")
     with (
-        python(TAKES.format(call=SHARED_OFD), str(file)) as one,
-        python(TAKES.format(call=SHARED_OFD), str(file)) as two,
+        python(takes_lock(shared), file) as one,
+        python(takes_lock(shared), file) as two,
     ):
         assert sorted(lock.pid or 0 for lock in locks_of(file) or []) == sorted([one.pid, two.pid])
     ranges = "fcntl.lockf(file, fcntl.LOCK_EX, 5, 0); fcntl.lockf(file, fcntl.LOCK_EX, 5, 20)"
-    with python(TAKES.format(call=ranges), str(file)) as child:
+    with python(takes_lock(ranges), file) as child:
         assert [lock.pid for lock in locks_of(file) or []] == [child.pid]

@@ -12,9 +12,10 @@ import pytest
 
 import holdfast as hold
 from holdfast.formats.base import open_shard
-from holdfast.formats.columns import Batch, nbytes_of
+from holdfast.formats.columns import nbytes_of
 from holdfast.rewrite import engine
-from holdfast.rewrite.engine import ShardCut, each_block, row_sizes
+from holdfast.rewrite.engine import each_block, row_sizes
+from holdfast.rewrite.targets import ShardCut
 from holdfast.schema import Bytes, Column, Float32, Ragged
 
 
@@ -74,16 +75,14 @@ def test_the_size_of_rows(tmp_path: Path) -> None:
 
 
 def test_where_shards_end() -> None:
-    batch: Batch = {"x": np.arange(10)}
-    cut = ShardCut(10, 3)
-    assert [(number, len(piece["x"])) for number, piece in cut.pieces(batch, 10)] == [(0, 3), (1, 3), (2, 4)]
-    assert cut.count == 3
-    by_size = ShardCut(0, None, 24)
+    cut = ShardCut([3, 3, 4])
+    assert list(cut.spans(10)) == [(0, 0, 3), (1, 3, 6), (2, 6, 10)]
+    by_size = ShardCut(shard_bytes=24)
+    bounds = np.arange(0, 88, 8)
     for _ in range(2):
-        pieces = [(number, piece["x"].tolist()) for number, piece in by_size.pieces(batch, 10)]
-    assert pieces[0] == (3, [0, 1])  # what the batch before left room for
-    assert by_size.count == 7
-    assert [number for number, _ in ShardCut(0).pieces(batch, 10)] == [0]
+        spans = list(by_size.spans(10, bounds))
+    assert spans[0] == (3, 0, 2)  # what the batch before left room for
+    assert by_size.counts == [3, 3, 3, 3, 3, 3, 2]
 
 
 MEASURE = """

@@ -257,7 +257,7 @@ def test_a_target_that_is_there(tmp_path: Path) -> None:
     refused(TargetExistsError, "a.tfrecord exists already", source, target)
     assert target.read_bytes() == b"mine"
     assert convert(source, target, overwrite=True).rows == 3
-    refused(WriteError, "is also an output", target, target, SCHEMA, overwrite=True)
+    refused(WriteError, "is also an input", target, target, SCHEMA, overwrite=True)
     (tmp_path / "t-00001-of-00002.h5").write_bytes(b"mine")
     refused(TargetExistsError, "t-00001-of-00002.h5 exists", source, tmp_path / "t.h5", shards=2)
 
@@ -265,9 +265,7 @@ def test_a_target_that_is_there(tmp_path: Path) -> None:
 def test_shards_of_before_are_not_taken_in_again(tmp_path: Path) -> None:
     make(tmp_path, "hdf5", 6)
     convert(tmp_path / "in.h5", tmp_path / "out" / "t.tar", shards=2)
-    refused(
-        WriteError, "t-00000-of-00002.tar is also an output", tmp_path / "out", tmp_path / "out" / "t.tar", shards=3
-    )
+    refused(WriteError, "t-00000-of-00002.tar is also an input", tmp_path / "out", tmp_path / "out" / "t.tar", shards=3)
     assert convert(tmp_path / "out", tmp_path / "out" / "t.h5", shards=3).rows == 6
 
 

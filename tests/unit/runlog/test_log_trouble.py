@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from log_contents import pieces, rows
 
 import holdfast as hold
 from holdfast.errors import InputError, SchemaError, WriteError
@@ -24,20 +25,6 @@ from holdfast.schema import Column
 from holdfast.writer.commit import Commit
 
 ENTRY = importlib.import_module("holdfast.runlog.logger")
-
-
-def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
-    """What is in it, each byte of which is as it was committed."""
-    assert hold.write(folder).verify().ok
-    found = []
-    with hold.read(str(folder)).shard(None).batch(100).iterate() as batches:
-        for batch in batches:
-            found += list(zip(*(batch[name].tolist() for name in columns), strict=True))
-    return found
-
-
-def pieces(folder: Path) -> list[tuple[str, int]]:
-    return [(record.task, record.rows) for record in hold.write(folder).parts()]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast._util.process import ProcessMark, mark_this_process
+from holdfast._util.process import ProcessMark, describe_exit, mark_this_process
 
 WAIT_S = 30
 
@@ -67,9 +67,11 @@ def _living(session: int) -> set[int]:
 
 
 def test_a_mark_of_another_process_with_this_pid_ends_the_worker() -> None:
-    code = "from holdfast._util.process import *; import os; end_with_marked(Mark(os.getppid(), 1)); print('lives')"
+    code = (
+        "from holdfast._util.process import *; import os; end_with_marked(ProcessMark(os.getppid(), 1)); print('lives')"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", "")
 
 
 def test_a_mark_is_of_one_process() -> None:
@@ -77,3 +79,11 @@ def test_a_mark_is_of_one_process() -> None:
     assert mark == ProcessMark(os.getpid(), mark.start_ticks)
     assert mark == mark_this_process()
     assert mark.start_ticks
+
+
+def test_an_exit_is_described() -> None:
+    assert describe_exit(3) == "ended with exit code 3"
+    assert describe_exit(-11) == "was killed by SIGSEGV"
+    assert describe_exit(-9) == "was killed by SIGKILL (out of memory, unless somebody killed it on purpose)"
+    assert describe_exit(-99) == "was killed by signal 99"
+    assert describe_exit(None) == "ended with an unknown exit code"

@@ -11,35 +11,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from factories_rows import SCHEMA, row, rows
 
 import holdfast as hold
 from holdfast.errors import ClosedWriterError, SchemaError, TargetExistsError, WriteError
 from holdfast.formats.base import open_shard
 from holdfast.writer.dataset_writer import DatasetWriter, write
 
-SCHEMA = {
-    "label": hold.Int64(),
-    "emb": hold.Float32(2, 3),
-    "text": hold.Bytes(),
-    "pair": hold.Bytes(2),
-    "boxes": hold.Ragged(hold.Float32(2)),
-    "tags": hold.Ragged(hold.Bytes()),
-    "lists": hold.Ragged(hold.Ragged(hold.Int64())),
-}
 CODECS = [None, "gzip", ("gzip", 1), "lzf"]
-
-
-def batch(first: int, rows: int) -> dict[str, Any]:
-    numbers = range(first, first + rows)
-    return {
-        "label": list(numbers),
-        "emb": [[[i, 1, 2], [3, 4, 5]] for i in numbers],
-        "text": [b"t" * (i % 4) for i in numbers],
-        "pair": [[b"a", b"b" * (i % 3)] for i in numbers],
-        "boxes": [[[i, 0.5]] * (i % 3) for i in numbers],
-        "tags": [[b"x" * i for i in range(i % 4)] for i in numbers],
-        "lists": [[[1] * (i % 2), [2, i]] * (i % 3) for i in numbers],
-    }
 
 
 def as_lists(columns: dict[str, Any]) -> dict[str, Any]:
@@ -66,12 +45,12 @@ def files(out: DatasetWriter) -> list[str]:
     ("kind", "codec"), [*(("hdf5", codec) for codec in CODECS), ("tfrecord", None)], ids=lambda one: str(one)
 )
 def test_what_goes_in_comes_out(out: DatasetWriter, kind: Any, codec: Any) -> None:
-    wanted = batch(0, 30)
+    wanted = rows(0, 30)
     with out.part("t", kind, codec=codec, chunk_rows=4 if kind == "hdf5" else None) as part:
-        part.extend(batch(0, 7))
+        part.extend(rows(0, 7))
         for i in range(7, 12):
-            part.append(**{name: column[0] for name, column in batch(i, 1).items()})
-        part.extend(batch(12, 18))
+            part.append(**row(i))
+        part.extend(rows(12, 18))
         assert part.rows == 30
     assert part.done
     assert (part.record.rows, part.record.task, part.record.attempt) == (30, "t", 0)
@@ -79,29 +58,29 @@ def test_what_goes_in_comes_out(out: DatasetWriter, kind: Any, codec: Any) -> No
     [record] = out.parts()
     with open_shard(out.path_of(record), SCHEMA) as shard:
         assert as_lists(shard.read(0, 30, SCHEMA)) == wanted
-        rows = [29, 3, 3, 0, 17]
-        assert as_lists(shard.read_rows(rows, SCHEMA)) == {n: [c[i] for i in rows] for n, c in wanted.items()}
+        picked = [29, 3, 3, 0, 17]
+        assert as_lists(shard.read_rows(picked, SCHEMA)) == {n: [c[i] for i in picked] for n, c in wanted.items()}
     assert out.verify().ok
 
 
 def test_hold_read_takes_the_folder(out: DatasetWriter) -> None:
     for task in range(3):
         with out.part(task, "tfrecord" if task == 1 else "hdf5") as part:
-            part.extend(batch(task * 10, 10))
+            part.extend(rows(task * 10, 10))
     with hold.read(str(out.folder), SCHEMA).batch(30).iterate() as it:
         [got] = list(it)
-    assert as_lists(got) == batch(0, 30)
+    assert as_lists(got) == rows(0, 30)
 
 
 def test_the_file_says_its_schema_and_plain_h5py_reads_it(out: DatasetWriter) -> None:
     with out.part("t", chunk_rows=4) as part:
-        part.extend(batch(0, 10))
+        part.extend(rows(0, 10))
     path = out.path_of(part.record)
     with open_shard(path) as shard:
         assert shard.schema == SCHEMA
         assert shard.rows_per_chunk == 4
     with h5py.File(path) as file:
-        assert file["label"][:].tolist() == list(range(10))
+        assert file["seq"][:].tolist() == list(range(10))
         assert file["emb"].shape == (10, 2, 3)
         ends = file["text/offsets"][:]
         assert bytes(file["text/values"][ends[3] : ends[4]]) == b"ttt"
@@ -110,20 +89,20 @@ def test_the_file_says_its_schema_and_plain_h5py_reads_it(out: DatasetWriter) ->
 
 def test_columns_are_found_without_the_files_own_word(out: DatasetWriter, tmp_path: Path) -> None:
     with out.part("t") as part:
-        part.extend(batch(0, 5))
+        part.extend(rows(0, 5))
     path = shutil.copy(out.path_of(part.record), tmp_path / "copy.h5")
     with h5py.File(path, "r+") as file:
         del file.attrs["holdfast"]
     with open_shard(path) as shard:
         assert shard.schema == SCHEMA
-        assert as_lists(shard.read(0, 5)) == {name: batch(0, 5)[name] for name in sorted(SCHEMA)}
+        assert as_lists(shard.read(0, 5)) == {name: rows(0, 5)[name] for name in sorted(SCHEMA)}
         with pytest.raises(hold.errors.DecodeError, match=r"'text' holds Bytes\(\), expected Int64\(\)"):
             shard.read(0, 5, {"text": hold.Int64()})
 
 
 def test_ends_that_lead_nowhere_are_found(out: DatasetWriter, tmp_path: Path) -> None:
     with out.part("t") as part:
-        part.extend(batch(0, 5))
+        part.extend(rows(0, 5))
     for wrong in (10**9, -5):
         path = shutil.copy(out.path_of(part.record), tmp_path / "copy.h5")
         with h5py.File(path, "r+") as file:
@@ -137,11 +116,11 @@ def test_a_part_without_samples(out: DatasetWriter, kind: Any) -> None:
     with out.part("empty", kind):
         pass
     with out.part("full", kind) as part:
-        part.extend(batch(0, 3))
+        part.extend(rows(0, 3))
     assert [record.rows for record in out.parts()] == [0, 3]
     assert out.verify().ok
     with hold.read(str(out.folder), SCHEMA).batch(8).iterate() as it:
-        assert [len(one["label"]) for one in it] == [3]
+        assert [len(one["seq"]) for one in it] == [3]
 
 
 def test_what_was_given_may_be_changed_afterwards(tmp_path: Path) -> None:
@@ -179,10 +158,10 @@ def test_threads_share_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"label": 1.5}, "column 'label': expected Int64"),
-        ({"label": 2**64 - 1}, "column 'label'"),
-        ({"label": 2**70}, "column 'label'"),
-        ({"label": []}, "column 'label'"),
+        ({"seq": 1.5}, "column 'seq': expected Int64"),
+        ({"seq": 2**64 - 1}, "column 'seq'"),
+        ({"seq": 2**70}, "column 'seq'"),
+        ({"seq": []}, "column 'seq'"),
         ({"emb": [1, 2]}, "column 'emb'"),
         ({"emb": np.full((2, 3), 1e300)}, "column 'emb'.* which float32 cannot hold"),
         ({"text": 3}, "column 'text'"),
@@ -193,7 +172,7 @@ def test_threads_share_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_sample_that_does_not_fit_is_named_at_once_and_is_not_in(out: DatasetWriter, wrong: Any, said: str) -> None:
-    good = {name: column[0] for name, column in batch(4, 1).items()}
+    good = row(4)
     with out.part("t") as part:
         part.append(**good)
         with pytest.raises(SchemaError, match=said):
@@ -203,15 +182,15 @@ def test_a_sample_that_does_not_fit_is_named_at_once_and_is_not_in(out: DatasetW
         part.append(**good)
     assert part.record.rows == 2
     with open_shard(out.path_of(part.record), SCHEMA) as shard:
-        assert as_lists(shard.read(0, 2)) == {name: [column[0]] * 2 for name, column in batch(4, 1).items()}
+        assert as_lists(shard.read(0, 2)) == {name: [column[0]] * 2 for name, column in rows(4, 1).items()}
 
 
 def test_columns_of_unequal_length_and_no_columns(out: DatasetWriter) -> None:
     with out.part("t") as part:
         with pytest.raises(SchemaError, match="different numbers of rows"):
-            part.extend({**batch(0, 3), "label": [1, 2]})
+            part.extend({**rows(0, 3), "seq": [1, 2]})
         with pytest.raises(SchemaError, match=r"missing \['boxes'"):
-            part.extend({"label": [1]})
+            part.extend({"seq": [1]})
         with pytest.raises(SchemaError, match="expected columns of samples by name, got list"):
             part.extend([1])  # type: ignore[arg-type]
 
@@ -245,26 +224,26 @@ def test_keys_are_where_the_datasets_lie(tmp_path: Path) -> None:
 def test_nothing_is_visible_before_the_end_nor_after_an_exception(out: DatasetWriter, kind: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         with out.part("t", kind) as part:
-            part.extend(batch(0, 600))
+            part.extend(rows(0, 600))
             assert os.listdir(out.folder / "parts") == []
             raise ZeroDivisionError
     assert not part.done
     assert files(out) == ["schema.json"]
     assert os.listdir(out.folder / "tmp") == []
     with pytest.raises(ClosedWriterError, match="task 't': this part is closed"):
-        part.extend(batch(0, 1))
+        part.extend(rows(0, 1))
 
 
 def test_a_task_is_done_once(out: DatasetWriter) -> None:
     with out.part("t") as part:
-        part.extend(batch(0, 3))
+        part.extend(rows(0, 3))
     with pytest.raises(ClosedWriterError, match="task 't' is committed already by attempt 0"):
-        part.extend(batch(0, 3))
+        part.extend(rows(0, 3))
     with write(out.folder).part("t", "tfrecord") as again:
         assert again.done
         assert again.rows == 3
         with pytest.raises(ClosedWriterError, match=r"committed already by attempt 0 .*3 rows.*look at .done"):
-            again.append(label=1)
+            again.append(seq=1)
     assert files(out) == ["parts/.t.json", "parts/t.0.h5", "parts/t.0.json", "schema.json"]
 
 

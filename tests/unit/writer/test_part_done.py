@@ -15,8 +15,8 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import CorruptError, WriteError
+from holdfast.writer.commit import LocalLocation
 from holdfast.writer.dataset_writer import DatasetWriter, write
-from holdfast.writer.location import LocalLocation
 
 NOBODY = 65534
 

@@ -18,7 +18,7 @@ import pytest
 import holdfast as hold
 from holdfast.errors import WriteError
 from holdfast.formats.hdf5.writer import HDF5Writer
-from holdfast.writer import commit, part_file
+from holdfast.writer import commit
 from holdfast.writer.dataset_writer import DatasetWriter, write
 
 NOBODY = 65534
@@ -84,7 +84,7 @@ def test_a_sync_that_fails_commits_nothing(out: DatasetWriter, monkeypatch: pyte
     def no(path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(part_file, "sync_file", no)
+    monkeypatch.setattr(commit, "sync_file", no)
     with pytest.raises(WriteError, match="cannot commit task 't': Input/output error"):
         put(out)
     assert nothing_is_left(out)

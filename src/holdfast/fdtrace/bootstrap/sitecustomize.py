@@ -10,6 +10,7 @@ import sys
 
 if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import atexit
+    import threading
 
     def _look_at_owners() -> None:
         try:
@@ -21,6 +22,11 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         except Exception:  # noqa: BLE001, S110 - no holdfast, no free descriptor, no room: the program ends as it would
             pass
 
+    def _look_first() -> None:
+        # Handlers run in reverse order, and those of multiprocessing close what the program has leaked.
+        atexit.unregister(_look_at_owners)
+        atexit.register(_look_at_owners)
+
     if os.environ.get("HOLDFAST_FDTRACE_PARTIAL"):
         try:
             from holdfast.fdtrace.partial import start_from_environment
@@ -29,7 +35,10 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         else:
             start_from_environment()
     if os.environ.get("HOLDFAST_FDTRACE_OWNERS") == "1":
-        atexit.register(_look_at_owners)  # runs after the program's own, and before the recorder's
+        atexit.register(_look_at_owners)
+        # Called when the main thread has ended; the handlers run when all threads have.
+        if hasattr(threading, "_register_atexit"):
+            threading._register_atexit(_look_first)
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]

@@ -1,25 +1,29 @@
-"""Reads a dataset's chunk index of the older kind (a version 1 B-tree) without the library, and checks it.
+"""A dataset's chunk index of the older kind, a version 1 B-tree: reads and checks it without the library, or builds it.
 
 The index has no checksums, and the library trusts it: a key that was zeroed hides a chunk, which then reads as fill
 values, and a wrong address gives another chunk's rows. But an intact tree is redundant: its keys ascend, a node's last
 key is the first one of the next node, the last key belongs to no chunk, and all other keys lie on the chunk grid.
 
-    https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1, IV.A.2.i
+    https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1.a, IV.A.2.i
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 _LAYOUT, _CONTINUED = 0x0008, 0x0010
-_CHUNKED = bytes([3, 2])  # version and class of a layout
-_UNDEFINED = (1 << 64) - 1
+CHUNKED = bytes([3, 2])  # version and class of a layout
+UNDEFINED = (1 << 64) - 1
+ADDRESS = struct.Struct("<Q")
 _NODE = struct.Struct("<4sBBHQQ")
+_FANOUT = 64  # twice the library's default K
 _MAX_LEVEL = 32
 _MAX_BLOCKS = 1000
+
+ReadBytes = Callable[[int, int], bytes]  # takes an address and a size; returns less at the end of the file
 
 
 class BTreeEntry(NamedTuple):
@@ -45,12 +49,12 @@ def read_tree(fd: int, base: int, header: int, shape: tuple[int, ...], chunks: t
 
     Reads no more than the file holds: a node is visited once.
     """
-    found = _layout(fd, base, header)
-    if found is None or found[:2] != _CHUNKED or len(found) < 11 or found[2] != len(chunks) + 1:
+    _, layout = find_layout(lambda at, size: os.pread(fd, size, at + base), header) or (-1, b"")
+    if layout[:2] != CHUNKED or len(layout) < 11 or layout[2] != len(chunks) + 1:
         return None
-    (root,) = struct.unpack_from("<Q", found, 3)
-    (item_bytes,) = struct.unpack_from("<I", found, 11 + 4 * len(chunks))
-    if root == _UNDEFINED:
+    (root,) = ADDRESS.unpack_from(layout, 3)
+    (item_bytes,) = struct.unpack_from("<I", layout, 11 + 4 * len(chunks))
+    if root == UNDEFINED:
         return ChunkBTree([], None)
     return _TreeReader(fd, base, (*shape, 1), (*chunks, item_bytes)).tree(root)
 
@@ -93,7 +97,7 @@ class _TreeReader:
             self._set_problem(at, "a node of its index is corrupt")
             return False
         keys = [self.key.unpack_from(data, i * entry_bytes) for i in range(used + 1)]
-        children = [struct.unpack_from("<Q", data, i * entry_bytes + self.key.size)[0] for i in range(used)]
+        children = [ADDRESS.unpack_from(data, i * entry_bytes + self.key.size)[0] for i in range(used)]
         starts = [key[2:] for key in keys]
         sound = starts == sorted(set(starts)) and low in (None, starts[0]) and high in (None, starts[-1])
         if level is None:  # the last key belongs to no chunk
@@ -129,47 +133,70 @@ class _TreeReader:
         return number if self._on_grid(key) else -9
 
 
-def _layout(fd: int, base: int, header: int) -> bytes | None:
-    """Returns the message in an object's header that describes how its values are stored."""
-    for kind, body in _messages(fd, base, header):
-        if kind == _LAYOUT:
-            return body
-    return None
+def find_layout(read: ReadBytes, header: int) -> tuple[int, bytes] | None:
+    """Returns the message in an object's header that describes how its values are stored, and its address."""
+    return next(((at, body) for kind, at, body in _messages(read, header) if kind == _LAYOUT), None)
 
 
-def _messages(fd: int, base: int, header: int) -> Iterator[tuple[int, bytes]]:
-    start = os.pread(fd, 64, header + base)
+def _messages(read: ReadBytes, header: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yields the kind, address and content of each message of a header."""
+    start = read(header, 64)
     if start[:4] == b"OHDR":
-        yield from _messages_2(fd, base, header, start)
+        flags = start[5]
+        at = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
+        width = 1 << (flags & 3)
+        size = int.from_bytes(start[at : at + width], "little")
+        head = struct.Struct("<BHB2x" if flags & 4 else "<BHB")
+        yield from _blocks(read, (header + at + width, size), head, b"OCHK")
     elif start[:1] == b"\x01" and len(start) >= 16:
         (size,) = struct.unpack_from("<I", start, 8)
-        yield from _blocks(fd, base, (header + 16, size), struct.Struct("<HHB3x"), b"")
-
-
-def _messages_2(fd: int, base: int, header: int, start: bytes) -> Iterator[tuple[int, bytes]]:
-    flags = start[5]
-    at = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
-    width = 1 << (flags & 3)
-    size = int.from_bytes(start[at : at + width], "little")
-    head = struct.Struct("<BHB2x" if flags & 4 else "<BHB")
-    yield from _blocks(fd, base, (header + at + width, size), head, b"OCHK")
+        yield from _blocks(read, (header + 16, size), struct.Struct("<HHB3x"), b"")
 
 
 def _blocks(
-    fd: int, base: int, first: tuple[int, int], head: struct.Struct, signature: bytes
-) -> Iterator[tuple[int, bytes]]:
+    read: ReadBytes, first: tuple[int, int], head: struct.Struct, signature: bytes
+) -> Iterator[tuple[int, int, bytes]]:
     """Yields the messages of all blocks. In newer files, every block but the first has a signature and a checksum."""
     blocks = [first]
-    for number, (at, size) in enumerate(blocks):
-        data = os.pread(fd, min(size, 1 << 24), at + base)
-        stop = len(data)
-        at = 0
+    for number, (address, size) in enumerate(blocks):
+        data = read(address, min(size, 1 << 24))
+        at, stop = 0, len(data)
         if number and signature:
             at, stop = len(signature), stop - 4
         while at + head.size <= stop:
             kind, length, _ = head.unpack_from(data, at)
-            body = data[at + head.size : at + head.size + length]
+            at += head.size
+            body = data[at : at + length]
             if kind == _CONTINUED and len(body) >= 16 and len(blocks) < _MAX_BLOCKS:
                 blocks.append(struct.unpack_from("<QQ", body))
-            yield kind, body
-            at += head.size + length
+            yield kind, address + at, body
+            at += length
+
+
+def build_tree(chunks: Sequence[tuple[int, int, int]], steps: tuple[int, ...], at: int) -> tuple[bytes, int]:
+    """Returns the nodes of a B-tree that begins at `at`, and the address of its root. `chunks`: offset,
+    size and crc32c of each in row order; `steps`: the chunk shape and the item size."""
+    key = struct.Struct(f"<II{len(steps)}Q")
+    zeros = (0,) * (len(steps) - 1)
+    keys = [key.pack(size, 0, number * steps[0], *zeros) for number, (_, size, _) in enumerate(chunks)]
+    keys.append(key.pack(0, 0, len(chunks) * steps[0], *steps[1:]))  # as the library does
+    children = [offset for offset, _, _ in chunks]
+    node_bytes = _NODE.size + _FANOUT * ADDRESS.size + (_FANOUT + 1) * key.size
+    nodes, level = bytearray(), 0
+    while True:
+        groups = range(0, len(children), _FANOUT)
+        first = at + len(nodes)
+        addresses = [first + number * node_bytes for number in range(len(groups))]
+        for number, start in enumerate(groups):
+            few = children[start : start + _FANOUT]
+            left = addresses[number - 1] if number else UNDEFINED
+            right = addresses[number + 1] if number + 1 < len(groups) else UNDEFINED
+            node = bytearray(_NODE.pack(b"TREE", 1, level, len(few), left, right))
+            for child, one in enumerate(few):
+                node += keys[start + child] + ADDRESS.pack(one)
+            node += keys[start + len(few)]
+            nodes += node.ljust(node_bytes, b"\0")
+        if len(addresses) == 1:
+            return bytes(nodes), addresses[0]
+        keys = [*(keys[start] for start in groups), keys[-1]]
+        children, level = addresses, level + 1

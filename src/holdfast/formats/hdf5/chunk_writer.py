@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import codec as native
-from ..._util.compression import Codec, check_codec
+from .chunks import chunk_table
 from .filters import ZSTD
-
-__all__ = ["ChunkWriter", "Codec", "check_codec", "make_dataset"]
 
 
 def make_dataset(
@@ -135,7 +133,6 @@ class ChunkWriter:
 
     def chunks(self) -> list[tuple[int, int]]:
         """Returns offset and size of each chunk in the file, in the order of the items."""
-        found: list[tuple[int, int, int]] = []
-        if self._dataset is not None and self._written:
-            self._dataset.id.chunk_iter(lambda one: found.append((one.chunk_offset[0], one.byte_offset, one.size)))
-        return [(offset, size) for _, offset, size in sorted(found)]
+        if self._dataset is None or not self._written:
+            return []
+        return [(offset, size) for _, offset, size, _ in chunk_table(self._dataset).tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import h5py
@@ -32,6 +32,23 @@ class ChunkPiece(NamedTuple):
         return (self.start[0], self.start[0] + self.sizes[0]) if self.start else (0, 1)
 
 
+def chunk_grid(shape: Iterable[int], chunks: Iterable[int]) -> list[int]:
+    """Returns the number of chunks along each axis."""
+    return [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+
+
+def chunk_table(dataset: h5py.Dataset) -> npt.NDArray[np.int64]:
+    """Returns a row for each chunk in the file: its number in the grid, offset, size and filter mask."""
+    listed: list[tuple[int, ...]] = []
+    dataset.id.chunk_iter(lambda one: listed.append((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
+    table = np.array(listed, np.int64).reshape(len(listed), 3 + len(dataset.chunks))
+    numbers = np.zeros(len(table), np.int64)
+    for axis, (count, step) in enumerate(zip(chunk_grid(dataset.shape, dataset.chunks), dataset.chunks, strict=True)):
+        numbers = numbers * count + table[:, 3 + axis] // step
+    order = np.argsort(numbers, kind="stable")
+    return np.column_stack([numbers, table[:, :3]])[order]
+
+
 def listed_chunks(dataset: h5py.Dataset) -> list[ChunkPiece]:
     """Returns the chunks that are in the file. Raises what the library raises if it cannot list them."""
     shape, chunks = dataset.shape, dataset.chunks
@@ -50,7 +67,7 @@ def listed_chunks(dataset: h5py.Dataset) -> list[ChunkPiece]:
 def possible_chunks(dataset: h5py.Dataset, file_bytes: int) -> list[ChunkPiece]:
     """Returns the first chunk positions of the shape, as many as a file of that size can have chunks."""
     shape, chunks = dataset.shape, dataset.chunks
-    counts = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+    counts = chunk_grid(shape, chunks)
     found: list[ChunkPiece] = []
     for number in range(min(math.prod(counts), file_bytes // _MIN_CHUNK_BYTES)):
         start: tuple[int, ...] = ()
@@ -82,12 +99,16 @@ def read_piece(dataset: h5py.Dataset, piece: ChunkPiece) -> npt.NDArray[Any] | A
     return dataset[piece.slices] if piece.start else dataset[()]
 
 
-def decode_piece(dataset: h5py.Dataset, piece: ChunkPiece, kind: Any) -> None:
-    """Reads and decodes a piece in the file's own type, which numpy may lack. For types of fixed size."""
-    space = dataset.id.get_space()
-    space.select_hyperslab(piece.start, piece.sizes)
-    into = np.empty(piece.sizes, f"V{kind.get_size()}")
-    dataset.id.read(h5py.h5s.create_simple(piece.sizes), space, into, mtype=kind)
+def read_unconverted(dataset: h5py.Dataset, start: tuple[int, ...], sizes: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Reads and decodes values in the file's own type, which numpy may lack, as items of a void dtype."""
+    kind, there = dataset.id.get_type(), dataset.id.get_space()
+    here = h5py.h5s.create(h5py.h5s.SCALAR)
+    if start:
+        there.select_hyperslab(start, sizes)
+        here = h5py.h5s.create_simple(sizes)
+    values = np.empty(sizes, f"V{kind.get_size()}")
+    dataset.id.read(here, there, values, mtype=kind)
+    return values
 
 
 def merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

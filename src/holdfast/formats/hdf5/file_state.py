@@ -11,6 +11,7 @@ import os
 import stat
 from typing import Any, NamedTuple
 
+from ..._util.atomic import pread_into
 from ...errors import InputError, cannot_open
 from ...procfs.locks import Holder, locks_of, writers_of
 
@@ -169,12 +170,7 @@ class PatchedView(io.RawIOBase):
 
     def readinto(self, into: Any) -> int:
         view = memoryview(into).cast("B")
-        done = 0
-        while done < len(view):
-            n = os.preadv(self._fd, [view[done:]], self._at + done)
-            if not n:
-                break
-            done += n
+        done = pread_into(self._fd, view, self._at)
         if done < len(view) and self._at + done < self._size:
             done += self._after_end(self._at + done, view[done:])
         low, high = max(self._at, self._patch_at), min(self._at + done, self._patch_at + len(self._patch))
@@ -232,22 +228,29 @@ class State(NamedTuple):
 
     @property
     def written_by(self) -> str:
-        if self.writer is None:
-            return ""
-        if not self.writer.pid:
-            return "by a process that is not visible from here, which holds a lock on it"
-        if self.writer.pid == os.getpid():
-            return "by this process itself"
-        return f"by process {self.writer.pid} ({self.writer.command})"
+        return "" if self.writer is None else describe_writer(self.writer)
+
+
+def describe_writer(writer: Holder) -> str:
+    if not writer.pid:
+        return "by a process that is not visible from here, which holds a lock on it"
+    if writer.pid == os.getpid():
+        return "by this process itself"
+    return f"by process {writer.pid} ({writer.command})"
+
+
+def check_regular(path: str, mode: int) -> None:
+    """Raises InputError for what is not a file."""
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a special file"
+        raise InputError(f"{path}: expected a file to read, got {kind}")
 
 
 def read_state(path: str) -> State:
     """Raises InputError if the file cannot be read."""
     try:
         info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode):
-            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "a special file"
-            raise InputError(f"{path}: expected a file to read, got {kind}")
+        check_regular(path, info.st_mode)
         return State(path, info.st_size, find_superblock(path), _writer(path))
     except OSError as error:
         raise cannot_open(path, error) from error

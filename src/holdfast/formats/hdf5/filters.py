@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import h5py
+import numpy as np
+
+from ...errors import WriteError
 
 Filter = tuple[int, int, tuple[int, ...]]  # number, flags, parameters
 
@@ -65,6 +68,12 @@ def has_filter(number: int) -> bool:
         except ImportError:
             return False
     return bool(h5py.h5z.filter_avail(number))
+
+
+def check_zstd() -> None:
+    """Raises WriteError if chunks cannot be compressed with zstd here."""
+    if not has_filter(ZSTD):
+        raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
 
 
 def lacking_filter(dataset: h5py.Dataset) -> str | None:
@@ -131,6 +140,18 @@ def _decoding_parameters(code: int, values: tuple[int, ...]) -> tuple[int, ...]:
         item_bytes, has_fill = values[4], values[7]
         return values[: 8 + (-(-item_bytes // 4) if has_fill else 0)]
     return values
+
+
+def shuffle(data: Any, item_bytes: int) -> Any:
+    if item_bytes == 1:
+        return data
+    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, item_bytes).T).reshape(-1)
+
+
+def unshuffle(data: Any, item_bytes: int) -> Any:
+    if item_bytes == 1:
+        return data
+    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(item_bytes, -1).T).reshape(-1)
 
 
 _FILTER_FUNCTION = ctypes.CFUNCTYPE(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ..._util.fds import point_to_null
 from ..._util.process import call_after_fork
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
 from ...procfs.locks import writers_of
+from .file_state import check_regular, describe_writer
 from .object_walk import reason_of
 
 _OPEN_FLAG = "already open for write"  # the library's message
@@ -114,9 +114,7 @@ def _identify(path: str) -> Identity:
         info = os.fstat(fd)
     finally:
         os.close(fd)
-    if not stat.S_ISREG(info.st_mode):
-        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "a special file"
-        raise InputError(f"{path}: expected a file to read, got {kind}")
+    check_regular(path, info.st_mode)
     return info.st_dev, info.st_ino
 
 
@@ -149,10 +147,7 @@ def error_for(path: str, error: Exception) -> DataError | InputError:
 
 def _written_by(path: str) -> str:
     writers = writers_of(path)
-    if not writers:
-        return ""
-    who = writers[0]
-    return " by this process itself" if who.pid == os.getpid() else f" by process {who.pid} ({who.command})"
+    return f" {describe_writer(writers[0])}" if writers else ""
 
 
 HANDLES = Handles()

@@ -1,17 +1,13 @@
 """Turns a file that contains chunks already into an HDF5 file, without copying them.
 
 The library creates the metadata in memory, in the oldest format, which has no checksums, and it is written into space
-that was left free at the beginning of the file. The chunk index is a version 1 B-tree, h5py's default, that is built
-here. It lies in the same space, or after the chunks if it is too large; the dataset headers are patched with its
-address.
-
-    https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html: III.A.1, IV.A.1.a, IV.A.2.i
+that was left free at the beginning of the file. The chunk index is built by chunk_btree.py. It lies in the same space,
+or after the chunks if it is too large; the dataset headers are patched with its address.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,19 +21,12 @@ from ..._util.atomic import pwrite_all
 from ..._util.compression import Codec
 from ...schema import Schema, Value, check_schema
 from ..columns import dtype_of
+from .chunk_btree import ADDRESS, CHUNKED, UNDEFINED, build_tree, find_layout
 from .chunk_writer import make_dataset
 from .schema_layout import SCHEMA_ATTRIBUTE, key_of, schema_attribute
 from .writer import Chunk, Extent, FinishedFile, checksums, packings
 
-_UNDEFINED = (1 << 64) - 1
 _END_AT = 40  # in the superblock
-_HEADER = struct.Struct("<BxHII4x")
-_MESSAGE = struct.Struct("<HHB3x")
-_LAYOUT, _CONTINUED = 0x0008, 0x0010
-_CHUNKED = bytes([3, 2])  # version and class of a layout
-_NODE = struct.Struct("<4sBBHQQ")
-_FANOUT = 64  # twice the library's default K
-_ADDRESS = struct.Struct("<Q")
 
 
 class NoRoomError(Exception):
@@ -117,9 +106,9 @@ class InplaceWriter:
         for offset_in_image, one, known in zip(offsets, self._columns, self._chunks, strict=True):
             if known:
                 steps = (self.chunk_rows, *one.shape, one.dtype.itemsize)
-                _ADDRESS.pack_into(image, offset_in_image, self._write_tree(image, known, steps))
+                ADDRESS.pack_into(image, offset_in_image, self._write_tree(image, known, steps))
         # Data of an earlier attempt after the end stay: another process may be reading the file.
-        _ADDRESS.pack_into(image, _END_AT, max(self._end, os.fstat(self.fd).st_size))
+        ADDRESS.pack_into(image, _END_AT, max(self._end, os.fstat(self.fd).st_size))
         assert len(image) <= self._room_bytes
         pwrite_all(self.fd, image, 0)
         known_crcs = {chunk[:2]: chunk[2] for known in self._chunks for chunk in known}
@@ -132,12 +121,12 @@ class InplaceWriter:
         """Returns its address. It lies before the chunks if it fits: of a truncated file all other chunks can then be
         found."""
         at = len(image) + -len(image) % 8
-        tree, root = _tree(chunks, steps, at)
+        tree, root = build_tree(chunks, steps, at)
         if at + len(tree) <= self._room_bytes:
             image += bytes(at - len(image)) + tree
             return root
         self._append(bytes(-self._end % 8))
-        tree, root = _tree(chunks, steps, self._end)
+        tree, root = build_tree(chunks, steps, self._end)
         self._append(tree)
         return root
 
@@ -177,51 +166,11 @@ def _metadata_image(
 
 
 def _tree_address_offset(image: bytearray, header: int) -> int:
-    """Returns where a dataset's header, a list of messages in one or more blocks, stores the address of its chunk
-    index."""
-    version, count, _, size = _HEADER.unpack_from(image, header)
-    assert version == 1
-    blocks = [(header + _HEADER.size, size)]
-    for at, size in blocks:
-        stop = at + size
-        while at < stop and count:
-            kind, length, _ = _MESSAGE.unpack_from(image, at)
-            at, count = at + _MESSAGE.size, count - 1
-            if kind == _LAYOUT:
-                offset_in_image = at + len(_CHUNKED) + 1  # after the number of dimensions
-                assert image[at : at + 2] == _CHUNKED
-                assert _ADDRESS.unpack_from(image, offset_in_image) == (_UNDEFINED,)
-                return offset_in_image
-            if kind == _CONTINUED:
-                blocks.append(struct.unpack_from("<QQ", image, at))
-            at += length
-    raise AssertionError("a dataset without a layout")
-
-
-def _tree(chunks: Sequence[Chunk], steps: tuple[int, ...], at: int) -> tuple[bytes, int]:
-    """Returns the nodes of a B-tree that begins at `at`, and the address of its root. `steps`: the chunk shape and the
-    item size."""
-    key = struct.Struct(f"<II{len(steps)}Q")
-    zeros = (0,) * (len(steps) - 1)
-    keys = [key.pack(size, 0, number * steps[0], *zeros) for number, (_, size, _) in enumerate(chunks)]
-    keys.append(key.pack(0, 0, len(chunks) * steps[0], *steps[1:]))  # as the library does
-    children = [offset for offset, _, _ in chunks]
-    node_bytes = _NODE.size + _FANOUT * _ADDRESS.size + (_FANOUT + 1) * key.size
-    nodes, level = bytearray(), 0
-    while True:
-        groups = range(0, len(children), _FANOUT)
-        first = at + len(nodes)
-        addresses = [first + number * node_bytes for number in range(len(groups))]
-        for number, start in enumerate(groups):
-            few = children[start : start + _FANOUT]
-            left = addresses[number - 1] if number else _UNDEFINED
-            right = addresses[number + 1] if number + 1 < len(groups) else _UNDEFINED
-            node = bytearray(_NODE.pack(b"TREE", 1, level, len(few), left, right))
-            for child, one in enumerate(few):
-                node += keys[start + child] + _ADDRESS.pack(one)
-            node += keys[start + len(few)]
-            nodes += node.ljust(node_bytes, b"\0")
-        if len(addresses) == 1:
-            return bytes(nodes), addresses[0]
-        keys = [*(keys[start] for start in groups), keys[-1]]
-        children, level = addresses, level + 1
+    """Returns where a dataset's header stores the address of its chunk index."""
+    found = find_layout(lambda at, size: bytes(image[at : at + size]), header)
+    assert found is not None
+    at, layout = found
+    offset_in_image = at + len(CHUNKED) + 1  # after the number of dimensions
+    assert layout.startswith(CHUNKED)
+    assert ADDRESS.unpack_from(image, offset_in_image) == (UNDEFINED,)
+    return offset_in_image

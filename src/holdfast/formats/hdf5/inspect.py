@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from ...errors import InputError
 from .file_state import State, read_state, state_problems
-from .sandbox import SandboxedProcess
+from .sandbox import Progress, RestartingSandbox
 
 _MAX_CRASHES = 20
 _READABLE_BY = {
@@ -54,7 +54,7 @@ class HDF5Survey(NamedTuple):
         }
 
 
-def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> HDF5Survey:
+def inspect_hdf5(path: str | os.PathLike[str], progress: Progress | None = None) -> HDF5Survey:
     """Never raises for a corrupt file: its problems are in the result."""
     name = os.fsdecode(path)
     try:
@@ -66,27 +66,16 @@ def inspect_hdf5(path: str | os.PathLike[str], progress: Callable[[int], None] |
         return HDF5Survey(name, state, [], None, "", 0, "", problems)
     objects: dict[str, dict[str, Any]] = {}
     schema: dict[str, Any] = {}
-    avoid: list[str] = []
-    for _ in range(_MAX_CRASHES):
-        at = "/"
-        with SandboxedProcess({"work": "inspect", "path": name, "repair": state.needs_repair, "avoid": avoid}) as child:
-            child.close_stdin()
-            for message in child.messages(None if progress is None else lambda _: progress(0)):
-                match message.head:
-                    case {"at": object_path}:
-                        at = object_path
-                    case {"object": facts}:
-                        objects[facts["path"]] = facts
-                    case {"problem": [where, _, _, reason]}:
-                        problems.append(f"{where}: {reason}" if where else reason)
-                    case {"schema": _} | {"no_schema": _}:
-                        schema = message.head
-            if not child.exit_reason:
-                break
-            problems.append(f"{at}: {child.exit_reason}")
-            avoid.append(at)
-            if at == "/":
-                break
+    job = {"work": "inspect", "path": name, "repair": state.needs_repair}
+    with closing(RestartingSandbox(_MAX_CRASHES).messages(job, progress)) as messages:
+        for message in messages:
+            match message.head:
+                case {"object": facts}:
+                    objects[facts["path"]] = facts
+                case {"problem": [where, _, _, reason]}:
+                    problems.append(f"{where}: {reason}" if where else reason)
+                case {"schema": _} | {"no_schema": _}:
+                    schema = message.head
     return HDF5Survey(
         name,
         state,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import HoldfastError
 from ...schema import as_code
-from .filters import filter_name
+from .filters import GZIP, filter_name, filters_of
 from .object_walk import ObjectRef, open_reported, reason_of, text_of, walk
 from .schema_layout import describe
 from .shard import HDF5Shard
@@ -84,7 +84,7 @@ def _dataset(dataset: h5py.Dataset) -> dict[str, Any]:
         "bytes": 0 if shape is None else math.prod(shape) * kind.get_size(),
         "stored_bytes": stored,
         "chunks": dataset.chunks,
-        "filters": [_filter(plist.get_filter(i)) for i in range(plist.get_nfilters())],
+        "filters": [_filter(code, values) for code, _, values in filters_of(plist)],
         "sources": plist.get_virtual_count() if virtual else None,
     }
 
@@ -97,10 +97,9 @@ def _type(dataset: h5py.Dataset, kind: h5py.h5t.TypeID) -> str:
         return f"{name} of {kind.get_size()} bytes"
 
 
-def _filter(found: tuple[Any, ...]) -> str:
-    code, _, values = found[:3]
+def _filter(code: int, values: tuple[int, ...]) -> str:
     name = filter_name(code)
-    return f"{name} {values[0]}" if code == h5py.h5z.FILTER_DEFLATE and values else name
+    return f"{name} {values[0]}" if code == GZIP and values else name
 
 
 def _attribute(thing: Any, name: str | bytes) -> Any:

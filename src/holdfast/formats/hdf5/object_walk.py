@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import h5py
 import numpy as np
@@ -31,6 +31,14 @@ _ENTRY_BYTES = 40
 _MAX_ENTRIES = 1024
 _MAX_NAME = 255
 _MAX_TRIES = 1_000_000
+
+
+class WalkReporter(Protocol):
+    """What a walk needs of a Reporter."""
+
+    def at_object(self, path: str) -> None: ...
+
+    def problem(self, path: str | None, reason: str) -> None: ...
 
 
 class ObjectRef(NamedTuple):
@@ -82,7 +90,7 @@ def _empty_file() -> bytes:
 
 
 def walk(
-    file: h5py.File, reporter: Reporter, avoid: Collection[str] = (), *, by_creation: bool = False
+    file: h5py.File, reporter: WalkReporter, avoid: Collection[str] = (), *, by_creation: bool = False
 ) -> Iterator[ObjectRef]:
     """Yields parents before children, sorted by name. Paths in `avoid` are not opened.
 
@@ -92,7 +100,7 @@ def walk(
 
 
 def walk_orphans(
-    file: h5py.File, path: str, reporter: Reporter, avoid: Collection[str], known: set[int]
+    file: h5py.File, path: str, reporter: WalkReporter, avoid: Collection[str], known: set[int]
 ) -> Iterator[ObjectRef]:
     """Yields objects whose groups cannot be read, and what is below them, without those at `known` addresses."""
     block = find_superblock(path)
@@ -121,7 +129,7 @@ def _itself(obj: Any) -> Any:
 
 def _walk(
     waiting: list[tuple[ObjectRef, Callable[[], Any]]],
-    reporter: Reporter,
+    reporter: WalkReporter,
     avoid: Collection[str],
     seen: dict[tuple[Any, ...], str],
     by_creation: bool,
@@ -164,7 +172,7 @@ def _kind(obj: Any) -> str:
 
 
 def _links(
-    group: h5py.Group, path: str, reporter: Reporter, by_creation: bool
+    group: h5py.Group, path: str, reporter: WalkReporter, by_creation: bool
 ) -> list[tuple[ObjectRef, Callable[[], Any]]]:
     names: list[bytes] = []
     try:
@@ -199,7 +207,7 @@ def raw_of(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def _link(group: h5py.Group, path: str, raw: bytes, reporter: Reporter) -> ObjectRef | None:
+def _link(group: h5py.Group, path: str, raw: bytes, reporter: WalkReporter) -> ObjectRef | None:
     name = text_of(raw)
     full = f"{path.rstrip('/')}/{name}"
     try:

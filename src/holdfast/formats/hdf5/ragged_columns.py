@@ -12,7 +12,16 @@ import numpy.typing as npt
 from ...schema import Bytes, Column, Ragged, Value
 from ..columns import BytesColumn, ColumnData, RaggedColumn
 from ..gather import gather_rows
-from .schema_layout import IncompatibleTypeError, InconsistentFileError, family, in_dtype, stored_column, values_per_row
+from .schema_layout import (
+    IncompatibleTypeError,
+    InconsistentFileError,
+    family,
+    in_dtype,
+    offsets_name,
+    stored_column,
+    value_of,
+    values_per_row,
+)
 
 _NEAR_ROWS = 256  # rows this close to each other are one read
 
@@ -26,7 +35,7 @@ class PackedColumn:
         self.column = column
         self._group = group
         self._per_row = values_per_row(column)
-        self._splits = _dataset(group, "row_splits" if isinstance(column, Ragged) else "offsets")
+        self._splits = _dataset(group, offsets_name(column))
         if not len(self._splits) or (len(self._splits) - 1) % self._per_row or self._splits.dtype != np.int64:
             raise InconsistentFileError(
                 f"has {len(self._splits):,} offsets of {self._splits.dtype}, which do not fit {column!r}"
@@ -40,17 +49,17 @@ class PackedColumn:
         return max(1, self._splits.chunks[0] // self._per_row) if self._splits.chunks else 1
 
     def check_fit(self, want: Column) -> None:
-        have, value = self.column, _value(self.column)
-        same = isinstance(have, Ragged) == isinstance(want, Ragged) and family(_value(want)) == family(value)
+        have, value = self.column, value_of(self.column)
+        same = isinstance(have, Ragged) == isinstance(want, Ragged) and family(value_of(want)) == family(value)
         if isinstance(have, Ragged) and isinstance(want, Ragged):
             same = same and have.depth == want.depth
-        if not same or _value(want).count != value.count:
+        if not same or value_of(want).count != value.count:
             raise IncompatibleTypeError(f"holds {have!r}, expected {want!r}")
 
     def read(self, rows: Sequence[int], want: Column) -> ColumnData:
         self.check_fit(want)
         found = self._read_selected(rows, want)
-        return found if isinstance(_value(want), Bytes) else in_dtype(found, _value(want))
+        return found if isinstance(value_of(want), Bytes) else in_dtype(found, value_of(want))
 
     def _read_selected(self, rows: Sequence[int], want: Column) -> ColumnData:
         if isinstance(rows, range):
@@ -83,9 +92,8 @@ def _read_values(group: h5py.Group, have: Column, want: Column, splits: npt.NDAr
     assert isinstance(want, Ragged)
     inner = group["values"]
     if isinstance(inner, h5py.Group):
-        name = "row_splits" if isinstance(have.inner, Ragged) else "offsets"
         times = values_per_row(have.inner)
-        below = _read_splits(_dataset(inner, name), first * times, last * times)
+        below = _read_splits(_dataset(inner, offsets_name(have.inner)), first * times, last * times)
         return RaggedColumn(_read_values(inner, have.inner, want.inner, below), splits - first)
     value = want.value
     return RaggedColumn(_items(inner, first, last).reshape(last - first, *value.shape), splits - first)
@@ -114,7 +122,3 @@ def _items(dataset: h5py.Dataset, first: int, last: int) -> Any:
             f"has offsets up to {last:,}, but {len(dataset):,} values in {dataset.name!r}: the file is corrupt"
         )
     return np.asarray(dataset[first:last])
-
-
-def _value(column: Column) -> Value:
-    return column.value if isinstance(column, Ragged) else column

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import h5py
 
+from .object_walk import raw_of
+
 _HDF5 = ctypes.CDLL(h5py.h5d.__file__)  # dlsym also searches the libraries that this one loads
 _ID, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SEQUENCE = struct.Struct("@NP")  # the library's hvl_t
@@ -34,7 +36,10 @@ def _call(name: str, *kinds: Any) -> Callable[..., int]:
     function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _RETURN_INT64 else ctypes.c_int
 
     def call(*values: Any) -> int:
-        result: int = function(*values)
+        try:
+            result: int = function(*values)
+        except SystemError as error:  # a PatchedView raised, and the library returned
+            raise error.__cause__ or error from None
         if result < 0:
             raise ValueError(_innermost_error() or f"{name} failed")
         return result
@@ -224,7 +229,7 @@ class ValueDecoder:
     def __init__(self, file: h5py.File, find: Callable[[int], str | None]) -> None:
         self._file, self._find = file, find
         self.dangling = 0
-        self._heartbeat: list[Any] = []  # kind_of pointers point to
+        self._buffers: list[Any] = []  # what pointers point to
 
     def write_values(self, dataset: Any, kind: Kind, space: Any, encoded: bytes) -> None:
         data, count = self._buffer(kind, encoded)
@@ -239,12 +244,12 @@ class ValueDecoder:
 
     def _buffer(self, kind: Kind, encoded: bytes) -> tuple[Any, int]:
         raw, targets = pickle.loads(encoded)
-        self._heartbeat = []
+        self._buffers = []
         return self._filled(kind, raw, targets), len(raw) // kind.get_size()
 
     def _filled(self, kind: Kind, raw: bytes, targets: list[Any]) -> Any:
         data = ctypes.create_string_buffer(raw, max(1, len(raw)))
-        self._heartbeat.append(data)
+        self._buffers.append(data)
         start, size, pointers = ctypes.addressof(data), kind.get_size(), _pointers(kind)
         places = [
             (pointer, at)
@@ -258,7 +263,7 @@ class ValueDecoder:
     def _put(self, pointer: _Pointer, at: int, one: Any) -> None:
         if pointer.kind_of == "string":
             target_buffer = None if one is None else ctypes.create_string_buffer(one)
-            self._heartbeat.append(target_buffer)
+            self._buffers.append(target_buffer)
             ctypes.c_void_p.from_address(at).value = None if target_buffer is None else ctypes.addressof(target_buffer)
         elif pointer.kind_of == "sequence":
             inner, targets = one
@@ -277,7 +282,7 @@ class ValueDecoder:
         if path is None:
             self.dangling += 1
             return
-        name = path.encode("utf-8", "surrogateescape")
+        name = raw_of(path)
         if region is None:
             _create_reference(at, self._file.id.id, name, _OBJECT, -1)
         else:

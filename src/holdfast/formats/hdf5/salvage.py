@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
-from ..._util.atomic import PartialFile, pwrite_all
+from ..._util.atomic import PartialFile, check_not_input, pwrite_all
+from ..._util.framing import Message
 from ...errors import InputError, WriteError
 from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
 from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
-from .sandbox import CRASHED, HANGS, SPIN_S, SandboxedProcess, SandboxMessage, WorkPosition
-from .verify import MAX_HANGS, MAX_HANGS_OF_OBJECT
+from .sandbox import CRASHED, HANGS, SPIN_S, Progress, RestartingSandbox, SandboxedProcess
 
 _MAX_CRASHES = 200
 _BASE_CRASHES = 8  # of any file, and one more for each _BYTES_PER_CRASH: each costs the start of a process
@@ -29,8 +29,6 @@ _BASE_SPIN_S = 3.0  # of any file, and a second more for each _BYTES_PER_SPIN_S
 _BYTES_PER_SPIN_S = 1_000_000
 _MAX_LISTED = 1000
 _CHECKSUM_VERSION = 2  # from this superblock version on the structure of a file has checksums
-
-Progress = Callable[[int], None]
 
 
 class SalvagedObject(NamedTuple):
@@ -110,8 +108,7 @@ def salvage_hdf5(
     """
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = read_state(source)
-    if os.path.exists(target) and os.path.samefile(source, target):
-        raise WriteError(f"{target}: salvage never overwrites its input; name another output")
+    check_not_input([source], [target])
     if state.writer is not None and not live:
         raise InputError(f"{source}: it is still being written {state.written_by}; wait until it is closed")
     problems = [Problem(offset, None, reason) for offset, reason in state_problems(state)]
@@ -151,7 +148,7 @@ def _copy_user_block(source: str, fd: int, size: int) -> None:
 
 
 class _Salvage:
-    """Runs readers one after the other until one reaches the end, and forwards what they send to the writer."""
+    """Forwards what the readers send to the writer."""
 
     def __init__(
         self, state: State, writer: SandboxedProcess, progress: Progress | None, spin_s: float | None, target: str
@@ -159,8 +156,9 @@ class _Salvage:
         self.path, self.state = state.path, state
         self.repair = state.needs_repair or not state.is_hdf5
         self.writer, self.progress, self.target = writer, progress, target
-        self.spin_s = min(SPIN_S, _BASE_SPIN_S + state.size / _BYTES_PER_SPIN_S) if spin_s is None else spin_s
-        self.crashes_left = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
+        if spin_s is None:
+            spin_s = min(SPIN_S, _BASE_SPIN_S + state.size / _BYTES_PER_SPIN_S)
+        self._sandbox = RestartingSandbox(min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH), spin_s)
         self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}
@@ -169,14 +167,8 @@ class _Salvage:
         self._unprotected: list[str] = []
         self._unread_from: dict[str, int] = {}  # the first row that was not read yet
         self._kept: set[str] = set()
-        self._done: list[str] = []
-        self._avoid: list[str] = []
-        self._resume: dict[str, int] = {}
         self._full_length = self._orphans = False
         self._known: list[int] = []
-        self._hangs: Counter[str] = Counter()
-        self._at = "/"
-        self._progressed = 0
 
     @property
     def kept(self) -> int:
@@ -184,11 +176,19 @@ class _Salvage:
         return len(self._kept)
 
     def read(self) -> None:
-        while self.crashes_left > 0:
-            if self._run_reader():
-                return
-            self.crashes_left -= 1
-        self._add_problem(Problem(None, None, "the HDF5 library crashed too often; reading stopped"))
+        job = {
+            "work": "salvage",
+            "path": self.path,
+            "repair": self.repair,
+            "full_length": self._full_length,
+            "orphans": self._orphans,
+            "known": self._known,
+        }
+        with closing(self._sandbox.messages(job, self.progress, stop_at_root=not self._orphans)) as messages:
+            for message in messages:
+                self._handle(message)
+        if self._sandbox.used_up:
+            self._add_problem(Problem(None, None, "the HDF5 library crashed too often; reading stopped"))
 
     def read_truncated(self) -> None:
         """Reads again, for what can be opened only as if the file were not truncated."""
@@ -209,63 +209,19 @@ class _Salvage:
         self._orphans = True
         self.read()
 
-    def _run_reader(self) -> bool:
-        job = {
-            "work": "salvage",
-            "path": self.path,
-            "repair": self.repair,
-            "full_length": self._full_length,
-            "orphans": self._orphans,
-            "known": self._known,
-            "avoid": self._avoid,
-            "done": self._done,
-            "resume": self._resume,
-        }
-        with SandboxedProcess(job, spin_s=self.spin_s) as reader:
-            reader.close_stdin()
-            for message in reader.messages(self._tick):
-                self._handle(message)
-            self._progressed = 0
-            if not reader.exit_reason:
-                return True
-            self._hangs[self._at] += reader.hung
-            return self._note_crash(reader.exit_reason, reader.position) or self._hangs.total() >= MAX_HANGS
-
-    def _note_crash(self, reason: str, position: WorkPosition) -> bool:
-        """Returns whether reading cannot continue."""
-        path, head = self._at, self._heads.get(self._at)
-        if position.piece < 0:
-            self._add_problem(Problem(None, None, reason, dataset=path))
-            self._avoid.append(path)
-            if head is not None:
-                self._add_lost(path, 0, _rows(head))
-            return path == "/" and not self._orphans
-        offset = position.offset if position.offset >= 0 else None
-        self._add_problem(Problem(offset, None, reason, dataset=path, chunk=position.start))
-        self._resume[path] = position.piece + 1
-        give_up = self._hangs[path] >= MAX_HANGS_OF_OBJECT
-        if give_up:
-            self._avoid.append(path)
-        if head is not None:
-            low = position.start[0] if position.start else 0
-            step = head["chunks"][0] if head["chunks"] and not give_up else _rows(head)
-            self._add_lost(path, low, min(low + step, _rows(head)))
-        return False
-
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         head = message.head
         match head:
-            case {"at": path}:
-                self._at = path
-                return
-            case {"done": path, "address": address}:
-                self._done.append(path)
+            case {"done": _, "address": address}:
                 if not self._orphans:
                     self._known.append(address)
                 return
             case {"problem": [path, chunk, offset, reason]}:
-                if self._full_length and (path is None or path in self._done):
+                crashed = "skipped" in head
+                if self._full_length and not crashed and (path is None or path in self._sandbox.done):
                     return  # reported the first time
+                if crashed and path in self._heads:
+                    self._lose_crashed(path, chunk, rest=head["skipped"])
                 start = None if chunk is None else tuple(chunk)
                 self._add_problem(Problem(offset, None, reason, dataset=path, chunk=start))
                 return
@@ -296,6 +252,11 @@ class _Salvage:
         if len(self.problems) < _MAX_LISTED:
             self.problems.append(problem)
 
+    def _lose_crashed(self, path: str, chunk: list[int] | None, *, rest: bool) -> None:
+        head = self._heads[path]
+        low, rows = chunk[0] if chunk else 0, _rows(head)
+        self._add_lost(path, low, rows if rest or not head["chunks"] else min(low + head["chunks"][0], rows))
+
     def _add_lost(self, path: str, low: int, high: int) -> None:
         self._lost.setdefault(path, []).append((low, high))
 
@@ -308,7 +269,7 @@ class _Salvage:
         raise WriteError(f"cannot write {self.target}: {why[0] if why else self.writer.exit_reason}")
 
     def finish(self) -> None:
-        for path in self._heads.keys() - set(self._done):  # not read to the end
+        for path in self._heads.keys() - set(self._sandbox.done):  # not read to the end
             self._add_lost(path, self._unread_from.get(path, 0), _rows(self._heads[path]))
         self._doubt_overlapping()
         self._doubt_moved()
@@ -381,11 +342,6 @@ class _Salvage:
         if self.state.block is not None and self.state.block.version < _CHECKSUM_VERSION:
             found.append("no checksums in the structure of this file: names, types and shapes could not be checked")
         return found
-
-    def _tick(self, position: WorkPosition) -> None:
-        if self.progress is not None:
-            self.progress(max(0, position.done_bytes - self._progressed))
-            self._progressed = max(self._progressed, position.done_bytes)
 
 
 def _rows_of(table: array[int]) -> Iterator[tuple[int, int, int, int]]:

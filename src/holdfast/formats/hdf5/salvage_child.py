@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
-import numpy as np
 
 from .chunk_btree import ChunkBTree, read_tree
-from .chunks import ChunkPiece, decode_piece, listed_chunks, merge_ranges, possible_chunks, runs
+from .chunks import ChunkPiece, chunk_grid, listed_chunks, merge_ranges, possible_chunks, read_unconverted, runs
 from .file_state import find_superblock
-from .filters import FLETCHER32, GZIP, NEVER_ZEROS, PACKAGE, SHUFFLE, filters_of, lacking_filter
+from .filters import FLETCHER32, NEVER_ZEROS, PACKAGE, SHUFFLE, filter_names_of, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, reason_of, text_of, walk, walk_orphans
 from .raw_values import (
     UnknownTypeError,
@@ -30,7 +29,7 @@ from .raw_values import (
     read_fill,
     read_values,
 )
-from .verify_child import check_external_storage
+from .verify_child import SELF_CHECKING, check_external_storage
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -145,12 +144,6 @@ def _chunks_for(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
 # ---- datasets
 
 
-def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.hasobject:
-        return None
-    return np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
-
-
 class _Dataset:
     def __init__(self, ref: ObjectRef, sender: _Sender) -> None:
         self.path, self.address, self.dataset = ref.path, ref.address, ref.object
@@ -159,7 +152,7 @@ class _Dataset:
         self.plain = is_plain(self.kind)
         self.item_bytes = self.kind.get_size()
         self.plist = self.dataset.id.get_create_plist()
-        self.filters = [self.plist.get_filter(i) for i in range(self.plist.get_nfilters())]
+        self.filters = filters_of(self.plist)
         self.lacking: str | None = None
         self.virtual = self.plist.get_layout() == _VIRTUAL
         self.options = chunk_options(self.plist) if self.dataset.chunks else 0
@@ -168,7 +161,7 @@ class _Dataset:
         self.unprotected = False  # whether some values have no checksum
 
     def send_head(self) -> None:
-        dataset, plist, names = self.dataset, self.plist, [found[3] for found in self.filters]
+        dataset, plist, names = self.dataset, self.plist, filter_names_of(self.plist)
         space, layout, chunks, alloc_time = self._bounded_layout()
         head = {
             **_type_facts(self.kind),
@@ -177,7 +170,7 @@ class _Dataset:
             "chunks": chunks,
             "options": self.options,
             "layout": layout,
-            "filters": [[*found, name.hex()] for found, name in zip(filters_of(plist), names, strict=True)],
+            "filters": [[*found, names[found[0]].hex()] for found in self.filters],
             "plain": self.plain,
             "alloc_time": alloc_time,
             "fill_time": plist.get_fill_time(),
@@ -205,8 +198,7 @@ class _Dataset:
             return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT if too_large else alloc_time
         # The index of a dataset without an unlimited axis allocates all chunks that it may ever have.
         most = [n if end is None else end for n, end in zip(shape, dataset.maxshape, strict=True)]
-        positions = math.prod(-(-n // c) for n, c in zip(most, chunks, strict=True))
-        if positions > max(file_bytes, _MAX_POSITIONS) and None not in dataset.maxshape:
+        if math.prod(chunk_grid(most, chunks)) > max(file_bytes, _MAX_POSITIONS) and None not in dataset.maxshape:
             space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *dataset.maxshape[1:]))
             self.reporter.problem(
                 self.path, f"its maximum shape {dataset.maxshape} is not kept: the new dataset is unlimited"
@@ -288,7 +280,7 @@ class _Dataset:
             pieces = self._probed_chunks()
         if self.lacking is not None:
             self._report_lacking()
-        shuffles = [values[0] for code, _, values, _ in self.filters if code == SHUFFLE and values]
+        shuffles = [values[0] for code, _, values in self.filters if code == SHUFFLE and values]
         if self.plain and any(size != self.item_bytes for size in shuffles):
             reason = f"its shuffle filter is for items of {shuffles[0]} bytes, its type has {self.item_bytes}"
             self.reporter.problem(self.path, f"kept, but doubtful: {reason}")
@@ -327,8 +319,7 @@ class _Dataset:
     def _lose_unprobed(self, positions: list[ChunkPiece]) -> None:
         """Reports positions that were not tried, since the file cannot have that many chunks."""
         shape, chunks = self.dataset.shape, self.dataset.chunks
-        total = math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-        if len(positions) < total:
+        if len(positions) < math.prod(chunk_grid(shape, chunks)):
             low = positions[-1].start[0] if positions else 0
             self._lost(low, shape[0])
             self.reporter.problem(
@@ -370,12 +361,12 @@ class _Dataset:
             if not self.plain:
                 self._send_values(piece)
             elif self.lacking is None:
-                decode_piece(self.dataset, piece, self.kind)
+                read_unconverted(self.dataset, piece.start, piece.sizes)
         except Exception as error:
             self._lost(*piece.rows)
             self._report(piece, f"cannot be read: {reason_of(error)}")
             return
-        self.unprotected |= not {GZIP, FLETCHER32} & set(applied)
+        self.unprotected |= not SELF_CHECKING & set(applied)
         doubt = self._doubtful(piece, mask, data)
         if doubt:
             self._doubt([piece], doubt)

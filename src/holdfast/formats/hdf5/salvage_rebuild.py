@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from ..._util.framing import Message, MessageReceiver, pack_message
 from .chunks import merge_ranges
 from .filters import filters_of, has_filter, is_own, register_stand_in, same_filters
 from .object_walk import raw_of, reason_of
 from .raw_values import ValueDecoder, set_chunk_options
-from .sandbox import SandboxMessage, pack_message, read_message
+from .sandbox import MAX_ADDRESS_BYTES
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -37,7 +38,7 @@ def rebuild_file(job: dict[str, Any], reporter: Reporter) -> None:
     try:
         with tempfile.TemporaryFile(dir=os.path.dirname(job["out"])) as deferred:
             build = _Build(job, deferred)
-            while (message := read_message(reporter.stdin)) is not None:
+            while (message := reporter.incoming.receive()) is not None:
                 if "finish" in message.head:
                     build.finish()
                     for path, reason in build.problems:  # only now: the parent does not read while it sends
@@ -87,7 +88,7 @@ class _Build:
         self.file = _open(self._job["out"], tuple(self._job["identity"]), **options)
         self._decoder = ValueDecoder(self.file, self._where)
 
-    def handle(self, message: SandboxMessage) -> None:
+    def handle(self, message: Message) -> None:
         head, body = message
         if self.file is None:
             self._start(head)
@@ -99,7 +100,8 @@ class _Build:
 
     def finish(self) -> None:
         self._deferred.seek(0)
-        while (message := read_message(self._deferred)) is not None:
+        deferred = MessageReceiver(self._deferred.fileno(), MAX_ADDRESS_BYTES)
+        while (message := deferred.receive()) is not None:
             before = self._decoder.dangling
             self._handle(*message)
             if (dangling := self._decoder.dangling - before) > 0:

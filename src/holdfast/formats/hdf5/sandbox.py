@@ -8,18 +8,19 @@ Ctrl-C does not reach it.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
-import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple, Self
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple, Self
 
-from ..._util.process import child_environment, module_command
+from ..._util.framing import Message, MessageError
+from ..._util.helper_process import HelperProcess, child_environment, module_command
+from ..._util.process import exit_cause
 from ...procfs.processes import read_cpu_s
 from ...procfs.procfs import REAL
 
@@ -28,63 +29,14 @@ HANG_S = 120.0  # without any progress; a remote disk may be slow
 SPIN_S = 20.0  # of CPU time without progress: no chunk takes that long
 CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
+_MAX_HANGS = 10
+_MAX_HANGS_OF_OBJECT = 2  # each takes long: then the rest of that object is skipped
 _TICK_S = 0.1
-_READ_BYTES = 1 << 20
 
-_SIZES = struct.Struct("<IQ")
+MAX_ADDRESS_BYTES = 64 << 30  # of the child: a corrupt size must not use up the machine's memory
 _PAGE_BYTES = 512
 _FIXED = struct.Struct("<QqqqI")  # done_bytes, piece, offset, pieces, number of axes
 _MAX_AXES = 32
-
-
-class SandboxMessage(NamedTuple):
-    head: dict[str, Any]
-    body: bytes
-
-
-def pack_message(head: dict[str, Any], body: bytes = b"") -> bytes:
-    text = json.dumps(head).encode()
-    return b"".join((_SIZES.pack(len(text), len(body)), text, body))
-
-
-def send_message(fd: int, head: dict[str, Any], body: bytes = b"") -> None:
-    view = memoryview(pack_message(head, body))
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def read_message(stream: BinaryIO) -> SandboxMessage | None:
-    """Returns None at the end of the stream, also where it ends within a message."""
-    sizes = stream.read(_SIZES.size)
-    if len(sizes) < _SIZES.size:
-        return None
-    head_bytes, body_bytes = _SIZES.unpack(sizes)
-    text, body = stream.read(head_bytes), stream.read(body_bytes)
-    if len(text) < head_bytes or len(body) < body_bytes:
-        return None
-    return SandboxMessage(json.loads(text), body)
-
-
-class SandboxMessageDecoder:
-    """Decodes messages from bytes that arrive in pieces of any size."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._buffer += data
-
-    def next(self) -> SandboxMessage | None:
-        if len(self._buffer) < _SIZES.size:
-            return None
-        head_bytes, body_bytes = _SIZES.unpack_from(self._buffer)
-        middle = _SIZES.size + head_bytes
-        end = middle + body_bytes
-        if len(self._buffer) < end:
-            return None
-        message = SandboxMessage(json.loads(self._buffer[_SIZES.size : middle]), bytes(self._buffer[middle:end]))
-        del self._buffer[:end]
-        return message
 
 
 class WorkPosition(NamedTuple):
@@ -128,10 +80,10 @@ class SharedPosition:
         os.close(self.fd)
 
 
-Tick = Callable[[WorkPosition], None]
+Progress = Callable[[int], None]  # bytes done since the last call
 
 
-class SandboxedProcess:
+class SandboxedProcess(HelperProcess):
     """One child with one job. `exit_reason` says how it ended: "" if its work was done."""
 
     def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
@@ -140,16 +92,14 @@ class SandboxedProcess:
         self._spin_s = SPIN_S if spin_s is None else spin_s
         self._shared = SharedPosition()
         try:
-            self._child = subprocess.Popen(
+            super().__init__(
                 [*PROGRAM, str(self._shared.fd)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # a library that crashes prints
-                pass_fds=[self._shared.fd],
+                max_bytes=MAX_ADDRESS_BYTES,
                 # Without locks, so that reading a file never stops its next writer; without OpenBLAS's threads, which
                 # take time to start.
                 env=child_environment(HDF5_USE_FILE_LOCKING="FALSE", OPENBLAS_NUM_THREADS="1"),
-                process_group=0,
+                stderr=subprocess.DEVNULL,  # a library that crashes prints
+                pass_fds=[self._shared.fd],
             )
         except BaseException:
             self._shared.close()
@@ -164,65 +114,49 @@ class SandboxedProcess:
     def position(self) -> WorkPosition:
         return self._shared.get()
 
-    def send(self, head: dict[str, Any], body: bytes = b"") -> bool:
-        """Returns False if the child ended before it had read the message."""
-        assert self._child.stdin is not None
-        try:
-            send_message(self._child.stdin.fileno(), head, body)
-        except BrokenPipeError:
-            return False
-        return True
-
-    def close_stdin(self) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-
-    def messages(self, tick: Tick | None = None) -> Iterator[SandboxMessage]:
-        """Yields the child's messages until it ends; `tick` is called several times a second meanwhile, and may raise.
+    def messages(self, progress: Progress | None = None) -> Iterator[Message]:
+        """Yields the child's messages until it ends; `progress` is called several times a second meanwhile, and may
+        raise.
 
         A child that makes no progress for HANG_S, or spends `spin_s` of CPU time on none, is killed.
         """
-        assert self._child.stdout is not None
-        fd, decoder = self._child.stdout.fileno(), SandboxMessageDecoder()
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
+        poll.register(self.fd, select.POLLIN)
         last, since, cpu_s = self.position, time.monotonic(), self._cpu_s()
+        reported = 0
         ended = loaded = False  # until its first message the child loads the library
         while not ended:
             if poll.poll(_TICK_S * 1000):
-                data = os.read(fd, _READ_BYTES)
-                ended, loaded = not data, True
-                decoder.feed(data)
-                while (message := decoder.next()) is not None:
-                    if "bug" in message.head:
-                        raise RuntimeError(f"in the HDF5 process {self._child.pid}: {message.head['bug']}")
-                    yield message
+                ended, loaded = not self.read(), True
+                try:
+                    while (message := self.take()) is not None:
+                        if "bug" in message.head:
+                            raise RuntimeError(f"in the HDF5 process {self.pid}: {message.head['bug']}")
+                        yield message
+                except MessageError as error:  # the library has overwritten memory that is not its own
+                    self.kill()
+                    self.exit_reason = f"{CRASHED} ({error})"
                 since, cpu_s = time.monotonic(), self._cpu_s()  # after the yields: the consumer may have been slow
             position = self.position
             if position != last:
                 last, since, cpu_s = position, time.monotonic(), self._cpu_s()
             elif time.monotonic() - since > HANG_S or (loaded and self._cpu_s() - cpu_s > self._spin_s):
-                self._child.kill()
+                self.kill()
                 self.hung = True
                 self.exit_reason = HANGS
-            if tick is not None:
-                tick(position)
-        code = self._child.wait()
+            if progress is not None:
+                progress(max(0, position.done_bytes - reported))
+                reported = max(reported, position.done_bytes)
+        code = self.wait()
         if code and not self.exit_reason:
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.exit_reason = f"{CRASHED} ({how})"
+            self.exit_reason = f"{CRASHED} ({exit_cause(code)})"
 
     def _cpu_s(self) -> float:
         """Returns the child's CPU time."""
-        return read_cpu_s(REAL, self._child.pid)
+        return read_cpu_s(REAL, self.pid)
 
-    def close(self) -> None:
-        if self._child.poll() is None:
-            self._child.kill()
-        self._child.wait()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream is not None:
-                stream.close()
+    def close(self, within_s: float = 0.0) -> None:
+        super().close(within_s)
         if self._shared.fd >= 0:
             self._shared.close()
             self._shared.fd = -1
@@ -232,3 +166,64 @@ class SandboxedProcess:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class RestartingSandbox:
+    """Runs jobs that visit the objects of a file. After a crash or hang a job continues in a new child, which skips the
+    object or piece where that happened.
+
+    A job gets `avoid`: objects that are not to be opened; `done`: objects that a child reported as done; and `resume`:
+    by object, the first piece to read. The next job gets them as well.
+    """
+
+    def __init__(self, max_crashes: int, spin_s: float | None = None) -> None:
+        self.done: list[str] = []
+        self._avoid: list[str] = []
+        self._resume: dict[str, int] = {}
+        self._hangs: Counter[str] = Counter()
+        self._crashes_left, self._spin_s = max_crashes, spin_s
+
+    @property
+    def used_up(self) -> bool:
+        """Tells whether jobs ended because of too many crashes."""
+        return not self._crashes_left
+
+    def messages(
+        self, job: dict[str, Any], progress: Progress | None = None, *, stop_at_root: bool = True
+    ) -> Generator[Message, None, None]:
+        """Yields the messages of all children. Close the generator, which ends its child.
+
+        A crash is a `problem` message with the key `skipped`: whether the rest of the object is skipped.
+
+        stop_at_root   do not continue after a crash in the root group
+        """
+        while self._crashes_left:
+            at = "/"
+            lists = {"avoid": self._avoid, "done": self.done, "resume": self._resume}
+            with SandboxedProcess(job | lists, spin_s=self._spin_s) as child:
+                child.close_stdin()
+                for message in child.messages(progress):
+                    if "at" in message.head:
+                        at = message.head["at"]
+                        continue
+                    if "done" in message.head:
+                        self.done.append(message.head["done"])
+                    yield message
+                if not child.exit_reason:
+                    return
+                self._hangs[at] += child.hung
+                yield self._skip(at, child.exit_reason, child.position)
+            if (at == "/" and stop_at_root) or self._hangs.total() >= _MAX_HANGS:
+                return
+            self._crashes_left -= 1
+
+    def _skip(self, at: str, reason: str, position: WorkPosition) -> Message:
+        in_piece = position.piece >= 0
+        if in_piece:
+            self._resume[at] = position.piece + 1
+        skipped = not in_piece or self._hangs[at] >= _MAX_HANGS_OF_OBJECT
+        if skipped:
+            self._avoid.append(at)
+        chunk = list(position.start) if in_piece else None
+        offset = position.offset if in_piece and position.offset >= 0 else None
+        return Message({"problem": [at, chunk, offset, reason], "skipped": skipped}, b"")

@@ -7,20 +7,19 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..._util.fds import take_stdout
+from ..._util.framing import MessageReceiver, send_message
 from ..._util.process import die_with_forker
-from .sandbox import SharedPosition, WorkPosition, read_message, send_message
-
-_MAX_ADDRESS_BYTES = 64 << 30  # a corrupt size must not use up the machine's memory
+from .sandbox import MAX_ADDRESS_BYTES, SharedPosition, WorkPosition
 
 
 class Reporter:
     """Sends messages to the parent, and tells it in shared memory what the child is working on."""
 
-    def __init__(self, fd: int, shared: SharedPosition, stdin: BinaryIO) -> None:
-        self._fd, self._shared, self.stdin = fd, shared, stdin
+    def __init__(self, fd: int, shared: SharedPosition, incoming: MessageReceiver) -> None:
+        self._fd, self._shared, self.incoming = fd, shared, incoming
         self.position = WorkPosition()
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
@@ -55,12 +54,13 @@ def main() -> int:
     out = take_stdout()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory()
-    first = read_message(sys.stdin.buffer)
+    incoming = MessageReceiver(0, MAX_ADDRESS_BYTES)
+    first = incoming.receive()
     if first is None:
         return 1
     job = first.head
     die_with_forker(job["parent"])
-    reporter = Reporter(out, SharedPosition(int(sys.argv[1])), sys.stdin.buffer)
+    reporter = Reporter(out, SharedPosition(int(sys.argv[1])), incoming)
     try:
         _job_function(job["work"])(job, reporter)
     except BrokenPipeError:
@@ -72,7 +72,7 @@ def main() -> int:
 
 def _limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _MAX_ADDRESS_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_ADDRESS_BYTES)
+    limit = MAX_ADDRESS_BYTES if hard == resource.RLIM_INFINITY else min(hard, MAX_ADDRESS_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 

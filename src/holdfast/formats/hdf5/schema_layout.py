@@ -94,7 +94,7 @@ def check_fit(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
     if _is_raw(column, dtype):
         return
     found = column_of(dtype, shape)
-    want, got = _value(column), _value(found)
+    want, got = value_of(column), value_of(found)
     # A logged metric may have begun as an int: float64 may hold it exactly.
     widens = family(got) == "integers" and isinstance(want, Array) and want.dtype == "float64"
     if isinstance(column, Ragged) != isinstance(found, Ragged) or not (widens or family(want) == family(got)):
@@ -115,7 +115,7 @@ def family(value: Value) -> str:
     return "floats" if dtype_of(value).kind == "f" else "integers"
 
 
-def _value(column: Column) -> Value:
+def value_of(column: Column) -> Value:
     return column.value if isinstance(column, Ragged) else column
 
 
@@ -257,6 +257,11 @@ def _read_attribute(obj: Any) -> dict[str, Any] | None:
     except (ValueError, RecursionError):  # another program's attribute may be deeply nested
         return None
     return content if isinstance(content, dict) else None
+
+
+def offsets_name(column: Column) -> str:
+    """Returns the name of the dataset of offsets in a column's group."""
+    return "row_splits" if isinstance(column, Ragged) else "offsets"
 
 
 def values_per_row(column: Column) -> int:

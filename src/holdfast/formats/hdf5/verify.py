@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
+from ..._util.framing import Message
 from ...errors import InputError
 from ..part_record import FileChecksums, check_record, find_record
 from ..verify import Problem, VerifyReport
 from .file_state import State, read_state, state_problems
-from .sandbox import SandboxedProcess, SandboxMessage, WorkPosition
+from .sandbox import Progress, RestartingSandbox
 
 _MAX_LISTED = 1000
 _MAX_CRASHES = 100
-MAX_HANGS = 10
-MAX_HANGS_OF_OBJECT = 2  # each takes long: then the rest of that object is skipped
 NO_DATA_CHECKSUMS = (
     "no checksums in this file: bit flips in its data cannot be detected; write with hold.write or fletcher32"
 )
@@ -28,8 +26,6 @@ NO_METADATA_CHECKSUMS = {  # by superblock version; in a file of version 3 the l
     1: f"no checksums in the metadata of this file: {_UNDETECTED}; {_HOW_TO_GET_THEM}",
     2: f"no checksums in the index of chunks of this file: {_UNDETECTED}; {_HOW_TO_GET_THEM}",
 }
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,8 @@ def verify_hdf5(
         return _report(state, problems, None, None, "Wait for its writer to close it")
     if not state.is_hdf5:
         return _report(state, problems, None, None, "Check with `file` what it is, and which program wrote it")
-    found = _VerifyRun(state, progress, spin_s)
-    found.run()
+    found = _VerifyRun(state)
+    found.run(progress, spin_s)
     record = find_record(name)
     if record is not None:
         found.problems += _check_record(record, name, progress)
@@ -120,81 +116,36 @@ def _unchecked(found: _VerifyRun, record: FileChecksums | None) -> list[str]:
 
 
 class _VerifyRun:
-    """Collects the messages of the children. After a crash the next child continues after it."""
+    """Collects the messages of the children."""
 
-    def __init__(self, state: State, progress: Progress | None, spin_s: float | None) -> None:
-        self.state, self.progress, self.spin_s = state, progress, spin_s
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.pieces: dict[str, int] = {}
         self.unprotected: dict[str, int] = {}
-        self._done: list[str] = []
-        self._avoid: list[str] = []
-        self._resume: dict[str, int] = {}
-        self._hangs: Counter[str] = Counter()
-        self._at = "/"
-        self._reported = 0
 
-    def run(self) -> None:
-        for _ in range(_MAX_CRASHES):
-            if self._once():
-                return
-        self.problems.append(
-            Problem(None, None, f"the HDF5 library crashed {_MAX_CRASHES} times; verification stopped")
-        )
-
-    def _once(self) -> bool:
-        """Runs one child; returns whether the work is at its end."""
-        job = {
-            "work": "verify",
-            "path": self.state.path,
-            "repair": self.state.needs_repair,
-            "avoid": self._avoid,
-            "done": self._done,
-            "resume": self._resume,
-        }
-        with SandboxedProcess(job, spin_s=self.spin_s) as child:
-            child.close_stdin()
-            for message in child.messages(self._tick):
+    def run(self, progress: Progress | None, spin_s: float | None) -> None:
+        sandbox = RestartingSandbox(_MAX_CRASHES, spin_s)
+        job = {"work": "verify", "path": self.state.path, "repair": self.state.needs_repair}
+        with closing(sandbox.messages(job, progress)) as messages:
+            for message in messages:
                 self._handle(message)
                 if len(self.problems) >= _MAX_LISTED:
-                    self.problems.append(
-                        Problem(None, None, f"more than {_MAX_LISTED:,} problems; verification stopped")
-                    )
-                    return True
-            self._reported = 0
-            if not child.exit_reason:
-                return True
-            self._hangs[self._at] += child.hung
-            self._note_crash(child.exit_reason, child.position)
-            return self._at == "/" or self._hangs.total() >= MAX_HANGS
+                    self._stop(f"more than {_MAX_LISTED:,} problems")
+                    return
+        if sandbox.used_up:
+            self._stop(f"the HDF5 library crashed {_MAX_CRASHES} times")
 
-    def _note_crash(self, reason: str, position: WorkPosition) -> None:
-        if position.piece < 0:
-            self.problems.append(Problem(None, None, reason, dataset=self._at))
-            self._avoid.append(self._at)
-        else:
-            offset = position.offset if position.offset >= 0 else None
-            self.problems.append(Problem(offset, None, reason, dataset=self._at, chunk=position.start))
-            self._resume[self._at] = position.piece + 1
-            if self._hangs[self._at] >= MAX_HANGS_OF_OBJECT:
-                self._avoid.append(self._at)
+    def _stop(self, why: str) -> None:
+        self.problems.append(Problem(None, None, f"{why}; verification stopped"))
 
-    def _handle(self, message: SandboxMessage) -> None:
+    def _handle(self, message: Message) -> None:
         match message.head:
-            case {"at": path}:
-                self._at = path
             case {"problem": [path, chunk, offset, reason]}:
                 start = None if chunk is None else tuple(chunk)
                 self.problems.append(Problem(offset, None, reason, dataset=path, chunk=start))
             case {"dataset": path, "pieces": pieces, "unprotected_bytes": unprotected}:
                 self.pieces[path], self.unprotected[path] = pieces, unprotected
-            case {"done": path}:
-                self._done.append(path)
             case {"note": text} if len(self.notes) < _MAX_LISTED and text not in self.notes:
                 self.notes.append(text)
-
-    def _tick(self, position: WorkPosition) -> None:
-        if self.progress is not None:
-            self.progress(max(0, position.done_bytes - self._reported))
-            self._reported = max(self._reported, position.done_bytes)

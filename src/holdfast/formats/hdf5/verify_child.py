@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from .chunks import ChunkPiece, listed_chunks, possible_chunks, read_piece, runs
-from .filters import PACKAGE, lacking_filter
+from .chunks import ChunkPiece, listed_chunks, possible_chunks, read_piece, read_unconverted, runs
+from .filters import FLETCHER32, GZIP, PACKAGE, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, raw_of, reason_of, walk
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
 
-_SELF_CHECKING = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_FLETCHER32}
+SELF_CHECKING = {GZIP, FLETCHER32}
 
 
 def verify_file(job: dict[str, Any], reporter: Reporter) -> None:
@@ -148,9 +148,8 @@ class _Check:
             self.reporter.note(path, f"read without conversion, because h5py cannot convert it: {reason_of(error)}")
 
     def _report_counts(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
-        plist = dataset.id.get_create_plist()
-        filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-        checks = {i for i, code in enumerate(filters) if code in _SELF_CHECKING}
+        filters = filters_of(dataset.id.get_create_plist())
+        checks = {i for i, (code, _, _) in enumerate(filters) if code in SELF_CHECKING}
         if _is_in_heap(dataset):
             checks = set()
         unprotected = sum(p.stored for p in pieces if not any(not p.filter_mask >> i & 1 for i in checks))
@@ -162,7 +161,7 @@ class _Check:
         self.reporter.at_piece(number, piece.start, piece.offset)
         try:
             if path in self._unconvertible:
-                _read_unconverted(dataset, piece)
+                read_unconverted(dataset, piece.start, piece.sizes)
             else:
                 read_piece(dataset, piece)
         except Exception as error:
@@ -172,7 +171,7 @@ class _Check:
     def _retry_unconverted(self, path: str, dataset: h5py.Dataset, piece: ChunkPiece, error: Exception) -> None:
         """Values that h5py cannot convert may be intact: types that numpy lacks, opaque types with a tag."""
         try:
-            _read_unconverted(dataset, piece)
+            read_unconverted(dataset, piece.start, piece.sizes)
         except Exception:
             self._report(path, piece, f"cannot be read: {reason_of(error)}")
         else:
@@ -191,16 +190,6 @@ def _has_any_string(kind: h5py.h5t.TypeID) -> bool:
     if isinstance(kind, h5py.h5t.TypeCompoundID):
         return any(_has_any_string(kind.get_member_type(i)) for i in range(kind.get_nmembers()))
     return isinstance(kind, h5py.h5t.TypeArrayID) and _has_any_string(kind.get_super())
-
-
-def _read_unconverted(dataset: h5py.Dataset, piece: ChunkPiece) -> None:
-    """Reads and decodes a piece in the file's own type."""
-    kind, there = dataset.id.get_type(), dataset.id.get_space()
-    here = h5py.h5s.create(h5py.h5s.SCALAR)
-    if piece.start:
-        there.select_hyperslab(piece.start, piece.sizes)
-        here = h5py.h5s.create_simple(piece.sizes)
-    dataset.id.read(here, there, np.empty(piece.sizes, f"V{kind.get_size()}"), mtype=kind)
 
 
 def _read_attribute_unconverted(obj: Any, name: str | bytes) -> None:

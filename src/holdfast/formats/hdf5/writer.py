@@ -19,7 +19,7 @@ from ...errors import SchemaError, WriteError
 from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
 from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
 from .chunk_writer import ChunkWriter
-from .filters import PACKAGE, ZSTD, has_filter
+from .filters import check_zstd
 from .schema_layout import SCHEMA_ATTRIBUTE, check_keys, column_attribute, is_packed, key_of, schema_attribute
 
 _MAX_CHUNK_BYTES = 1 << 32  # HDF5's own limit, which it reports only when the chunk is written
@@ -158,8 +158,8 @@ class HDF5Writer:
 def packings(schema: Schema, codec: Codec = None) -> dict[str, tuple[str | None, int]]:
     """Returns the codec of each column: `codec` for all, or the schema's. Raises WriteError if one is not installed."""
     found = {name: check_codec(column.codec if codec is None else codec) for name, column in schema.items()}
-    if any(kind == "zstd" for kind, _ in found.values()) and not has_filter(ZSTD):
-        raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
+    if any(kind == "zstd" for kind, _ in found.values()):
+        check_zstd()
     return found
 
 

@@ -16,27 +16,10 @@ from ..columns import Ints
 from ..verify import Problem
 from .diagnostics import describe, error_for
 from .recovery import FrameSearch, Recovery, recover
-from .source import InflateSource, RecordSource, open_source, spool
+from .source import PAGE_BYTES, InflateSource, RecordSource, front_of, new_buffer, open_source, spool
 
 # Small enough to stay in a core's cache between the read and the decode, large enough for few calls.
 BUFFER_BYTES = 1 << 18
-
-_PAGE = 4096
-
-
-def _buffer(size: int) -> Any:
-    """Returns an array with room for `size` bytes, wherever in its first page they begin."""
-    return np.empty(size + _PAGE, np.uint8)
-
-
-def _front(buf: Any, offset: int) -> int:
-    """Returns where in a buffer the file's bytes from `offset` on should begin: half a page off their offset in the
-    page.
-
-    The kernel's copy is ten times slower on some CPUs (AMD's Zen 3) where the target's offset in its page is a few
-    bytes behind the source's.
-    """
-    return int((offset + _PAGE // 2 - buf.ctypes.data) % _PAGE)
 
 
 class Window:
@@ -45,8 +28,8 @@ class Window:
     def __init__(self, source: RecordSource, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.source = source
         self.offset = 0
-        self.buf = _buffer(buffer_bytes)
-        self.start = self.stop = _front(self.buf, 0)
+        self.buf = new_buffer(buffer_bytes)
+        self.start = self.stop = front_of(self.buf, 0)
         self._known_size = source.size()
         self._view = memoryview(self.buf)
 
@@ -112,16 +95,16 @@ class Window:
     def _make_room(self, needed: int, sure: int) -> None:
         """Makes room behind `stop` for `needed` bytes in total, but allocates at most `sure` bytes for them."""
         have = self.stop - self.start
-        front = _front(self.buf, self.offset)
+        front = front_of(self.buf, self.offset)
         if self.start > front or not have:
             self._view[front : front + have] = self._view[self.start : self.stop]
             self.start, self.stop = front, front + have
         if self.stop == len(self.buf):
-            self._move(_buffer(max(sure, have + BUFFER_BYTES)))
+            self._move(new_buffer(max(sure, have + BUFFER_BYTES)))
 
     def _move(self, fresh: Any) -> None:
         """Continues in another buffer."""
-        view, front, have = memoryview(fresh), _front(fresh, self.offset), self.stop - self.start
+        view, front, have = memoryview(fresh), front_of(fresh, self.offset), self.stop - self.start
         view[front : front + have] = self._view[self.start : self.stop]
         self.buf, self._view = fresh, view
         self.start, self.stop = front, front + have
@@ -152,7 +135,7 @@ class BorrowedWindow(Window):
         window = Window(self.source, 0)
         window.offset, window.start, window.stop = self.offset, self.start, self.stop
         window.buf, window._view = self.buf, self._view
-        window._move(_buffer(max(self.stop - self.start, BUFFER_BYTES)))
+        window._move(new_buffer(max(self.stop - self.start, BUFFER_BYTES)))
         return window
 
     def expect(self, more: int) -> None:
@@ -186,9 +169,9 @@ class BorrowedWindow(Window):
         """Returns a buffer of at least this size: an unused one, or a new one. At most three are remembered."""
         for i in range(len(self._buffers)):
             # Two references, the list's and this call's: neither a batch nor the window uses it.
-            if len(self._buffers[i]) >= size + _PAGE and sys.getrefcount(self._buffers[i]) == 2:
+            if len(self._buffers[i]) >= size + PAGE_BYTES and sys.getrefcount(self._buffers[i]) == 2:
                 return self._buffers[i]
-        buffer = _buffer(size + size // 8)  # the next batch may be a little larger
+        buffer = new_buffer(size + size // 8)  # the next batch may be a little larger
         self._buffers = [*self._buffers[-2:], buffer]
         return buffer
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ...errors import CorruptError, DataError, UnfinishedError, WriteError, cannot_open
+from ..._util.atomic import check_not_input
+from ...errors import CorruptError, DataError, UnfinishedError
 from ...procfs.locks import writers_of
 from ..columns import Ints
 from ..verify import Problem
@@ -278,7 +279,7 @@ def salvage_file(
     keep_empty      False: if no record could be recovered, `out` is not written
     keep_doubtful   True: also keep what might be data of a corrupt record; right if the records contain no TFRecords
     """
-    _check_other_file(damaged, out)
+    check_not_input([damaged], [out])
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
     try:
 
@@ -297,12 +298,3 @@ def salvage_file(
     lost = sum(problem.records_lost for problem in problems)
     doubtful = sum(problem.records_doubtful for problem in problems)
     return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)
-
-
-def _check_other_file(damaged: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
-    try:
-        same = os.path.exists(out) and os.path.samefile(damaged, out)
-    except OSError as error:
-        raise cannot_open(os.fspath(damaged), error) from error
-    if same:
-        raise WriteError(f"{os.fspath(out)}: salvage never writes over its input; name another file")

@@ -17,11 +17,11 @@ from ..base import Fill, GivenSchema, Rows, check_range, check_rows, read_timing
 from ..columns import Batch, BytesColumn, Ints, Misfit
 from .column_encoding import batch_maker, can_borrow, fields_of
 from .diagnostics import describe, error_for
-from .frame_stream import _PAGE, Verify, _buffer, _front
+from .frame_stream import Verify
 from .index import Records, build_index
 from .reader import BORROW_MIN_BYTES, _mismatch, features_there
 from .schema_inference import NotAnExample, infer_schema
-from .source import RecordSource, open_source
+from .source import PAGE_BYTES, RecordSource, front_of, new_buffer, open_source
 
 
 class TFRecordFramesDecoder:
@@ -228,13 +228,13 @@ class TFRecordShard(_Framed):
     def fill(self, start: int, stop: int, into: Any) -> Fill | None:
         check_range(self.path, len(self), start, stop)
         begin, end = int(self._offsets[start]), int(self._offsets[stop])
-        if len(into) < end - begin + _PAGE:
+        if len(into) < end - begin + PAGE_BYTES:
             return None
-        return Fill(self._records._source.fd, begin, _front(into, begin), end - begin)
+        return Fill(self._records._source.fd, begin, front_of(into, begin), end - begin)
 
     def filled(self, start: int, stop: int, into: Any) -> BytesColumn:
         begin = int(self._offsets[start])
-        return BytesColumn(into, self._offsets[start : stop + 1] - (begin - _front(into, begin)))
+        return BytesColumn(into, self._offsets[start : stop + 1] - (begin - front_of(into, begin)))
 
     def close(self) -> None:
         self._records.close()
@@ -270,8 +270,8 @@ class PackedTFRecordShard(_Framed):
 def _fetch(source: RecordSource, pieces: list[tuple[int, int]], into: Any = None) -> tuple[Any, int, int]:
     """Reads these parts of the file one after the other into a new buffer, or into `into`; fewer bytes at its end."""
     sizes = [stop - start for start, stop in pieces]
-    buf = _buffer(sum(sizes)) if into is None or len(into) < sum(sizes) + _PAGE else into
-    first = end = _front(buf, pieces[0][0]) if pieces else 0
+    buf = new_buffer(sum(sizes)) if into is None or len(into) < sum(sizes) + PAGE_BYTES else into
+    first = end = front_of(buf, pieces[0][0]) if pieces else 0
     reads = []
     for (start, _), size in zip(pieces, sizes, strict=True):
         reads.append((start, end, size))

@@ -55,11 +55,7 @@ class SamplePositions:
     def __len__(self) -> int:
         return len(self.block)
 
-    def __getitem__(self, which: slice) -> SamplePositions:
-        return SamplePositions(self.block[which], self.row[which])
-
-    def at(self, which: Ints) -> SamplePositions:
-        """Selects some by their indices."""
+    def __getitem__(self, which: slice | Ints) -> SamplePositions:
         return SamplePositions(self.block[which], self.row[which])
 
 

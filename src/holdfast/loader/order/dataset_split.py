@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from ...formats.columns import Ints
 from .blocks import Blocks, SamplePositions
-from .sample_order import SampleOrder
-from .shuffle import key_of, shuffled
+from .shuffle import SampleOrder, key_of, shuffled
 
 Mask = npt.NDArray[np.uint8]  # a bit for every sample of a shard: whether it is selected
 Masks = list[Mask | None]  # one for every shard; None: all of its samples

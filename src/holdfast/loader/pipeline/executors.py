@@ -5,7 +5,6 @@ Each executor is a generator. Closing it, at the end or half-way, ends what it s
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections import deque
@@ -17,55 +16,23 @@ from typing import Any
 from ...errors import InputError, StateError
 from ..options import Function
 from ..sources.file_pool import explain_emfile, is_emfile
+from ..stats import Meter
 from ..workers import ProcessPool, Task
-from .memory_budget import MemoryBudget
-from .stats import Meter
-from .transform import Transform, TransformRun
-from .work_item import Items, TransformResult, WorkItem
+from .run_context import Items, RunContext, WorkItem
+from .transform import Transform, TransformResult, TransformRun
 
 Finish = Callable[[WorkItem, Transform, TransformResult], WorkItem]
 _STOP_S = 5.0  # how long a function of the user's may go on after the end; its thread is abandoned then
 
 
-class CancelToken:
-    """Ends the waits of an iteration that another thread closes: a thread that waits for a batch would block that.
-
-    Stages register how their waits are ended before they begin to wait. A forked child has none of their threads.
-    """
-
-    def __init__(self) -> None:
-        self._callbacks: list[Callable[[], None]] = []
-        self._is_cancelled = False
-        self._pid = os.getpid()
-
-    def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Registers a callback, which may be called from any thread, more than once."""
-        self._callbacks.append(callback)
-        if self._is_cancelled:
-            callback()
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        if os.getpid() == self._pid:
-            for callback in list(self._callbacks):
-                callback()
-
-
 def run_stage(
-    items: Items,
-    transform: Transform,
-    executor: Function | None,
-    finish: Finish,
-    meter: Meter,
-    budget: MemoryBudget,
-    cancel_token: CancelToken,
+    items: Items, transform: Transform, executor: Function | None, finish: Finish, context: RunContext
 ) -> Items:
     """Runs a transform where the function `executor` says; None: inline."""
     if executor is None or executor.where == "inline":
-        return _inline(items, transform, finish, meter)
-    if executor.where == "threads":
-        return _threads(items, transform, executor, finish, meter, budget, cancel_token)
-    return _processes(items, transform, executor, finish, meter, budget, cancel_token)
+        return _inline(items, transform, finish, context.meter)
+    run = _threads if executor.where == "threads" else _processes
+    return run(items, transform, executor, finish, context)
 
 
 def _inline(items: Items, transform: Transform, finish: Finish, meter: Meter) -> Items:
@@ -173,15 +140,7 @@ class _SharedRun:
         return self.result
 
 
-def _threads(
-    items: Items,
-    transform: Transform,
-    executor: Function,
-    finish: Finish,
-    meter: Meter,
-    budget: MemoryBudget,
-    cancel_token: CancelToken,
-) -> Items:
+def _threads(items: Items, transform: Transform, executor: Function, finish: Finish, context: RunContext) -> Items:
     workers = executor.workers
     to_run: queue.SimpleQueue[_SharedRun | None] = queue.SimpleQueue()
     pending: deque[_SharedRun] = deque()
@@ -193,7 +152,7 @@ def _threads(
         while (run := to_run.get()) is not None:
             start = perf_counter()
             is_done = run.help()
-            meter.add(transform.name, perf_counter() - start, workers, calls=is_done)
+            context.meter.add(transform.name, perf_counter() - start, workers, calls=is_done)
 
     has_ended = False
 
@@ -213,7 +172,7 @@ def _threads(
 
     # Daemons: a function that never returns must not keep the program from ending.
     threads = [threading.Thread(target=serve, name=f"holdfast-map-{n}", daemon=True) for n in range(workers)]
-    cancel_token.on_cancel(end)
+    context.cancel_token.on_cancel(end)
     with closing(items):
         try:
             for thread in threads:
@@ -224,7 +183,7 @@ def _threads(
                     pending[-1].cancel()
                 for _ in range(helpers):
                     to_run.put(pending[-1])
-                while len(pending) >= budget.in_flight(executor):
+                while len(pending) >= context.budget.in_flight(executor):
                     yield next_finished()
             while pending:
                 yield next_finished()
@@ -238,28 +197,20 @@ def _threads(
 # ---- processes
 
 
-def _processes(
-    items: Items,
-    transform: Transform,
-    executor: Function,
-    finish: Finish,
-    meter: Meter,
-    budget: MemoryBudget,
-    cancel_token: CancelToken,
-) -> Items:
+def _processes(items: Items, transform: Transform, executor: Function, finish: Finish, context: RunContext) -> Items:
     pending: deque[WorkItem] = deque()
 
     def task(item: WorkItem) -> Task:
-        pool.ahead = budget.in_flight(executor)
+        pool.ahead = context.budget.in_flight(executor)
         pending.append(item)
         return Task(item.move_rows(), item.describe)
 
     def finished(result: TransformResult) -> WorkItem:
-        meter.add(transform.name, result.seconds, executor.workers)
+        context.meter.add(transform.name, result.seconds, executor.workers)
         return finish(pending.popleft(), transform, result)
 
-    with closing(items), _open_pool(transform, executor, budget.limit_bytes) as pool:
-        cancel_token.on_cancel(pool.close)
+    with closing(items), _open_pool(transform, executor, context.budget.limit_bytes) as pool:
+        context.cancel_token.on_cancel(pool.close)
         results: Any = pool.run(map(task, items))
         try:
             yield from map(finished, results)

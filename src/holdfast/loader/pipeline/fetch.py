@@ -19,13 +19,10 @@ from ...formats.gather import empty_batch, gather_rows
 from ...schema import Schema
 from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Order, Step, StepRange
-from ..skipped import Losses
 from ..sources.catalog import ShardSet
 from .block_cache import BlockCache
-from .memory_budget import MemoryBudget
+from .run_context import RunContext, Sample, WorkItem
 from .sample_cache import CachedSamples, SampleCache
-from .stats import Meter
-from .work_item import Sample, WorkItem
 
 _RANGES_AHEAD = 2  # how far ahead blocks are read; lanes that begin new windows at once need more than the next range
 _TOGETHER_BYTES = 1 << 19  # a batch that the user keeps keeps so much alive
@@ -40,35 +37,33 @@ class Fetcher:
         shards: ShardSet,
         order: Order,
         schema: Schema,
+        context: RunContext,
         *,
         epoch: int,
-        budget: MemoryBudget,
-        losses: Losses,
-        meter: Meter,
-        skip_corrupt: bool = False,
         cache: SampleCache | None = None,
-        as_samples: bool = False,
     ) -> None:
         self._shards, self._order, self._schema = shards, order, schema
-        self._epoch, self._losses, self._meter = epoch, losses, meter
-        self._skip_corrupt, self._sample_cache, self._as_samples = skip_corrupt, cache, as_samples
+        self._epoch, self._sample_cache = epoch, cache
+        self._losses, self._meter, self._budget = context.losses, context.meter, context.budget
+        options = context.options
+        self._skip_corrupt = options.on_corrupt != "raise"
+        self._as_samples = bool(options.functions) and options.functions[0].each == "sample"
         self._all_cached = cache is not None and len(cache) >= int(order.block_samples.sum())
         self._arange = np.zeros(0, np.int64)
-        self._budget = budget
         self._sample_bytes = int(order.blocks.size_bytes.sum()) // max(1, order.blocks.samples) + 1
         self._block_cache = BlockCache(
             shards,
             order.blocks,
             self._find_uncached(order.blocks),
-            meter,
-            self._read_intact if skip_corrupt else None,
+            self._meter,
+            self._read_intact if self._skip_corrupt else None,
         )
 
     def _find_uncached(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Finds blocks whose samples are best read one by one, when their turn comes."""
         single, apart = np.zeros((2, len(self._shards)), np.bool_)
         for shard in np.unique(blocks.shard).tolist():
-            single[shard], apart[shard] = self._shards.single(shard), self._shards.apart(shard)
+            single[shard], apart[shard] = self._shards.infos[shard].single, self._shards.infos[shard].is_files
         large = blocks.size_bytes >= _LARGE_BYTES * self._order.block_samples
         return large & single[blocks.shard] | apart[blocks.shard] | self._all_cached
 
@@ -117,13 +112,13 @@ class Fetcher:
         cached = None if self._sample_cache is None else self._find_cached(self._sample_cache, positions, row_indices)
         if cached is not None and cached.found:
             missing = np.array([at for at in range(len(positions)) if at not in cached.found], np.int64)
-            positions, row_indices = positions.at(missing), row_indices[missing]
+            positions, row_indices = positions[missing], row_indices[missing]
         requested = row_indices
         if self._block_cache.corrupt:
             positions, row_indices = self._without_corrupt(positions, row_indices)
         rows, selected = self._rows(positions)
         if selected is not None:
-            positions, row_indices = positions.at(selected), row_indices[selected]
+            positions, row_indices = positions[selected], row_indices[selected]
         blocks, paths = self._order.blocks, self._shards.paths
         item = WorkItem(self._epoch, step.start, step.done, positions, row_indices, rows, blocks, paths, cached)
         if len(row_indices) < len(requested):
@@ -160,7 +155,7 @@ class Fetcher:
         missing = slots < 0
         cached = None
         if not missing.all():
-            cached = self._block_cache.take(positions.at(np.flatnonzero(~missing)), slots[~missing])
+            cached = self._block_cache.take(positions[np.flatnonzero(~missing)], slots[~missing])
         if cached is None:
             missing[:] = True
         sources: list[Batch] = []
@@ -218,7 +213,7 @@ class Fetcher:
         for block in set(positions.block.tolist()) & self._block_cache.corrupt.keys():
             lost |= (positions.block == block) & np.isin(positions.row, self._block_cache.corrupt[block])
         selected = np.flatnonzero(~lost)
-        return positions.at(selected), row_indices[selected]
+        return positions[selected], row_indices[selected]
 
     def close(self) -> None:
         """Releases all cached blocks."""

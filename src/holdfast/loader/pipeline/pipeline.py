@@ -14,13 +14,10 @@ from ...errors import HoldfastError, MapError
 from ...formats.columns import leaves, map_leaves, nbytes_of, tuple_like
 from ...schema import Schema
 from ..options import Function, Options
-from ..skipped import Losses
-from .executors import CancelToken, run_stage
-from .memory_budget import MemoryBudget
+from .executors import run_stage
+from .run_context import Items, RunContext, WorkItem
 from .sample_cache import SampleCache
-from .stats import Meter
-from .transform import Transform
-from .work_item import Failure, Items, TransformResult, WorkItem
+from .transform import Failure, Transform, TransformResult
 
 
 class Stage(NamedTuple):
@@ -33,15 +30,12 @@ class Stage(NamedTuple):
 class Pipeline:
     """Runs items through the stages; notes what is lost on the way."""
 
-    def __init__(
-        self, options: Options, schema: Schema, losses: Losses, meter: Meter, cancel_token: CancelToken
-    ) -> None:
-        self._before_cache, self._after_cache = plan_stages(options, schema)
-        self.budget = MemoryBudget(options, [stage.executor for stage in (*self._before_cache, *self._after_cache)])
-        self._cancel_token = cancel_token
-        self._losses, self._meter = losses, meter
+    def __init__(self, schema: Schema, context: RunContext) -> None:
+        self._before_cache, self._after_cache = plan_stages(context.options, schema)
+        context.budget.executors = [stage.executor for stage in (*self._before_cache, *self._after_cache)]
+        self._context = context
         self._template: Any = None  # a batch of no rows, with the columns that the others have
-        self._measures = options.prefetches  # only prefetch needs to know how large batches are
+        self._measures = context.options.prefetches  # only prefetch needs to know how large batches are
 
     def run(self, items: Items, cache: SampleCache | None) -> Items:
         for stage in self._before_cache:
@@ -53,9 +47,7 @@ class Pipeline:
         return self._complete_all(items)
 
     def _run_stage(self, items: Items, stage: Stage) -> Items:
-        return run_stage(
-            items, stage.transform, stage.executor, self._finish, self._meter, self.budget, self._cancel_token
-        )
+        return run_stage(items, stage.transform, stage.executor, self._finish, self._context)
 
     def _finish(self, item: WorkItem, transform: Transform, result: TransformResult) -> WorkItem:
         """Puts the result of a transform into its item; raises or notes what failed."""
@@ -69,10 +61,10 @@ class Pipeline:
             for row in [failure.row] if failure.row >= 0 else left:
                 path, record = item.source_of(row)
                 lost = MapError(path, record, error.function, error.reason, error.traceback)
-                self._losses.add_failed(lost, function.max_errors, function)
+                self._context.losses.add_failed(lost, function.max_errors, function)
                 item.lost_rows.append(int(item.row_indices[row]))
         item.rows = result.rows
-        self.budget.note_result(_estimate_bytes(result.rows))
+        self._context.budget.note_result(_estimate_bytes(result.rows))
         if result.failures and result.failures[-1].row < 0:
             item.rows = {}
             item.select(np.zeros(0, np.int64))

@@ -10,17 +10,17 @@ import os
 import queue
 import threading
 
-from .executors import CancelToken
-from .stats import Meter
-from .work_item import Items, WorkItem
+from ..stats import Meter
+from .run_context import Items, RunContext, WorkItem
 
 _STOP_S = 10.0
 
 
-def prefetch(items: Items, max_bytes: int, max_items: int, meter: Meter, cancel_token: CancelToken) -> Items:
+def prefetch(items: Items, context: RunContext) -> Items:
     """Yields the same items in the same order. At least one is made ready, however large it is."""
-    thread = _PrefetchThread(items, max_bytes, max_items, meter)
-    cancel_token.on_cancel(thread.request_stop)
+    options = context.options
+    thread = _PrefetchThread(items, options.prefetch_max_bytes, options.prefetch_max_items, context.meter)
+    context.cancel_token.on_cancel(thread.request_stop)
     try:
         thread.start()
         while (item := thread.take()) is not None:

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..._util.atomic import pwrite_all
 from ..._util.process import call_after_fork
 from ...formats.columns import ColumnPickler, Ints, split_samples
 from ..options import Cache
 from ..order.blocks import SamplePositions
-from .work_item import Items, Sample, WorkItem
+from .run_context import Items, Sample, WorkItem
 
 _FILTERED = b""  # a sample that was filtered out
 
@@ -52,10 +53,8 @@ class _CacheFile:
     def write(self, data: bytes) -> tuple[int, int]:
         if self._fd < 0:
             self._create()
-        start, left = self._end, memoryview(data)
-        while left:
-            n = os.pwrite(self._fd, left, start + len(data) - len(left))
-            left = left[n:]
+        start = self._end
+        pwrite_all(self._fd, data, start)
         self._end += len(data)
         return start, len(data)
 
@@ -164,4 +163,4 @@ class SampleCache:
             selected.append(at)
         which = np.array(selected, np.int64)
         item.rows = rows
-        item.replace(cached.positions.at(which), cached.row_indices[which])
+        item.replace(cached.positions[which], cached.row_indices[which])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,42 @@ from ...schema import Schema
 from ..options import Collate, Function
 from ..order.shuffle import key_of
 from .collate import collate, pad_columns
-from .work_item import Failure, Sample, TransformResult, WorkItem
+from .run_context import Sample, WorkItem
 
 ReportSample = Callable[[int], None]  # called with the row that is worked on; -1: the whole batch
 
 
 def ignore_sample(_: int) -> None:
     """Reports nothing: only a worker process has to say which sample it is at."""
+
+
+class Failure(NamedTuple):
+    """Function number `function` of a transform failed on row `row`, or on the whole batch if that is -1.
+
+    Function -1: the samples could not be collated into a batch.
+    """
+
+    row: int
+    function: int
+    reason: str
+    traceback: str
+    error: Exception | None  # None if it came from another process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception of the user's may not unpickle; its text always does.
+        return Failure, (*self[:4], self.error if self.function < 0 else None)
+
+
+class TransformResult(NamedTuple):
+    """What a transform made of an item.
+
+    selected: indices of the rows that are left; None: all
+    """
+
+    rows: Any
+    selected: Ints | None
+    failures: list[Failure]
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -24,7 +24,7 @@ from ...procfs.locks import writers_of
 from ...schema import Column, Schema, check_schema
 from ..options import OnCorrupt
 from ..order.blocks import Blocks, cut_shard, join_blocks
-from ..skipped import Loss
+from ..stats import Loss
 from .discovery import SourceSpec, open_files_shard
 from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
@@ -116,7 +116,7 @@ class Catalog:
         self.schema: Columns = self._first[1]
         self.counts: list[int] = [shard.count for shard in self.shards]
         self.sizes_bytes: list[int] = [shard.size_bytes for shard in self.shards]
-        self._blocks: Blocks = join_blocks(shard.blocks for shard in self.shards)
+        self.blocks: Blocks = join_blocks(shard.blocks for shard in self.shards)  # of all shards, in order
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -134,10 +134,6 @@ class Catalog:
     def framed(self) -> str | None:
         """Which CRCs are checked, if all samples can be read undecoded."""
         return self._verify if all(shard.framed for shard in self.shards) else None
-
-    def blocks(self) -> Blocks:
-        """Returns the blocks of all shards, in order. A block is what is read at once."""
-        return self._blocks
 
     # ---- reading
 
@@ -392,8 +388,8 @@ class ShardSet:
         self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"], columns: Collection[str]
     ) -> None:
         self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
-        self._infos = [info for one in catalogs for info in one.shards]
-        self.paths = [info.path for info in self._infos]
+        self.infos = [info for one in catalogs for info in one.shards]
+        self.paths = [info.path for info in self.infos]
         self._catalogs = list(catalogs)
         self._schemas: list[Schema] = [{name: one.schema[name] for name in columns} for one in catalogs]
         self._pools: list[FilePool[Shard]] = []
@@ -421,18 +417,6 @@ class ShardSet:
     def schema(self, shard: int) -> Schema:
         """Returns the columns with the keys and defaults of this shard's catalog."""
         return self._schemas[self._catalog_of(shard)]
-
-    def seekable(self, shard: int) -> bool:
-        """Whether single samples can be read without the rest of their shard."""
-        return self._infos[shard].seekable
-
-    def single(self, shard: int) -> bool:
-        """Whether one sample of it can be read for the price of its own bytes."""
-        return self._infos[shard].single
-
-    def apart(self, shard: int) -> bool:
-        """Whether every sample of it is a file of its own."""
-        return self._infos[shard].is_files
 
     @property
     def spare(self) -> int:

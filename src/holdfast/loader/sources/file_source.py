@@ -20,8 +20,8 @@ from ..checkpoint import fingerprint, schema_digest
 from ..options import Options
 from ..order.blocks import Blocks, join_blocks
 from ..order.dataset_split import Masks, PickedOrder, picked_counts, split_masks
-from ..order.sample_order import SampleOrder
 from ..order.sharding import Order
+from ..order.shuffle import SampleOrder
 from .catalog import Catalog, OnProgress
 from .discovery import SourceSpec
 from .download_cache import DownloadCache
@@ -133,8 +133,11 @@ class FileSource(Files):
     def known_schema(self) -> dict[str, Column] | None:
         return None if self._given is None else check_schema(self._given)
 
+    def counts(self) -> list[int]:
+        return self.catalogs()[0].counts
+
     def blocks(self) -> Blocks:
-        return self.catalogs()[0].blocks()
+        return self.catalogs()[0].blocks
 
     def masks(self) -> Masks:
         return [None] * len(self._specs)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from ..._util.process import describe_exit
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
-from ...procfs.processes import describe_exit, describe_state, is_stopped
+from ...procfs.processes import describe_state, is_stopped
 from .wire_format import Job, MessageKind, Payload, WorkerMessage, receive, send, unpack
 from .worker_processes import Worker, WorkerProcesses
 

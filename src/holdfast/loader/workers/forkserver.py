@@ -18,6 +18,7 @@ import warnings
 from typing import NoReturn
 
 from ..._util.process import PACKAGE_PARENT, die_with_forker
+from ...procfs.procfs import REAL
 from .wire_format import MAX_TEXT_BYTES, MessageKind, WorkerMessage, receive, send
 
 _CONTROL = 3
@@ -63,7 +64,7 @@ def _ignore_sigint() -> None:
 
 def _close_inherited() -> None:
     """Closes what the pool's process had opened without close-on-exec: a listening port, a device."""
-    for name in os.listdir("/proc/self/fd"):
+    for name in REAL.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != _CONTROL:
             with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))

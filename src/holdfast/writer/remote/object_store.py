@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -243,35 +242,16 @@ class ObjectStore:
         size_bytes = self.size_bytes(name)
         if size_bytes is None:
             return False
-        with closing(_Target(local)) as target:
-            for first in range(0, size_bytes, _PIECE_BYTES):
-                last = min(first + _PIECE_BYTES, size_bytes)
-                target.write(ask(self.shown(name), lambda: fs.cat_file(path, start=first, end=last)))  # noqa: B023
+        try:
+            with open(local, "xb") as target:
+                for first in range(0, size_bytes, _PIECE_BYTES):
+                    last = min(first + _PIECE_BYTES, size_bytes)
+                    target.write(ask(self.shown(name), lambda: fs.cat_file(path, start=first, end=last)))  # noqa: B023
+        except InputError:  # of the store: a MissingFileError is an OSError too
+            raise
+        except OSError as error:
+            raise InputError(f"cannot download to {local.parent}: {error.strerror}") from error
         return True
-
-
-class _Target:
-    def __init__(self, local: Path) -> None:
-        self._local = local
-        try:
-            self._file = open(local, "xb")  # noqa: SIM115
-        except OSError as error:
-            raise self._cannot(error) from error
-
-    def write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise self._cannot(error) from error
-
-    def _cannot(self, error: OSError) -> InputError:
-        return InputError(f"cannot download to {self._local.parent}: {error.strerror}")
-
-    def close(self) -> None:
-        try:
-            self._file.close()
-        except OSError as error:
-            raise self._cannot(error) from error
 
 
 def _describe(error: Exception) -> str:

@@ -40,8 +40,7 @@ from ..directory import (
     schema_file,
     unrecorded_in,
 )
-from ..location import Attempt, Location
-from ..part_file import PartFile
+from ..part import Attempt, Location, PartFile
 from ..verify import Report, verify
 from ..workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft
@@ -214,14 +213,17 @@ def _make_directory(store: ObjectStore, schema: dict[str, Column] | None) -> Non
 
 def _make_all_visible(store: ObjectStore) -> None:
     location = RemoteLocation(store)
-    names = location.names()
+    for task in _invisible(location.names()):
+        try:
+            location.find(task)
+        except (DataError, WriteError):
+            pass  # verify reports a corrupt record: it must not keep others from working
+
+
+def _invisible(names: list[str]) -> list[str]:
+    """Returns the tasks that have a commit marker, but no record under the name that readers look for."""
     shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
-    for task in claims_in(names):
-        if task not in shown:
-            try:
-                location.find(task)
-            except (DataError, WriteError):
-                pass  # verify reports a corrupt record: it must not keep others from working
+    return [task for task in claims_in(names) if task not in shown]
 
 
 class RemoteDatasetWriter(DatasetWriter):
@@ -277,7 +279,7 @@ class RemoteDatasetWriter(DatasetWriter):
     def _unrecorded(self) -> list[str]:
         """Returns data without a record or commit marker, and drafts of records."""
         names = self._location().names()
-        kept = {name for task in self._invisible(names) for name in self._claimed(task, names)}
+        kept = {name for task in _invisible(names) for name in self._claimed(task, names)}
         return [name for name in unrecorded_in(names) if name not in kept] + list(filter(is_draft, names))
 
     def _claimed(self, task: str, names: list[str]) -> list[str]:
@@ -286,10 +288,6 @@ class RemoteDatasetWriter(DatasetWriter):
             return [parse_record(self._location().read(claim_name(task)), task).file]
         except DataError:
             return [name for name in names if (found := parse_name(name)) and found[0] == task]
-
-    def _invisible(self, names: list[str]) -> list[str]:
-        shown = {name.rsplit(".", 2)[0] for name in records_in(names)}
-        return [task for task in claims_in(names) if task not in shown]
 
     def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
         """Removes old data without a record: those of dead attempts. Returns the names of the removed files.

@@ -5,14 +5,13 @@ Segments are sealed in order, because the watermarks of a segment imply that all
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import signal
-import subprocess
 import time
 
-from ..._util.process import child_environment, module_command
+from ..._util.framing import MessageError
+from ..._util.helper_process import HelperProcess, module_command
+from ..._util.process import describe_exit
 from .journal import ClosedSegment
 
 _log = logging.getLogger("holdfast.server")
@@ -28,14 +27,13 @@ class Sealer:
         self.last_error: str | None = None
         self.full = False
         self.failures = 0
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: HelperProcess | None = None
         self._job: ClosedSegment | None = None
-        self._output = b""
         self._not_before_s = 0.0
 
     @property
     def fd(self) -> int:
-        return -1 if self._child is None or self._child.stdout is None else self._child.stdout.fileno()
+        return -1 if self._child is None else self._child.fd
 
     @property
     def pid(self) -> int | None:
@@ -65,42 +63,34 @@ class Sealer:
             self.failed(f"cannot start the sealer: {error.strerror}", False)
             return
         assert self._child is not None
-        assert self._child.stdin is not None
-        what = {"path": str(job.path), "end": job.end, "before": job.before, "in_place": job.in_place}
-        line = json.dumps(what).encode() + b"\n"
         self._job = job
-        try:
-            self._child.stdin.write(line)
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died, which the end of its stdout reports as well
+        # If the process has died, the end of its answers reports it.
+        self._child.send({"path": str(job.path), "end": job.end, "before": job.before, "in_place": job.in_place})
 
     def answer(self) -> ClosedSegment | None:
         """Reads the pipe. Returns the segment that is sealed; None: there is none yet."""
-        data = os.read(self.fd, 1 << 16)
-        if not data:
-            self._died()
+        assert self._child is not None
+        try:
+            has_ended = not self._child.read()
+            answer = self._child.take()
+        except MessageError as error:
+            self._lost(f"sent no valid answer: {error}")
             return None
-        self._output += data
-        if b"\n" not in self._output:
+        if answer is None:
+            if has_ended:
+                self._lost(describe_exit(self._child.wait()))
             return None
-        line, _, self._output = self._output.partition(b"\n")
-        content = json.loads(line)
         job, self._job = self._job, None
-        if "error" in content:
-            self.failed(content["error"], content["full"])
+        if "error" in answer.head:
+            self.failed(answer.head["error"], answer.head["full"])
             self.stop()  # after an error the state of the HDF5 library is unknown
             return None
         self.last_error, self.full, self.failures = None, False, 0
         return job
 
-    def _died(self) -> None:
-        assert self._child is not None
-        code = self._child.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        what = "" if self._job is None else f" at {self._job.path.name}"
+    def _lost(self, what: str) -> None:
         if self._job is not None:
-            self.failed(f"the sealer died{what} ({how})", False)
+            self.failed(f"the sealer of {self._job.path.name} {what}", False)
         self.stop()
 
     def failed(self, why: str, full: bool) -> None:
@@ -113,23 +103,10 @@ class Sealer:
 
     def stop(self) -> None:
         """Kills the process."""
-        child, self._child, self._job, self._output = self._child, None, None, b""
+        child, self._child, self._job = self._child, None, None
         if child is not None:
-            child.kill()
-            child.wait()
-            for stream in (child.stdin, child.stdout):
-                try:
-                    if stream is not None:
-                        stream.close()
-                except BrokenPipeError:
-                    pass
+            child.close()
 
 
-def _start_process() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*module_command("writer.server.sealer_main"), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(),
-        process_group=0,  # Ctrl-C is for the server
-    )
+def _start_process() -> HelperProcess:
+    return HelperProcess([*module_command("writer.server.sealer_main"), str(os.getpid())])

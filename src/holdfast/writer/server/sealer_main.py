@@ -1,7 +1,7 @@
 """The sealer process, which makes parts of closed segments. Started by sealer.py.
 
 It loads the HDF5 library, which may crash: then the segment is still there, and another process starts over. Jobs come
-as JSON lines on stdin, and answers go to stdout in the same form.
+as messages on stdin, and answers go to stdout.
 
 Rows are grouped by producer, in order: first frames that fill a chunk, whose bytes are copied, then the rest, which is
 encoded again. The part's record says which rows are where. A segment with a header gap is not copied but becomes the
@@ -11,7 +11,6 @@ part: its file is linked, and gets the metadata that HDF5 needs (formats/hdf5/in
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import signal
@@ -24,6 +23,7 @@ from typing import Any
 
 from ..._util.failpoints import failpoint
 from ..._util.fds import take_stdout
+from ..._util.framing import MessageReceiver, send_message
 from ..._util.process import die_with_forker
 from ...errors import HoldfastError, TargetExistsError, WriteError
 from ...formats.hdf5.inplace_writer import InplaceWriter, NoRoomError
@@ -45,8 +45,9 @@ def main() -> int:
     die_with_forker(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = take_stdout()
-    for line in sys.stdin.buffer:
-        os.write(out, json.dumps(_answer(json.loads(line))).encode() + b"\n")
+    jobs = MessageReceiver(0)
+    while (job := jobs.receive()) is not None:
+        send_message(out, _answer(job.head))
     return 0
 
 

@@ -1,19 +1,18 @@
 """The process of `out.server()`. Started by server_process.py.
 
-The first line on stdin is JSON: the directory, the settings, the parent process. Then come the commands `stats` and
-`stop`. Answers go to stdout as JSON lines: the address, or why there is none; statistics; how it ended.
+The first message on stdin has the directory, the settings and the parent process. Once it is answered, commands follow:
+`stats` and `stop`. Answers go to stdout: the address, or why there is none; statistics; how it ended.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from ..._util.fds import take_stdout
+from ..._util.framing import MessageReceiver, send_message
 from ..._util.process import ProcessMark, end_with_marked
 from ...errors import HoldfastError
 from ..directory import read_schema, remove_stale_files
@@ -23,13 +22,17 @@ from .server_process import ServerSettings
 
 def main() -> int:
     out = take_stdout()
-    job = json.loads(_line())
+    commands = MessageReceiver(0)
+    first = commands.receive()
+    if first is None:
+        return 1
+    job = first.head
     end_with_marked(ProcessMark(*job["parent"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def reply(content: dict[str, Any]) -> None:
         try:
-            os.write(out, json.dumps(content).encode() + b"\n")
+            send_message(out, content)
         except BrokenPipeError:
             pass
 
@@ -39,7 +42,7 @@ def main() -> int:
         remove_stale_files(folder)
         server = CentralWriter(folder, schema, ServerSettings(**job["settings"]))
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
-        server.watch(0, lambda: _handle_command(server, reply))
+        server.watch(0, lambda: _handle_commands(server, commands, reply))
         reply({"address": server.address, "epoch": server.journal.epoch})
         server.run()
         reply({"stopped": True})
@@ -51,25 +54,14 @@ def main() -> int:
     return 3
 
 
-def _line() -> bytes:
-    """Reads one line from stdin without buffering: the event loop reads the rest."""
-    data = bytearray()
-    while not data.endswith(b"\n"):
-        one = os.read(0, 1)
-        if not one:
-            sys.exit(1)
-        data += one
-    return bytes(data)
-
-
-def _handle_command(server: CentralWriter, reply: Any) -> None:
-    data = os.read(0, 4096)
-    for word in data.decode(errors="replace").split():
-        if word == "stats":
+def _handle_commands(server: CentralWriter, commands: MessageReceiver, reply: Any) -> None:
+    is_open = commands.read()
+    while (message := commands.take()) is not None:
+        if message.head["command"] == "stats":
             reply({"stats": server.stats()})
-        elif word == "stop":
+        elif message.head["command"] == "stop":
             server.stop()
-    if not data:
+    if not is_open:
         server.unwatch(0)
         server.stop()
 

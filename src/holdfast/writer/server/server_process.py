@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import subprocess
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +10,9 @@ from typing import Any, Literal, Self
 
 from ... import errors
 from ..._util.compression import check_codec
-from ..._util.process import child_environment, mark_this_process, module_command
+from ..._util.framing import MessageError
+from ..._util.helper_process import HelperProcess, module_command
+from ..._util.process import describe_exit, mark_this_process
 from ..._util.text import parse_bytes
 from ...errors import ClosedWriterError, ServerLostError, WriteError
 
@@ -24,7 +22,7 @@ TOKEN = "HOLDFAST_TOKEN"
 
 _START_S = 60.0
 _ANSWER_S = 30.0
-_LONGEST_WAIT_S = 3600.0  # poll cannot wait forever, and a timeout may be infinite
+_EXIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +83,9 @@ class Server:
 
     def __init__(self, folder: Path, settings: ServerSettings) -> None:
         self._folder, self._settings = folder, settings
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: HelperProcess | None = None
         self._pid = -1
         self._owner = os.getpid()
-        self._output = b""
         self.address = ""
 
     @property
@@ -98,20 +95,11 @@ class Server:
     def start(self) -> Self:
         if self._child is not None or self.address:
             raise ClosedWriterError("this server was already started; make a new one with out.server(…)")
-        self._child = subprocess.Popen(
-            module_command("writer.server.server_main"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(),
-            process_group=0,  # Ctrl-C is for this process: the end of the `with` block stops the server
-        )
+        self._child = HelperProcess(module_command("writer.server.server_main"))
         self._pid = self._child.pid
-        settings = self._settings.as_dict()
+        job = {"folder": str(self._folder), "settings": self._settings.as_dict(), "parent": mark_this_process()}
         try:
-            self._send_line(
-                json.dumps({"folder": str(self._folder), "settings": settings, "parent": mark_this_process()})
-            )
-            self.address = self._read_answer(_START_S)["address"]
+            self.address = self._ask(job, "address", _START_S)
         except BaseException:
             self._kill()
             raise
@@ -119,8 +107,7 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """Returns frames, rows and bytes received, producers, watermarks, memory, journal, and errors."""
-        self._send_line("stats")
-        stats: dict[str, Any] = self._read_answer(_ANSWER_S)["stats"]
+        stats: dict[str, Any] = self._ask({"command": "stats"}, "stats", _ANSWER_S)
         return stats
 
     def stop(self, timeout: float | None = None) -> None:
@@ -131,61 +118,37 @@ class Server:
         if self._child is None or self._owner != os.getpid():
             return
         try:
-            self._send_line("stop")
-            while "stopped" not in self._read_answer(timeout):
-                pass
+            self._ask({"command": "stop"}, "stopped", timeout)
         finally:
             self._kill()
 
-    def _send_line(self, line: str) -> None:
+    def _ask(self, command: dict[str, Any], key: str, timeout_s: float | None) -> Any:
+        """Sends a command and returns `key` of the answer. A server that has ended said why in its last answer."""
         if self._child is None:
             raise ClosedWriterError("the server is not running")
-        assert self._child.stdin is not None
-        try:
-            self._child.stdin.write(line.encode() + b"\n")
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            pass  # it ended; its last answer says why
+        self._child.send(command)
+        while key not in (answer := self._read_answer(self._child, timeout_s)):
+            pass  # the late answer to an earlier command
+        return answer[key]
 
-    def _read_answer(self, timeout: float | None) -> dict[str, Any]:
-        assert self._child is not None
-        assert self._child.stdout is not None
-        deadline = None if timeout is None else time.monotonic() + timeout
-        poll = select.poll()
-        poll.register(self._child.stdout, select.POLLIN)
-        while b"\n" not in self._output:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise ServerLostError(f"the server (process {self._pid}) did not answer within {timeout} s")
-            if left_s is not None and not poll.poll(min(left_s, _LONGEST_WAIT_S) * 1000):
-                continue
-            data = os.read(self._child.stdout.fileno(), 1 << 16)
-            if not data:
-                code = self._child.wait()
-                raise ServerLostError(f"the server (process {self._pid}) has ended with exit code {code}")
-            self._output += data
-        line, _, self._output = self._output.partition(b"\n")
-        content: dict[str, Any] = json.loads(line)
-        if "error" in content:
-            kind = getattr(errors, content["error"], ValueError if content["error"] == "ValueError" else WriteError)
-            raise kind(content["text"])
-        return content
+    def _read_answer(self, child: HelperProcess, timeout_s: float | None) -> dict[str, Any]:
+        try:
+            answer = child.receive(timeout_s)
+        except TimeoutError:
+            raise ServerLostError(f"the server (process {self._pid}) did not answer within {timeout_s} s") from None
+        except MessageError as error:
+            raise ServerLostError(f"the server (process {self._pid}) sent no valid answer: {error}") from None
+        if answer is None:
+            raise ServerLostError(f"the server (process {self._pid}) {describe_exit(child.wait())}")
+        if "error" in answer.head:
+            name, text = answer.head["error"], answer.head["text"]
+            raise getattr(errors, name, ValueError if name == "ValueError" else WriteError)(text)
+        return answer.head
 
     def _kill(self) -> None:
         child, self._child = self._child, None
-        if child is None:
-            return
-        try:
-            child.wait(0.5 if child.poll() is None and self._output == b"" else 0)
-        except subprocess.TimeoutExpired:
-            child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass
+        if child is not None:
+            child.close(_EXIT_S)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -53,6 +53,16 @@ def test_flips_are_found_by_the_record(tmp_path: Path, packing: Any, order: Any)
     assert nothing_left(tmp_path)
 
 
+def test_an_object_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="v110") as file:
+        header = h5py.h5o.get_info(file.create_dataset("x", data=np.arange(9)).id).addr
+    flip(path, header + 20)
+    with pytest.raises(CorruptError, match=r"a\.h5: /x: cannot be opened: "):
+        merge_hdf5([path], tmp_path / "out.h5")
+    assert nothing_left(tmp_path)
+
+
 def test_a_library_that_crashes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_file(tmp_path / "a.h5", table(0, 9))
     monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.abort()"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from factories_hdf5 import V110, chunk_places
 
-from holdfast.formats.hdf5 import salvage
+from holdfast.formats.hdf5 import salvage, sandbox
 from holdfast.formats.hdf5.chunks import possible_chunks
 from holdfast.formats.hdf5.salvage import SalvagedObject, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import DOUBTFUL_ROWS
@@ -135,12 +135,13 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
     path.write_bytes(data[: node + 200] + bytes(100) + data[node + 300 :])
     started = []
 
-    class Counted(salvage.SandboxedProcess):
+    class Counted(sandbox.SandboxedProcess):
         def __init__(self, job: dict[str, Any], **options: Any) -> None:
             started.append(job["work"])
             super().__init__(job, **options)
 
-    monkeypatch.setattr(salvage, "SandboxedProcess", Counted)
+    for module in (salvage, sandbox):
+        monkeypatch.setattr(module, "SandboxedProcess", Counted)
     found = salvage_hdf5(path, out)
     assert started == ["rebuild", "salvage"]
     assert {dataset.path for dataset in found.datasets} == {"/x", "/y"}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories_central import SCHEMA, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from holdfast.formats.tfrecord.column_encoding import batch_maker, buffers_of
 from holdfast.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.writer.server.protocol import FrameError, FrameLayout, pack_head, pack_meta, parse_head, parse_meta
 from holdfast.writer.server.segment import Segment, SegmentView, scan
+from unit.writer.factories_rows import SCHEMA, rows
 
 
 def packed(frame: WireFrame, producer: str = "p", epoch: int = 1) -> bytes:

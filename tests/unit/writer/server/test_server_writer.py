@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from factories_central import SCHEMA, SMALL, by_producer, row, rows, small
+from factories_central import SMALL, by_producer, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
@@ -33,6 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.writer.dataset_writer import DatasetWriter, write
 from holdfast.writer.server.client import connect
+from unit.writer.factories_rows import SCHEMA, row, rows
 
 
 @pytest.fixture

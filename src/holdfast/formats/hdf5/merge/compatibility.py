@@ -10,8 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ....schema import Ragged
-from ..schema_layout import SCHEMA_ATTRIBUTE
+from ..schema_layout import SCHEMA_ATTRIBUTE, offsets_name, values_per_row
 from .input_rows import Rows
 from .merge_model import Attribute, DatasetInfo, MergeError, MergeInput, MergeTarget, Node, codes_of
 
@@ -208,8 +207,7 @@ def _find_columns(schema: MergeSchema) -> None:
 
 def _packed_column(path: str, node: Node, schema: MergeSchema) -> MergeColumn:
     """Offsets are one more than rows. Those of nested groups follow from them."""
-    name = f"{path}/{'row_splits' if isinstance(node.column, Ragged) else 'offsets'}"
-    per_row = node.column.count if not isinstance(node.column, Ragged) else 1
+    name, per_row = f"{path}/{offsets_name(node.column)}", values_per_row(node.column)
     target = schema.targets.get(name)
     if target is None or f"{path}/values" not in schema.sources[0].nodes:
         raise MergeError(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import bisect
 import mmap
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...._native import codec
-from ...._util.atomic import pwrite_all
+from ...._util.atomic import pread_into, pwrite_all
 from ...._util.parallel import Stop, run_all
+from ..sandbox import Progress
 from .copy_plan import BUILT, CRC, FILE, NUMBER, OFFSET, SIZE, SPOOL, CopyPlan
 from .input_rows import OpenInputs, check_crc
 from .merge_model import NO_CRC, Ints, MergeError, MergeInput, Raw
@@ -29,8 +29,6 @@ from .rechunk import Builder
 _BATCH_BYTES = 1 << 20  # stays in the CPU cache until it is read back
 _DONE = 1 << 32
 _FAILING = "reads differently than it was written: the disk or the memory may be failing"
-
-Progress = Callable[[int], None]
 
 
 class States:
@@ -77,7 +75,7 @@ class ChunkCopy:
         self._fd, self._target, self.jobs, self.offsets = fd, target, jobs, offsets
         self._datasets, self._states, self._sources = datasets, states, sources
         self._sizes, self._wanted = (np.ascontiguousarray(jobs[:, one]) for one in (SIZE, CRC))
-        self.kept = self.copied = 0
+        self.kept = 0  # jobs that a killed merge had finished
         self._lock = threading.Lock()
 
     def copy(self, spool_fd: int, threads: int, progress: Progress) -> None:
@@ -109,12 +107,11 @@ class ChunkCopy:
             buffers[:] = [memoryview(mmap.mmap(-1, batch.size)) for _ in range(2)]
         here, again = buffers[0][: batch.size], buffers[1][: batch.size]
         if states.all() and self._read_crcs(batch, again, sizes) == [int(state) - _DONE for state in states]:
-            self._count(kept=len(sizes))
+            self._add_kept(len(sizes))
             return
         crcs = self._copy_fast(batch, files, spool_fd, here, again)
         if crcs is not None:
             states[:] = crcs.astype(np.uint64) + np.uint64(_DONE)
-            self._count(copied=len(sizes))
         else:
             self._copy_checked(batch, files, spool_fd, here, again)
 
@@ -134,7 +131,7 @@ class ChunkCopy:
         sizes = self.jobs[batch.first : batch.last, SIZE].tolist()
         wanted_crcs = self.jobs[batch.first : batch.last, CRC].tolist()
         if batch.file == SPOOL:
-            _read_spool(spool_fd, here, batch.offset)
+            pread_into(spool_fd, here, batch.offset)  # its checksum detects missing bytes
         else:
             files.read_into(batch.file, here, batch.offset)
         crcs = _crcs(here, sizes)
@@ -145,7 +142,6 @@ class ChunkCopy:
         if self._read_crcs(batch, again, sizes) != crcs:
             raise MergeError("write", self._target, _FAILING, batch.target_offset)
         self._states.array[batch.first : batch.last] = np.array(crcs, np.uint64) + np.uint64(_DONE)
-        self._count(copied=len(sizes))
 
     def _raise_crc_error(self, batch: CopyBatch, number: int, crc: int, files: OpenInputs) -> None:
         if batch.file == SPOOL:
@@ -154,24 +150,18 @@ class ChunkCopy:
         check_crc(files.path(batch.file), dataset, int(self.jobs[number, OFFSET]), crc, int(self.jobs[number, CRC]))
 
     def _read_crcs(self, batch: CopyBatch, view: memoryview, sizes: list[int]) -> list[int]:
-        done = 0
-        while done < len(view):
-            n = os.preadv(self._fd, [view[done:]], batch.target_offset + done)
-            if not n:
-                return []
-            done += n
-        return _crcs(view, sizes)
+        n = pread_into(self._fd, view, batch.target_offset)
+        return _crcs(view, sizes) if n == len(view) else []
 
-    def _count(self, kept: int = 0, copied: int = 0) -> None:
+    def _add_kept(self, jobs: int) -> None:
         with self._lock:
-            self.kept += kept
-            self.copied += copied
+            self.kept += jobs
 
     def build(self, plan: CopyPlan, first: int, last: int, builder: Builder, progress: Progress) -> None:
         """Writes uncompressed chunks that are built from rows. The jobs [first, last) are the plan's."""
         for low, high in _true_ranges(self.jobs[first:last, FILE] == BUILT):
             if self._states.array[first + low : first + high].all() and self._is_unchanged(first + low, first + high):
-                self._count(kept=high - low)
+                self._add_kept(high - low)
                 continue
             make = _flat if plan.flat else _grid
             made = make(plan, self.jobs[first + low : first + high], builder)
@@ -195,7 +185,6 @@ class ChunkCopy:
         if self._read_crcs(CopyBatch(job, job + 1, BUILT, 0, place, len(data)), again, [len(data)]) != [crc]:
             raise MergeError("write", self._target, _FAILING, place)
         self._states.array[job] = crc + _DONE
-        self._count(copied=1)
 
     @property
     def crcs(self) -> npt.NDArray[np.uint32]:
@@ -212,15 +201,6 @@ def _crcs(view: memoryview, sizes: list[int]) -> list[int]:
         crcs.append(codec.crc32c(view[at : at + size]))
         at += size
     return crcs
-
-
-def _read_spool(fd: int, view: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(view):
-        n = os.preadv(fd, [view[done:]], offset + done)
-        if not n:
-            return  # the checksum detects the missing bytes
-        done += n
 
 
 def _batches(jobs: Ints, offsets: Ints) -> Iterator[CopyBatch]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ....schema import Ragged
 from ..filters import GZIP, LZF, SHUFFLE, ZSTD, describe_filters, is_lossless, is_own, same_filters
+from ..schema_layout import offsets_name, values_per_row
 from .compatibility import MergeColumn, MergeSchema
 from .merge_model import NO_CRC, DatasetInfo, Ints, MergeError, MergeTarget, RowRange, codes_of
 
-EXACT, ANY = "exact", "any"
 _MIN_ALIGNED = 0.5  # a column's chunks are kept intact if at least this part of all rows stays in full chunks
 
 SplitAt = Callable[[MergeTarget, int, int], int]  # an offset of a source, by its number
@@ -25,7 +24,7 @@ def assign_rows(schema: MergeSchema, order: str, given: list[RowRange] | None, s
     for target in schema.targets.values():
         if target.shared:
             target.runs = [RowRange(0, 0, target.like.rows)]
-    if len(lengths) > 1 and (given is not None or order == ANY):
+    if len(lengths) > 1 and (given is not None or order == "any"):
         one, two = _different(schema.columns)
         lengths_text = f"{one.path!r} has {one.rows[0]:,} rows, {two.path!r} has {two.rows[0]:,}"
         if given is not None:
@@ -36,7 +35,7 @@ def assign_rows(schema: MergeSchema, order: str, given: list[RowRange] | None, s
     for column in schema.columns:
         if given is not None:
             runs = _checked(schema, column, given)
-        elif order == ANY and len(lengths) == 1:
+        elif order == "any" and len(lengths) == 1:
             runs = _whole_chunks_first(schema)
         else:
             runs = [RowRange(file, 0, rows) for file, rows in enumerate(column.rows)]
@@ -89,9 +88,8 @@ def _assign(schema: MergeSchema, column: MergeColumn, runs: list[RowRange], spli
         return
     path, kind = column.path, column.column
     while True:
-        listed = isinstance(kind, Ragged)
-        times = 1 if listed else kind.count
-        splits = schema.targets[f"{path}/{'row_splits' if listed else 'offsets'}"]
+        times = values_per_row(kind)
+        splits = schema.targets[f"{path}/{offsets_name(kind)}"]
         splits.splits = True
         splits.runs = [RowRange(run.file, run.start * times, run.stop * times) for run in runs]
         runs = [

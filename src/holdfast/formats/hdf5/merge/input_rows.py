@@ -14,9 +14,11 @@ import h5py
 import numpy as np
 
 from ...._native import codec
-from ..filters import GZIP, SHUFFLE
+from ...._util.atomic import pread_into
+from ..chunks import read_unconverted
+from ..filters import GZIP, SHUFFLE, unshuffle
 from ..object_walk import reason_of
-from .merge_model import NO_CRC, DatasetInfo, MergeError, MergeInput, Raw
+from .merge_model import NO_CRC, DatasetInfo, MergeError, MergeInput, Raw, codes_of
 
 _OPEN_FILES, _LOW_LIMIT = 16, 256
 _RUN_BYTES = 1 << 20
@@ -73,20 +75,14 @@ class OpenInputs:
         self._files.clear()
 
     def read_into(self, number: int, view: memoryview, offset: int) -> None:
-        fd, done = self.fd(number), 0
-        while done < len(view):
-            try:
-                n = os.preadv(fd, [view[done:]], offset + done)
-            except OSError as error:
-                raise self._unreadable(number, error) from error
-            if not n:
-                raise MergeError(
-                    "corrupt",
-                    self.path(number),
-                    "the file ends here: it was truncated while it was read",
-                    offset + done,
-                )
-            done += n
+        fd = self.fd(number)
+        try:
+            n = pread_into(fd, view, offset)
+        except OSError as error:
+            raise self._unreadable(number, error) from error
+        if n < len(view):
+            text = "the file ends here: it was truncated while it was read"
+            raise MergeError("corrupt", self.path(number), text, offset + n)
 
 
 def check_crc(path: str, dataset: str, offset: int, got: int, expected: int) -> None:
@@ -165,7 +161,7 @@ class Rows:
             there = self._files.hdf5(dataset.file)[dataset.path]
             for at in range(start, stop, step):
                 self._check(dataset, at, min(at + step, stop))
-                yield rows_of(there, at, min(at + step, stop), dataset.item_bytes)
+                yield rows_of(there, at, min(at + step, stop))
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             text = f"dataset {dataset.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
             raise MergeError("corrupt", self._files.path(dataset.file), text) from error
@@ -180,13 +176,9 @@ class Rows:
             self._load(dataset, row)
 
 
-def rows_of(dataset: h5py.Dataset, start: int, stop: int, item_bytes: int) -> Raw:
+def rows_of(dataset: h5py.Dataset, start: int, stop: int) -> Raw:
     """Reads rows [start, stop) with the library, without converting them."""
-    rows = np.empty((stop - start, *dataset.shape[1:]), f"V{item_bytes}")
-    space = dataset.id.get_space()
-    space.select_hyperslab((start, *[0] * (len(dataset.shape) - 1)), rows.shape)
-    dataset.id.read(h5py.h5s.create_simple(rows.shape), space, rows, dataset.id.get_type())
-    return rows
+    return read_unconverted(dataset, (start, *[0] * (dataset.ndim - 1)), (stop - start, *dataset.shape[1:]))
 
 
 def _is_decodable(dataset: DatasetInfo) -> bool:
@@ -196,13 +188,7 @@ def _is_decodable(dataset: DatasetInfo) -> bool:
 
 
 def is_gzip(dataset: DatasetInfo) -> bool:
-    return [code for code, _, _ in dataset.filters] in ([GZIP], [SHUFFLE, GZIP])
-
-
-def unshuffle(data: Any, item_bytes: int) -> Any:
-    if item_bytes == 1:
-        return data
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(item_bytes, -1).T).reshape(-1)
+    return codes_of(dataset) in ((GZIP,), (SHUFFLE, GZIP))
 
 
 def run_ahead(pool: ThreadPoolExecutor | None, work: Iterator[Callable[[], Any]]) -> Iterator[Any]:

@@ -15,10 +15,10 @@ from ...._util.atomic import FileStamp
 from ....errors import CorruptError, InputError, UnfinishedError, cannot_open
 from ....procfs.locks import locks_of, open_files, writers_of
 from ...part_record import find_record
+from ..chunks import chunk_table, read_unconverted
 from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
-from ..salvage_child import _fill as fill_of
 from ..schema_layout import describe, stored_column
 from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
@@ -89,7 +89,7 @@ class _StrictReporter:
     def at_object(self, path: str) -> None:
         pass
 
-    def wrong(self, path: str | None, reason: str, **where: Any) -> None:
+    def problem(self, path: str | None, reason: str) -> None:
         raise MergeError("corrupt", self._path, f"{path or 'it'}: {reason}")
 
 
@@ -102,7 +102,7 @@ def read_input(number: int, path: str, reporter: Reporter) -> MergeInput:
         crcs.setdefault(chunk.dataset, {})[chunk.offset, chunk.size] = chunk.crc32c
     try:
         with h5py.File(path, "r") as file:
-            for ref in walk(file, _StrictReporter(path)):  # type: ignore[arg-type]
+            for ref in walk(file, _StrictReporter(path)):
                 source.nodes[ref.path] = _node(source, ref, crcs)
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise MergeError("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
@@ -177,7 +177,7 @@ def _dataset(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> DatasetInfo:
         chunks=dataset.chunks,
         filters=filters_of(plist),
         filter_names=filter_names_of(plist),
-        fill=fill_of(dataset, plist),
+        fill=_fill(dataset, plist),
         offset=_offset(dataset, plist),
         scales=_scales(source, ref),
     )
@@ -187,10 +187,14 @@ def _dataset(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> DatasetInfo:
         if found.has_objects:
             found.value = repr(_plain(dataset[()])).encode()
         else:
-            value = np.empty((), f"V{found.item_bytes}")
-            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind)
-            found.value = value.tobytes()
+            found.value = read_unconverted(dataset, (), ()).tobytes()
     return found
+
+
+def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.hasobject:
+        return None
+    return np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
 
 
 def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
@@ -228,19 +232,10 @@ def _scales(source: MergeInput, ref: ObjectRef) -> tuple[tuple[int, str], ...]:
 
 
 def _extents(source: MergeInput, found: DatasetInfo, dataset: h5py.Dataset, crcs: Crcs) -> Ints:
-    assert found.shape is not None
-    assert found.chunks is not None
-    listed: list[tuple[int, ...]] = []
-    dataset.id.chunk_iter(lambda one: listed.append((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
-    if not listed:
+    table = chunk_table(dataset)
+    if not len(table):
         return found.extents
-    table = np.array(listed, np.int64)
-    grid = [-(-n // c) for n, c in zip(found.shape, found.chunks, strict=True)]
-    numbers = np.zeros(len(table), np.int64)
-    for axis, (size, chunk) in enumerate(zip(grid, found.chunks, strict=True)):
-        numbers = numbers * size + table[:, 3 + axis] // chunk
-    extents = np.column_stack([numbers, table[:, :3], np.full(len(table), NO_CRC, np.int64)])
-    extents = extents[np.argsort(numbers, kind="stable")]
+    extents = np.column_stack([table, np.full(len(table), NO_CRC, np.int64)])
     if found.path in crcs:
         known = crcs[found.path]
         expected = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]

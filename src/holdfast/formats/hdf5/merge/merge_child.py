@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import threading
@@ -35,7 +34,7 @@ from .copy_plan import (
 )
 from .input_rows import OpenInputs, Rows
 from .inputs import read_input
-from .merge_files import exclusive
+from .merge_files import DATA, exclusive
 from .merge_model import NO_CRC, Ints, MergeError, MergeInput, RowRange
 from .metadata_file import write_metadata
 from .rechunk import Builder, SplitReader, Spool, pack_all
@@ -44,8 +43,7 @@ from .verify_result import file_crc, find_places, verify_result, without_crc
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
-DATA, SPOOL_DATA, SPOOL_INDEX, STATES, MADE = "data.h5", "spool", "spool.index", "states", "made"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SPOOL_DATA, SPOOL_INDEX, STATES, MADE = "spool", "spool.index", "states", "made"
 _MAX_THREADS = 4
 
 
@@ -71,7 +69,7 @@ def merge(job: dict[str, Any], reporter: Reporter) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        reporter.send({"failed": os.strerror(error.errno), "full": error.errno in _DISK_FULL})
+        reporter.send({"failed": os.strerror(error.errno)})
 
 
 class _Merge:
@@ -123,7 +121,7 @@ class _Merge:
 
     def run(self) -> dict[str, Any]:
         if self._job["plan"]:
-            return self._facts(self._plans, [plan.jobs for plan in self._plans])
+            return self._facts([plan.jobs for plan in self._plans])
         with exclusive(self._folder):
             return self._run()
 
@@ -151,7 +149,7 @@ class _Merge:
             all_places, all_jobs = np.concatenate([np.zeros(0, np.int64), *places]), fill.jobs
             crc = file_crc(fd, all_places, all_jobs[:, SIZE], fill.crcs)
             failpoint("merge-proven", kill_parent=True)
-            return self._facts(self._plans, jobs) | {
+            return self._facts(jobs) | {
                 "bytes": os.fstat(fd).st_size,
                 "crc32c": crc,
                 "chunks": len(all_jobs),
@@ -192,7 +190,7 @@ class _Merge:
             if os.fstat(fd).st_size:  # unfinished; preallocated blocks stay
                 os.ftruncate(fd, 0)
             (self._folder / STATES).unlink(missing_ok=True)
-            write_metadata(fd, self._schema, self._plans, jobs, self._files, self._job["virtual"], self._heartbeat)
+            write_metadata(fd, self._schema, self._plans, jobs, self._files, self._heartbeat)
             os.fsync(fd)
             done.touch(exist_ok=False)
         try:
@@ -234,11 +232,11 @@ class _Merge:
         finally:
             copy.unlink()
 
-    def _facts(self, plans: list[CopyPlan], jobs: list[Ints]) -> dict[str, Any]:
+    def _facts(self, jobs: list[Ints]) -> dict[str, Any]:
         lengths = {sum(column.rows) for column in self._schema.columns}
         return {
             "rows": lengths.pop() if len(lengths) == 1 else None,
-            "datasets": [_dataset_facts(plan, listed) for plan, listed in zip(plans, jobs, strict=True)],
+            "datasets": [_dataset_facts(plan, listed) for plan, listed in zip(self._plans, jobs, strict=True)],
             "notes": self._schema.notes,
             "attributes": self._schema.differing,
         }

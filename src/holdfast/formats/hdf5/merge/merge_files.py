@@ -21,20 +21,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from ...._util.atomic import PartialFile, link_or_rename, sync_name
+from ...._util.atomic import FileStamp, PartialFile, check_not_input, check_unchanged, link_or_rename, sync_name
 from ...._util.failpoints import failpoint
 from ...._util.fds import raise_nofile
 from ....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
-from ..sandbox import SandboxedProcess, WorkPosition
+from ....procfs.descriptors import count_own
+from ..filters import check_zstd
+from ..sandbox import Progress, SandboxedProcess
 from .inputs import check_sources, take_stamps
 
 Order = Literal["exact", "any"]
 Attributes = Literal["same", "first", "error"]
 Codec = Literal["none", "gzip", "lzf", "zstd"]
-Progress = Callable[[int], None]
 Rows = tuple[int, int, int]  # source, from, to
 
-_DATA = "data.h5"
+DATA = "data.h5"  # the unfinished file in the work directory
 _VERSION = 3
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _JOB, _RESULT, _LOCK = "job.json", "result.json", "alive"
@@ -100,7 +101,7 @@ def merge_hdf5(
     codec: Codec | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-    proven: Callable[[MergedHDF5], None] | None = None,
+    verified: Callable[[MergedHDF5], None] | None = None,
 ) -> MergedHDF5:
     """Joins datasets of the same name along their first axis, in a new file that appears once it is verified.
 
@@ -111,14 +112,14 @@ def merge_hdf5(
     attributes   what to do with attributes that differ between files: "same" drops them, "first" keeps those of the
               first file that has them, "error" raises
     codec     how to compress all chunks; None: as most rows are, and files that differ are recompressed
-    proven    called when the file is verified, before it gets its name
+    verified  called when the file is verified, before it gets its name
     """
     sources, target = [os.path.abspath(os.fsdecode(file)) for file in files], Path(os.path.abspath(os.fsdecode(out)))
     job = _job(sources, target, order, runs, virtual, attributes, codec)
-    _check_target(sources, target)
+    check_not_input(sources, [target])
     if virtual:
         check_fd_limit(target, len(sources))
-    workdir = WorkDir(target, _DATA, overwrite=overwrite)
+    workdir = WorkDir(target, overwrite=overwrite)
     keep = False
     try:
         result = workdir.resume_or_start(job)
@@ -126,12 +127,9 @@ def merge_hdf5(
             size = 0 if virtual else sum(stamp[0] for stamp in job["stamps"])
             with Preallocation(workdir.data, size):
                 result = _run(job | {"folder": str(workdir.path), "plan": False}, sources, target, progress)
-            if take_stamps(sources) != job["stamps"]:
-                raise InputError(
-                    "a source changed while it was read; nothing was kept. Wait for its writer to close it"
-                )
-            if proven is not None:
-                proven(_merged(result, target, len(sources)))
+            check_unchanged({path: FileStamp(*stamp) for path, stamp in zip(sources, job["stamps"], strict=True)})
+            if verified is not None:
+                verified(_merged(result, target, len(sources)))
             workdir.commit(result)
         return _merged(result, target, len(sources))
     except _KilledError as error:
@@ -190,10 +188,7 @@ def _job(
     if codec not in (None, "none", "gzip", "lzf", "zstd"):
         raise ValueError(f'expected codec to be None, "none", "gzip", "lzf" or "zstd", got {codec!r}')
     if codec == "zstd":
-        from ..filters import PACKAGE, ZSTD, has_filter
-
-        if not has_filter(ZSTD):
-            raise WriteError(f'codec "zstd" needs the Python package {PACKAGE}: pip install {PACKAGE}')
+        check_zstd()
     stamps = take_stamps(sources)
     check_sources(sources, stamps)
     return {
@@ -211,33 +206,22 @@ def _job(
     }
 
 
-def _check_target(sources: list[str], target: Path) -> None:
-    if target.exists() and any(os.path.samefile(source, target) for source in sources):
-        raise WriteError(f"{target} is also an input; name another output")
-
-
 def _run(job: dict[str, Any], sources: list[str], target: Path, progress: Progress | None) -> dict[str, Any]:
-    reported, at = 0, sources[0]
-
-    def tick(position: WorkPosition) -> None:
-        nonlocal reported
-        if progress is not None and position.done_bytes > reported:
-            progress(position.done_bytes - reported)
-            reported = position.done_bytes
-
+    at, result = sources[0], None
     with SandboxedProcess(job) as child:
         child.close_stdin()
-        for message in child.messages(tick):
+        for message in child.messages(progress):
             match message.head:
                 case {"at": path}:
                     at = path
-                case {"result": result}:
-                    tick(child.position)
-                    return dict(result)
+                case {"result": found}:
+                    result = dict(found)
                 case {"refused": [kind, path, reason, offset]}:
                     raise _error(kind, path, reason, offset)
                 case {"failed": why}:
                     raise WriteError(f"cannot write {target}: {why}; nothing of it was left behind")
+        if result is not None:
+            return result
         if _KILLED in child.exit_reason:
             raise _KilledError(f"cannot write {target}: its worker process was killed; call it again to resume")
     raise CorruptError(at, None, None, child.exit_reason, "`holdfast verify FILE` says where it is corrupt")
@@ -266,9 +250,9 @@ def work_path(target: Path) -> Path:
 class WorkDir:
     """`data` is the unfinished file. End with `commit`, `remove`, or `leave` to let the next merge resume."""
 
-    def __init__(self, target: Path, data: str, *, overwrite: bool) -> None:
+    def __init__(self, target: Path, *, overwrite: bool) -> None:
         self.target, self.path = target, work_path(target)
-        self.data = self.path / data
+        self.data = self.path / DATA
         self._overwrite = overwrite
         # A killed merge may have linked its file already, which is checked under the lock.
         again = overwrite or self._is_linked()
@@ -345,7 +329,7 @@ def check_fd_limit(target: Path, files: int) -> None:
 
     A reader of a view has all its sources open; where HDF5 cannot open one, it silently reads fill values.
     """
-    wanted = files + len(os.listdir("/proc/self/fd")) + _SPARE_FDS
+    wanted = files + count_own() + _SPARE_FDS
     raise_nofile(wanted)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and wanted > soft:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..chunks import chunk_grid
 from ..filters import Filter
 
 Ints = npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ class DatasetInfo:
     def across(self) -> int:
         """Returns the number of chunks that one row crosses."""
         assert self.chunks is not None
-        return math.prod(-(-n // c) for n, c in zip(self.row_shape, self.chunks[1:], strict=True))
+        return math.prod(chunk_grid(self.row_shape, self.chunks[1:]))
 
 
 def codes_of(dataset: DatasetInfo) -> tuple[int, ...]:
@@ -112,10 +112,6 @@ class MergeInput:
     path: str
     nodes: dict[str, Node] = field(default_factory=dict)
     recorded: bool = False  # a record has the checksums of its chunks
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
 
 
 @dataclass(slots=True)

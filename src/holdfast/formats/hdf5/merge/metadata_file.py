@@ -17,9 +17,10 @@ import numpy as np
 
 from ...._util.atomic import pwrite_all
 from ..filters import verbatim_parameters
+from ..object_walk import raw_of
 from ..schema_layout import in_native_order
 from .compatibility import MergeSchema
-from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
+from .copy_plan import MASK, NUMBER, SIZE, CopyPlan, placed_runs
 from .input_rows import OpenInputs
 from .merge_model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
 from .rechunk import create_like, fill_of, plist_of
@@ -97,7 +98,6 @@ def write_metadata(
     plans: list[CopyPlan],
     jobs: list[Ints],
     files: OpenInputs,
-    virtual: bool,
     heartbeat: Heartbeat,
 ) -> None:
     sink = MetadataOnlyFile(fd)
@@ -106,17 +106,16 @@ def write_metadata(
             file.require_group(path)
         for path, node in schema.datatypes:
             _parent(file, path)
-            h5py.h5t.decode(node.type).commit(file.id, _raw(path))
-        is_virtual = [virtual and not plan.target.splits and not plan.target.shared for plan in plans]
+            h5py.h5t.decode(node.type).commit(file.id, raw_of(path))
         names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
         with verbatim_parameters(names):
-            for plan, virtual_dataset in zip(plans, is_virtual, strict=True):
+            for plan in plans:
                 _parent(file, plan.target.path)
-                _make_virtual(file, plan.target, files) if virtual_dataset else _make_dataset(file, plan.target)
-        for plan, listed, virtual_dataset in zip(plans, jobs, is_virtual, strict=True):
-            if virtual_dataset or (plan.flat and plan.method != "objects"):
+                _make_virtual(file, plan.target, files) if plan.method == "view" else _make_dataset(file, plan.target)
+        for plan, listed in zip(plans, jobs, strict=True):
+            if plan.method == "view" or (plan.flat and plan.method != "objects"):
                 continue
-            dataset = h5py.h5d.open(file.id, _raw(plan.target.path))
+            dataset = h5py.h5d.open(file.id, raw_of(plan.target.path))
             if plan.method == "objects":
                 _copy_objects(dataset, plan.target, files, heartbeat)
             else:
@@ -133,10 +132,6 @@ def write_metadata(
         _attach_scales(file, schema)
     if sink.error is not None:
         raise sink.error
-
-
-def _raw(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
 
 
 def _parent(file: h5py.File, path: str) -> None:
@@ -159,7 +154,7 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
         h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(most, target.shape, strict=True)
     )
     space = h5py.h5s.create_simple(target.shape, unlimited)
-    create_like(file, _raw(target.path), like, space, plist)
+    create_like(file, raw_of(target.path), like, space, plist)
 
 
 def _allocate_chunks(
@@ -188,12 +183,9 @@ def _allocate_chunks(
 def object_runs(target: MergeTarget) -> Any:
     """Yields (first row of the result, rows, source, first row there), in steps that fit into memory."""
     step = max(1, (1 << 16) // max(1, target.like.row_bytes // target.like.item_bytes))
-    at = 0
-    for run in target.runs:
-        for row in range(run.start, run.stop, step):
-            n = min(step, run.stop - row)
-            yield at, n, run.file, row
-            at += n
+    for at, run in placed_runs(target):
+        for done in range(0, run.rows, step):
+            yield at + done, min(step, run.rows - done), run.file, run.start + done
 
 
 def read_objects(file: h5py.File, path: str, row: int, n: int) -> Any:
@@ -225,16 +217,15 @@ def _make_virtual(file: h5py.File, target: MergeTarget, files: OpenInputs) -> No
     if like.fill is not None:
         plist.set_fill_value(fill_of(like, like.fill))
     space = h5py.h5s.create_simple(target.shape)
-    zeros, at = (0,) * len(like.row_shape), 0
+    zeros = (0,) * len(like.row_shape)
     plist.set_layout(h5py.h5d.VIRTUAL)
-    for run in target.runs:
+    for at, run in placed_runs(target):
         source = h5py.h5s.create_simple(target.sources[run.file].shape)
         source.select_hyperslab((run.start, *zeros), (run.rows, *like.row_shape))
         space.select_hyperslab((at, *zeros), (run.rows, *like.row_shape))
-        plist.set_virtual(space, files.view_name(run.file), _raw(target.path), source)
-        at += run.rows
+        plist.set_virtual(space, files.view_name(run.file), raw_of(target.path), source)
     space.select_all()
-    h5py.h5d.create(file.id, _raw(target.path), h5py.h5t.decode(like.type), space, plist)
+    h5py.h5d.create(file.id, raw_of(target.path), h5py.h5t.decode(like.type), space, plist)
 
 
 def _set_attributes(obj: Any, found: dict[str, Attribute]) -> None:

@@ -24,6 +24,7 @@ from ..filters import (
     describe_filters,
     filters_of,
     same_filters,
+    shuffle,
     verbatim_parameters,
 )
 from .copy_plan import SPOOL, CopyPlan, placed_runs
@@ -271,9 +272,3 @@ def _one_chunk_file(like: DatasetInfo) -> bytes:
         with h5py.File(image, "w", libver=("v110", "latest")) as file:
             create_like(file, b"x", like, h5py.h5s.create_simple(like.chunks), plist_of(like))
     return image.getvalue()
-
-
-def shuffle(data: Any, item_bytes: int) -> Any:
-    if item_bytes == 1:
-        return data
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, item_bytes).T).reshape(-1)

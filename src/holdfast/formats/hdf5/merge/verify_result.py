@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...._native.checksum import combine_all, crc32c_of_file
+from ..chunks import chunk_table
 from ..filters import describe_filters, filters_of, is_compressed, same_filters
 from ..object_walk import reason_of
 from .compatibility import MergeSchema
@@ -40,18 +41,10 @@ def find_places(file: h5py.File, plan: CopyPlan, jobs: Ints) -> Ints:
             raise MergeError("again", plan.target.path, "it was not allocated")
         places: Ints = jobs[:, NUMBER] + base
         return places
-    listed: list[tuple[int, ...]] = []
-    dataset.id.chunk_iter(lambda one: listed.append((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
-    table = np.array(listed, np.int64).reshape(len(listed), -1)
-    numbers = np.zeros(len(table), np.int64)
-    assert dataset.chunks is not None
-    for axis, (size, chunk) in enumerate(zip(dataset.shape, dataset.chunks, strict=True)):
-        numbers = numbers * -(-size // chunk) + table[:, 3 + axis] // chunk
-    by_number = np.argsort(numbers, kind="stable")
-    found = np.column_stack([numbers, table[:, 1:3]])[by_number]
-    if not np.array_equal(found, jobs[:, [NUMBER, SIZE, MASK]]):
+    table = chunk_table(dataset)
+    if not np.array_equal(table[:, [0, 2, 3]], jobs[:, [NUMBER, SIZE, MASK]]):
         raise MergeError("again", plan.target.path, "its chunks are not those that were planned")
-    return table[by_number, 0]  # type: ignore[no-any-return]
+    return table[:, 1]
 
 
 def verify_result(
@@ -144,7 +137,7 @@ class _ResultCheck:
         for low, high in self._stretches(jobs, unknown):
             for first, last in self._pieces(low, high):
                 try:
-                    rows_of(self._dataset, first, last, self._target.like.item_bytes)
+                    rows_of(self._dataset, first, last)
                 except _LIBRARY_ERRORS:
                     self._raise_corrupt(jobs[unknown], first, last)
                 self._heartbeat()
@@ -177,20 +170,18 @@ class _ResultCheck:
         for job in jobs[(numbers >= first // like.chunks[0]) & (numbers * like.chunks[0] < last)]:
             row = int(job[NUMBER]) // like.across * like.chunks[0]
             try:
-                rows_of(self._dataset, row, min(row + like.chunks[0], self._target.rows), like.item_bytes)
+                rows_of(self._dataset, row, min(row + like.chunks[0], self._target.rows))
             except _LIBRARY_ERRORS as error:
                 text = f"dataset {self._target.path!r}: a chunk cannot be decoded: {reason_of(error)}"
                 raise MergeError("corrupt", self._files.path(int(job[FILE])), text, int(job[OFFSET])) from error
 
     def run_edges(self) -> None:
-        at = 0
-        for run in self._target.runs:
+        for at, run in placed_runs(self._target):
             source = self._files.hdf5(run.file)[self._target.path]
             for ours, theirs in {(at, run.start), (at + run.rows - 1, run.stop - 1)}:
                 here, there = self._read(ours, ours + 1), self._read_source(run.file, source, theirs, theirs + 1)
                 if not self._equal(here, there):
                     raise self._error(f"row {ours:,} is not row {theirs:,} of {self._files.path(run.file)}")
-            at += run.rows
 
     def _stretches(self, jobs: Ints, chosen: Any) -> list[tuple[int, int]]:
         """Returns the rows [low, high) of the result that the chosen jobs hold."""
@@ -214,7 +205,7 @@ class _ResultCheck:
 
     def _read(self, first: int, last: int) -> Raw:
         try:
-            return rows_of(self._dataset, first, last, self._target.like.item_bytes)
+            return rows_of(self._dataset, first, last)
         except _LIBRARY_ERRORS as error:
             filters = describe_filters(self._target.like.filters)
             text = (
@@ -235,7 +226,7 @@ class _ResultCheck:
 
     def _read_source(self, file: int, source: h5py.Dataset, first: int, last: int) -> Raw:
         try:
-            return rows_of(source, first, last, self._target.like.item_bytes)
+            return rows_of(source, first, last)
         except _LIBRARY_ERRORS as error:
             text = f"dataset {self._target.path!r}: rows {first:,} to {last:,} cannot be read: {reason_of(error)}"
             raise MergeError("corrupt", self._files.path(file), text) from error

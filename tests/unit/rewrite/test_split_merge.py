@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from holdfast._native import codec
 from holdfast.errors import CorruptError, DataError, InputError, TargetExistsError, WriteError
-from holdfast.formats.tfrecord import TFRecordReader, TFRecordWriter, split_merge
+from holdfast.formats.tfrecord import TFRecordReader, TFRecordWriter, merge
 from holdfast.formats.tfrecord.frame_stream import FrameBatches
 from holdfast.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry, read_manifest
-from holdfast.formats.tfrecord.split_merge import MERGE_PASSES, SPLIT_PASSES, merge_files, split_files
+from holdfast.formats.tfrecord.merge import merge_files
 from holdfast.formats.tfrecord.verify import verify_file
+from holdfast.rewrite import targets
+from holdfast.rewrite.split import split_files
 
 pytestmark = pytest.mark.formats
 
@@ -97,15 +99,15 @@ def test_records_beyond_one_buffer(tmp_path: Path) -> None:
     assert read(*(entry.path for entry in entries)) == some[0::2] + some[1::2]
 
 
-def test_progress_hears_of_every_byte_in_every_pass(tmp_path: Path) -> None:
+def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{i}.tfrecord{suffix}", some_records(500, i)) for i, suffix in enumerate(SUFFIXES)]
     size = sum(file.stat().st_size for file in files)
-    heard: list[int] = []
+    heard: list[float] = []
     split_files(files, tmp_path / "out", parts=1, progress=heard.append)
-    assert sum(heard) == pytest.approx(SPLIT_PASSES * size, rel=0.02)
+    assert sum(heard) == pytest.approx(size, rel=0.02)
     heard.clear()
     merge_files(files, tmp_path / "all.tfrecord.gz", progress=heard.append)
-    assert sum(heard) == pytest.approx(MERGE_PASSES * size, rel=0.02)
+    assert sum(heard) == pytest.approx(size, rel=0.02)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path, options: Any, said: str) -
 
 
 def test_too_many_parts_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.formats.tfrecord.split_merge.MOST_PARTS", 5)
+    monkeypatch.setattr(targets, "MOST_SHARDS", 5)
     file = write(tmp_path / "x.tfrecord", [b"1"] * 6)
     with pytest.raises(ValueError, match="expected a size that gives at most 5 files"):
         split_files([file], tmp_path / "out", part_bytes=1)
@@ -208,7 +210,7 @@ class ForgetfulRuns(FrameBatches):
 
 def test_an_order_that_changed_on_disk_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "x.tfrecord", [b"first", b"second", b"third"])
-    monkeypatch.setattr(split_merge, "FrameBatches", ForgetfulRuns)
+    monkeypatch.setattr(merge, "FrameBatches", ForgetfulRuns)
     for work in (
         lambda: split_files([file], tmp_path / "out", parts=1),
         lambda: merge_files([file], tmp_path / "out.tfrecord"),
@@ -221,14 +223,14 @@ def test_an_order_that_changed_on_disk_is_noticed(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("work", ["split", "merge"])
 def test_input_that_changes_meanwhile_is_noticed(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "x.tfrecord", [b"1", b"2"])
-    prove = split_merge._verify_output
+    prove = merge._verify_output
 
     def append_then_prove(*arguments: Any) -> None:
         with open(file, "ab") as more:
             more.write(codec.frame(b"3"))
         prove(*arguments)
 
-    monkeypatch.setattr(split_merge, "_verify_output", append_then_prove)
+    monkeypatch.setattr(merge, "_verify_output", append_then_prove)
     with pytest.raises(InputError, match="it changed while it was read"):
         if work == "split":
             split_files([file], tmp_path / "out", parts=1)
@@ -243,7 +245,7 @@ def test_a_failure_while_giving_names_takes_all_of_them_back(tmp_path: Path, mon
     def no_room(folder: Path, entries: list[FileEntry]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(split_merge, "write_manifest", no_room)
+    monkeypatch.setattr(targets, "write_manifest", no_room)
     with pytest.raises(WriteError, match="cannot write into .*: No space left on device"):
         split_files([file], tmp_path / "out", parts=3)
     assert listing(tmp_path) == ["x.tfrecord"]

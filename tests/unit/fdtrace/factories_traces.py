@@ -1,0 +1,166 @@
+"""Builds recordings event by event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.fdtrace import trace_file
+from holdfast.fdtrace.log_format import BAD, BIRTH, CLOSE, FAIL, INHERITED, KINDS, LIVE
+from holdfast.fdtrace.trace_file import SourceFrame, Trace, TracedProcess
+
+CALLS = ("open", "close", "read", "__read_chk", "openat64")
+EBADF, EMFILE = 9, 24
+
+
+class TraceBuilder:
+    """Collects events and makes a recording of them, with the counts that the library would have made."""
+
+    def __init__(self) -> None:
+        self.processes: list[dict[str, Any]] = []
+        self.events: list[tuple[float, int, int, int, int, int, int, int, int, int]] = []
+        self.frames: dict[SourceFrame, int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {(): 0}
+        self.samples: list[tuple[float, int, int, int]] = []
+        self.inherited: list[tuple[float, int, int, int, int]] = []
+        self.facts: dict[str, Any] = {}
+        self._gens: Counter[tuple[int, int]] = Counter()
+        self._open: dict[tuple[int, int], tuple[float, int, int, int]] = {}
+        self.process()
+
+    def process(self, **facts: Any) -> int:
+        self.processes.append(facts)
+        return len(self.processes) - 1
+
+    def stack(self, *frames: tuple[str, int, str] | tuple[str, int, str, str]) -> int:
+        """Takes the frames innermost first."""
+        numbers = tuple(self.frames.setdefault(SourceFrame(*frame), len(self.frames)) for frame in frames)
+        return self.stacks.setdefault(numbers, len(self.stacks))
+
+    def born(self, t: float, fd: int, stack: int, kind: str = "pipe", process: int = 0, tid: int = 1) -> None:
+        self._gens[process, fd] += 1
+        self._open[process, fd] = (t, stack, KINDS.index(kind), tid)
+        self._event(t, process, tid, fd, stack, BIRTH, KINDS.index(kind))
+
+    def closed(self, t: float, fd: int, stack: int = 0, process: int = 0, tid: int = 1) -> None:
+        _, _, kind, _ = self._open.pop((process, fd))
+        self._event(t, process, tid, fd, stack, CLOSE, kind)
+
+    def bad(self, t: float, fd: int, stack: int, call: str = "read", process: int = 0, tid: int = 1) -> None:
+        self._event(t, process, tid, fd, stack, BAD, 0, EBADF, CALLS.index(call))
+
+    def failed(self, t: float, stack: int, call: str = "openat64") -> None:
+        self._event(t, 0, 1, -1, stack, FAIL, 0, EMFILE, CALLS.index(call))
+
+    def _event(
+        self,
+        t: float,
+        process: int,
+        tid: int,
+        fd: int,
+        stack: int,
+        action: int,
+        kind: int,
+        error: int = 0,
+        aux: int = 0,
+    ) -> None:
+        self.events.append((t, process, tid, fd, stack, action, kind, error, aux, self._gens[process, fd]))
+
+    def build(self, duration_s: float = 60.0, **facts: Any) -> Trace:
+        rows = [
+            (t, process, tid, fd, stack, kind, LIVE, self._gens[process, fd])
+            for (process, fd), (t, stack, kind, tid) in self._open.items()
+        ]
+        rows += [
+            (t, process, 1, fd, stack, kind, LIVE | INHERITED, 1) for t, process, fd, stack, kind in self.inherited
+        ]
+        events = np.array(sorted(self.events, key=lambda event: event[0]), trace_file.EVENTS)
+        return Trace(
+            **{
+                "command": "python train.py",
+                "started": 1.79e9,
+                "duration_s": duration_s,
+                "is_partial": False,
+                "exit_code": 0,
+                "calls": CALLS,
+                "processes": tuple(
+                    self._process(number, facts, duration_s) for number, facts in enumerate(self.processes)
+                ),
+                "frames": tuple(self.frames),
+                "stacks": tuple(self.stacks),
+                "native": {},
+                "owners": {},
+                "targets": {},
+                "warnings": (),
+                "events": events,
+                "open": np.array(rows, trace_file.OPEN),
+                "counts": self._counts(events),
+                "samples": np.array(self.samples, trace_file.SAMPLES),
+                "totals": np.zeros(0, trace_file.TOTALS),
+                **facts,
+            }
+        )
+
+    def _process(self, number: int, facts: dict[str, Any], duration_s: float) -> TracedProcess:
+        return TracedProcess(
+            **{
+                "pid": 100 + number,
+                "parent": None if not number else 0,
+                "command": "python train.py",
+                "python": "3.11.7",
+                "start_s": 0.0,
+                "end_s": duration_s,
+                "ended": "exit",
+                "finalizing_s": None,
+                "live": 0,
+                "peak": 0,
+                "dropped_events": 0,
+                "has_stacks": True,
+                "stopped_by": 0,
+                "counts": {"failed": sum(event[5] == FAIL for event in self.events) if not number else 0},
+                **facts,
+            }
+        )
+
+    def _counts(self, events: np.ndarray) -> np.ndarray:
+        made: dict[tuple[int, int, int], list[int]] = {}
+        birth: dict[tuple[int, int, int], Sequence[int]] = {}
+        for event in events.tolist():
+            _, process, tid, fd, stack, action, kind, _, _, gen = event
+            if action == BIRTH:
+                birth[process, fd, gen] = (stack, tid)
+                row = made.setdefault((process, stack, kind), [0, 0, 0, 0, 0])
+                row[0] += 1
+                row[2] += 1
+                row[3] = max(row[3], row[2])
+            elif action == CLOSE and (process, fd, gen) in birth:
+                stack, opener = birth[process, fd, gen]
+                row = made[process, stack, kind]
+                row[1] += 1
+                row[2] -= 1
+                row[4] += opener != tid
+        rows = [
+            (process, stack, kind, born, closed, live, peak, 0, foreign)
+            for (process, stack, kind), (born, closed, live, peak, foreign) in made.items()
+        ]
+        return np.array(rows, trace_file.COUNTS)
+
+
+LIBRARY = "/usr/lib/python3.11/site-packages/torch/loader.py"
+TRAIN = ("/home/me/train.py", 31, "train", "loader = make()")
+
+
+def leaking_trace(per_minute: int = 60, duration_s: float = 60.0) -> TraceBuilder:
+    """A line that leaks at a steady rate through a library, beside one that closes what it opens."""
+    made = TraceBuilder()
+    leak = made.stack((LIBRARY, 7, "Queue.__init__", "pipe()"), (LIBRARY, 3, "make", "Queue()"), TRAIN)
+    other = made.stack(("/home/me/train.py", 50, "save", "open(path)"), TRAIN)
+    for number in range(int(per_minute * duration_s / 60)):
+        t = number * 60 / per_minute
+        made.born(t, 10 + number, leak)
+        made.born(t, 3, other, "file")
+        made.closed(t + 0.02, 3, other)
+    return made
