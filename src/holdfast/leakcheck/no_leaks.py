@@ -162,8 +162,8 @@ def no_leaks(
     meanwhile and does not have open, as its creator is unknown. An exception within the block is raised as usual, with
     a note of what was left.
 
-    With `trace` the error also shows which lines opened the descriptors. Each block then takes some milliseconds more
-    to begin, and each descriptor about a microsecond.
+    With `trace` the error also shows which lines opened the descriptors. Each block then takes a millisecond more, or
+    some tens of them where large libraries such as torch are loaded.
     """
     return NoLeaks(kinds, max, gc, within_s, trace)
 
