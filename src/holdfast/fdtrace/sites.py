@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
 _BINS = 12
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|/holdfast/(?!.*/tests/)")
+# Not any folder named holdfast: a user's project may have that name.
+_PACKAGE = re.escape(str(Path(__file__).parents[1]))
+_LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
 _OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
 
 

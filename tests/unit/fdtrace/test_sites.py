@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import holdfast as hold
 from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 from holdfast.fdtrace.sites import Statistics, is_library
 
@@ -140,6 +141,8 @@ def test_a_recording_without_processes_has_no_sites() -> None:
         ("<frozen importlib._bootstrap>", True),
         ("/home/me/lib/train.py", False),
         ("/home/me/train.py", False),
+        ("/home/me/holdfast/train.py", False),
+        (hold.__file__, True),
     ],
 )
 def test_library_files(file: str, expected: bool) -> None:
