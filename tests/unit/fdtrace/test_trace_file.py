@@ -50,6 +50,13 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None
         trace_file.load(tmp_path / "a.hft")
 
 
+def test_a_device_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.hft")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.hft"):
+        with pytest.raises(FormatError, match="got a device or a pipe"):
+            trace_file.load(path)
+
+
 def test_another_version_and_another_archive_are_refused(tmp_path: Path) -> None:
     for name, text, error in (("trace.json", '{"version": 9}', FormatError), ("other", "{}", CorruptError)):
         with zipfile.ZipFile(tmp_path / "a.hft", "w", zipfile.ZIP_DEFLATED) as archive:
