@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories_traces import leaking_trace
 
+from factories_traces import leaking_trace
 from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.bad_descriptors import find_histories
