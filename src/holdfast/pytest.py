@@ -3,6 +3,7 @@
     pytest --fd-leaks              every test; --fd-leaks=2 lets each test leave two resources
     @pytest.mark.fd_leaks(max=0)   this test, also without the option; max=None: not this one
     fd_leaks = 0                   in the ini file: every test
+    pytest --fd-leaks-trace        also shows which lines opened the descriptors; or fd_leaks_trace = true
 
 It is off by default and then imports nothing. The check runs after the test's own fixtures were torn down. What
 fixtures of a wider scope open during their setup does not count. A failed test is not checked: its traceback keeps
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from .leakcheck.births import Births
     from .leakcheck.no_leaks import Check
 
 _WITHIN_S = 1.0
 _check = pytest.StashKey["Check"]()
+_births = pytest.StashKey["Births | None"]()
 _failed = pytest.StashKey[bool]()
 _MARK = "fd_leaks(max=0, kinds=None): fails if the test leaves more than `max` resources behind; max=None: no check"
 
@@ -37,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Fail tests that leave more than N (default 0) descriptors, child processes, threads or /dev/shm files "
         "behind. Before a path write --fd-leaks=0.",
     )
+    group.addoption(
+        "--fd-leaks-trace",
+        action="store_true",
+        help="Show which lines opened the descriptors that a checked test left behind.",
+    )
+    parser.addini("fd_leaks_trace", "Like --fd-leaks-trace.", type="bool", default=False)
     parser.addini("fd_leaks", "Like --fd-leaks: how many resources a test may leave behind; empty is off.", default="")
 
 
@@ -49,6 +58,22 @@ def _number(text: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
     _allowed_by_config(config)
+
+
+def _record_births(config: pytest.Config) -> None:
+    """Begins with the first checked test and goes on to the end: to begin costs more than to record."""
+    if _births not in config.stash and (config.getoption("--fd-leaks-trace") or config.getini("fd_leaks_trace")):
+        from .leakcheck.births import start_recording
+
+        config.stash[_births] = start_recording()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.stash.get(_births, None) is not None:
+        from .leakcheck.births import stop_recording
+
+        stop_recording(config.stash[_births])
+        del config.stash[_births]
 
 
 def _allowed_by_config(config: pytest.Config) -> int | None:
@@ -81,6 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         from .leakcheck.no_leaks import Check
 
         item.stash[_failed] = False
+        _record_births(item.config)
         try:
             item.stash[_check] = Check(kinds)
         except ValueError as error:
@@ -110,16 +136,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
             del item.stash[_check]
             check.stop()
     if check is not None and not item.stash.get(_failed, False):
-        _raise_if_leaked(check, _options(item)[0] or 0)
+        _raise_if_leaked(check, _options(item)[0] or 0, item.config.stash.get(_births, None))
 
 
-def _raise_if_leaked(check: Check, most: int) -> None:
+def _raise_if_leaked(check: Check, most: int, births: Births | None) -> None:
     for wait_s in check.waits(most, _WITHIN_S, collect=True):
         time.sleep(wait_s)
     if left := check.over(most):
         from .leakcheck.no_leaks import describe_leaks
 
-        pytest.fail(describe_leaks(left, most)[0], pytrace=False)
+        pytest.fail(describe_leaks(left, most, births)[0], pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -266,3 +266,14 @@ def test_help_names_it(tmp_path: Path) -> None:
     assert "--fd-leaks" in said
     _, said = run(tmp_path, "", "--markers")
     assert "@pytest.mark.fd_leaks(max=0, kinds=None)" in said
+
+
+def test_it_names_the_lines_that_opened_what_was_left(tmp_path: Path) -> None:
+    text = "import os\ndef helper():\n    return os.pipe()\ndef test_pipe():\n    helper()\ndef test_clean(): pass\n"
+    path = tmp_path / "test_it.py"
+    code, said = run(tmp_path, text, "--fd-leaks", "--fd-leaks-trace")
+    assert code == 1
+    assert f"  opened at {path}:3 in helper ← {path}:5 in test_pipe (2 descriptors: " in said
+    assert outcomes(said) == {"test_pipe": {"PASSED", "ERROR"}, "test_clean": {"PASSED"}}
+    assert "opened at" not in run(tmp_path, text, "--fd-leaks")[1]
+    assert f"{path}:3 in helper" in run(tmp_path, text, ini="fd_leaks = 0\nfd_leaks_trace = true")[1]

@@ -9,4 +9,5 @@ io_uring
 """.split()  # noqa: SIM905
 BIRTH, CLOSE, BAD, FAIL, CLOSE_UNSEEN, BIRTH_UNSEEN, FOUND = range(1, 8)
 LIVE, INHERITED, BEFORE = 1, 2, 4
+AT_EXIT = 8  # only in a recording: closed while the process shut down
 NATIVE, EBADF, NO_REUSE, TIME_HOOKS, ATTACHED, PARTIAL = 1, 2, 4, 8, 16, 32

@@ -141,9 +141,14 @@ class _ImageLog:
 
 
 class PartialRecorder:
-    """Wraps functions of the standard library while it records. Use one at a time."""
+    """Wraps functions of the standard library while it records. Use one at a time.
 
-    def __init__(self) -> None:
+    Args:
+        reconciles: Compare with /proc/self/fd once a second, in a thread.
+    """
+
+    def __init__(self, *, reconciles: bool = True) -> None:
+        self._reconciles = reconciles
         self._lock = threading.RLock()
         self._busy = threading.local()
         self._undo: list[Callable[[], None]] = []
@@ -173,6 +178,8 @@ class PartialRecorder:
         self._watch()
 
     def _watch(self) -> None:
+        if not self._reconciles:
+            return
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._reconcile_often, name="holdfast-partial-trace", daemon=True)
         self._thread.start()

@@ -26,10 +26,12 @@ import numpy as np
 from ..errors import HoldfastError, InputError, TraceUnavailableError
 from ..procfs.descriptors import describe_all, list_fds
 from ..procfs.processes import read_stat
-from ..procfs.procfs import REAL
+from ..procfs.procfs import REAL, read_or_none
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
-from .log_format import EBADF, LIVE, NATIVE, NO_REUSE, PARTIAL
+from .log_format import AT_EXIT, BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, EBADF, INHERITED, LIVE, NATIVE, NO_REUSE, PARTIAL
+from .native_frames import Mapping as MappedFile
+from .native_frames import NativeFrames, parse_maps
 from .partial import MISSES
 from .trace_file import SourceFrame, Trace, TracedProcess
 
@@ -177,6 +179,7 @@ class _Watched:
     live: dict[int, int] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     targets: dict[int, str] = field(default_factory=dict)
+    maps: str = ""
 
 
 class Collector:
@@ -225,6 +228,8 @@ class Collector:
                     self._samples.append((now, watched.path, stack, live))
         if self._ticks % _LOOK_EVERY == 1 and not watched.is_gone:
             _look_at_descriptors(watched, image)
+            if image.header.options & NATIVE:
+                watched.maps = read_or_none(REAL, f"/proc/{pid}/maps") or watched.maps
 
     def _thin(self) -> None:
         times = sorted({sample[0] for sample in self._samples})
@@ -245,6 +250,14 @@ class Collector:
     def found(self, path: Path) -> tuple[list[str], dict[int, str]]:
         watched = self._watched.get(path)
         return (watched.unknown, watched.targets) if watched else ([], {})
+
+    def maps(self, path: Path) -> str:
+        """Returns the memory map of a process: as it was at its end, as it is now, or when it was last looked at."""
+        kept = read_or_none(REAL, f"{path}.maps")
+        watched = self._watched.get(path)
+        if kept is None and (watched is None or not watched.is_gone):
+            kept = read_or_none(REAL, f"/proc/{path.name.split('.')[1]}/maps")
+        return kept or (watched.maps if watched else "")
 
     def samples(self) -> list[tuple[float, Path, int, int]]:
         return self._samples
@@ -268,6 +281,10 @@ def _look_at_descriptors(watched: _Watched, image: Image) -> None:
         elif not descriptor.target.startswith(f"{watched.path.parent}/"):  # the log of a partial trace
             unknown.append(descriptor.target)
     watched.unknown, watched.targets = unknown, targets
+
+
+def _log_path(folder: Path, image: Image) -> Path:
+    return folder / f"fd.{image.header.pid}.{image.header.start_ns}.log"
 
 
 # ---- running a program
@@ -417,7 +434,6 @@ class _Interning:
     def __init__(self) -> None:
         self.frames: dict[Frame, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {(): 0}
-        self.native: dict[int, tuple[int, ...]] = {}
 
     def number(self, stack: Stack) -> int:
         frames = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in stack.frames)
@@ -440,7 +456,7 @@ def assemble(
     end_s = (time.monotonic_ns() - collector.start_ns) / 1e9
     interning = _Interning()
     resolve = _Resolver(Stacks(images), interning)
-    paths = {image.key: folder / f"fd.{image.header.pid}.{image.header.start_ns}.log" for image in ordered}
+    paths = {image.key: _log_path(folder, image) for image in ordered}
     numbers = {paths[key]: number for key, number in index.items()}
 
     def seconds(ns: int) -> float:
@@ -460,20 +476,16 @@ def assemble(
             owners[resolve(image, stack)].extend(lines)
         processes.append(_process(image, ordered, index, collector, path, unknown, seconds, last.at_ns if last else 0))
         events.append(_renumber(image.events, number, resolve, image, trace_file.EVENTS, collector.start_ns))
-        live = np.flatnonzero(image.entries["flags"] & LIVE)
-        rows = _renumber(image.entries[live], number, resolve, image, trace_file.OPEN, collector.start_ns)
-        rows["fd"] = live
+        still, at_exit_only = _open_at_end(
+            image, min(filter(None, (last.at_ns if last else 0, image.header.finalizing_ns)), default=0)
+        )
+        fds = np.concatenate([still, at_exit_only])
+        rows = _renumber(image.entries[fds], number, resolve, image, trace_file.OPEN, collector.start_ns)
+        rows["fd"] = fds
+        rows["flags"][len(still) :] |= AT_EXIT
         opened.append(rows)
         counts.append(_renumber(image.counters, number, resolve, image, trace_file.COUNTS, collector.start_ns))
-    by_path = {paths[image.key]: image for image in ordered}
-    samples = np.array(
-        [
-            (t, numbers[path], resolve(by_path[path], stack), live)
-            for t, path, stack, live in collector.samples()
-            if path in numbers
-        ],
-        trace_file.SAMPLES,
-    )
+    samples = _samples(collector, processes, {paths[image.key]: image for image in ordered}, numbers, resolve, end_s)
     totals = np.array(
         [(t, numbers[path], live) for t, path, live in collector.totals() if path in numbers], trace_file.TOTALS
     )
@@ -488,7 +500,7 @@ def assemble(
         processes=tuple(processes),
         frames=tuple(_with_text(frame) for frame in interning.frames),
         stacks=tuple(interning.stacks),
-        native={},
+        native=_native_frames(folder, images, collector, resolve.addresses) if options.native else {},
         owners=owners,
         targets={stack: sorted(set(names))[:5] for stack, names in targets.items() if stack},
         warnings=tuple(found_warnings),
@@ -501,6 +513,86 @@ def assemble(
     )
 
 
+def _native_frames(
+    folder: Path,
+    images: Mapping[tuple[int, int], Image],
+    collector: Collector,
+    addresses: Mapping[int, tuple[Image, tuple[int, ...]]],
+) -> dict[int, list[str]]:
+    """Names the C frames of each stack."""
+    frames = NativeFrames()
+    maps: dict[tuple[int, int], list[MappedFile]] = {}
+
+    def maps_of(image: Image) -> list[MappedFile]:
+        if image.key not in maps:
+            text = collector.maps(_log_path(folder, image))
+            # A forked process that was killed has the libraries of its parent at the same addresses.
+            parent = images.get(image.header.parent) if image.header.parent else None
+            maps[image.key] = []  # ends a cycle of parents in a damaged log
+            maps[image.key] = parse_maps(text) if text or parent is None else maps_of(parent)
+        return maps[image.key]
+
+    return {stack: frames.describe(found, maps_of(image)) for stack, (image, found) in addresses.items()}
+
+
+def _samples(
+    collector: Collector,
+    processes: Sequence[TracedProcess],
+    images: Mapping[Path, Image],
+    numbers: Mapping[Path, int],
+    resolve: _Resolver,
+    end_s: float,
+) -> np.ndarray:
+    """Returns the samples of the collector, and one more for the end of each process that has dropped events."""
+    found = [sample for sample in collector.samples() if sample[1] in images]
+    for path, image in images.items():
+        process = processes[numbers[path]]
+        if process.dropped_events:
+            at_s = min(end for end in (process.finalizing_s, process.end_s, end_s) if end is not None)
+            at_ns = collector.start_ns + int(at_s * 1e9)
+            found += [(at_s, path, stack, live) for stack, live in _live_at(image, at_ns).items()]
+    found.sort(key=lambda sample: sample[0])
+    rows = []
+    last: dict[tuple[Path, int], int] = {}
+    sums: dict[tuple[int, int], int] = defaultdict(int)  # stacks that differ in their C frames only become one
+    for t, path, stack, live in found:
+        process_stack = (numbers[path], resolve(images[path], stack))
+        sums[process_stack] += live - last.get((path, stack), 0)
+        last[path, stack] = live
+        rows.append((t, *process_stack, sums[process_stack]))
+    return np.array(rows, trace_file.SAMPLES)
+
+
+def _live_at(image: Image, at_ns: int) -> dict[int, int]:
+    """Returns the live descriptors by stack at a moment near the end: what changed since is still in the ring."""
+    live: dict[int, int] = defaultdict(int)
+    for stack, count in zip(image.counters["stack"].tolist(), image.counters["live"].tolist(), strict=True):
+        live[stack] += count
+    later = image.events[image.events["t_ns"] > at_ns]
+    for event in later[later["action"] == BIRTH]:
+        live[int(event["stack"])] -= 1
+    closes = later[(later["action"] == CLOSE) | (later["action"] == CLOSE_UNSEEN)]
+    for event in closes[closes["fd"] < len(image.entries)]:
+        entry = image.entries[event["fd"]]
+        if entry["gen"] == event["gen"] and not entry["flags"] & (INHERITED | BEFORE):
+            live[int(entry["stack"])] += 1
+    return live
+
+
+def _open_at_end(image: Image, exit_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers that are open, and those that the process closed only while it shut down."""
+    entries, events = image.entries, image.events
+    still = np.flatnonzero(entries["flags"] & LIVE)
+    if not exit_ns:
+        return still, still[:0]
+    closes = events[((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN)) & (events["t_ns"] > exit_ns)]
+    closes = closes[(closes["fd"] >= 0) & (closes["fd"] < len(entries))]
+    lives = entries[closes["fd"]]
+    # The entry of a number describes its latest lifetime.
+    mine = (lives["gen"] == closes["gen"]) & (lives["t_ns"] <= exit_ns) & ((lives["flags"] & LIVE) == 0)
+    return still, np.unique(closes["fd"][mine]).astype(np.int64)
+
+
 class _Resolver:
     """Maps the stack id of an image to the number of the stack in the trace."""
 
@@ -508,12 +600,15 @@ class _Resolver:
         self._stacks = stacks
         self._interning = interning
         self._known: dict[tuple[tuple[int, int], int], int] = {}
+        self.addresses: dict[int, tuple[Image, tuple[int, ...]]] = {}  # of C frames, by number
 
     def __call__(self, image: Image, stack: int) -> int:
         key = (image.key, stack)
         if key not in self._known:
             found = self._stacks.resolve(image, stack) if stack else NO_STACK
-            self._known[key] = self._interning.number(found)
+            self._known[key] = number = self._interning.number(found)
+            if found.addresses:
+                self.addresses.setdefault(number, (image, found.addresses))
         return self._known[key]
 
 

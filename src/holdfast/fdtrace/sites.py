@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
 _BINS = 12
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|/holdfast/(?!.*/tests/)")
+# Not any folder named holdfast: a user's project may have that name.
+_PACKAGE = re.escape(str(Path(__file__).parents[1]))
+_LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
 _OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
 
 
@@ -97,7 +101,7 @@ class Statistics:
         end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
         self._last = float("inf") if until is None else until
-        self._is_entire = not since and until is None
+        self.is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
         self.grid = np.linspace(self.since, self.until, GRID)
@@ -179,7 +183,7 @@ class Statistics:
 
     def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
         """Returns the samples of each stack of each process whose ring has dropped events."""
-        samples = self.trace.samples
+        samples = np.concatenate([self.trace.samples, self._last_samples(self.trace.samples)])
         samples = samples[~exact[samples["process"]]] if len(samples) else samples
         if not len(samples):
             return []
@@ -192,6 +196,16 @@ class Statistics:
             + 1
         )
         return np.split(samples, cuts)
+
+    def _last_samples(self, samples: np.ndarray) -> np.ndarray:
+        """Returns what each stack of each process had open when its work ended, which no tick of the clock sees."""
+        opened = self.trace.open
+        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
+        counts = Counter(zip(own["process"].tolist(), own["stack"].tolist(), strict=True))
+        sampled = set(zip(samples["process"].tolist(), samples["stack"].tolist(), strict=True))
+        ends = [self.end_of(process) for process in self.trace.processes]
+        rows = [(ends[process], process, stack, counts[process, stack]) for process, stack in sampled | counts.keys()]
+        return np.array(rows, samples.dtype)
 
     @cached_property
     def _sums(self) -> np.ndarray:
@@ -223,9 +237,11 @@ class Statistics:
         np.add.at(found[:, 2], events["stack"][born], since[closed] & (events["tid"][born] != events["tid"][closed]))
         counts = trace.counts[~exact[trace.counts["process"]]]
         np.add.at(found[:, 0], counts["stack"], counts["born"])
-        np.add.at(
-            found[:, 1], counts["stack"], np.where(self._is_over[counts["process"]], counts["born"], counts["closed"])
-        )
+        np.add.at(found[:, 1], counts["stack"], counts["born"])
+        opened = trace.open
+        still = (opened["flags"] & (INHERITED | BEFORE)) == 0
+        still &= ~(exact | self._is_over)[opened["process"]] if len(opened) else False
+        np.add.at(found[:, 1], opened["stack"][still], -1)
         np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
         return found
 
@@ -241,24 +257,51 @@ class Statistics:
         keep = site_of >= 0
         np.add.at(series, site_of[keep], self._series[keep])
         np.add.at(sums, site_of[keep], self._sums[keep])
-        found = [self._site(number, sums[number].tolist(), series[number]) for number in range(count)]
+        born, closed = self._closed_in_time
+        grouped = zip(
+            self._by_site(np.arange(len(site_of))),
+            self._by_site(self.trace.open["stack"]),
+            self._by_site(self.trace.counts["stack"]),
+            self._by_site(self.trace.events["stack"][born]),
+            strict=True,
+        )
+        found = [
+            self._site(number, sums[number].tolist(), series[number], stacks, opened, rows, born[mine], closed[mine])
+            for number, (stacks, opened, rows, mine) in enumerate(grouped)
+        ]
         shown = [site for site in found if site.born or site.live or site.inherited]
         return sorted(shown, key=lambda site: (-site.growth, -site.live, -site.peak, -site.born, site.where))
 
-    def _site(self, number: int, sums: Sequence[int], series: np.ndarray) -> Site:
+    def _by_site(self, stacks: np.ndarray) -> list[np.ndarray]:
+        """Returns the indices that belong to each site, of rows that have these stacks."""
+        site_of = self._site_of_stack[stacks]
+        order = np.argsort(site_of, kind="stable")
+        cuts = np.searchsorted(site_of[order], np.arange(len(self._frames) + 1))
+        return [order[first:last] for first, last in pairwise(cuts.tolist())]
+
+    def _site(
+        self,
+        number: int,
+        sums: Sequence[int],
+        series: np.ndarray,
+        stacks: np.ndarray,
+        open_rows: np.ndarray,
+        count_rows: np.ndarray,
+        births: np.ndarray,
+        closes: np.ndarray,
+    ) -> Site:
         trace = self.trace
         born, closed, elsewhere = sums
-        stacks = np.flatnonzero(self._site_of_stack == number)
         growth, per_minute = _growth(self.grid, series)
-        opened = trace.open[np.isin(trace.open["stack"], stacks)]
+        opened = trace.open[open_rows]
         inherited = int(((opened["flags"] & INHERITED) > 0).sum())
         own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
         live = int(series[-1])
-        rows = trace.counts[np.isin(trace.counts["stack"], stacks)]
+        rows = trace.counts[count_rows]
         kinds = Counter[str]()
         for stack in stacks.tolist():
             kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
-        lifetimes, closers = self._closes(stacks)
+        lifetimes = trace.events["t_s"][closes] - trace.events["t_s"][births]
         return Site(
             frame=self._frames[number],
             stacks=tuple(stacks.tolist()),
@@ -266,7 +309,7 @@ class Statistics:
             born=born,
             closed=closed,
             # The grid misses what was open for a moment; the counters do not.
-            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self._is_entire else 0),
+            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self.is_entire else 0),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
@@ -276,7 +319,7 @@ class Statistics:
             closed_elsewhere=elsewhere,
             lifetime_p50_s=float(np.quantile(lifetimes, 0.5)) if len(lifetimes) else None,
             lifetime_p99_s=float(np.quantile(lifetimes, 0.99)) if len(lifetimes) else None,
-            closers=closers,
+            closers=self._closers(closes),
             owners=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.owners.get(stack, ()))),
             targets=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.targets.get(stack, ())))[
                 :5
@@ -284,21 +327,28 @@ class Statistics:
             series=series,
         )
 
-    def _closes(self, stacks: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns the lifetimes of what these stacks made, and the lines that closed it."""
+    @cached_property
+    def _closed_in_time(self) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of births and closes whose close was within the time looked at."""
         events = self.trace.events
         born, closed = self._pairs
-        ends = np.array([self.end_of(process) for process in self.trace.processes])
+        ends = np.array([self.end_of(process) for process in self.trace.processes] or [0.0])
         t = events["t_s"][closed]
-        mine = np.isin(events["stack"][born], stacks) & (t >= self.since)
-        mine &= t <= (ends[events["process"][closed]] if len(closed) else 0.0)
-        born, closed = born[mine], closed[mine]
+        keep = (t >= self.since) & (t <= ends[events["process"][closed]])
+        return born[keep], closed[keep]
+
+    def _closers(self, closes: np.ndarray) -> dict[str, int]:
+        """Returns the lines that closed most often."""
         closers = Counter[str]()
-        numbers, times = np.unique(events["stack"][closed], return_counts=True)
+        numbers, times = np.unique(self.trace.events["stack"][closes], return_counts=True)
         for stack, count in zip(numbers.tolist(), times.tolist(), strict=True):
-            frame = user_frame(self.trace.frames_of(stack))
+            frame = self._frame_of(stack)
             closers[f"{frame.file}:{frame.line}" if frame.line else frame.file] += count
-        return events["t_s"][closed] - events["t_s"][born], dict(closers.most_common(5))
+        return dict(closers.most_common(5))
+
+    def _frame_of(self, stack: int) -> SourceFrame:
+        site = int(self._site_of_stack[stack])
+        return self._frames[site] if site >= 0 else user_frame(self.trace.frames_of(stack))
 
     def weights(self, name: str) -> dict[int, float]:
         """Returns the stacks that have a weight: "live", "born" or "growth" (descriptors a minute)."""
@@ -333,12 +383,13 @@ class Statistics:
         """The calls that failed because no descriptor was free, by line, the most frequent first."""
         events = self.trace.events
         rows = events[(events["action"] == FAIL) & (events["t_s"] >= self.since) & (events["t_s"] <= self._last)]
+        rows = rows[self._site_of_stack[rows["stack"]] >= 0]
         found: Counter[tuple[SourceFrame, str, str]] = Counter()
         for stack, call, error in zip(
             rows["stack"].tolist(), rows["aux"].tolist(), rows["error"].tolist(), strict=True
         ):
             name = self.trace.calls[call] if 0 <= call < len(self.trace.calls) else "a call"
-            frame = user_frame(self.trace.frames_of(stack))
+            frame = self._frame_of(stack)
             found[frame, name.strip("_").removesuffix("64"), errno.errorcode.get(error, str(error))] += 1
         return [FailedCalls(*key, count) for key, count in found.most_common()]
 
@@ -405,7 +456,8 @@ class Statistics:
         live = sum(site.live for site in self.sites)
         most = max(self.sites, key=lambda site: site.live, default=None)
         where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
-        return f"No site grows: {live} descriptors were open after {self.until - self.since:.1f} s{where}."
+        were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
+        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}."
 
 
 def _end_of_work(trace: Trace) -> float:

@@ -110,3 +110,13 @@ def test_frames_as_python_314_keeps_them(tmp_path: Path, version: int, free_thre
     [birth] = image.events[image.events["action"] == BIRTH]
     expected = [("fake.py", 15, "inner"), ("fake.py", 21, "outer")] if is_known else []
     assert [tuple(frame) for frame in recording.frames(image, birth)] == expected
+
+
+def test_a_file_name_may_be_an_instance_of_a_subclass_of_str(tmp_path: Path) -> None:
+    code = "import os\nclass Name(str): pass\nexec(compile('os.dup(0)', Name('<a name ' + 'x' * 900 + '>'), 'exec'))\n"
+    for number, python in enumerate(interpreters().values()):
+        recording, _ = run([python, "-c", code], tmp_path / str(number))
+        image = recording.image()
+        births = image.events[image.events["action"] == BIRTH]
+        files = {frames[0].file for event in births if (frames := recording.frames(image, event))}
+        assert "<a name " + "x" * 900 + ">" in files
