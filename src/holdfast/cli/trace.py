@@ -18,8 +18,8 @@ Examples:
 is then shown at the end, and its input is empty.
 
 --attach traces a process that runs already, until it ends, --for is over, or
-Ctrl-C; the process goes on. It needs gdb, and the right to debug the process.
-What was open before has no stack.
+Ctrl-C; the process goes on. It needs the right to debug the process, and gdb
+before Python 3.14. What was open before has no stack.
 
 The recording is written to trace-PID.hft in the current folder, or where -o
 says. Options for holdfast come before the script: what follows it belongs to
