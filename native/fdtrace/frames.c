@@ -114,6 +114,9 @@ static const char *text_of(const char *text, uint32_t *bytes, uint8_t *width) {
     *width = (uint8_t)(state >> 2 & 7);
     uint64_t all = length * *width;
     *bytes = (uint32_t)(all > MAX_NAME ? MAX_NAME : all);
+    if (!(state >> 5 & 1)) { // an instance of a subclass of str: its characters are elsewhere
+        return READ(char *, text, py.at.compact_bytes);
+    }
     return text + (state >> 6 & 1 ? py.at.ascii_bytes : py.at.compact_bytes);
 }
 

@@ -24,9 +24,12 @@ SUSPECTED, NEVER_OPEN, UNTOLD = "suspected stale close", "never open", "cannot b
 
 _MOST = 50
 _A_CALL = 20  # failures of one stack that are looked at; more of them are only counted
+_MOST_CALLS = 500
 _MOST_SILENT = 5_000
+_MOST_EVENTS = 64  # of one number before a failure
 _AT_ONCE_S = 0.01
 _CLOSES = re.compile(r"close|closefrom|close_range")
+_PROBES = ("fcntl", "dup", "fstat")
 _CLOSING_LINE = re.compile(r"close|__exit__|\bwith\b")
 
 
@@ -120,10 +123,15 @@ class _Finder:
             bad.tolist(), rows["process"].tolist(), rows["stack"].tolist(), rows["aux"].tolist(), strict=True
         ):
             by_call[process, stack, aux].append(index)
-        for indices in by_call.values():
+        calls = [indices for indices in by_call.values() if not self._is_probe(indices[0])]
+        for indices in sorted(calls, key=len, reverse=True)[:_MOST_CALLS]:
             histories = [self._explain(index) for index in indices[:_A_CALL]]
             histories[-1] = replace(histories[-1], count=1 + len(indices) - len(histories))
             yield from histories
+
+    def _is_probe(self, index: int) -> bool:
+        """A shell asks with fcntl whether a number is free."""
+        return not self._events["stack"][index] and self._call(index) in _PROBES
 
     def _explain(self, index: int) -> NumberHistory:
         event = self._events[index]
@@ -348,18 +356,22 @@ class _Finder:
         return failed
 
     @cached_property
-    def _handed_over(self) -> Counter[tuple[object, object]]:
+    def _handed_over(self) -> Counter[int]:
         """How often what a line opened was closed by a line in another thread without harm."""
         born, closed, _ = self._pairs
         tid, stack = self._events["tid"], self._events["stack"]
         keep = (tid[born] != tid[closed]) & ~self._has_failed
-        both = stack[born[keep]].astype(np.uint64) << np.uint64(32) | stack[closed[keep]]
-        _, first, times = np.unique(both, return_index=True, return_counts=True)
-        found: Counter[tuple[object, object]] = Counter()
-        for index, count in zip(first.tolist(), times.tolist(), strict=True):
-            life = self._pair(int(born[keep][index]), int(closed[keep][index]))
-            found[self._sites(life)] += count
-        return found
+        sites = self._site_numbers
+        both = sites[stack[born[keep]]] << 32 | sites[stack[closed[keep]]]
+        pairs, times = np.unique(both, return_counts=True)
+        return Counter(dict(zip(pairs.tolist(), times.tolist(), strict=True)))
+
+    @cached_property
+    def _site_numbers(self) -> np.ndarray:
+        """A number for the line of each stack."""
+        known: dict[object, int] = {}
+        frames = (user_frame(self._trace.frames_of(stack))[:3] for stack in range(len(self._trace.stacks)))
+        return np.array([known.setdefault(frame, len(known)) for frame in frames], np.int64)
 
     def _pair(self, born: int, closed: int) -> _Lifetime:
         return _Lifetime(*(self._event(index, int(self._events["tid"][index])) for index in (born, closed)))
@@ -377,11 +389,11 @@ class _Finder:
                 break
             rows = self._rows(at, fd)
             if at == process:
-                rows = rows[: int(np.flatnonzero(rows == index)[0]) + 1]
+                rows = rows[: int(np.flatnonzero(rows == index)[0]) + 1][-_MOST_EVENTS:]
                 found.append([self._event(int(row), int(self._events["tid"][row])) for row in rows])
             else:
                 # The thread that forked is the main thread of the child.
-                rows = rows[self._events["t_s"][rows] <= until]
+                rows = rows[self._events["t_s"][rows] <= until][-_MOST_EVENTS:]
                 found.append([self._event(int(row), main_thread) for row in rows])
             until = self._trace.processes[at].start_s
             at = self._trace.processes[at].parent
@@ -433,10 +445,12 @@ class _Finder:
             self._frames[stack] = user_frame(self._trace.frames_of(stack))
         return self._frames[stack]
 
-    def _sites(self, life: _Lifetime) -> tuple[object, object]:
-        """Returns the lines that opened and closed."""
-        first, last = (event and self._frame(event)[:3] for event in life)
-        return first, last
+    def _sites(self, life: _Lifetime) -> int:
+        """Returns a number for the pair of lines that opened and closed."""
+        assert life.birth
+        assert life.close
+        first, last = (int(self._site_numbers[self._events["stack"][event.at]]) for event in (life.birth, life.close))
+        return first << 32 | last
 
     def _owner(self, event: _Event) -> tuple[int, tuple[str, str]]:
         frame = self._frame(event)

@@ -382,7 +382,7 @@ class ReportPage:
         for history in histories[:_HISTORIES]:
             yield ""
             times = f", {history.count:,} times" if history.count > 1 else ""
-            yield _indented(Text.assemble((history.kind, "bold red"), f" of descriptor {history.fd}{times}"))
+            yield _indented(Text.assemble(f"descriptor {history.fd}: ", (history.kind, "bold red"), times))
             yield _indented(Text(printable(history.sentence)))
             yield _indented(history_table(self._trace, history, width - 4), 4)
         if len(histories) > _HISTORIES:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -256,24 +257,51 @@ class Statistics:
         keep = site_of >= 0
         np.add.at(series, site_of[keep], self._series[keep])
         np.add.at(sums, site_of[keep], self._sums[keep])
-        found = [self._site(number, sums[number].tolist(), series[number]) for number in range(count)]
+        born, closed = self._closed_in_time
+        grouped = zip(
+            self._by_site(np.arange(len(site_of))),
+            self._by_site(self.trace.open["stack"]),
+            self._by_site(self.trace.counts["stack"]),
+            self._by_site(self.trace.events["stack"][born]),
+            strict=True,
+        )
+        found = [
+            self._site(number, sums[number].tolist(), series[number], stacks, opened, rows, born[mine], closed[mine])
+            for number, (stacks, opened, rows, mine) in enumerate(grouped)
+        ]
         shown = [site for site in found if site.born or site.live or site.inherited]
         return sorted(shown, key=lambda site: (-site.growth, -site.live, -site.peak, -site.born, site.where))
 
-    def _site(self, number: int, sums: Sequence[int], series: np.ndarray) -> Site:
+    def _by_site(self, stacks: np.ndarray) -> list[np.ndarray]:
+        """Returns the indices that belong to each site, of rows that have these stacks."""
+        site_of = self._site_of_stack[stacks]
+        order = np.argsort(site_of, kind="stable")
+        cuts = np.searchsorted(site_of[order], np.arange(len(self._frames) + 1))
+        return [order[first:last] for first, last in pairwise(cuts.tolist())]
+
+    def _site(
+        self,
+        number: int,
+        sums: Sequence[int],
+        series: np.ndarray,
+        stacks: np.ndarray,
+        open_rows: np.ndarray,
+        count_rows: np.ndarray,
+        births: np.ndarray,
+        closes: np.ndarray,
+    ) -> Site:
         trace = self.trace
         born, closed, elsewhere = sums
-        stacks = np.flatnonzero(self._site_of_stack == number)
         growth, per_minute = _growth(self.grid, series)
-        opened = trace.open[np.isin(trace.open["stack"], stacks)]
+        opened = trace.open[open_rows]
         inherited = int(((opened["flags"] & INHERITED) > 0).sum())
         own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
         live = int(series[-1])
-        rows = trace.counts[np.isin(trace.counts["stack"], stacks)]
+        rows = trace.counts[count_rows]
         kinds = Counter[str]()
         for stack in stacks.tolist():
             kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
-        lifetimes, closers = self._closes(stacks)
+        lifetimes = trace.events["t_s"][closes] - trace.events["t_s"][births]
         return Site(
             frame=self._frames[number],
             stacks=tuple(stacks.tolist()),
@@ -291,7 +319,7 @@ class Statistics:
             closed_elsewhere=elsewhere,
             lifetime_p50_s=float(np.quantile(lifetimes, 0.5)) if len(lifetimes) else None,
             lifetime_p99_s=float(np.quantile(lifetimes, 0.99)) if len(lifetimes) else None,
-            closers=closers,
+            closers=self._closers(closes),
             owners=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.owners.get(stack, ()))),
             targets=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.targets.get(stack, ())))[
                 :5
@@ -299,21 +327,28 @@ class Statistics:
             series=series,
         )
 
-    def _closes(self, stacks: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns the lifetimes of what these stacks made, and the lines that closed it."""
+    @cached_property
+    def _closed_in_time(self) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of births and closes whose close was within the time looked at."""
         events = self.trace.events
         born, closed = self._pairs
-        ends = np.array([self.end_of(process) for process in self.trace.processes])
+        ends = np.array([self.end_of(process) for process in self.trace.processes] or [0.0])
         t = events["t_s"][closed]
-        mine = np.isin(events["stack"][born], stacks) & (t >= self.since)
-        mine &= t <= (ends[events["process"][closed]] if len(closed) else 0.0)
-        born, closed = born[mine], closed[mine]
+        keep = (t >= self.since) & (t <= ends[events["process"][closed]])
+        return born[keep], closed[keep]
+
+    def _closers(self, closes: np.ndarray) -> dict[str, int]:
+        """Returns the lines that closed most often."""
         closers = Counter[str]()
-        numbers, times = np.unique(events["stack"][closed], return_counts=True)
+        numbers, times = np.unique(self.trace.events["stack"][closes], return_counts=True)
         for stack, count in zip(numbers.tolist(), times.tolist(), strict=True):
-            frame = user_frame(self.trace.frames_of(stack))
+            frame = self._frame_of(stack)
             closers[f"{frame.file}:{frame.line}" if frame.line else frame.file] += count
-        return events["t_s"][closed] - events["t_s"][born], dict(closers.most_common(5))
+        return dict(closers.most_common(5))
+
+    def _frame_of(self, stack: int) -> SourceFrame:
+        site = int(self._site_of_stack[stack])
+        return self._frames[site] if site >= 0 else user_frame(self.trace.frames_of(stack))
 
     def weights(self, name: str) -> dict[int, float]:
         """Returns the stacks that have a weight: "live", "born" or "growth" (descriptors a minute)."""
@@ -348,12 +383,13 @@ class Statistics:
         """The calls that failed because no descriptor was free, by line, the most frequent first."""
         events = self.trace.events
         rows = events[(events["action"] == FAIL) & (events["t_s"] >= self.since) & (events["t_s"] <= self._last)]
+        rows = rows[self._site_of_stack[rows["stack"]] >= 0]
         found: Counter[tuple[SourceFrame, str, str]] = Counter()
         for stack, call, error in zip(
             rows["stack"].tolist(), rows["aux"].tolist(), rows["error"].tolist(), strict=True
         ):
             name = self.trace.calls[call] if 0 <= call < len(self.trace.calls) else "a call"
-            frame = user_frame(self.trace.frames_of(stack))
+            frame = self._frame_of(stack)
             found[frame, name.strip("_").removesuffix("64"), errno.errorcode.get(error, str(error))] += 1
         return [FailedCalls(*key, count) for key, count in found.most_common()]
 

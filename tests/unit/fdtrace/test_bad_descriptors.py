@@ -331,6 +331,10 @@ CLEAN = {
                     gc.collect()
         run(work, work, work)
         """,
+    "a shell": """
+        import subprocess
+        subprocess.run(['bash', '-c', 'exec 7</dev/null; exec 7<&-; exec 7</dev/zero 8>&1; true >&8'])
+        """,
     "children": """
         import subprocess
         def work():

@@ -78,7 +78,7 @@ def test_the_page_says_what_leaks_and_what_keeps_it(found: Findings) -> None:
         "leads to   pipe:[7]",
         "2 ×  EMFILE in openat  train() in train.py:31",
         "1 ×  /dev/nvidia0",
-        "stale close of descriptor 5000",
+        "descriptor 5000: stale close",
         "offender() in pool.py:4 closes descriptor 5000 a second time",
         "closed, stale",
         "EBADF in read",

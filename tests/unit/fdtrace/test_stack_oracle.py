@@ -91,3 +91,13 @@ def test_names_of_every_width_are_read(tmp_path: Path, name: str) -> None:
     found = [frames[:2] for frames in (recording.frames(image, event) for event in births) if len(frames) > 1]
     plain = eval(f"(lambda f{name}: 0).__code__.co_varnames[0]")  # as Python normalises identifiers
     assert [(inner.function, outer.file) for inner, outer in found if inner.function == plain] == [(plain, f"<{name}>")]
+
+
+def test_a_file_name_may_be_an_instance_of_a_subclass_of_str(tmp_path: Path) -> None:
+    code = "import os\nclass Name(str): pass\nexec(compile('os.dup(0)', Name('<a name ' + 'x' * 900 + '>'), 'exec'))\n"
+    for number, python in enumerate(interpreters().values()):
+        recording, _ = run([python, "-c", code], tmp_path / str(number))
+        image = recording.image()
+        births = image.events[image.events["action"] == BIRTH]
+        files = {frames[0].file for event in births if (frames := recording.frames(image, event))}
+        assert "<a name " + "x" * 900 + ">" in files

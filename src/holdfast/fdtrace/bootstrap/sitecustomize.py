@@ -10,17 +10,26 @@ import sys
 
 if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import atexit
+    import contextlib
+    import resource
     import threading
 
     def _look_at_owners() -> None:
+        # A program that has used up its descriptors is the one to look at, and the look takes a few.
+        limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft + 64, hard % (1 << 63)), hard))
         try:
             if len(os.listdir("/proc/self/fd")) < 12:  # nothing worth an import
                 return
             from holdfast.fdtrace.at_exit import write_owners
 
             write_owners()
-        except Exception:  # noqa: BLE001, S110 - no holdfast, no free descriptor, no room: the program ends as it would
+        except Exception:  # noqa: BLE001, S110 - this interpreter has no holdfast, or nothing is free
             pass
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     def _look_first() -> None:
         # Handlers run in reverse order, and those of multiprocessing close what the program has leaked.
