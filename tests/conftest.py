@@ -4,6 +4,7 @@ leftovers.py        finds the resources that a test leaked
 line_child.py       a child process that answers JSON lines (line_server.py: its other end)
 tensorflow_*.py     a real TensorFlow in such a child, shared by all tests
 document_*.py       runs the code blocks of a page
+browser.py          a headless Chromium, driven over a pipe
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-// Offsets in bytes. 3.11 and 3.12: from their headers. 3.13: from _Py_DebugOffsets at the start of _PyRuntime.
+// Offsets in bytes. 3.11 and 3.12: from their headers. 3.13 and 3.14: from _Py_DebugOffsets at the start of _PyRuntime.
 struct offsets {
     int16_t tstate_frame; // thread state -> cframe, or -> current frame
     int16_t cframe_frame; // cframe -> current frame, -1: there is no cframe
@@ -41,7 +41,8 @@ static int read_debug_offsets(void) {
     if (words[2]) {
         return 0; // free-threaded: the chain of frames may be read, the line table may not
     }
-    const uint64_t *thread = words + 3 + 3 + 13, *frame = thread + 9, *code = frame + 6;
+    int is_313 = py.version >> 16 == 0x030d;
+    const uint64_t *thread = words + 3 + 3 + (is_313 ? 13 : 16), *frame = thread + 9, *code = frame + (is_313 ? 6 : 8);
     py.at = (struct offsets){
         .tstate_frame = (int16_t)thread[4],
         .cframe_frame = -1,
@@ -83,6 +84,7 @@ void hf_find_python(void) {
             py.known = 1;
             break;
         case 0x030d:
+        case 0x030e:
             py.known = read_debug_offsets();
             break;
         }
@@ -196,7 +198,8 @@ void hf_capture(struct hf_frames *out, void *caller) {
             if (READ(unsigned char, frame, py.at.owner) >= 3) {
                 continue; // a shim between C and Python frames
             }
-            const char *code = READ(char *, frame, py.at.code);
+            // Python 3.14 keeps a tag in the low bits of a reference.
+            const char *code = (const char *)(READ(uintptr_t, frame, py.at.code) & ~(uintptr_t)3);
             if (!code || READ(void *, code, OBJECT_TYPE) != py.code_type) {
                 continue;
             }

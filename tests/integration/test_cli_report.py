@@ -159,6 +159,8 @@ def test_the_page_in_a_pipe_has_no_color_and_a_row_a_line(drift: Path) -> None:
         done = holdfast("report", drift / "leaking.hft", **env)
         assert (done.returncode, done.stderr) == (0, "")
         assert "\x1b" not in done.stdout
+        assert "\\u" not in done.stdout
+        assert "\\x" not in done.stdout
         assert re.search(r"descriptor \d+: double close$", done.stdout, re.MULTILINE)
         assert re.search(
             r"^  program.py:\d+ closes descriptor \d+ a second time, after .* closes\.$", done.stdout, re.M

@@ -61,7 +61,6 @@ recording is corrupt; 2 wrong usage; 3 the recording cannot be read.
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from collections.abc import Sequence
@@ -71,6 +70,7 @@ import click
 from .._util.text import printable
 from ..fdtrace import trace_file
 from ..fdtrace.compare import compare
+from ..fdtrace.html_page import write_page
 from ..fdtrace.render import (
     WEIGHTS,
     ChangesPage,
@@ -142,7 +142,7 @@ def report(
     found = _find(files[0], since, until)
     statistics = found.statistics
     if html:
-        importlib.import_module("holdfast.fdtrace.html_page").write_page(found.trace, html)  # loads plotly
+        write_page(found.trace, html, since=since, until=until)
         screen.print(f"wrote {html}")
     elif collapsed:
         if not screen.quiet:

@@ -16,7 +16,7 @@ from ..formats.verify import Problem
 from .console import Screen, show_rest
 
 # One character each, so that columns stay aligned.
-_ASCII = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ", "#######|._.:-=+*+x^~,-~x>~|`|-d", strict=True))
+_ASCII = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ←µ", "#######|._.:-=+*+x^~,-~x>~|`|-d<u", strict=True))
 _TO_ASCII = str.maketrans(_ASCII)
 
 

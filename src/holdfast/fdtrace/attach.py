@@ -1,4 +1,4 @@
-"""Traces a process that runs already: gdb loads the tracing library into it."""
+"""Traces a process that runs already: gdb, or Python itself from 3.14 on, loads the tracing library into it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import InputError, TraceUnavailableError
 from ..procfs.procfs import REAL, read_or_none
+from . import attach_remote
 from .recording import (
     LIBRARY,
     Collector,
@@ -24,6 +25,7 @@ from .recording import (
 from .trace_file import Trace
 
 _GDB_S = 30.0  # attach_gdb.py gives up before
+_REMOTE_S, _REMOTE_BEFORE_GDB_S = 10.0, 1.0
 _STEP_S = 0.05
 _STOP_AT = 220  # offset of stop_requested in the header of a log
 
@@ -41,7 +43,7 @@ def record_attached(
     Descriptors that it has open already have no stack. The library stays in the process and does nothing afterwards.
     """
     options = options or TraceOptions(owners=False)
-    _check(pid)
+    interpreter = _check(pid)
     warnings: list[str] = []
     command = (read_or_none(REAL, f"/proc/{pid}/cmdline") or str(pid)).rstrip("\0").split("\0")
     with log_folder(warnings) as folder:
@@ -49,7 +51,7 @@ def record_attached(
         if owner.st_uid != os.geteuid():
             os.chown(folder, owner.st_uid, owner.st_gid)
         collector = Collector(folder)
-        _inject(pid, folder, options)
+        _inject(pid, interpreter, folder, options)
         end = None if for_s is None else time.monotonic() + for_s
         try:
             collector.tick()
@@ -69,7 +71,8 @@ def _goes_on(pid: int, is_over: Callable[[], bool], end: float | None) -> bool:
     return is_alive(pid) and not is_over() and (end is None or time.monotonic() < end)
 
 
-def _check(pid: int) -> None:
+def _check(pid: int) -> str | None:
+    """Returns the Python that can have the process run a script, if there is one."""
     if not is_alive(pid):
         raise InputError(f"expected the number of a running process, got {pid}")
     if pid == os.getpid():
@@ -78,14 +81,16 @@ def _check(pid: int) -> None:
         raise TraceUnavailableError(
             "attaching needs the tracing library, which is built when holdfast is installed with a C compiler"
         )
-    if shutil.which("gdb") is None:
-        raise TraceUnavailableError("attaching needs gdb, which is not on PATH; install it (apt install gdb)")
     try:
         maps = REAL.read_text(f"/proc/{pid}/maps")
+        interpreter = attach_remote.find_interpreter(pid, maps)
     except OSError as error:
         raise TraceUnavailableError(_why_denied(pid, error.strerror or str(error))) from error
     if maps and "/libc.so" not in maps and "/libc-" not in maps:
         raise TraceUnavailableError(f"process {pid} is statically linked: no library can be loaded into it")
+    if interpreter is None and shutil.which("gdb") is None:
+        raise TraceUnavailableError("attaching needs gdb, which is not on PATH; install it (apt install gdb)")
+    return interpreter
 
 
 def _why_denied(pid: int, reason: str) -> str:
@@ -96,7 +101,22 @@ def _why_denied(pid: int, reason: str) -> str:
     return f"cannot attach to process {pid}: {reason}; {hint}"
 
 
-def _inject(pid: int, folder: Path, options: TraceOptions) -> None:
+def _inject(pid: int, interpreter: str | None, folder: Path, options: TraceOptions) -> None:
+    if interpreter is not None:
+        has_gdb = shutil.which("gdb") is not None
+        wait_s = _REMOTE_BEFORE_GDB_S if has_gdb else _REMOTE_S
+        try:
+            failure = attach_remote.load(pid, interpreter, folder, options, wait_s)
+        except PermissionError:
+            raise TraceUnavailableError(_why_denied(pid, "Operation not permitted")) from None
+        if not failure:
+            return
+        if not has_gdb:
+            raise TraceUnavailableError(f"cannot attach to process {pid}: {failure}")
+    _inject_with_gdb(pid, folder, options)
+
+
+def _inject_with_gdb(pid: int, folder: Path, options: TraceOptions) -> None:
     settings = {
         "HOLDFAST_ATTACH_LIBRARY": str(LIBRARY),
         "HOLDFAST_ATTACH_FOLDER": str(folder),

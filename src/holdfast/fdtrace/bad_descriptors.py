@@ -21,6 +21,7 @@ from .trace_file import SourceFrame, Trace
 
 DOUBLE_CLOSE, USE_AFTER_CLOSE, STALE_CLOSE = "double close", "use after close", "stale close"
 SUSPECTED, NEVER_OPEN, UNTOLD = "suspected stale close", "never open", "cannot be told"
+_ORDER = (STALE_CLOSE, DOUBLE_CLOSE, USE_AFTER_CLOSE, SUSPECTED, UNTOLD, NEVER_OPEN)
 
 _MOST = 50
 _A_CALL = 20  # failures of one stack that are looked at; more of them are only counted
@@ -64,14 +65,16 @@ class NumberHistory:
 def find_histories(
     trace: Trace, *, since: float = 0.0, until: float = float("inf"), most: int = _MOST
 ) -> list[NumberHistory]:
-    """Returns the histories that end in EBADF or in a stale close, the most frequent first, equal ones as one."""
+    """Returns the histories that end in EBADF or in a stale close, the gravest first, equal ones as one."""
     finder = _Finder(trace)
     found: dict[object, NumberHistory] = {}
     for history in [*finder.failed(since, until), *finder.silent(since, until)]:
         key = (history.kind, history.call, *((step.what, step.frame[:3]) for step in history.steps))
         known = found.get(key)
         found[key] = replace(known, count=known.count + history.count) if known else history
-    return sorted(found.values(), key=lambda history: (-history.count, history.steps[-1].t_s))[:most]
+    return sorted(
+        found.values(), key=lambda history: (_ORDER.index(history.kind), -history.count, history.steps[-1].t_s)
+    )[:most]
 
 
 class _Event(NamedTuple):

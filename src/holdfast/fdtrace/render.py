@@ -278,7 +278,7 @@ class ReportPage:
         yield _indented(self._facts(width))
         # Imports and other short-lived files of libraries are left out.
         sites = self._statistics.sites
-        shown = [site for site in sites if site.live or not is_library(site.frame.file)][: self._top]
+        shown = [site for site in sites if site.live or (site.born and not is_library(site.frame.file))][: self._top]
         if shown:
             yield ""
             yield _indented(sites_table(shown, width - 2))
@@ -297,9 +297,8 @@ class ReportPage:
         harmed = bool(statistics.failed or self._found.histories)
         mark, style = ("✗", "bold red") if grows else ("▲", "bold yellow") if harmed else ("✓", "bold green")
         text = Text(f"{mark} {printable(statistics.verdict())}", style)
-        if histories := self._found.histories:
-            times = sum(history.count for history in histories)
-            text.append(f" {counted(times, 'call')} used or closed a descriptor that was closed.")
+        if times := sum(history.count for history in self._found.histories):
+            text.append(f" {counted(times, 'call')} used or closed a descriptor that was not open, or not theirs.")
         return text
 
     def _facts(self, width: int) -> Table:
@@ -307,9 +306,7 @@ class ReportPage:
         grid = _grid()
         ended = "" if trace.exit_code is None else f", exit code {trace.exit_code}"
         window = (
-            f", shown from {time_words(statistics.since)} to {time_words(statistics.until)}"
-            if statistics.since or statistics._last < trace.duration_s
-            else ""
+            f", shown from {statistics.since:.1f} s to {statistics.until:.1f} s" if not statistics.is_entire else ""
         )
         grid.add_row("program", printable(trace.command))
         processes = _processes(len(trace.processes))
@@ -326,8 +323,6 @@ class ReportPage:
     def _mode(self) -> Text:
         trace, statistics = self._trace, self._statistics
         seen = f"{100 * statistics.coverage:.4g} % of all births seen"
-        if trace.is_partial:
-            seen += "; without the library, calls of C code and closes by it are not"
         text = Text(f"{'partial' if trace.is_partial else 'full'}: {seen}")
         if dropped := statistics.dropped_events:
             text.append(f"; {counted(dropped, 'old event')} dropped (counts stay exact)")
@@ -378,7 +373,7 @@ class ReportPage:
         if not histories:
             return
         yield ""
-        yield Text("Descriptors used or closed after they were closed", "bold")
+        yield Text("Calls on descriptors that were not open, or belonged to another", "bold")
         for history in histories[:_HISTORIES]:
             yield ""
             times = f", {history.count:,} times" if history.count > 1 else ""
@@ -413,7 +408,19 @@ def sites_table(sites: Sequence[Site], width: int) -> RenderableType:
             Text(kind_words(site), "dim"),
         ]
         rows.append(cells[: len(columns)])
-    return make_table(columns, rows, width, gap=2 if wide else 1)
+    gap = 2 if wide else 1
+    if not wide:
+        _cut_left(columns, rows, width, gap)
+    return make_table(columns, rows, width, gap=gap)
+
+
+def _cut_left(columns: Sequence[TableColumn], rows: Sequence[list[Text]], width: int, gap: int) -> None:
+    """Shortens the first cells from the left: the end of a place says the file and the line."""
+    taken = sum(max(len(column.head), *(row[at].cell_len for row in rows)) for at, column in enumerate(columns) if at)
+    room = max(8, width - taken - gap * len(columns))
+    for row in rows:
+        if row[0].cell_len > room:
+            row[0] = Text(f"…{row[0].plain[1 - room :]}", row[0].style)
 
 
 def _function(frame: SourceFrame) -> str:

@@ -101,7 +101,7 @@ class Statistics:
         end = max(_end_of_work(trace), 1e-6)
         self.until = end if until is None else min(until, end)
         self._last = float("inf") if until is None else until
-        self._is_entire = not since and until is None
+        self.is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
         self.grid = np.linspace(self.since, self.until, GRID)
@@ -309,7 +309,7 @@ class Statistics:
             born=born,
             closed=closed,
             # The grid misses what was open for a moment; the counters do not.
-            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self._is_entire else 0),
+            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self.is_entire else 0),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
@@ -456,7 +456,8 @@ class Statistics:
         live = sum(site.live for site in self.sites)
         most = max(self.sites, key=lambda site: site.live, default=None)
         where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
-        return f"No site grows: {live} descriptors were open after {self.until - self.since:.1f} s{where}."
+        were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
+        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}."
 
 
 def _end_of_work(trace: Trace) -> float:

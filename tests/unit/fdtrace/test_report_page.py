@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 from rich.console import Console, RenderableType
 
+from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 from holdfast.cli import report as command
 from holdfast.cli.app import run
 from holdfast.fdtrace import trace_file
@@ -65,7 +65,7 @@ def test_the_page_says_what_leaks_and_what_keeps_it(found: Findings) -> None:
     page = shown(ReportPage(found), 2_000)
     for text in (
         "✗ me/train.py:31 in train leaks: 60 descriptors (pipe) are open",
-        "1 call used or closed a descriptor that was closed",
+        "1 call used or closed a descriptor that was not open, or not theirs",
         "1 min, 2 processes, exit code 0",
         "full: 99.",
         "warning    the logs are on disk",
@@ -94,6 +94,15 @@ def test_the_page_fits_80_columns_and_cuts_no_number(found: Findings) -> None:
     (row,) = re.findall(r"^  me/train.py:31 .*$", page, re.MULTILINE)
     assert "…" not in row
     assert list(row.split()[1:5]) == ["60", "60", "0", "60"]
+
+
+def test_a_long_place_is_cut_from_the_left() -> None:
+    made = TraceBuilder()
+    for fd in range(60):
+        made.born(fd, fd, made.stack(("/home/me/a_folder_with_a_long_name/and_a_file_with_a_long_name.py", 4711, "f")))
+    page = shown(ReportPage(Findings(made.build())), 80)
+    (row,) = re.findall(r"^  …\S+name\.py:4711 +60 +60 .*$", page, re.MULTILINE)
+    assert len(row) <= 80
 
 
 def test_in_a_pipe_a_row_is_a_line(found: Findings) -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 
 import holdfast as hold
+from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 from holdfast.fdtrace.sites import Statistics, is_library
 
 

@@ -37,7 +37,7 @@ def interpreters() -> dict[str, str]:
         ask = "import sys; print(sys.version.split()[0], sys.implementation.name, getattr(sys, 'abiflags', ''))"
         done = subprocess.run([path, "-c", ask], capture_output=True, text=True, timeout=60)
         version, implementation, flags = (done.stdout.split(" ") + [""] * 3)[:3]
-        supported = version.startswith(("3.11.", "3.12.", "3.13."))
+        supported = version.startswith(("3.11.", "3.12.", "3.13.", "3.14."))
         if supported and implementation == "cpython" and "t" not in flags.strip():
             found.setdefault(version, str(path))
     return found

@@ -164,3 +164,53 @@ def leaking_trace(per_minute: int = 60, duration_s: float = 60.0) -> TraceBuilde
         made.born(t, 3, other, "file")
         made.closed(t + 0.02, 3, other)
     return made
+
+
+def large_trace(processes: int = 63, events: int = 131_072, stacks: int = 4_000, sites: int = 600) -> TraceBuilder:
+    """Ten minutes of a trainer with workers, in which ten lines leak."""
+    random = np.random.default_rng(0)
+    made = TraceBuilder()
+    made.processes = [{"parent": 0 if n else None, "peak": 80 + n} for n in range(processes)]
+    numbers = []
+    for n in range(stacks):
+        inner, outer, steps = (random.integers(0, most, count).tolist() for most, count in ((99, 6), (99, 14), (6, 8)))
+        numbers.append(
+            made.stack(
+                *((f"/usr/lib/python3.11/multiprocessing/c_{i % 9}.py", i, f"f_{i}", "os.dup(fd)") for i in inner),
+                (
+                    f"/home/me/module_{n % sites % 40}.py",
+                    n % sites,
+                    f"load_{n % sites}",
+                    "self.file = open(path, 'rb')",
+                ),
+                *((LIBRARY, i, f"next_{i}", "data = self._next_data()") for i in outer),
+                *(("/home/me/train.py", 100 + i, f"step_{i}", "loader.step()") for i in steps),
+            )
+        )
+    times = np.sort(random.uniform(1, 599, events // 2)).tolist()
+    for fd, (t, chance) in enumerate(zip(times, random.uniform(size=len(times)).tolist(), strict=True)):
+        n, process = fd % stacks, fd % processes
+        made.born(t, fd, numbers[n], ("socket", "file", "pipe")[n % 3], process)
+        if n % sites >= 10 or chance > 0.3:
+            made.closed(t + 0.5, fd, process=process)
+    return made
+
+
+HOSTILE = (
+    "</script><script>hacked=1</script><!--<img src=x onerror=hacked=1>'\"&lt;{{plotly}}"  # markup
+    "\x1b[31m\x00\n\u202e\udcff"  # what is not printable
+)
+
+
+def hostile_trace() -> Trace:
+    """A recording in which every text tries to become markup."""
+    made = TraceBuilder()
+    made.processes = [{"command": HOSTILE, "python": HOSTILE, "ended": HOSTILE, "unknown": [HOSTILE]}]
+    frames = [(f"{HOSTILE}{n}.py", n, HOSTILE, HOSTILE * n**6) for n in range(1, 5)]
+    stacks = [made.stack(frames[n], frames[n - 1]) for n in range(4)]
+    for fd in range(400):
+        made.born(fd * 0.1, fd, stacks[fd % 4], "file")
+    made.bad(50, 1_000, stacks[0])
+    made.failed(50, stacks[1])
+    of_stack = {stack: [HOSTILE] for stack in stacks}
+    return made.build(command=HOSTILE * 1_000, warnings=(HOSTILE,), owners=of_stack, targets=of_stack)
