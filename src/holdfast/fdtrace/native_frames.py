@@ -23,7 +23,7 @@ _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MOST_NAME = 512
 
 
-class Mapping(NamedTuple):
+class MappedFile(NamedTuple):
     """An executable part of a file in the memory of a process."""
 
     start: int
@@ -32,7 +32,7 @@ class Mapping(NamedTuple):
     path: str
 
 
-def parse_maps(text: str) -> list[Mapping]:
+def parse_maps(text: str) -> list[MappedFile]:
     """Parses `/proc/PID/maps` and returns what is executable and comes from a file, by address.
 
     ```
@@ -45,7 +45,7 @@ def parse_maps(text: str) -> list[Mapping]:
         if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
             start, _, end = words[0].partition("-")
             try:
-                found.append(Mapping(int(start, 16), int(end, 16), int(words[2], 16), words[5]))
+                found.append(MappedFile(int(start, 16), int(end, 16), int(words[2], 16), words[5]))
             except ValueError:
                 continue
     return sorted(found)
@@ -124,11 +124,11 @@ class NativeFrames:
     def __init__(self) -> None:
         self._symbols: dict[str, Symbols] = {}
 
-    def describe(self, addresses: Sequence[int], mappings: Sequence[Mapping]) -> list[str]:
+    def describe(self, addresses: Sequence[int], mappings: Sequence[MappedFile]) -> list[str]:
         """Returns a line for each address: `PyObject_Vectorcall+0x2c (python3.11)` or `libfoo.so+0x1234`."""
         return [self._describe(address, mappings) for address in addresses]
 
-    def _describe(self, address: int, mappings: Sequence[Mapping]) -> str:
+    def _describe(self, address: int, mappings: Sequence[MappedFile]) -> str:
         at = address - 1  # the call, not the instruction after it, which may be that of the next function
         number = bisect.bisect_right(mappings, at, key=lambda mapping: mapping.start) - 1
         if number < 0 or at >= mappings[number].end:

@@ -30,8 +30,7 @@ from ..procfs.procfs import REAL, read_or_none
 from . import trace_file
 from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image
 from .log_format import AT_EXIT, BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, EBADF, INHERITED, LIVE, NATIVE, NO_REUSE, PARTIAL
-from .native_frames import Mapping as MappedFile
-from .native_frames import NativeFrames, parse_maps
+from .native_frames import MappedFile, NativeFrames, parse_maps
 from .partial import MISSES
 from .trace_file import SourceFrame, Trace, TracedProcess
 

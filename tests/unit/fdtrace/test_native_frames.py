@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fdtrace import trace_file
-from holdfast.fdtrace.native_frames import NO_SYMBOLS, Mapping, NativeFrames, parse_maps, read_symbols
+from holdfast.fdtrace.native_frames import NO_SYMBOLS, MappedFile, NativeFrames, parse_maps, read_symbols
 from traced_process import needs_library
 
 MAPS = """\
@@ -27,8 +27,8 @@ not a line
 
 def test_the_map_of_a_process() -> None:
     assert parse_maps(MAPS) == [
-        Mapping(0x55D0A0001000, 0x55D0A0002000, 0x1000, "/usr/bin/tool"),
-        Mapping(0x7F0000000000, 0x7F0000001000, 0x2000, "/opt/with space/lib (deleted)"),
+        MappedFile(0x55D0A0001000, 0x55D0A0002000, 0x1000, "/usr/bin/tool"),
+        MappedFile(0x7F0000000000, 0x7F0000001000, 0x2000, "/opt/with space/lib (deleted)"),
     ]
     assert parse_maps("") == []
 
