@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories_traces import leaking_trace
 
+from factories_traces import leaking_trace
 from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.bad_descriptors import find_histories
@@ -48,6 +48,13 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None
     (tmp_path / "a.hft").write_bytes(content)
     with pytest.raises(CorruptError, match="expected a recording of `holdfast trace`, got an? (empty )?file"):
         trace_file.load(tmp_path / "a.hft")
+
+
+def test_a_device_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.hft")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.hft"):
+        with pytest.raises(FormatError, match="got a device or a pipe"):
+            trace_file.load(path)
 
 
 def test_another_version_and_another_archive_are_refused(tmp_path: Path) -> None:
