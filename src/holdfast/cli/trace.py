@@ -26,8 +26,9 @@ says. Options for holdfast come before the script: what follows it belongs to
 the script. The verdict is printed on stderr (with --json as one line of JSON),
 because stdout is the program's.
 
-Exit codes: those of the program, and if a signal ended it, the same signal (0
-with --attach); 2 wrong usage; 3 the program cannot be run or traced.
+Exit codes: 0 traced, with --attach; otherwise the code of the program, or the
+signal that ended it; 2 wrong usage; 3 the program cannot be run or traced, or
+the recording cannot be saved.
 """
 
 from __future__ import annotations
