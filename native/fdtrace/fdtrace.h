@@ -17,7 +17,7 @@
 #define HF_VERSION 1
 
 // Bounds of one process image. The file is sparse: only what is used takes memory.
-#define HF_HEADER_BYTES 8192
+#define HF_HEADER_BYTES 4096
 #define HF_MAX_FDS (1u << 20)     // numbers beyond are counted in `beyond`, not recorded
 #define HF_RING_EVENTS (1u << 15) // 1 MiB of history; a power of two
 #define HF_STACK_SLOTS                                                                                                 \
@@ -147,7 +147,7 @@ struct hf_header {
     uint32_t stop_requested; // written by the tracer of an attached process
     char calls[1792];        // names of the hooked calls by number, separated by spaces
     char exe[256];
-    char command[2048]; // as in /proc/PID/cmdline
+    char command[1536]; // as in /proc/PID/cmdline
 };
 _Static_assert(sizeof(struct hf_header) <= HF_HEADER_BYTES, "header");
 _Static_assert(sizeof(struct hf_event) == 32 && sizeof(struct hf_entry) == 32 && sizeof(struct hf_counter) == 32,

@@ -20,7 +20,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK 16384u // the log grows by this many bytes
+#define CHUNK 32768u // the log grows by this many bytes: a call for more costs as much as several pages
 #define MAX_NESTED 4
 #define FULL_RECORD_BYTES (HF_RECORD_BYTES / 8 * 7) // the rest is for stacks of one frame
 

@@ -57,7 +57,7 @@ COUNTER = np.dtype(
     ]
 )
 
-_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s2048s")
+_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s1536s")
 # The order of struct hf_header.
 _FIELDS = """
 magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events

@@ -34,7 +34,7 @@ TRACED_ALREADY = "expected a process that is not traced, got one that is traced 
 MISSES = "descriptors made by C code have no stack, and closes of file objects are noticed up to a second late"
 
 # The layout of native/fdtrace/fdtrace.h.
-_HEADER_BYTES, _MAX_FDS, _RING_EVENTS, _COUNTERS, _RECORD_BYTES = 8192, 1 << 20, 1 << 15, 1 << 14, 3 << 20
+_HEADER_BYTES, _MAX_FDS, _RING_EVENTS, _COUNTERS, _RECORD_BYTES = 4096, 1 << 20, 1 << 15, 1 << 14, 3 << 20
 _MAX_FRAMES = 96
 _FIXED = struct.Struct("<8sIIIIQQQIIIIQQQQQII")
 _MOVING, _MOVING_AT = struct.Struct("<QIIIii"), 112
@@ -97,7 +97,7 @@ class _ImageLog:
         struct.pack_into("<I", self._map, _PYTHON_STACKS_AT, 1)
         calls = " ".join(_CALLS).encode()
         self._map[_CALLS_AT : _CALLS_AT + len(calls)] = calls
-        command = "\0".join(sys.orig_argv).encode(errors="replace")[:2047]
+        command = "\0".join(sys.orig_argv).encode(errors="replace")[:1535]
         self._map[_COMMAND_AT : _COMMAND_AT + len(command)] = command
 
     def publish(self) -> None:

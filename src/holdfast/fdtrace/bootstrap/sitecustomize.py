@@ -4,13 +4,12 @@ It is found through PYTHONPATH and stands before a sitecustomize of the installa
 """
 
 import importlib.machinery
-import importlib.util
 import os
 import sys
 
 if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import atexit
-    import contextlib
+    import contextlib  # now: at the end there may be no descriptor to import with
     import resource
     import threading
 
@@ -53,5 +52,7 @@ _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
 _next = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _next is not None and _next.loader is not None:
+    import importlib.util
+
     sys.modules["sitecustomize"] = _module = importlib.util.module_from_spec(_next)
     _next.loader.exec_module(_module)
