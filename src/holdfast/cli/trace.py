@@ -45,12 +45,13 @@ from pathlib import Path
 
 import click
 
+from .._util.atomic import check_replaceable
 from .._util.text import printable
 from ..errors import InputError, MissingFileError, WriteError
 from ..fdtrace import trace_file
 from ..fdtrace.attach import record_attached
 from ..fdtrace.recording import Outcome, TraceOptions, record
-from ..fdtrace.sites import Statistics
+from ..fdtrace.render import Findings
 from .app import FINE, Command, command, seconds_of
 from .console import Screen
 
@@ -67,6 +68,8 @@ class _TraceCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = 0
         while at < len(args):
+            if not args[at].startswith("--"):
+                args = [*args[:at], *_separate(args[at]), *args[at + 1 :]]
             word = args[at]
             if word == "--":
                 ctx.meta[_ANY_PROGRAM] = True
@@ -81,6 +84,13 @@ class _TraceCommand(Command):
         return super().parse_args(ctx, args)
 
 
+def _separate(word: str) -> list[str]:
+    """Splits short options that are written together: -qc is -q -c, and -mpytest is -m pytest."""
+    if word[:2] == "-q" and len(word) > 2:
+        return ["-q", *_separate(f"-{word[2:]}")]
+    return [word[:2], word[2:]] if word[:2] in ("-m", "-c", "-o") and len(word) > 2 else [word]
+
+
 @command(__doc__, cls=_TraceCommand)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to save the recording.")
@@ -92,7 +102,13 @@ class _TraceCommand(Command):
 @click.option("--native", is_flag=True, help="Record the C frames too. About three times the cost.")
 @click.option("--ebadf/--no-ebadf", default=True, help="Record reads and writes that fail with EBADF. On by default.")
 @click.option("--no-reuse", is_flag=True, help="Use no descriptor number twice: a stale use becomes a clean EBADF.")
-@click.option("--arm-above", default=0, metavar="N", help="Take stacks only while more than N descriptors are open.")
+@click.option(
+    "--arm-above",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Take stacks only while more than N descriptors are open.",
+)
 @click.option("--no-owners", is_flag=True, help="Do not look for what keeps descriptors open when Python ends.")
 def trace(
     screen: Screen,
@@ -183,7 +199,7 @@ def _live(name: str, work: Work, *, kills: bool) -> Outcome:
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:
-    verdict = Statistics(recording).verdict()
+    verdict = Findings(recording).verdict()
     if screen.as_json:
         print(json.dumps({"file": str(target), "verdict": verdict, "warnings": recording.warnings}), file=sys.stderr)
     elif not screen.quiet:
@@ -213,8 +229,7 @@ def command_line(program: tuple[str, ...], module: str | None, code: str | None,
 
 def check_target(target: Path) -> None:
     """Raises an error before the program runs if its recording could not be saved."""
-    if target.is_dir():
-        raise WriteError(f"{target} is a folder; expected the name of a file")
+    check_replaceable(target)
     if not os.access(target.parent, os.W_OK):
         raise WriteError(f"cannot write {target}: no such folder, or permission denied")
 
