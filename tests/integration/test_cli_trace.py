@@ -222,15 +222,22 @@ def test_a_signal_to_the_command_is_the_program_s(name: str, tmp_path: Path) -> 
 
 def test_ctrl_c_reaches_both_and_ends_the_program_only(tmp_path: Path) -> None:
     code = (
-        "print('ready')\n"
         "import time\n"
-        "try:\n    time.sleep(60)\n"
+        "try:\n    print('ready')\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    print('once')\n"
         "time.sleep(0.2); raise SystemExit(4)"
     )
     with running(tmp_path, "-q", "-c", code, group=True) as process:
         os.killpg(process.pid, signal.SIGINT)
         assert ended(process) == (4, "once\n", "")
+
+
+def test_a_leaking_program_that_ctrl_c_ends_still_ends_by_the_signal(tmp_path: Path) -> None:
+    code = "import time\nkeep = [open('/dev/null') for _ in range(30)]\nprint('ready')\ntime.sleep(60)"
+    with running(tmp_path, "-q", "-c", code, group=True) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        assert ended(process)[0] == -signal.SIGINT
+    assert site_at(trace_file.load(tmp_path / "run.hft"), "<string>:2").owners
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGINT", "SIGTERM"])

@@ -45,7 +45,6 @@ from pathlib import Path
 
 import click
 
-from .._util.atomic import check_replaceable
 from .._util.text import printable
 from ..errors import InputError, MissingFileError, WriteError
 from ..fdtrace import trace_file
@@ -130,7 +129,7 @@ def trace(
     if attach is not None:
         if program or module is not None or code is not None:
             raise click.UsageError("expected --attach PID or a program to run, got both")
-        check_target(target)
+        trace_file.check_target(target)
 
         def work(watch: Watch, is_over: Callable[[], bool], _: Callable[[int], None]) -> Outcome:
             return Outcome(record_attached(attach, options, for_s=for_s, is_over=is_over, watch=watch), FINE)
@@ -140,7 +139,7 @@ def trace(
         if for_s is not None:
             raise click.UsageError("expected --for only with --attach; a program is traced until it ends")
         arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
-        check_target(target)
+        trace_file.check_target(target)
         outcome = _live_program(arguments, options) if live else record(arguments, options)
     _save(outcome.trace, target)
     _show_end(screen, outcome.trace, target)
@@ -225,13 +224,6 @@ def command_line(program: tuple[str, ...], module: str | None, code: str | None,
             raise MissingFileError(f"{first}: no such script", first)
         return [sys.executable, *program]
     raise click.UsageError(f"expected a Python script, got {first}; write `-- {first}` to trace another program")
-
-
-def check_target(target: Path) -> None:
-    """Raises an error before the program runs if its recording could not be saved."""
-    check_replaceable(target)
-    if not os.access(target.parent, os.W_OK):
-        raise WriteError(f"cannot write {target}: no such folder, or permission denied")
 
 
 def end_like(returncode: int) -> int:

@@ -462,7 +462,9 @@ class Statistics:
         most = max(self.sites, key=lambda site: site.live, default=None)
         where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
         were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
-        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}."
+        unknown = sum(one.count for one in self.unknown)
+        more = f" {unknown:,} more have an unknown origin." if unknown >= LEAST_RISE else ""
+        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}.{more}"
 
 
 def _end_of_work(trace: Trace) -> float:

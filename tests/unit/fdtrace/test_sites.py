@@ -107,6 +107,12 @@ def test_unknown_origins_are_grouped_and_lower_the_coverage() -> None:
     assert statistics.coverage == pytest.approx(120 / 150)
 
 
+def test_the_verdict_counts_many_unknown_origins() -> None:
+    made = TraceBuilder()
+    made.processes[0] = {"unknown": tuple(f"/data/{i}.h5" for i in range(40))}
+    assert Statistics(made.build()).verdict().endswith(" s. 40 more have an unknown origin.")
+
+
 def test_failed_calls_are_listed_by_line() -> None:
     made = TraceBuilder()
     stack = made.stack((LIBRARY, 3, "make"), TRAIN)
