@@ -346,7 +346,7 @@ def _state(pid: int) -> str:
 
 def test_the_logs_are_private_and_gone_afterwards(tmp_path: Path) -> None:
     before = folders()
-    with running(tmp_path, "-q", "-c", "import time; print('ready'); time.sleep(60)") as process:
+    with running(tmp_path, "-q", "-c", "import signal; print('ready'); signal.pause()") as process:
         [name] = folders() - before
         folder = SHM / name
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -358,7 +358,8 @@ def test_the_logs_are_private_and_gone_afterwards(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_killed_command_is_removed_by_the_next(tmp_path: Path) -> None:
     before = folders()
-    with running(tmp_path, "-c", "import os; print('ready'); print(os.getppid()); os.read(0, 1)") as process:
+    code = "import os, time\nparent = os.getppid()\nprint('ready')\nwhile os.getppid() == parent: time.sleep(0.01)"
+    with running(tmp_path, "-c", code) as process:
         [abandoned] = folders() - before
         process.kill()
         assert ended(process)[0] == -signal.SIGKILL
@@ -457,24 +458,24 @@ def test_a_full_disk_at_the_end(tmp_path: Path) -> None:
     assert trace_file.load(saved).exit_code == 0
 
 
-def test_an_interrupt_during_the_end_leaves_nothing(tmp_path: Path) -> None:
+INTERRUPTED = """
+import os, signal, sys
+from holdfast.cli import main
+from holdfast.fdtrace import recording, trace_file
+def interrupt(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    raise AssertionError("the signal came too late")
+setattr(*{"assemble": (recording, "assemble"), "save": (trace_file, "save")}[sys.argv.pop(1)], interrupt)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("during", ["assemble", "save"])
+def test_an_interrupt_during_the_end_leaves_nothing(during: str, tmp_path: Path) -> None:
     before = folders()
-    code = (
-        "import os, sys\n"
-        "if not os.fork():\n"
-        "    parent = os.getppid()\n"
-        "    holder = open(f'/proc/{parent}/stat').read().rpartition(')')[2].split()[1]\n"
-        "    print('ready', flush=True)\n"
-        "    while os.getppid() == parent: pass\n"
-        "    for _ in range(400):\n"
-        "        os.kill(int(holder), 2)\n"
-        "        import time; time.sleep(0.001)\n"
-        "    os._exit(0)\n"
-    )
-    with running(tmp_path, "-c", code) as process:
-        returncode, _, err = ended(process)
-    assert returncode == 130, err
-    assert err == "holdfast: interrupted\n"
+    command = [sys.executable, "-c", INTERRUPTED, during, "trace", "-c", "print(1)"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "1\n", "holdfast: interrupted\n")
     assert list(tmp_path.iterdir()) == []
     assert folders() == before
 

@@ -18,16 +18,17 @@ Examples:
 is then shown at the end, and its input is empty.
 
 --attach traces a process that runs already, until it ends, --for is over, or
-Ctrl-C; the process goes on. It needs gdb, and the right to debug the process.
-What was open before has no stack.
+Ctrl-C; the process goes on. It needs the right to debug the process, and gdb
+before Python 3.14. What was open before has no stack.
 
 The recording is written to trace-PID.hft in the current folder, or where -o
 says. Options for holdfast come before the script: what follows it belongs to
 the script. The verdict is printed on stderr (with --json as one line of JSON),
 because stdout is the program's.
 
-Exit codes: those of the program, and if a signal ended it, the same signal (0
-with --attach); 2 wrong usage; 3 the program cannot be run or traced.
+Exit codes: 0 traced, with --attach; otherwise the code of the program, or the
+signal that ended it; 2 wrong usage; 3 the program cannot be run or traced, or
+the recording cannot be saved.
 """
 
 from __future__ import annotations

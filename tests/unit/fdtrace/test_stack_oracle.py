@@ -93,6 +93,25 @@ def test_names_of_every_width_are_read(tmp_path: Path, name: str) -> None:
     assert [(inner.function, outer.file) for inner, outer in found if inner.function == plain] == [(plain, f"<{name}>")]
 
 
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("version", "free_threaded", "is_known"),
+    [(0x030E00F0, 0, True), (0x030E00F0, 1, False), (0x030F00F0, 0, False)],
+)
+def test_frames_as_python_314_keeps_them(tmp_path: Path, version: int, free_threaded: int, is_known: bool) -> None:
+    """Free-threaded builds and versions that are not known are recorded without stacks."""
+    program = tmp_path / "fake_python"
+    define = [f"-DVERSION={version}", f"-DFREE_THREADED={free_threaded}"]
+    source = Path(__file__).with_name("fake_python.c")
+    subprocess.run(["gcc", "-rdynamic", *define, "-o", program, source], check=True, timeout=60)
+    recording, _ = run([program], tmp_path / "logs")
+    image = recording.image()
+    assert image.header.has_python_stacks == is_known
+    [birth] = image.events[image.events["action"] == BIRTH]
+    expected = [("fake.py", 15, "inner"), ("fake.py", 21, "outer")] if is_known else []
+    assert [tuple(frame) for frame in recording.frames(image, birth)] == expected
+
+
 def test_a_file_name_may_be_an_instance_of_a_subclass_of_str(tmp_path: Path) -> None:
     code = "import os\nclass Name(str): pass\nexec(compile('os.dup(0)', Name('<a name ' + 'x' * 900 + '>'), 'exec'))\n"
     for number, python in enumerate(interpreters().values()):
