@@ -118,6 +118,16 @@ def unlock(fd: int) -> None:
 # ---- one file that appears complete or not at all
 
 
+def check_replaceable(target: Path) -> None:
+    """Raises a WriteError for a name that a new file must not take over: a folder, a device, a pipe or a socket."""
+    if target.is_dir():
+        raise WriteError(f"{target} is a folder; expected the name of a file")
+    # /dev/stdout is a link to /proc, which may lead to a regular file.
+    is_stream = target.is_symlink() and os.readlink(target).startswith("/proc/")
+    if is_stream or (target.exists() and not target.is_file()):
+        raise WriteError(f"{target} is a device, a pipe or a socket; expected the name of a file")
+
+
 def partial_path(target: str | os.PathLike[str]) -> Path:
     target = Path(target)
     return target.with_name(f".{target.name}.partial")
@@ -212,8 +222,7 @@ class PartialFile:
         try:
             if not overwrite and os.path.lexists(self.target):
                 raise TargetExistsError(f"{self.target} exists already; name another file or allow it to be replaced")
-            if self.target.is_dir():
-                raise WriteError(f"{self.target} is a folder; expected the name of a file")
+            check_replaceable(self.target)
             self._folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.fd = self._open()
         except OSError as error:

@@ -67,6 +67,7 @@ from collections.abc import Sequence
 
 import click
 
+from .._util.atomic import check_not_input
 from .._util.text import printable
 from ..fdtrace import trace_file
 from ..fdtrace.compare import compare
@@ -139,6 +140,8 @@ def report(
         return _compare(screen, files[0], files[1], since, until, fail_on_growth, top)
     if sum((html is not None, collapsed, screen.as_json)) > 1:
         raise click.UsageError("expected one of --html, --collapsed and --json, got several")
+    if html:
+        check_not_input(files, [html])
     found = _find(files[0], since, until)
     statistics = found.statistics
     if html:

@@ -51,7 +51,7 @@ from ..errors import InputError, MissingFileError, WriteError
 from ..fdtrace import trace_file
 from ..fdtrace.attach import record_attached
 from ..fdtrace.recording import Outcome, TraceOptions, record
-from ..fdtrace.sites import Statistics
+from ..fdtrace.render import Findings
 from .app import FINE, Command, command, seconds_of
 from .console import Screen
 
@@ -68,6 +68,8 @@ class _TraceCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = 0
         while at < len(args):
+            if not args[at].startswith("--"):
+                args = [*args[:at], *_separate(args[at]), *args[at + 1 :]]
             word = args[at]
             if word == "--":
                 ctx.meta[_ANY_PROGRAM] = True
@@ -82,6 +84,13 @@ class _TraceCommand(Command):
         return super().parse_args(ctx, args)
 
 
+def _separate(word: str) -> list[str]:
+    """Splits short options that are written together: -qc is -q -c, and -mpytest is -m pytest."""
+    if word[:2] == "-q" and len(word) > 2:
+        return ["-q", *_separate(f"-{word[2:]}")]
+    return [word[:2], word[2:]] if word[:2] in ("-m", "-c", "-o") and len(word) > 2 else [word]
+
+
 @command(__doc__, cls=_TraceCommand)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to save the recording.")
@@ -93,7 +102,13 @@ class _TraceCommand(Command):
 @click.option("--native", is_flag=True, help="Record the C frames too. About three times the cost.")
 @click.option("--ebadf/--no-ebadf", default=True, help="Record reads and writes that fail with EBADF. On by default.")
 @click.option("--no-reuse", is_flag=True, help="Use no descriptor number twice: a stale use becomes a clean EBADF.")
-@click.option("--arm-above", default=0, metavar="N", help="Take stacks only while more than N descriptors are open.")
+@click.option(
+    "--arm-above",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Take stacks only while more than N descriptors are open.",
+)
 @click.option("--no-owners", is_flag=True, help="Do not look for what keeps descriptors open when Python ends.")
 def trace(
     screen: Screen,
@@ -115,7 +130,7 @@ def trace(
     if attach is not None:
         if program or module is not None or code is not None:
             raise click.UsageError("expected --attach PID or a program to run, got both")
-        check_target(target)
+        trace_file.check_target(target)
 
         def work(watch: Watch, is_over: Callable[[], bool], _: Callable[[int], None]) -> Outcome:
             return Outcome(record_attached(attach, options, for_s=for_s, is_over=is_over, watch=watch), FINE)
@@ -125,7 +140,7 @@ def trace(
         if for_s is not None:
             raise click.UsageError("expected --for only with --attach; a program is traced until it ends")
         arguments = command_line(program, module, code, is_any=_ANY_PROGRAM in click.get_current_context().meta)
-        check_target(target)
+        trace_file.check_target(target)
         outcome = _live_program(arguments, options) if live else record(arguments, options)
     _save(outcome.trace, target)
     _show_end(screen, outcome.trace, target)
@@ -184,7 +199,7 @@ def _live(name: str, work: Work, *, kills: bool) -> Outcome:
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:
-    verdict = Statistics(recording).verdict()
+    verdict = Findings(recording).verdict()
     if screen.as_json:
         print(json.dumps({"file": str(target), "verdict": verdict, "warnings": recording.warnings}), file=sys.stderr)
     elif not screen.quiet:
@@ -210,14 +225,6 @@ def command_line(program: tuple[str, ...], module: str | None, code: str | None,
             raise MissingFileError(f"{first}: no such script", first)
         return [sys.executable, *program]
     raise click.UsageError(f"expected a Python script, got {first}; write `-- {first}` to trace another program")
-
-
-def check_target(target: Path) -> None:
-    """Raises an error before the program runs if its recording could not be saved."""
-    if target.is_dir():
-        raise WriteError(f"{target} is a folder; expected the name of a file")
-    if not os.access(target.parent, os.W_OK):
-        raise WriteError(f"cannot write {target}: no such folder, or permission denied")
 
 
 def end_like(returncode: int) -> int:

@@ -348,6 +348,8 @@ def record(
 def check_command(command: Sequence[str]) -> None:
     """Raises an error if the dynamic loader would not load the tracing library into this program."""
     found = shutil.which(command[0])
+    if found is None and os.path.isfile(command[0]):
+        raise InputError(f"expected a program, got {command[0]!r}, which may not be executed (chmod +x allows it)")
     if found is None:
         raise InputError(f"expected a program, got {command[0]!r}, which is not on PATH")
     path = os.path.realpath(found)
@@ -697,12 +699,13 @@ def _warnings(folder: Path, images: Sequence[Image]) -> Iterator[str]:
     for path in folder.glob("lost.*.*"):
         number = path.name.rsplit(".", 1)[-1]
         lost[int(number) if number.isdigit() else 0] += 1
-    # A child that is forked when no descriptor is free cannot even leave a file: only its parent has counted it.
+    # A child that has no free descriptor, or cannot reach the folder, leaves no file: only its parent has counted it.
     silent = sum(image.header.counts["lost_children"] for image in images) - sum(lost.values())
+    reasons = [(count, os.strerror(error)) for error, count in lost.items()]
     if silent > 0:
-        lost[errno.EMFILE] += silent
-    for error, count in lost.items():
-        yield f"no log could be made for {count} {'process' if count == 1 else 'processes'}: {os.strerror(error)}"
+        reasons.append((silent, "no descriptor was free, or the folder of the logs was out of reach (chroot, setuid)"))
+    for count, why in reasons:
+        yield f"no log could be made for {count} {'process' if count == 1 else 'processes'}: {why}"
     without = sorted(
         {image.header.python >> 16 for image in images if image.header.python and not image.header.has_python_stacks}
     )

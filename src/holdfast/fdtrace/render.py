@@ -40,6 +40,12 @@ class Findings:
         limit = float("inf") if until is None else until
         self.histories = find_histories(trace, since=since or 0.0, until=limit)
 
+    def verdict(self) -> str:
+        """Says what grows, and how many calls used a descriptor that was not theirs."""
+        times = sum(history.count for history in self.histories)
+        misused = f" {counted(times, 'call')} used or closed a descriptor that was not open, or not theirs."
+        return self.statistics.verdict() + (misused if times else "")
+
     def growing_above(self, per_minute: float) -> list[Site]:
         """Returns the sites that grow faster than this."""
         return [site for site in self.statistics.sites if site.growth > 0 and site.per_minute > per_minute]
@@ -60,7 +66,7 @@ def report_as_dict(found: Findings, file: str, top: int | None = None) -> dict[s
         "until_s": round(statistics.until, 3),
         "mode": "partial" if trace.is_partial else "full",
         "exit_code": trace.exit_code,
-        "verdict": statistics.verdict(),
+        "verdict": found.verdict(),
         "coverage": round(statistics.coverage, 4),
         "dropped_events": statistics.dropped_events,
         "warnings": list(trace.warnings),
@@ -296,10 +302,7 @@ class ReportPage:
         grows = any(site.growth > 0 for site in statistics.sites)
         harmed = bool(statistics.failed or self._found.histories)
         mark, style = ("✗", "bold red") if grows else ("▲", "bold yellow") if harmed else ("✓", "bold green")
-        text = Text(f"{mark} {printable(statistics.verdict())}", style)
-        if times := sum(history.count for history in self._found.histories):
-            text.append(f" {counted(times, 'call')} used or closed a descriptor that was not open, or not theirs.")
-        return text
+        return Text(f"{mark} {printable(self._found.verdict())}", style)
 
     def _facts(self, width: int) -> Table:
         trace, statistics = self._trace, self._statistics

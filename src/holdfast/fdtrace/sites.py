@@ -118,7 +118,9 @@ class Statistics:
     def _is_over(self) -> np.ndarray:
         """Whether each process has ended, and with it what it had open."""
         ends = [process.end_s for process in self.trace.processes]
-        return np.array([end is not None and end < self.until - 0.02 for end in ends] or [False])
+        # Workers that end together with the program were part of its work to the last.
+        together_s = min(0.02, 0.01 * self.until)
+        return np.array([end is not None and end < self.until - together_s for end in ends] or [False])
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -436,9 +438,12 @@ class Statistics:
 
     def verdict(self) -> str:
         """Says in a sentence what grows, or that nothing does."""
+        if not self.trace.processes:
+            return "Nothing was recorded."
         growing = [site for site in self.sites if site.growth > 0]
         if growing:
             first = growing[0]
+            function = f" in {first.frame.function}" if first.frame.function else ""
             kinds = " and ".join(list(first.kinds)[:2])
             others = (
                 f"; {len(growing) - 1} more {'site grows' if len(growing) == 2 else 'sites grow'}"
@@ -446,7 +451,7 @@ class Statistics:
                 else ""
             )
             return (
-                f"{short(first.where)} in {first.frame.function} leaks: {first.live} descriptors ({kinds}) are open, "
+                f"{short(first.where)}{function} leaks: {first.live} descriptors ({kinds}) are open, "
                 f"{first.born} were made and {first.closed} closed, and it grows by {rate(first.per_minute)}{others}."
             )
         failed = sum(process.counts.get("failed", 0) for process in self.trace.processes)
@@ -457,7 +462,9 @@ class Statistics:
         most = max(self.sites, key=lambda site: site.live, default=None)
         where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
         were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
-        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}."
+        unknown = sum(one.count for one in self.unknown)
+        more = f" {unknown:,} more have an unknown origin." if unknown >= LEAST_RISE else ""
+        return f"No site grows: {were} open after {self.until - self.since:.1f} s{where}.{more}"
 
 
 def _end_of_work(trace: Trace) -> float:
@@ -484,6 +491,10 @@ def user_frame(frames: Sequence[SourceFrame]) -> SourceFrame:
     for frame in frames:
         if not is_library(frame.file):
             return frame
+    # `python -c` is the user's code, except where multiprocessing starts a process with it.
+    is_code = len(frames) > 1 and frames[-1][::2] == ("<string>", "<module>")
+    if is_code and "/multiprocessing/" not in frames[-2].file:
+        return next(frame for frame in frames if frame.file == "<string>")
     return frames[0] if frames else SourceFrame("(no Python frame)", 0, "")
 
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._util.atomic import write_atomically
-from ..errors import CorruptError, FormatError
+from .._util.atomic import check_replaceable, write_atomically
+from ..errors import CorruptError, FormatError, WriteError
 
 SUFFIX = ".hft"
 _VERSION = 1
@@ -148,6 +148,13 @@ class Trace:
     def frames_of(self, stack: int) -> list[SourceFrame]:
         """Returns the frames of a stack, innermost first."""
         return [self.frames[number] for number in self.stacks[stack]] if 0 <= stack < len(self.stacks) else []
+
+
+def check_target(target: Path) -> None:
+    """Raises an error before the program runs if its recording could not be saved."""
+    check_replaceable(target)
+    if not os.access(target.parent, os.W_OK):
+        raise WriteError(f"cannot write {target}: no such folder, or permission denied")
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:

@@ -100,6 +100,9 @@ class Tracer:
     def __enter__(self) -> Self:
         if self._collector is not None:
             raise RuntimeError("this Tracer was used already; make a new one")
+        if self._path is not None:
+            self._path = Path(self._path).absolute()  # the program may change its folder
+            trace_file.check_target(self._path)
         recorder = make_recorder()
         with ExitStack() as stack:
             self._folder = stack.enter_context(log_folder(self._warnings))

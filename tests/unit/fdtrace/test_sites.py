@@ -107,6 +107,12 @@ def test_unknown_origins_are_grouped_and_lower_the_coverage() -> None:
     assert statistics.coverage == pytest.approx(120 / 150)
 
 
+def test_the_verdict_counts_many_unknown_origins() -> None:
+    made = TraceBuilder()
+    made.processes[0] = {"unknown": tuple(f"/data/{i}.h5" for i in range(40))}
+    assert Statistics(made.build()).verdict().endswith(" s. 40 more have an unknown origin.")
+
+
 def test_failed_calls_are_listed_by_line() -> None:
     made = TraceBuilder()
     stack = made.stack((LIBRARY, 3, "make"), TRAIN)
@@ -130,7 +136,7 @@ def test_a_recording_without_processes_has_no_sites() -> None:
     made.processes.clear()
     statistics = Statistics(made.build(0.0))
     assert statistics.sites == []
-    assert statistics.verdict().startswith("No site grows: 0 descriptors")
+    assert statistics.verdict() == "Nothing was recorded."
 
 
 @pytest.mark.parametrize(

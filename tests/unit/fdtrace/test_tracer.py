@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hold
-from holdfast.errors import TraceUnavailableError
+from holdfast.errors import TraceUnavailableError, WriteError
 from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.log_format import BIRTH, CLOSE, KINDS
 from holdfast.fdtrace.recording import LIBRARY
@@ -114,9 +114,10 @@ def test_an_exception_passes_and_what_was_recorded_is_saved(tmp_path: Path) -> N
 
 
 def test_a_recording_that_cannot_be_saved_is_an_error_and_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
     with pytest.raises(hold.errors.WriteError, match="cannot write"):
-        with hold.Tracer(tmp_path / "no" / "run.hft") as tracer:
-            pass
+        with hold.Tracer(tmp_path / "gone" / "run.hft") as tracer:
+            (tmp_path / "gone").rmdir()
     assert tracer.trace is not None
 
 
@@ -270,3 +271,17 @@ def test_fifty_in_a_row_take_no_more_memory_than_ten() -> None:
         once()
     assert used()[1] <= mappings + 8
     assert used()[0] <= memory + (4 << 20)
+
+
+def test_a_recording_that_could_not_be_saved_is_an_error_before_the_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("no/x.hft", "pipe", "."):
+        with pytest.raises(WriteError), hold.Tracer(tmp_path / name):
+            pytest.fail("the block ran")
+
+
+def test_a_relative_name_is_that_of_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with hold.Tracer("run.hft"):
+        monkeypatch.chdir("/")
+    assert (tmp_path / "run.hft").exists()

@@ -29,6 +29,10 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         finally:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            if getattr(sys, "last_type", None) is KeyboardInterrupt:
+                # Python ends by SIGINT if this was the last code run from a string. dataclasses runs such code too.
+                with contextlib.suppress(KeyboardInterrupt):
+                    exec("raise KeyboardInterrupt")
 
     def _look_first() -> None:
         # Handlers run in reverse order, and those of multiprocessing close what the program has leaked.
