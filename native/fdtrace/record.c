@@ -331,7 +331,7 @@ static int is_armed(void) { return hf.header->live >= (int32_t)hf.arm_above; }
 
 static void see_finalizing(uint64_t t) {
     if (!hf.header->finalizing_ns && hf_python_finalizing()) {
-        hf.header->finalizing_ns = t - 1;  // the event at t belongs to the shutdown
+        hf.header->finalizing_ns = t - 1; // the event at t belongs to the shutdown
     }
 }
 
