@@ -3,21 +3,24 @@
 It is found through PYTHONPATH and stands before a sitecustomize of the installation, which it runs afterwards.
 """
 
-import importlib.machinery
 import os
 import sys
+from _frozen_importlib_external import PathFinder  # importlib.machinery would import more
 
 if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import atexit
-    import contextlib  # now: at the end there may be no descriptor to import with
-    import resource
-    import threading
+    import resource  # now: at the end there may be no descriptor to import with
+
+    def _set_soft_limit(soft: int, hard: int) -> None:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        except (OSError, ValueError):
+            pass
 
     def _look_at_owners() -> None:
         # A program that has used up its descriptors is the one to look at, and the look takes a few.
-        limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft + 64, hard % (1 << 63)), hard))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        _set_soft_limit(min(soft + 64, hard % (1 << 63)), hard)
         try:
             if len(os.listdir("/proc/self/fd")) < 12:  # nothing worth an import
                 return
@@ -27,17 +30,28 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         except Exception:  # noqa: BLE001, S110 - this interpreter has no holdfast, or nothing is free
             pass
         finally:
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            _set_soft_limit(soft, hard)
             if getattr(sys, "last_type", None) is KeyboardInterrupt:
                 # Python ends by SIGINT if this was the last code run from a string. dataclasses runs such code too.
-                with contextlib.suppress(KeyboardInterrupt):
+                try:
                     exec("raise KeyboardInterrupt")
+                except KeyboardInterrupt:
+                    pass
 
-    def _look_first() -> None:
-        # Handlers run in reverse order, and those of multiprocessing close what the program has leaked.
-        atexit.unregister(_look_at_owners)
-        atexit.register(_look_at_owners)
+    def _stay_first() -> None:
+        # Handlers run in reverse order, and those of multiprocessing close what the program has leaked: the look is
+        # registered again behind every other handler.
+        original = atexit.register
+
+        def register(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+            original(function, *args, **kwargs)
+            atexit.unregister(_look_at_owners)
+            original(_look_at_owners)
+            return function
+
+        register.__doc__ = original.__doc__
+        atexit.register = register
+        original(_look_at_owners)
 
     if os.environ.get("HOLDFAST_FDTRACE_PARTIAL"):
         try:
@@ -47,14 +61,11 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         else:
             start_from_environment()
     if os.environ.get("HOLDFAST_FDTRACE_OWNERS") == "1":
-        atexit.register(_look_at_owners)
-        # Called when the main thread has ended; the handlers run when all threads have.
-        if hasattr(threading, "_register_atexit"):
-            threading._register_atexit(_look_first)
+        _stay_first()
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
-_next = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+_next = PathFinder.find_spec("sitecustomize", sys.path)
 if _next is not None and _next.loader is not None:
     import importlib.util
 
