@@ -117,10 +117,13 @@ class Statistics:
     @cached_property
     def _is_over(self) -> np.ndarray:
         """Whether each process has ended, and with it what it had open."""
-        ends = [process.end_s for process in self.trace.processes]
-        # Workers that end together with the program were part of its work to the last.
-        together_s = min(0.02, 0.01 * self.until)
-        return np.array([end is not None and end < self.until - together_s for end in ends] or [False])
+        # When a process was killed is known only roughly. One that was killed with the program was part of it to the end.
+        roughly_s = min(0.02, 0.01 * self.until)
+        over = [
+            process.end_s is not None and process.end_s < self.until - (roughly_s if process.ended == "killed" else 0)
+            for process in self.trace.processes
+        ]
+        return np.array(over or [False])
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
