@@ -117,7 +117,7 @@ class Statistics:
     @cached_property
     def _is_over(self) -> np.ndarray:
         """Whether each process has ended, and with it what it had open."""
-        # When a process was killed is known only roughly. One that was killed with the program was part of it to the end.
+        # When a process was killed is known only roughly: one killed with the program was part of it to the end.
         roughly_s = min(0.02, 0.01 * self.until)
         over = [
             process.end_s is not None and process.end_s < self.until - (roughly_s if process.ended == "killed" else 0)
