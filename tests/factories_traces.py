@@ -99,7 +99,6 @@ class TraceBuilder:
                 "open": np.array(rows, trace_file.OPEN),
                 "counts": self._counts(events),
                 "samples": np.array(self.samples, trace_file.SAMPLES),
-                "totals": np.zeros(0, trace_file.TOTALS),
                 **facts,
             }
         )

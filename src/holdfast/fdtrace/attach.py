@@ -13,15 +13,8 @@ from pathlib import Path
 from ..errors import InputError, TraceUnavailableError
 from ..procfs.procfs import REAL, read_or_none
 from . import attach_remote
-from .recording import (
-    LIBRARY,
-    Collector,
-    TraceOptions,
-    assemble,
-    has_library,
-    is_alive,
-    log_folder,
-)
+from .collector import Collector, assemble, is_alive
+from .recording import LIBRARY, TraceOptions, has_library, log_folder
 from .trace_file import Trace
 
 _GDB_S = 30.0  # attach_gdb.py gives up before

@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from .recording import LIBRARY, TraceOptions, is_alive
+from .collector import is_alive
+from .recording import LIBRARY, TraceOptions
 
 _CALL_S = 10.0
 _STEP_S = 0.005

@@ -1,6 +1,6 @@
 """The recording of one program: what `holdfast trace` saves and `holdfast report` reads.
 
-A `.hft` file is a zip archive of one JSON document and five numpy arrays. It is self-contained: stacks are resolved to
+A `.hft` file is a zip archive of one JSON document and four numpy arrays. It is self-contained: stacks are resolved to
 files, lines and functions, and the text of the source lines is stored with them.
 """
 
@@ -69,8 +69,7 @@ COUNTS = np.dtype(
     ]
 )
 SAMPLES = np.dtype([("t_s", "<f8"), ("process", "<u4"), ("stack", "<u4"), ("live", "<i4")])
-TOTALS = np.dtype([("t_s", "<f8"), ("process", "<u4"), ("live", "<i4")])
-_ARRAYS = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES, "totals": TOTALS}
+_ARRAYS = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES}
 
 
 # What zipfile, json and numpy raise for a damaged file. An OSError with EINVAL is an offset before its beginning.
@@ -142,7 +141,6 @@ class Trace:
     open: np.ndarray = field(repr=False)
     counts: np.ndarray = field(repr=False)
     samples: np.ndarray = field(repr=False)
-    totals: np.ndarray = field(repr=False)
     no_reuse: bool = False  # recorded with --no-reuse
 
     def frames_of(self, stack: int) -> list[SourceFrame]:
@@ -292,6 +290,5 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         open=arrays["open"],
         counts=arrays["counts"],
         samples=arrays["samples"],
-        totals=arrays["totals"],
         no_reuse=bool(facts.get("no_reuse")),
     )

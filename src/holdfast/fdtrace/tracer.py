@@ -14,8 +14,9 @@ from typing import Protocol, Self
 
 from ..errors import TraceUnavailableError
 from . import trace_file
+from .collector import Collector, assemble
 from .partial import TRACED_ALREADY, PartialRecorder
-from .recording import LIBRARY, Collector, TraceOptions, assemble, has_library, log_folder
+from .recording import LIBRARY, TraceOptions, has_library, log_folder
 from .sites import Site, Statistics
 from .trace_file import Trace
 

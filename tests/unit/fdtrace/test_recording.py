@@ -14,18 +14,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InputError, TraceUnavailableError
+from holdfast.fdtrace import collector as collecting
 from holdfast.fdtrace import recording
-from holdfast.fdtrace.recording import (
-    LIBRARY,
-    Collector,
-    TraceOptions,
-    assemble,
-    check_command,
-    environment,
-    is_alive,
-    log_folder,
-    record,
-)
+from holdfast.fdtrace.collector import Collector, assemble, is_alive
+from holdfast.fdtrace.recording import LIBRARY, TraceOptions, check_command, environment, log_folder, record
 from holdfast.fdtrace.sites import Statistics
 from traced_process import needs_library
 
@@ -164,7 +156,6 @@ def test_history_comes_from_the_samples_when_the_ring_is_too_small() -> None:
     [site] = [site for site in Statistics(outcome.trace).sites if site.frame.line == 5]
     assert site.live == site.born > 20  # also those after the last sample
     assert len(outcome.trace.samples) >= 2
-    assert len(outcome.trace.totals) >= 2
 
 
 @needs_library
@@ -198,15 +189,13 @@ def test_a_folder_without_logs_says_so(tmp_path: Path) -> None:
 
 
 def test_samples_are_thinned_and_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_MOST_SAMPLES", 50)
+    monkeypatch.setattr(collecting, "_MOST_SAMPLES", 50)
     collector = Collector(tmp_path)
     for number in range(60):
-        collector._samples.append((float(number), tmp_path, 1, number))
-        collector._totals.append((float(number), tmp_path, number))
+        collector.samples.append((float(number), tmp_path, 1, number))
     collector.tick()
     assert collector.interval_s == 2.0
-    assert [sample[0] for sample in collector.samples()] == [*range(0, 60, 2), 59]
-    assert len(collector.totals()) == 31
+    assert [sample[0] for sample in collector.samples] == [*range(0, 60, 2), 59]
 
 
 @needs_library

@@ -17,8 +17,9 @@ from factories_traces import leaking_trace
 from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.bad_descriptors import find_histories
+from holdfast.fdtrace.collector import Collector, assemble
 from holdfast.fdtrace.image import Stacks, read_image
-from holdfast.fdtrace.recording import LIBRARY, Collector, TraceOptions, assemble
+from holdfast.fdtrace.recording import LIBRARY, TraceOptions
 from holdfast.fdtrace.sites import Statistics
 from holdfast.fdtrace.trace_file import Trace
 
