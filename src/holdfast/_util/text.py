@@ -77,6 +77,42 @@ def format_bytes(n: int) -> str:
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
 
 
+# ---- times
+
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span_words(seconds: float) -> str:
+    """`40 s`, `12 min`, `5 h 20 min`, `6 d 2 h`: two units at most, the second only below ten of the first."""
+    if seconds < 1:
+        return "less than 1 s"
+    for at, (size, name) in enumerate(_SPANS):
+        if seconds < size:
+            continue
+        whole = int(seconds // size)
+        if at + 1 == len(_SPANS) or whole >= 10:
+            return f"{round(seconds / size)} {name}"
+        smaller, smaller_name = _SPANS[at + 1]
+        rest = int((seconds - whole * size) // smaller)
+        return f"{whole} {name} {rest} {smaller_name}" if rest else f"{whole} {name}"
+    raise AssertionError(f"expected a span of at least one second, got {seconds}")
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 365 * 86400.0
+
+
+def parse_seconds(text: str | float) -> float:
+    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+    if not match or match[2] not in _SECONDS:
+        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
+    value = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < value <= _LONGEST_S:
+        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
+    return value
+
+
 # ---- counts and names
 
 

@@ -6,7 +6,6 @@ import functools
 import importlib
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from typing import Any, TypeVar
 import click
 
 from .. import __version__
-from .._util.text import parse_bytes, printable
+from .._util.text import parse_bytes, parse_seconds, printable
 from ..errors import DataError, HoldfastError, SchemaError, TargetExistsError
 from . import first_cause
 from .console import Screen, bold, forget_stdout, prepare_streams
@@ -203,21 +202,6 @@ def worst_code(codes: Iterable[int]) -> int:
 def usage_error(text: str) -> click.UsageError:
     """Makes the error for wrong usage of the command that runs."""
     return click.UsageError(text, click.get_current_context(silent=True))
-
-
-_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST_S = 365 * 86400.0
-
-
-def parse_seconds(text: str) -> float:
-    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in _UNITS:
-        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
-    value = float(match[1]) * _UNITS[match[2]]
-    if not 0 < value <= _LONGEST_S:
-        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
-    return value
 
 
 def _parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:

@@ -5,28 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._util.text import counted
+from .._util.text import counted, span_words
 from .model import FdProfile, Forecast, JobTrend, Trend, Verdict, VerdictInput
 from .signatures import are_many, are_most_at_once, are_mostly_dead_pipes, count_dead
 from .trend import DAY_S, SHORT_S
-
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def span_words(seconds: float) -> str:
-    """`40 s`, `12 min`, `5 h 20 min`, `6 d 2 h`: two units at most, the second only below ten of the first."""
-    if seconds < 1:
-        return "less than 1 s"
-    for at, (size, name) in enumerate(_UNITS):
-        if seconds < size:
-            continue
-        whole = int(seconds // size)
-        if at + 1 == len(_UNITS) or whole >= 10:
-            return f"{round(seconds / size)} {name}"
-        smaller, smaller_name = _UNITS[at + 1]
-        rest = int((seconds - whole * size) // smaller)
-        return f"{whole} {name} {rest} {smaller_name}" if rest else f"{whole} {name}"
-    raise AssertionError(f"expected a span of at least one second, got {seconds}")
 
 
 def number_words(value: float) -> str:

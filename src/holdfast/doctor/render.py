@@ -14,10 +14,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, format_bytes, printable, span_words
 from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
 from .diagnose import SEVERITY, HasDiagnosis, WatchTarget
-from .messages import number_words, range_words, span_words
+from .messages import number_words, range_words
 from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
 from .remedies import Remedy
 from .sampler import ENDED

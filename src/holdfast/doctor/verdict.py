@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from .._util.text import span_words
 from ..procfs.descriptors import Kind
-from .messages import find_advice, find_evidence, number_words, range_words, span_words
+from .messages import find_advice, find_evidence, number_words, range_words
 from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Sample, Trend, Verdict, VerdictInput
 from .signatures import are_most_at_once, are_most_of_growth, are_mostly_dead_pipes
 from .trend import CONCLUSIVE_S, DAY_S, HOUR_S, LEAST_RISE, SHORT_S, find_job_trend, find_trend

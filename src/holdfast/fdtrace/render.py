@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .._util.text import counted, printable
-from ..doctor.messages import number_words, span_words
+from .._util.text import counted, printable, span_words
+from ..doctor.messages import number_words
 from ..doctor.render import TableColumn, make_table, sparkline
 from .bad_descriptors import HistoryStep, NumberHistory, describe_frame, find_histories
 from .compare import GONE, GREW, NEW, SAME, SHRANK, SiteChange

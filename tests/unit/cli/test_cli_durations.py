@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.app import parse_seconds
+from holdfast._util.text import parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.doctor.messages import number_words, range_words, share_words, span_words
+from holdfast._util.text import span_words
+from holdfast.doctor.messages import number_words, range_words, share_words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Keeps a worker within its limits: caps, drain, heartbeat, supervisor, rescue."""

@@ -1,0 +1,292 @@
+"""The heartbeat page: one file of 4,096 bytes for each process with a Guard, mapped into memory.
+
+The process writes clocks and counters into it with plain stores, which need no descriptor and no system call. Other
+processes (`holdfast supervise`, `watch`, `rescue`) map it for reading. It lies beside the sockets of `hold.listen`, in
+a folder that belongs to the process's user, and its name is the pid and the start time, so that it is found by pid
+alone and never mistaken for the page of an earlier process with the same pid.
+
+All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 means never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import stat
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..fd_owners.agent import make_private, socket_dirs
+from ..procfs.processes import Identity, read_stat
+from ..procfs.procfs import REAL, ProcFS, list_pids, stat_or_none
+
+PAGE_BYTES = 4096
+_MAGIC = 0x3130_4245_4854_5248  # "HRTHEB01" as a number; the last two digits are the version
+_SUFFIX = ".heartbeat"
+_NAME = re.compile(rf"(\d+)-(\d+)\{_SUFFIX}")
+
+
+class GuardState(IntEnum):
+    STARTING = 0  # no ok(), step() or job yet
+    RUNNING = 1
+    DRAINING = 2
+    ENDED = 3
+
+
+# ---- layout: numbers of 8 bytes by index, texts by offset and size, and a ring of the last jobs
+
+_NUMBERS = (
+    "magic",
+    "pid",
+    "start_ticks",
+    "state",
+    "started_ns",
+    "alive_ns",  # written by the guard's own thread: stale while C code holds the GIL or the process is stopped
+    "step_ns",
+    "ok_ns",
+    "ok_wall_ns",  # time of day of the last success
+    "fail_ns",
+    "fails_in_row",
+    "fails",
+    "jobs_done",
+    "jobs_failed",
+    "jobs_active",
+    "job_started_ns",  # the oldest active job; 0 without one
+    "errno",  # of the last failure, unwrapped; 0 if it had none
+    "drain_ns",
+    "progress_timeout_ns",  # 0: none
+    "drain_timeout_ns",
+    "stacks_signal",  # faulthandler writes the stacks of all threads on this signal; 0: not armed
+    "fds",
+    "fd_soft_cap",  # 0: none
+    "fd_hard_cap",
+    "rss_bytes",
+    "threads",
+    "children",
+    "exit_code",  # that the guard asks for; only while draining
+    "jobs_started",
+    "ok_calls",  # of ok() itself; a finished job advances ok_ns, too
+)
+_AT = {name: at for at, name in enumerate(_NUMBERS)}
+_TEXTS = {"name": (512, 128), "job": (640, 256), "reason": (896, 512), "error": (1408, 512), "log": (1920, 128)}
+_RING_AT = 2048 // 8
+RING = (PAGE_BYTES - 2048) // 8
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a page said at one moment. See the layout for its fields; `jobs` are (job number, descriptors after it)."""
+
+    pid: int
+    start_ticks: int
+    state: GuardState
+    started_ns: int
+    alive_ns: int
+    step_ns: int = 0
+    ok_ns: int = 0
+    ok_wall_ns: int = 0
+    fail_ns: int = 0
+    fails_in_row: int = 0
+    fails: int = 0
+    jobs_done: int = 0
+    jobs_failed: int = 0
+    jobs_active: int = 0
+    jobs_started: int = 0
+    ok_calls: int = 0
+    job_started_ns: int = 0
+    errno: int = 0
+    drain_ns: int = 0
+    progress_timeout_ns: int = 0
+    drain_timeout_ns: int = 0
+    stacks_signal: int = 0
+    fds: int = 0
+    fd_soft_cap: int = 0
+    fd_hard_cap: int = 0
+    rss_bytes: int = 0
+    threads: int = 0
+    children: int = 0
+    exit_code: int = 0
+    name: str = ""
+    job: str = ""
+    reason: str = ""
+    error: str = ""
+    log: str = ""
+    jobs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start_ticks)
+
+
+class HeartbeatPage:
+    """The page of this process. After `close`, and in a forked child after `detach`, it ignores everything."""
+
+    def __init__(self, name: str = "") -> None:
+        self.path: Path | None = None
+        self.problem = ""  # why no other process can see the page, if so
+        self._map = self._create()
+        self._numbers = memoryview(self._map).cast("Q")
+        self._numbers[_RING_AT:] = memoryview(bytes(RING * 8)).cast("Q")
+        pid = REAL.own_pid() or os.getpid()
+        seen = read_stat(REAL, pid)
+        now = time.monotonic_ns()
+        self.set(pid=pid, start_ticks=0 if seen is None else seen.start_ticks, started_ns=now, alive_ns=now)
+        self.set_text("name", name)
+        self.set(magic=_MAGIC)  # last: from now on it is valid
+
+    def _create(self) -> mmap.mmap:
+        try:
+            self.path = _own_path()
+            with contextlib.suppress(OSError):
+                remove_stale_pages(self.path.parent)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)  # of an earlier Guard in this process
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, PAGE_BYTES)  # on a full disk a store would end the process with SIGBUS
+                return mmap.mmap(fd, PAGE_BYTES)
+            except BaseException:
+                os.unlink(self.path)
+                raise
+            finally:
+                os.close(fd)
+        except (OSError, InputError) as error:
+            self.path, self.problem = None, str(error)
+            return mmap.mmap(-1, PAGE_BYTES)
+
+    def set(self, **values: int) -> None:
+        """Stores numbers by name."""
+        for name, value in values.items():
+            self._numbers[_AT[name]] = value & _MASK
+
+    def get(self, name: str) -> int:
+        return self._numbers[_AT[name]]
+
+    def set_text(self, name: str, text: str) -> None:
+        """Stores a text, truncated to its room."""
+        start, room = _TEXTS[name]
+        data = text.encode("utf-8", "replace")[: room - 1]
+        self._map[start : start + room] = data.ljust(room, b"\0")
+
+    def add_job(self, number: int, fds: int) -> None:
+        """Stores the descriptor count after a job; the last 256 are kept."""
+        self._numbers[_RING_AT + number % RING] = (number & 0xFFFFFFFF) << 32 | min(fds, 0xFFFFFFFF)
+
+    def detach(self) -> None:
+        """In a forked child: leaves the parent's page alone."""
+        self.path = None
+        self._replace_map()
+
+    def close(self) -> None:
+        """Removes the page."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self.detach()
+
+    def _replace_map(self) -> None:
+        # Anonymous memory needs no descriptor. Other threads may still hold the old view, which the collector unmaps.
+        self._map = mmap.mmap(-1, PAGE_BYTES)
+        self._numbers = memoryview(self._map).cast("Q")
+
+
+def _own_path() -> Path:
+    pid = REAL.own_pid()
+    seen = None if pid is None else read_stat(REAL, pid)
+    if seen is None:
+        raise InputError("this process is not visible in /proc, so that no other process could find its heartbeat")
+    reasons = []
+    for folder in socket_dirs():
+        try:
+            make_private(folder)
+        except OSError as error:
+            reasons.append(str(error))
+        else:
+            return folder / f"{pid}-{seen.start_ticks}{_SUFFIX}"
+    raise InputError(f"no folder for the heartbeat: {'; '.join(reasons)}")
+
+
+# ---- reading the page of another process
+
+
+def read_heartbeat(pid: int, procfs: ProcFS = REAL) -> Heartbeat | None:
+    """Reads the page of a process; None if it has no Guard, is gone, or its page is not readable."""
+    seen = read_stat(procfs, pid)
+    owner = stat_or_none(procfs, f"/proc/{pid}")
+    if seen is None or owner is None:
+        return None
+    for folder in page_dirs(owner.st_uid):
+        data = _read_page(folder / f"{pid}-{seen.start_ticks}{_SUFFIX}", owner.st_uid)
+        found = None if data is None else parse_heartbeat(data)
+        if found is not None and found.identity == Identity(pid, seen.start_ticks):
+            return found
+    return None
+
+
+def page_dirs(uid: int) -> list[Path]:
+    """Returns the folders where a process of this user may have its page."""
+    own = [] if uid != os.getuid() else socket_dirs()
+    return list(dict.fromkeys([*own, Path(f"/run/user/{uid}/holdfast"), Path(f"/tmp/holdfast-{uid}")]))
+
+
+def _read_page(path: Path, uid: int) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        # Another user could put a page there for a process that is not theirs.
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size != PAGE_BYTES:
+            return None
+        return os.pread(fd, PAGE_BYTES, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_heartbeat(data: bytes) -> Heartbeat | None:
+    """Parses the bytes of a page; None if they are not one."""
+    if len(data) != PAGE_BYTES:
+        return None
+    words = struct.unpack(f"<{PAGE_BYTES // 8}Q", data)
+    numbers = dict(zip(_NUMBERS, words, strict=False))
+    if numbers.pop("magic") != _MAGIC or numbers["state"] not in set(GuardState):
+        return None
+    state = GuardState(numbers.pop("state"))
+    texts: dict[str, Any] = {
+        name: data[start : start + room].split(b"\0", 1)[0].decode("utf-8", "replace")
+        for name, (start, room) in _TEXTS.items()
+    }
+    jobs = sorted((word >> 32, word & 0xFFFFFFFF) for word in words[_RING_AT:] if word)
+    return Heartbeat(state=state, jobs=tuple(jobs), **numbers, **texts)
+
+
+def remove_stale_pages(folder: Path) -> None:
+    """Removes the pages of processes that ended without removing them."""
+    alive = set(list_pids(REAL))
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if not match:
+            continue
+        pid, ticks = int(match[1]), int(match[2])
+        seen = read_stat(REAL, pid) if pid in alive else None
+        # A process of another pid namespace is not in this /proc: its page is kept while it beats.
+        if (seen is None or seen.start_ticks != ticks) and not _beats(folder / name):
+            with contextlib.suppress(OSError):
+                os.unlink(folder / name)
+
+
+def _beats(path: Path, within_s: float = 3600.0) -> bool:
+    data = _read_page(path, os.getuid())
+    found = None if data is None else parse_heartbeat(data)
+    return found is not None and 0 <= time.monotonic_ns() - found.alive_ns < within_s * 1e9
