@@ -52,20 +52,25 @@ from ..procfs.processes import Identity
 from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
 from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
-from .heartbeat import GuardState, HeartbeatPage, parse_heartbeat
+from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .own_process import OwnProcess
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
-# A look that took a millisecond is repeated after half a second at the earliest: 0.2 % of a core.
-_REST = 500
+# Each of the three looks that take longer than a sample takes at most 1/2,000 of the time; together with the samples
+# that is below 0.2 % of a core.
+_REST = 2_000
 _PROFILE_EVERY_S = 15.0
 _TREE_EVERY_S = 5.0
 # A count above the soft cap for one moment is work in progress.
 _SOFT_SAMPLES = 3
 _KEPT_JOBS = 2_000
+_JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
 _JOIN_S = 5.0
 _LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
+_OK_NS, _OK_WALL_NS, _OK_CALLS = AT["ok_ns"], AT["ok_wall_ns"], AT["ok_calls"]
+_STEP_NS, _FAILS_IN_ROW, _JOBS_DONE = AT["step_ns"], AT["fails_in_row"], AT["jobs_done"]
+_JOBS_STARTED, _JOBS_ACTIVE, _JOB_STARTED_NS = AT["jobs_started"], AT["jobs_active"], AT["job_started_ns"]
 
 Time = str | float | None
 Callback = TypeVar("Callback", bound=Callable[..., object])
@@ -155,6 +160,7 @@ class Guard:
         self._fails = self._fails_in_row = self._ok_calls = 0
         self._jobs_active: dict[int, _Job] = {}
         self._job_samples: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+        self._job_sample_due_ns = 0
         self._above: dict[CappedResource, int] = {}
 
     # ---- what the worker calls ---------------------------------------------------------------------------
@@ -181,13 +187,21 @@ class Guard:
 
     def ok(self) -> None:
         """Reports a successful outcome, the only heartbeat that counts; a poll that found no job is one, too."""
-        if self._is_open:
-            now = time.monotonic_ns()
-            with self._lock:
-                self._ok_calls += 1
-                self._fails_in_row = 0
-                self._page.set(ok_ns=now, ok_wall_ns=time.time_ns(), ok_calls=self._ok_calls, fails_in_row=0)
+        if not self._is_open:
+            return
+        numbers = self._page.numbers
+        with self._lock:
+            self._ok_calls += 1
+            self._store_success(numbers)
+            numbers[_OK_CALLS] = self._ok_calls
+        if self._state is GuardState.STARTING:
             self._begin()
+
+    def _store_success(self, numbers: memoryview[int]) -> None:
+        numbers[_OK_NS] = time.monotonic_ns()
+        numbers[_OK_WALL_NS] = time.time_ns()
+        if self._fails_in_row:
+            self._fails_in_row = numbers[_FAILS_IN_ROW] = 0
 
     def fail(self, error: BaseException | str | None = None) -> None:
         """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
@@ -209,8 +223,9 @@ class Guard:
     def step(self) -> None:
         """Reports that the current job, or the training loop, goes on."""
         if self._is_open:
-            self._page.set(step_ns=time.monotonic_ns())
-            self._begin()
+            self._page.numbers[_STEP_NS] = time.monotonic_ns()
+            if self._state is GuardState.STARTING:
+                self._begin()
 
     def job(self, job_id: object = "") -> _Job:
         """Returns a context manager around one job. Its end without an error is a success; the descriptors that are
@@ -278,7 +293,7 @@ class Guard:
         self._first: FdProfile | None = None
         self._profile: FdProfile | None = None
         self._profile_due_s = self._classify_due_s = self._tree_due_s = 0.0
-        self._classified: tuple[int, int] | None = None
+        self._classified = (self._own.count_fds(), 0)  # nothing is scanned until this changes
         self._tree_pids: list[int] = []
         self._tree_rss = self._tree_children = 0
         self._fill_page()
@@ -476,29 +491,40 @@ class Guard:
     def _start_job(self, job: _Job) -> None:
         if not self._is_open:
             return
-        now = time.monotonic_ns()
+        numbers = self._page.numbers
+        job.started_ns = time.monotonic_ns()
         with self._lock:
             self._jobs_started += 1
-            job.started_ns = now
             self._jobs_active[id(job)] = job
-            self._page.set(jobs_started=self._jobs_started, jobs_active=len(self._jobs_active))
-            if len(self._jobs_active) == 1:
-                self._page.set(job_started_ns=now)
-                self._page.set_text("job", job.name)
-        self._begin()
+            numbers[_JOBS_STARTED] = self._jobs_started
+            self._show_job(numbers, job if len(self._jobs_active) == 1 else None)
+        if self._state is GuardState.STARTING:
+            self._begin()
+
+    def _show_job(self, numbers: memoryview[int], oldest: _Job | None) -> None:
+        numbers[_JOBS_ACTIVE] = len(self._jobs_active)
+        if oldest is not None:
+            self._page.set_text("job", oldest.name)
+            numbers[_JOB_STARTED_NS] = oldest.started_ns
+        elif not self._jobs_active:
+            numbers[_JOB_STARTED_NS] = 0
 
     def _end_job(self, job: _Job, error: BaseException | None) -> None:
         if not self._is_open:
             return
-        fds = self._own.count_fds() if self._own.counts_quickly else -1
+        now_ns = time.monotonic_ns()
+        fds = -1
+        if now_ns >= self._job_sample_due_ns and self._own.counts_quickly:
+            fds = self._own.count_fds()
+            self._job_sample_due_ns = now_ns + _JOB_SAMPLE_EVERY_NS
+        numbers = self._page.numbers
         with self._lock:
-            self._jobs_active.pop(id(job), None)
+            active = self._jobs_active
+            active.pop(id(job), None)
             if error is None:
                 self._jobs_done += 1
-                self._fails_in_row = 0
-                self._page.set(
-                    jobs_done=self._jobs_done, ok_ns=time.monotonic_ns(), ok_wall_ns=time.time_ns(), fails_in_row=0
-                )
+                numbers[_JOBS_DONE] = self._jobs_done
+                self._store_success(numbers)
             else:
                 self._jobs_failed += 1
                 self._page.set(jobs_failed=self._jobs_failed)
@@ -506,12 +532,7 @@ class Guard:
             if fds >= 0:
                 self._job_samples.append(JobSample(job=ended, fds=fds))
                 self._page.add_job(ended, fds)
-            oldest = min(self._jobs_active.values(), key=lambda one: one.started_ns, default=None)
-            self._page.set(
-                jobs_active=len(self._jobs_active), job_started_ns=0 if oldest is None else oldest.started_ns
-            )
-            if oldest is not None:
-                self._page.set_text("job", oldest.name)
+            self._show_job(numbers, min(active.values(), key=_started) if active else None)
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
@@ -598,10 +619,11 @@ class Guard:
     def _check_progress(self) -> None:
         if self._progress_s is None:
             return
-        page = parse_heartbeat(self._page.copy())
+        limits = HealthLimits(progress_s=self._progress_s)
+        page = parse_heartbeat(self._page.copy(), jobs=False)
         if page is None:
             return
-        found = classify_health(page, time.monotonic_ns(), HealthLimits(progress_s=self._progress_s), "R")
+        found = classify_health(page, time.monotonic_ns(), limits, "R")
         if found.health in (Health.HUNG, Health.DARK):
             self._request(found.sentence, self._restart_code)
 
@@ -677,6 +699,10 @@ class _Job:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._guard._end_job(self, error)
+
+
+def _started(job: _Job) -> int:
+    return job.started_ns
 
 
 def find_errno(error: BaseException) -> int | None:
