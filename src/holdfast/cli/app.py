@@ -236,7 +236,7 @@ COMMANDS = {
         "report": "Show which lines leak descriptors, from a recording.",
     },
     "Keep alive": {
-        "rescue": "Raise the limit of a process that is out of descriptors, and say why.",
+        "rescue": "Rescue a process that is out of descriptors, and say why.",
     },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",

@@ -1,4 +1,4 @@
-"""Raise the limit of a process that is out of descriptors, and say why.
+"""Rescue a process that is out of descriptors, and say why.
 
 First raises the soft limit of the running process to its hard limit: what it
 opens next works again, and it goes on by itself. Then dumps what helps to find
@@ -54,7 +54,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,7 +144,10 @@ def _drain(screen: Screen, work: Rescue, wait_s: float | None) -> None:
     most_s = _DRAIN_S if wait_s is None else wait_s
     doing = "waiting until it drains" if wait_s is None else "waiting until it has drained and exits"
     with _DrainBar(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as bar:
-        work.drain(most_s, until_exit=wait_s is not None, progress=bar.passed)
+        try:
+            work.drain(most_s, until_exit=wait_s is not None, progress=bar.passed)
+        except KeyboardInterrupt:
+            work.drain(0.0)  # says how far it is
 
 
 def exit_code(work: Rescue) -> int:
@@ -171,7 +174,7 @@ def as_dict(work: Rescue, *, descriptors: bool = False) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "pid": work.pid,
         "command": process.cmdline or process.comm,
-        "user": None if process.uid is None else user_name(process.uid),
+        "user": None if work.user is None else user_name(work.user.uid),
         "rescued": exit_code(work) == FINE,
         "limit": {
             "soft": [finite(change.old_soft), finite(change.soft)],
@@ -219,8 +222,7 @@ def as_dict(work: Rescue, *, descriptors: bool = False) -> dict[str, Any]:
 def _paths(work: Rescue) -> list[tuple[str, int]]:
     """Returns the paths that are open most often."""
     groups = work.found.snapshot.path_groups if work.found is not None else []
-    ranked = sorted(groups, key=lambda one: (-len(one.fds), one.path))
-    return [(one.path, len(one.fds)) for one in ranked[:_SHOWN_PATHS]]
+    return [(one.path, len(one.fds)) for one in groups[:_SHOWN_PATHS]]
 
 
 # ---- as text
@@ -232,15 +234,13 @@ class _Page:
     def __init__(self, screen: Screen, work: Rescue) -> None:
         self._screen = screen
         self._work = work
-        self._shown: list[RenderableType] = []
 
-    def show(self, section: Any) -> None:
+    def show(self, section: Callable[[], Iterator[RenderableType]]) -> None:
         if not self._screen.talks:
             return
         from .tables import AnyTerminal
 
         for part in section():
-            self._shown.append(part)
             self._screen.print(AnyTerminal(part))
 
     def as_text(self, columns: int = _DUMP_WIDTH) -> str:
@@ -281,7 +281,7 @@ class _Page:
                 rows.append(("kinds", kinds or "none"))
             if pipes := dead_pipes_words(diagnosis.profile):
                 rows.append(("dead pipes", pipes))
-            often = [f"{times:,} × {path}" for path, times in _paths(work) if times > 1]
+            often = [f"{times:,} × {path}" for path, times in _paths(work)]
             rows += [("" if at else "most opened", line) for at, line in enumerate(often)]
             rows.append(("verdict", Text(f"{MARKS[verdict]} {verdict.value}", style=STYLES[verdict])))
             rows += [("" if at else "because", line) for at, line in enumerate(diagnosis.evidence)]
@@ -320,8 +320,7 @@ class _Page:
         work = self._work
         if work.drained is not None and work.drained.done:
             did = f"exited after {span_words(work.drained.waited_s)}" if work.drained.exited else "draining"
-            why = f" ({work.drained.reason})" if work.drained.reason else ""
-            yield self._rows([("drain", f"{did}{why}")])
+            yield self._rows([("drain", did)])
         yield self._rows([("" if at else "not done", line) for at, line in enumerate(work.problems)])
         yield ""
         yield _outcome(work)

@@ -7,6 +7,7 @@ step that fails leaves a sentence in `problems`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -16,9 +17,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .._util.text import span_words
-from ..doctor.diagnose import SEVERITY, Diagnosed, diagnose, suspects
+from ..doctor.diagnose import SEVERITY, Diagnosed, diagnose
+from ..doctor.fd_profile import suspect_fds
 from ..doctor.model import JobSample, Verdict
 from ..doctor.verdict import is_exhausted
 from ..errors import InputError
@@ -154,7 +157,6 @@ class DrainResult:
     draining: bool = False
     exited: bool | None = None
     waited_s: float = 0.0
-    reason: str = ""
     problem: str = ""
 
     @property
@@ -171,6 +173,7 @@ class Rescue:
     def __init__(self, pid: int, *, dry_run: bool = False) -> None:
         self.process = check_target(pid)
         self.pid = pid
+        self.user = read_user(REAL, pid)
         self.dry_run = dry_run
         self.change = LimitChange()
         self.fds: int | None = None
@@ -200,28 +203,40 @@ class Rescue:
 
     def raise_limit(self, want: int | None = None, want_hard: int | None = None) -> None:
         """Raises the soft limit to `want`, by default to the hard limit; root may raise that one to `want_hard`."""
-        nofile = resource.RLIMIT_NOFILE
         self.fds = count(REAL, self.pid)
         try:
-            before = resource.prlimit(self.pid, nofile)
-            old_soft, old_hard = map(_amount, before)
+            old_soft, old_hard = map(_amount, self._prlimit())
             soft, hard = plan_limit(old_soft, old_hard, want, want_hard)
             self.change = LimitChange(old_soft=old_soft, old_hard=old_hard, soft=soft, hard=hard, planned=self.dry_run)
-            if (soft, hard) == (old_soft, old_hard) or self.dry_run:
+            if not self.change.raised or self.dry_run:
                 return
             self._must_be_same()
             try:
-                resource.prlimit(self.pid, nofile, (_raw(soft), _raw(hard)))
+                self._prlimit(soft, hard)
             except PermissionError:
                 if hard == old_hard:
                     raise
-                self._problem(f"its hard limit was not raised to {hard:,.0f}: that needs root (CAP_SYS_RESOURCE)")
+                self._problem(f"its hard limit was not raised to {hard:,.0f}: that needs root with CAP_SYS_RESOURCE")
                 soft, hard = plan_limit(old_soft, old_hard, want, None)
-                resource.prlimit(self.pid, nofile, (_raw(soft), _raw(hard)))
+                self._prlimit(soft, hard)
         except (OSError, ValueError) as error:
             self._limit_failed(error)
             return
         self.change = LimitChange(old_soft=old_soft, old_hard=old_hard, soft=soft, hard=hard)
+
+    def _prlimit(self, soft: float | None = None, hard: float = 0) -> tuple[int, int]:
+        """Returns the limits, and sets them if given."""
+
+        def call() -> tuple[int, int]:
+            if soft is None:
+                return resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+            return resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (_raw(soft), _raw(hard)))
+
+        try:
+            return call()
+        except PermissionError:
+            now = call_as(self.user, call)
+            return now[0], now[1]
 
     def _must_be_same(self) -> None:
         if self.ended:
@@ -232,7 +247,7 @@ class Rescue:
         if isinstance(error, ProcessLookupError):
             why = "it has ended"
         elif isinstance(error, PermissionError):
-            why = "permission denied; run as root (its user, its group or its rights differ from those of this command)"
+            why = "permission denied; run as its user, or as root with CAP_SYS_RESOURCE"
         else:
             why = str(error)
         self.change = LimitChange(
@@ -269,7 +284,8 @@ class Rescue:
     def ask_owners(self) -> None:
         """Asks the process which of its objects hold the descriptors, if it listens (a Guard, or hold.listen)."""
         with self._step("its owners"):
-            asked = _ask_owners(self.process, suspects(self.found) if self.found is not None else ())
+            fds = suspect_fds(self.found.snapshot) if self.found else []
+            asked = call_as(self.user, lambda: _ask_owners(self.pid, fds))
             if asked is None:
                 self._problem("no owners: the process does not listen, which hold.listen() and a hold.Guard do")
             elif not asked and self.fds:
@@ -290,7 +306,7 @@ class Rescue:
             return DrainResult(asked=False, problem="it has ended")
         if page is None or page.state is GuardState.ENDED:
             return DrainResult(
-                asked=False, problem="it has no hold.Guard that could finish its job; see what restarts it below"
+                asked=False, problem="it has no hold.Guard, so that it cannot be asked to finish its job"
             )
         if self.dry_run:
             return DrainResult(asked=False, problem=f"{DRAIN_SIGNAL.name} is not sent, because nothing may be changed")
@@ -312,7 +328,6 @@ class Rescue:
             draining=draining,
             exited=ended if until_exit or ended else None,
             waited_s=passed_s,
-            reason=page.reason,
             problem=late,
         )
 
@@ -427,37 +442,59 @@ def _late(wait_s: float, page: Heartbeat, *, draining: bool) -> str:
     return f"it drains, but was not done{at} within {span_words(wait_s)}"
 
 
-# ---- owners
+# ---- as its user
 
 
-def _ask_owners(process: Process, fds: Sequence[int]) -> list[str] | None:
-    """Returns the most common owners; empty if the process does not answer, None if it does not listen.
+@dataclass(frozen=True, slots=True)
+class UserIds:
+    uid: int
+    gid: int
 
-    A process answers its own user only, so root asks from a child with that user's rights.
+
+def read_user(procfs: ProcFS, pid: int) -> UserIds | None:
+    """Returns the real user and group of a process. Its folder in /proc may belong to root all the same."""
+    status = read_status(procfs, pid)
+    try:
+        return UserIds(int(status["Uid"].split()[0]), int(status["Gid"].split()[0]))
+    except (KeyError, IndexError, ValueError):
+        return None
+
+
+def call_as(user: UserIds | None, function: Callable[[], Any]) -> Any:
+    """Returns what the function returns if it is called by that user, in a child if this process is root's.
+
+    Root may lack the right that the user has: in most containers it cannot set the limits of another user's process,
+    and no process tells root what holds its descriptors. The result passes through JSON; of errors, OSError does.
     """
-    if process.uid in (None, os.geteuid()):
-        return _ask(process.pid, fds)
+    if user is None or os.geteuid() or user.uid == 0:
+        return function()
     read, write = os.pipe()
     child = os.fork()
     if not child:
         try:
-            gid = int(read_status(REAL, process.pid)["Gid"].split()[0])
             os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(process.uid, process.uid, process.uid)
+            os.setresgid(user.gid, user.gid, user.gid)
+            os.setresuid(user.uid, user.uid, user.uid)
+            try:
+                said = {"result": function()}
+            except OSError as error:
+                said = {"errno": error.errno}
             with open(write, "w") as answer:
-                json.dump(_ask(process.pid, fds), answer)
+                json.dump(said, answer)
         finally:
             os._exit(0)
     os.close(write)
     with open(read) as answer:
-        said = answer.read()
+        text = answer.read()
     os.waitpid(child, 0)
-    found: list[str] | None = json.loads(said) if said else None
-    return found
+    found = json.loads(text) if text else {"errno": errno.EPERM}
+    if "errno" in found:
+        raise OSError(found["errno"], os.strerror(found["errno"]))  # of the subclass of its number
+    return found["result"]
 
 
-def _ask(pid: int, fds: Sequence[int]) -> list[str] | None:
+def _ask_owners(pid: int, fds: Sequence[int]) -> list[str] | None:
+    """Returns the most common owners; empty if the process does not answer, None if it does not listen."""
     if not socket_paths(pid):
         return None
     return [str(group) for group in (ask_owners(pid, fds or None) or ())[:_SHOWN_OWNERS]]

@@ -80,7 +80,7 @@ def parse_environ(text: str) -> dict[str, str]:
 
 def supervisor_of(pid: int, command: Sequence[str], environ: Mapping[str, str]) -> Restarter | None:
     """Returns the supervisor that this command line of an ancestor is. `environ` is that of the process itself."""
-    names = [PurePath(word).name for word in command[:4]]
+    names = [PurePath(word).name for word in command[:8]]
     if "holdfast" in names and "supervise" in command[names.index("holdfast") + 1 :]:
         return Restarter(kind="supervise", pid=pid)
     if any(name == "supervisord" for name in names[:2]) or names[1:3] == ["-m", "supervisor.supervisord"]:

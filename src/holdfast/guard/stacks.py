@@ -125,7 +125,7 @@ def _ask(page: Heartbeat, wait_s: float) -> StackDump:
         return StackDump(problem=f"it was asked with {name} to write its stacks, {log.problem}")
     text = log.read_new(before, wait_s)
     if not text:
-        return StackDump(problem=f"it wrote nothing to {page.log} within {wait_s:.0f} s after {name}")
+        return StackDump(problem=f"it wrote nothing to {log.path} within {wait_s:.0f} s after {name}")
     return StackDump(source="faulthandler", text=text)
 
 
@@ -134,7 +134,7 @@ class _Log:
 
     def __init__(self, page: Heartbeat) -> None:
         self.problem = ""
-        self._path = page.log
+        self.path = page.log or readlink_or_none(REAL, f"/proc/{page.pid}/fd/2") or ""  # a copy of stderr
         owner = stat_or_none(REAL, f"/proc/{page.pid}")
         try:
             fd = self._open()
@@ -143,20 +143,18 @@ class _Log:
             finally:
                 os.close(fd)
         except OSError as error:
-            where = (
-                f"in {page.log}, which cannot be read: {error.strerror}" if page.log else "in its log or on its stderr"
-            )
-            self.problem = f"which are {where}"
+            where = f"{page.log}, which cannot be read: {error.strerror}" if page.log else f"its stderr ({self.path})"
+            self.problem = f"which are in {where}"
             return
         # A page can name any file; root must not print another user's.
         if not stat.S_ISREG(seen.st_mode) or owner is None or seen.st_uid not in (owner.st_uid, os.geteuid()):
-            self.problem = f"which are in {page.log}: that is not a plain file of its user"
+            self.problem = f"which are in {self.path}: that is not a plain file of its user"
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def size(self) -> int:
-        found = None if self.problem else stat_or_none(REAL, self._path)
+        found = None if self.problem else stat_or_none(REAL, self.path)
         return 0 if found is None else found.st_size
 
     def read_new(self, start: int, wait_s: float) -> str:
