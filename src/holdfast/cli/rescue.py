@@ -144,6 +144,7 @@ def _drain(screen: Screen, work: Rescue, wait_s: float | None) -> None:
     most_s = _DRAIN_S if wait_s is None else wait_s
     doing = "waiting until it drains" if wait_s is None else "waiting until it has drained and exits"
     with _DrainBar(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as bar:
+        bar.passed(0.0)  # imports all that it needs, which Ctrl-C must not interrupt
         try:
             work.drain(most_s, until_exit=wait_s is not None, progress=bar.passed)
         except KeyboardInterrupt:
