@@ -235,6 +235,9 @@ COMMANDS = {
         "trace": "Record who opens and closes descriptors while a program runs.",
         "report": "Show which lines leak descriptors, from a recording.",
     },
+    "Keep alive": {
+        "rescue": "Rescue a process that is out of descriptors, and say why.",
+    },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",
         "verify": "Check files for corruption and report where it is.",
