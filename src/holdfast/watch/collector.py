@@ -291,7 +291,7 @@ class Collector:
             self._replace(target, process, is_copy=key.source.startswith("copy:"))
         target.key = key
         target.current = target.alive = True
-        target.command = clip(process.cmdline or process.comm)
+        target.command = clip(one_line(process.cmdline or process.comm))
         target.started = None if process.uptime_s is None else self._wall_now - process.uptime_s
         target.tree = target.tree or TreeModel(target.root, self._watch, self._procfs, self._clock, self._cost)
         if target.about is not None and (first := target.facts.get("_first")):
@@ -460,7 +460,7 @@ class Collector:
     def _add_kinds(self, target: Target) -> None:
         if self._now < target.kinds_at_s + _KINDS_EVERY_S:
             return
-        target.kinds_at_s = self._now
+        target.kinds_at_s = self._clock()
         about = target.about or target.root
         found = sample_kinds(self._procfs, about.pid)
         # Checked after reading: the pid may be another process's by now.
@@ -620,7 +620,7 @@ class Collector:
             "fds": diagnosis.fds if latest is None else latest.fds,
             "limit": finite(diagnosis.soft),
             "hard_limit": finite(diagnosis.hard),
-            "kinds": target.kinds or kinds_in(subject),
+            "kinds": target.kinds if target.kinds_at_s > tree.scanned_at_s else kinds_in(subject) or target.kinds,
             "dead_pipes": {"read": subject.profile.hup, "write": subject.profile.err} if is_known else None,
             "self_pairs": subject.profile.self_pairs if is_known else None,
             "close_wait": subject.profile.close_wait if is_known else None,

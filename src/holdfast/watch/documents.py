@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..doctor.model import Sample, Trend
 from ..doctor.trend import find_baselines
@@ -53,7 +53,8 @@ _DEFAULTS: dict[str, Any] = {
 def public_facts(facts: dict[str, Any]) -> TargetState:
     """Returns the target without its history; what is missing is unknown."""
     empty = dict.fromkeys(TargetState.__annotations__) | _DEFAULTS | no_history()
-    return TargetState(**(empty | {name: value for name, value in facts.items() if name in empty}))  # type: ignore[typeddict-item]
+    known: Any = empty | {name: value for name, value in facts.items() if name in empty}
+    return cast(TargetState, known)
 
 
 def with_history(

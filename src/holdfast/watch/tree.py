@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from .._util.text import one_line
 from ..doctor.diagnose import SEVERITY, Diagnosed, blamed, classify_process, command_of, remedy_of, suspects
 from ..doctor.fd_profile import profiles_of
 from ..doctor.model import Diagnosis, FdProfile, JobSample, Verdict
@@ -76,6 +77,7 @@ class TreeModel:
         self.shared: tuple[Limit, ...] = ()
         self.about = root
         self.is_whole = True
+        self.scanned_at_s = -math.inf
         self._watch = watch
         self._procfs = procfs
         self._clock = clock
@@ -129,7 +131,7 @@ class TreeModel:
         if snapshot is not None and snapshot.root.process.identity == self.root:
             self._keep(snapshot)
         rest_s = min(_REST * (self._cost() - began), _LATEST_S)
-        now = self._clock()
+        self.scanned_at_s = now = self._clock()
         self._scan_soonest_s = now + max(rest_s, _SCAN_SOONEST_S)
         self._scan_at_s = now + max(rest_s, _SCAN_EVERY_S)
 
@@ -229,7 +231,7 @@ class TreeModel:
         return TreeRow(
             pid=process.pid,
             ppid=process.ppid,
-            command=clip(command_of(one)),
+            command=clip(one_line(command_of(one))),
             fds=one.snapshot.fd_count if latest is None else latest.fds,
             limit=finite(one.diagnosis.soft),
             kinds=kinds_in(one),
