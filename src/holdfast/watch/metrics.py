@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from .. import __version__
 from ..doctor.model import Verdict
 from ..guard.health import Health
 from .state import StateDocument, TargetState
@@ -27,7 +26,6 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family("build_info", "gauge", "The version of holdfast; the value is 1."),
     Family("watch_last_sample_timestamp_seconds", "gauge", "When watch sampled last."),
     Family("watch_samples_total", "counter", "Rounds of samples since watch started."),
     Family("watch_problems", "gauge", "How many things watch cannot do now, such as writing to a full disk."),
@@ -89,7 +87,6 @@ def _number(value: float) -> str:
 
 
 def _of_watch(document: StateDocument, round_s: float, rounds: int) -> Iterator[Series]:
-    yield "build_info", {"version": __version__}, 1
     yield "watch_last_sample_timestamp_seconds", {}, document["now"]
     yield "watch_samples_total", {}, rounds
     yield "watch_problems", {}, len(document["problems"])

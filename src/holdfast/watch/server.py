@@ -10,6 +10,7 @@ At most 64 connections are open at a time, and one that sends nothing is closed 
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import hmac
@@ -136,8 +137,6 @@ def bind(address: HttpAddress) -> socket.socket:
         )[0]
     except OSError as error:
         raise InputError(f"{address.host}: cannot find this host: {error.strerror}") from error
-    if address.is_loopback is False and not _is_own_choice(address.host) and is_loopback(str(where[0])):
-        raise InputError(f"{address.host}: write 127.0.0.1 to listen on the loopback interface")
     made = socket.socket(family, kind | socket.SOCK_CLOEXEC, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,13 +148,7 @@ def bind(address: HttpAddress) -> socket.socket:
     return made
 
 
-def _is_own_choice(host: str) -> bool:
-    return bool(host)
-
-
 def _why_not(error: OSError) -> str:
-    import errno
-
     if error.errno == errno.EADDRINUSE:
         return "the port is in use; choose another, or port 0 for a free one"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -171,13 +164,11 @@ def _why_not(error: OSError) -> str:
 class Gate:
     """Lets requests in that have the token or, without one, that were made to a loopback name."""
 
-    def __init__(self, app: ASGIApp, token: str | None, host: str) -> None:
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
         self._token = None if token is None else token.encode()
-        self._cookie = (
-            None if token is None else hmac.new(token.encode(), b"holdfast cookie", hashlib.sha256).hexdigest()
-        )
-        self._host = host.lower()
+        # Not the token itself, which is not to be read from a browser's files.
+        self._cookie = hmac.new((token or "").encode(), b"holdfast cookie", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -192,7 +183,7 @@ class Gate:
     def _refuse(self, request: Request) -> Response | None:
         name = request.headers.get("host", "")
         host = re.sub(r":\d*$", "", name).strip("[]").lower()
-        if len(request.headers.getlist("host")) == 1 and (is_loopback(host) or host == self._host):
+        if len(request.headers.getlist("host")) == 1 and is_loopback(host):
             return None
         return _plain(
             421,
@@ -202,7 +193,6 @@ class Gate:
 
     def _check_token(self, request: Request) -> Response | None:
         assert self._token is not None
-        assert self._cookie is not None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token):
             return None
@@ -227,7 +217,6 @@ class Gate:
         name = request.url.path.rpartition("/")[2]
         where = (name or "./") + (f"?{urlencode(query)}" if query else "")
         answer = _plain(303, "", {"Location": f"./{where}" if ":" in where else where})
-        assert self._cookie is not None
         answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", max_age=30 * 86400, path="/")
         return answer
 
@@ -267,9 +256,9 @@ class WatchApp:
         self._eta_s = eta_s
         self._lock = threading.Lock()
         self._made: tuple[Published, bytes] | None = None
-        self._static: dict[str, tuple[bytes, bytes, str]] = {}
+        self._static: dict[str, tuple[bytes, str]] = {}
 
-    def routes(self, token: str | None, host: str) -> Starlette:
+    def routes(self, token: str | None) -> Starlette:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.routing import Route
@@ -287,7 +276,7 @@ class WatchApp:
         # The endpoints are not coroutines: starlette runs them in threads, so that a slow disk delays no other request.
         return Starlette(
             routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in paths.items()],
-            middleware=[Middleware(Gate, token=token, host=host)],
+            middleware=[Middleware(Gate, token=token)],
         )
 
     def _page(self, request: Request) -> Response:
@@ -305,15 +294,15 @@ class WatchApp:
         found = self._read_static(name)
         if found is None:
             return _plain(404, f"{name} is missing from this installation: pip install 'holdfast[ui]'\n")
-        data, packed, tag = found
+        packed, tag = found
         headers = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(packed, media_type=type_, headers=headers | {"Content-Encoding": "gzip"})
-        return Response(data, media_type=type_, headers=headers)
+        return Response(gzip.decompress(packed), media_type=type_, headers=headers)
 
-    def _read_static(self, name: str) -> tuple[bytes, bytes, str] | None:
+    def _read_static(self, name: str) -> tuple[bytes, str] | None:
         with self._lock:
             if name not in self._static:
                 try:
@@ -321,7 +310,7 @@ class WatchApp:
                 except OSError:
                     return None
                 tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
-                self._static[name] = data, gzip.compress(data, 6, mtime=0), tag
+                self._static[name] = gzip.compress(data, 6, mtime=0), tag
             return self._static[name]
 
     def _state(self, request: Request) -> Response:
@@ -437,7 +426,7 @@ class WatchServer:
 
         self._socket = bind(address)
         self.url = address.url(self._socket.getsockname()[1])
-        app = WatchApp(collector, clock=clock, eta_s=eta_s).routes(token, address.host)
+        app = WatchApp(collector, clock=clock, eta_s=eta_s).routes(token)
         config = uvicorn.Config(
             app,
             http=_bounded_protocol(),
@@ -477,7 +466,7 @@ def _bounded_protocol() -> Any:
             self._give_up = self.loop.call_later(_IDLE_S, self._end_if_silent)
 
         def _end_if_silent(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+            if getattr(self, "cycle", None) is None:
                 self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
