@@ -24,9 +24,7 @@ def test_out_of_descriptors_and_dark() -> None:
 
 def test_leak_counts_only_below_the_threshold() -> None:
     leaking = document(target(verdict="LEAK", eta_s=[3000.0, None]))
-    assert check_health(leaking, now=NOW).reasons == (
-        "worker: it leaks, and is out of descriptors in 50 min or more",
-    )
+    assert check_health(leaking, now=NOW).reasons == ("worker: it leaks, and is out of descriptors in 50 min or more",)
     assert check_health(leaking, now=NOW, eta_s=1000).ok
     assert check_health(document(target(verdict="GROWING", eta_s=[3000.0, None])), now=NOW).ok
     assert check_health(document(target(verdict="LEAK", eta_s=None)), now=NOW).ok

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from python_child import python
 
 from holdfast.errors import InputError
 from holdfast.procfs.processes import Identity
 from holdfast.watch.documents import load_state
 from holdfast.watch.state import EventState, Point
 from holdfast.watch.store import MOST_EVENTS, TARGET_BYTES, Batch, Store, StoredTarget
+from python_child import python
 
 START = 1_790_000_000.0
 HOUR, DAY = 3600, 86400
@@ -256,9 +256,7 @@ def test_full_disk_moves_the_store_to_memory_and_back(tmp_path: Path) -> None:
         add(store, clock.now, 1 + step)
         if store.problem:
             break
-    assert store.problem == (
-        f"{path}: cannot write: the disk is full; new samples are kept in memory until it works"
-    )
+    assert store.problem == (f"{path}: cannot write: the disk is full; new samples are kept in memory until it works")
     failed = step
     for step in range(failed + 1, failed + 5):
         clock.now += 5
