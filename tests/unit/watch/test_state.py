@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-import state_samples
 
+import state_samples
 from holdfast.doctor.model import Trend
 from holdfast.watch.state import (
     MOST_POINTS,
