@@ -75,6 +75,7 @@ def target(name: str = "worker", *, per_hour: float = 0.0, hours: float = 3.0, *
     ]
     made = TargetState(
         target=name,
+        source="pid",
         pid=4711,
         about=4711,
         command="/usr/bin/python3 -m ami.worker --queue default",

@@ -84,6 +84,7 @@ ENDED = frozenset("ZX")
 # Reading the parent of every process costs more than the samples: on a machine with thousands it is done less often.
 _FIND_EVERY_S = 15.0
 _FIND_REST = 500
+_FIND_LATEST_S = 120.0
 _MOST_ENDED = 256
 # Samples at exact intervals would alias with periodic jobs, which shows as a slope.
 _JITTER = 0.25
@@ -132,7 +133,8 @@ class Watch:
         now = self._clock()
         if self._find_again_at_s is None or now >= self._find_again_at_s:
             self._find()
-            self._find_again_at_s = now + max(_FIND_EVERY_S, _FIND_REST * (self._clock() - now))
+            rest_s = _FIND_REST * (self._clock() - now)
+            self._find_again_at_s = now + min(max(_FIND_EVERY_S, rest_s), _FIND_LATEST_S)
         for pid in list(self._alive):
             self._sample_one(pid)
 

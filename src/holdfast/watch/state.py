@@ -112,6 +112,7 @@ class TargetState(TypedDict):
     """One target. The counts are those of the process `about`: the worst of its tree, mostly `pid` itself."""
 
     target: str
+    source: str  # "pid", "name:TEXT" for --name TEXT, "copy:N" of a supervisor
     pid: int
     about: int
     command: str
