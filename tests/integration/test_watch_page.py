@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_process import holdfast
+from leaking_process import leaker
 
 import state_samples as samples
 from browser import Browser, Page
+from holdfast.watch.collector import Collector, Selection
 from holdfast.watch.report_page import live_files, write_state
+from holdfast.watch.store import Store
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -181,6 +186,35 @@ def test_what_is_missing_is_said_and_what_to_do(browser: Browser, server: StateS
 
 
 # ---- a new document
+
+
+def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, server: StateServer, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        victim = stack.enter_context(leaker())
+        store = Store(tmp_path / "watch.db", 0.2)
+        collector = stack.enter_context(closing(Collector(Selection(pids=(victim.pid,)), store, every_s=0.2)))
+        collector.round()
+        with looking_at(browser, server, collector.document()) as page:
+            assert page.texts("#headline .verdict") == ["OK"]
+            page.evaluate("window.isTheSame = true")
+            deadline = time.monotonic() + 60
+            while page.texts("#headline .verdict") != ["LEAK"]:
+                assert time.monotonic() < deadline, page.texts("#headline")
+                victim.leak(4)
+                time.sleep(0.2)  # the pace of the samples
+                collector.round()
+                server.state = collector.document()
+            assert page.evaluate("window.isTheSame")  # it was not loaded again
+            assert "leaks by" in page.texts("#headline p")[0]
+            assert "LEAK" in page.evaluate("document.title")
+            assert any("LEAK" in text for text in page.texts("#events-table tbody tr"))
+            assert len(page.texts("#pipes-table tbody tr")) >= 10
+    done = holdfast("report", tmp_path / "watch.db", "--html", tmp_path / "watch.html")
+    assert done.returncode == 0, done
+    with browser.open(tmp_path / "watch.html") as page:
+        assert page.texts("#headline .verdict") == ["LEAK"]
+        assert page.evaluate("document.querySelectorAll('#time-chart .js-line').length") > 3
+        assert page.problems == []
 
 
 def test_a_new_document_keeps_what_the_reader_does(browser: Browser, server: StateServer) -> None:

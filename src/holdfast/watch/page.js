@@ -235,7 +235,7 @@
     if (!isKnown(target.growth_per_hour)) return figure("Growth", UNKNOWN, "not known yet");
     const [middle, low, high] = target.growth_per_hour;
     const isSure = low > 0;
-    return figure("Growth", isSure ? rate(middle) : "none", `${rate(low).replace(rate(high).slice(-2), "")} to ${rate(high)} (95\u202f%)`, { tone: isSure ? "warn" : "none", help: "Slope of the baseline, the lowest counts over time" });
+    return figure("Growth", isSure || (middle > 0 && target.verdict === "GROWING") ? rate(middle) : "none", `${rate(low).replace(rate(high).slice(-2), "")} to ${rate(high)} (95\u202f%)`, { tone: isSure ? "warn" : "none", help: "Slope of the baseline, the lowest counts over time" });
   }
 
   function showWhy(target) {
@@ -521,7 +521,7 @@
 
   function showHeadroom(target) {
     const bars = (target.headroom ?? []).map((limit) => {
-      const amount = limit.name?.endsWith("_bytes") ? bytes : counted;
+      const amount = /memory|bytes/.test(limit.name) ? bytes : counted;
       const ratio = limit.ratio ?? (isKnown(limit.used) && limit.limit ? limit.used / limit.limit : null);
       const isUnknown = !isKnown(limit.used);
       const words = isUnknown ? "not known" : isKnown(limit.limit) ? [`${amount(limit.used)} of ${amount(limit.limit)} · `, make("b", {}, `${percent(ratio ?? 0)}${ratio >= 0.85 ? " tight" : ""}`)] : `${amount(limit.used)}, no limit`;

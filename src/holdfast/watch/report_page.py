@@ -10,6 +10,7 @@ from typing import Any
 
 from .._util.atomic import write_atomically
 from ..fdtrace.html_file import assemble, common_part, plotly_script
+from .documents import load_state
 
 _HERE = Path(__file__).parent
 
@@ -29,9 +30,8 @@ def write_report(db_path: str | os.PathLike[str], out_path: str | os.PathLike[st
     Raises:
         InputError: plotly, which draws the charts, is not installed, or the database cannot be read.
     """
-    from .server import load_state
-
-    write_state(load_state(db_path), out_path)
+    plotly_script()  # before the work
+    write_state(load_state(Path(db_path)), out_path)
 
 
 def write_state(state: Mapping[str, Any], out_path: str | os.PathLike[str]) -> None:
