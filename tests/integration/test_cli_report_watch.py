@@ -11,7 +11,7 @@ from cli_process import document, holdfast, refused
 from leaking_process import leaker
 
 from holdfast.watch.collector import Collector, Selection
-from holdfast.watch.report_page import live_files, write_report
+from holdfast.watch.report_page import write_report
 from holdfast.watch.store import Store
 
 
@@ -78,11 +78,3 @@ def test_wrong_use_is_refused(database: Path, tmp_path: Path) -> None:
     # A file that is no database is still read as a recording.
     (tmp_path / "no.hft").write_bytes(b"nothing")
     assert holdfast("report", tmp_path / "no.hft").returncode in (1, 3)
-
-
-def test_the_live_page_asks_only_for_files_that_are_served() -> None:
-    files = live_files()
-    page = files["/"][1].decode()
-    for path in files.keys() - {"/"}:
-        assert page.count(f'"{path.removeprefix("/")}"') == 1, path
-    assert "://" not in page

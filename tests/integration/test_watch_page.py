@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +16,39 @@ from leaking_process import leaker
 import state_samples as samples
 from browser import Browser, Page
 from holdfast.watch.collector import Collector, Selection
-from holdfast.watch.report_page import live_files, write_state
+from holdfast.watch.report_page import write_state
+from holdfast.watch.server import HttpAddress, WatchServer
 from holdfast.watch.store import Store
 
 pytestmark = pytest.mark.needs("chromium")
 
 
+class SampleCollector:
+    """Stands in for the collector: the document is what a test says."""
+
+    def __init__(self) -> None:
+        self._state: Mapping[str, Any] = samples.nothing()
+        self.published: object = None
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        self._state, self.published = state, object()  # the server makes a new answer
+
+    def document(self) -> Mapping[str, Any]:
+        return self._state
+
+
 class StateServer:
-    """Serves the page's files and the document of the moment, and counts how often it was asked."""
+    """The real server of the page, on samples or on a real collector."""
 
-    def __init__(self, port: int = 0) -> None:
-        self.state: Mapping[str, Any] = samples.nothing()
-        self.asked = 0
-        files = live_files()
-        outer = self
+    def __init__(self, port: int = 0, collector: Collector | None = None) -> None:
+        self._collector: Any = collector or SampleCollector()
+        self._server = WatchServer(self._collector, HttpAddress("127.0.0.1", port), clock=time.time)
+        self.address = self._server.url
+        self.port = int(self.address.strip("/").rpartition(":")[2])
+        self.stop = self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                path = self.path.split("?")[0]
-                if path == "/api/state":
-                    outer.asked += 1
-                    kind, body = "application/json", json.dumps(outer.state).encode()
-                else:
-                    kind, body = files[path]
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.port = self._server.server_port
-        self.address = f"http://127.0.0.1:{self.port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def show(self, state: Mapping[str, Any]) -> None:
+        self._collector.show(state)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +57,7 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[StateServer]:
     started = StateServer()
     yield started
@@ -77,7 +67,7 @@ def server() -> Iterator[StateServer]:
 @contextmanager
 def looking_at(browser: Browser, server: StateServer, state: Mapping[str, Any], **how: Any) -> Iterator[Page]:
     """The page of a state; it is clean at the end, and has asked no other host."""
-    server.state = state
+    server.show(state)
     with browser.open(server.address, **how) as page:
         yield page
         assert page.problems == []
@@ -86,11 +76,9 @@ def looking_at(browser: Browser, server: StateServer, state: Mapping[str, Any], 
 
 def renew(page: Page, server: StateServer, state: Mapping[str, Any]) -> None:
     """Lets the page take another document now, as it does when its tab is shown again."""
-    server.state = state
-    asked = server.asked
+    server.show(state)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.wait_for(f"Number(document.documentElement.dataset.shown) === {state['now']}")
-    assert server.asked > asked
 
 
 def later(state: Mapping[str, Any], seconds: float = 5.0) -> dict[str, Any]:
@@ -188,13 +176,15 @@ def test_what_is_missing_is_said_and_what_to_do(browser: Browser, server: StateS
 # ---- a new document
 
 
-def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, server: StateServer, tmp_path: Path) -> None:
+def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, tmp_path: Path) -> None:
     with ExitStack() as stack:
         victim = stack.enter_context(leaker())
         store = Store(tmp_path / "watch.db", 0.2)
         collector = stack.enter_context(closing(Collector(Selection(pids=(victim.pid,)), store, every_s=0.2)))
         collector.round()
-        with looking_at(browser, server, collector.document()) as page:
+        server = StateServer(collector=collector)
+        stack.callback(server.stop)
+        with browser.open(server.address) as page:
             assert page.texts("#headline .verdict") == ["OK"]
             page.evaluate("window.isTheSame = true")
             deadline = time.monotonic() + 60
@@ -203,12 +193,12 @@ def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, serve
                 victim.leak(4)
                 time.sleep(0.2)  # the pace of the samples
                 collector.round()
-                server.state = collector.document()
             assert page.evaluate("window.isTheSame")  # it was not loaded again
             assert "leaks by" in page.texts("#headline p")[0]
             assert "LEAK" in page.evaluate("document.title")
             assert any("LEAK" in text for text in page.texts("#events-table tbody tr"))
             assert len(page.texts("#pipes-table tbody tr")) >= 10
+            assert page.problems == []
     done = holdfast("report", tmp_path / "watch.db", "--html", tmp_path / "watch.html")
     assert done.returncode == 0, done
     with browser.open(tmp_path / "watch.html") as page:
@@ -267,7 +257,7 @@ def test_a_new_document_keeps_what_the_reader_does(browser: Browser, server: Sta
 
 def test_it_says_that_the_watcher_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
     server = StateServer()
-    server.state = {**samples.healthy(), "every_s": 0.2}
+    server.show({**samples.healthy(), "every_s": 0.2})
     try:
         with browser.open(server.address) as page:
             assert page.texts("#banner") == []
@@ -277,7 +267,7 @@ def test_it_says_that_the_watcher_is_gone_and_goes_on_when_it_is_back(browser: B
             assert "the watcher may have ended" in page.texts("#banner")[0]
             assert page.texts("#headline .verdict") == ["OK"]  # what was known stays
             server = StateServer(server.port)
-            server.state = later(samples.leaking())
+            server.show(later(samples.leaking()))
             page.wait_for("document.getElementById('banner').hidden")
             assert page.texts("#headline .verdict") == ["LEAK"]
             # The only problems are the questions that were not answered.
@@ -290,10 +280,10 @@ def test_a_hidden_tab_asks_nothing(browser: Browser, server: StateServer) -> Non
     with looking_at(browser, server, {**samples.nothing(), "every_s": 1.0}) as page:
         hide = "Object.defineProperty(document, 'hidden', { value: %s, configurable: true });"
         page.evaluate(hide % "true" + "document.dispatchEvent(new Event('visibilitychange'))")
-        asked = server.asked
+        asked = page.requests
         # The page's own timer, if it had one, would be first.
         page.evaluate("new Promise((done) => setTimeout(done, 1100))")
-        assert server.asked == asked
+        assert page.requests == asked
         page.evaluate(hide % "false")
         renew(page, server, {**samples.healthy(), "now": samples.NOW + 1})
         assert page.texts("#headline .verdict") == ["OK"]

@@ -61,7 +61,8 @@
   const isSameDay = (a, b) => new Date(a * 1000).toDateString() === new Date(b * 1000).toDateString();
   const clock = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
   const day = (t) => new Date(t * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
-  const near = (t) => (isSameDay(t, state.now) ? clock(t) : `${day(t)} ${clock(t).slice(0, 5)}`);
+  const near = (t) => (isSameDay(t, state.now) ? clock(t)
+    : Math.abs(t - state.now) < 180 * DAY ? `${day(t)} ${clock(t).slice(0, 5)}` : `${day(t)} ${new Date(t * 1000).getFullYear()}`);
   const fullTime = (t) => new Date(t * 1000).toLocaleString("en-GB", { dateStyle: "full", timeStyle: "long" });
 
   /** A moment, in local time; the tooltip has the date, the zone and how long ago it was. */
@@ -303,7 +304,7 @@
     ];
     if (baseline?.t?.length) {
       const [bx, by] = cut(baseline.t, view, baseline.fds);
-      traces.push({ ...plain, mode: "lines+markers", x: bx, y: by, name: "baseline", line: { color: colours.good, width: 2 }, marker: { size: 5 }, hovertemplate: "%{y:,}" });
+      traces.push({ ...plain, mode: bx.length > 60 ? "lines" : "lines+markers", x: bx, y: by, name: "baseline", line: { color: colours.good, width: 2 }, marker: { size: 5 }, hovertemplate: "%{y:,}" });
     }
     if (trend) {
       const past = [trend.t[0], Math.min(trend.t[1], state.now)];
@@ -622,7 +623,6 @@
 
   // ---- live
 
-  const token = new URLSearchParams(window.location.search).get("token");
   let answered = null; // when the last document came, by this page's clock
   let timer = null;
   let asking = null;
@@ -651,7 +651,7 @@
     asking = mine;
     const patience = setTimeout(() => mine.abort(), 1000 * Math.max(10, 3 * everySeconds()));
     try {
-      const answer = await fetch("api/state", { signal: mine.signal, cache: "no-store", headers: token ? { Authorization: `Bearer ${token}` } : {} });
+      const answer = await fetch("api/state", { signal: mine.signal, cache: "no-store" });
       if (!answer.ok) throw Object.assign(new Error(answer.statusText), { status: answer.status });
       state = visible(await answer.json());
       answered = Date.now() / 1000;

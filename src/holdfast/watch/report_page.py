@@ -1,4 +1,4 @@
-"""Writes what a watch has recorded as one HTML file, and gives the live page its files: both are the same page."""
+"""Writes what a watch has recorded as one HTML file: the live page, with the state document inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._util.atomic import write_atomically
 from ..fdtrace.html_file import assemble, common_part, plotly_script
 from .documents import load_state
 
-_HERE = Path(__file__).parent
+PAGE = Path(__file__).parent / "page.html"
 
 # What page.html asks the server for, and what stands there in a file of its own.
 _INLINE = {
@@ -37,28 +37,15 @@ def write_report(db_path: str | os.PathLike[str], out_path: str | os.PathLike[st
 def write_state(state: Mapping[str, Any], out_path: str | os.PathLike[str]) -> None:
     """Writes the page of a state document, which it embeds."""
     plotly = plotly_script()
-    template = (_HERE / "page.html").read_text()
+    template = PAGE.read_text()
     for pattern, part in _INLINE.items():
         template, found = re.subn(pattern, part, template)
         assert found == 1, f"expected {pattern} once in page.html, got it {found} times"
-    style, script = _page_part("css"), _page_part("js")
+    style, script = page_part("css"), page_part("js")
     page = assemble(template, style=style, script=script, plotly=plotly, data={**state, "live": False})
     write_atomically(out_path, page.encode())
 
 
-def live_files() -> dict[str, tuple[str, bytes]]:
-    """Returns the files of the live page by their path, each with its media type.
-
-    Raises:
-        InputError: plotly is not installed.
-    """
-    return {
-        "/": ("text/html; charset=utf-8", (_HERE / "page.html").read_bytes()),
-        "/static/page.css": ("text/css; charset=utf-8", _page_part("css").encode()),
-        "/static/page.js": ("text/javascript; charset=utf-8", _page_part("js").encode()),
-        "/static/plotly.min.js": ("text/javascript; charset=utf-8", plotly_script().encode()),
-    }
-
-
-def _page_part(kind: str) -> str:
-    return common_part(kind) + (_HERE / f"page.{kind}").read_text()
+def page_part(kind: str) -> str:
+    """Returns the whole style (`css`) or script (`js`) of the page, which the server gives the live page as a file."""
+    return common_part(kind) + PAGE.with_suffix(f".{kind}").read_text()
