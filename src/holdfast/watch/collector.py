@@ -12,28 +12,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .._util.text import one_line
-from ..doctor.diagnose import SEVERITY, eta_of
-from ..doctor.model import Diagnosis, FdProfile, JobSample, PathCount, Sample, Trend, Verdict
+from ..doctor.diagnose import SEVERITY
+from ..doctor.model import JobSample, Sample, Verdict
 from ..doctor.sampler import EVERY_S, Series, Tier, Watch, tiers_for
-from ..doctor.verdict import confidence_of
 from ..errors import InputError
 from ..fd_owners.agent import ask_owners
 from ..guard.health import classify_health
 from ..guard.heartbeat import Heartbeat, read_heartbeat
 from ..guard.supervisor.status import CopyStatus, read_supervisor_status
-from ..procfs.descriptors import Kind
 from ..procfs.limits import finite
 from ..procfs.processes import Identity, Process, find_by_name, read_process, read_stat, sample_kinds
 from ..procfs.procfs import REAL, ProcFS
 from .documents import public_facts, with_history
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
-from .state import MOST_EVENTS, EventState, GuardFacts, Point, StateDocument, TargetState, state_document
+from .state import MOST_EVENTS, EventState, GuardFacts, StateDocument, TargetState, state_document
 from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id
-from .tree import TreeModel, advice_of, cause_of, clip, kinds_in
+from .target import Target, end_reason, facts_of, guard_facts, last_words, parse_profile, point_of
+from .tree import TreeModel, clip
 
 _NAMES_EVERY_S = 15.0
 _REST = 500
@@ -50,7 +49,6 @@ _YOUNG_S = 5.0
 # Ended processes of a --name stay in the document for that long.
 _SHOW_ENDED_S = 3600.0
 _NEARLY_FULL, _NOT_FULL = 0.9, 0.8
-RECYCLE = 75
 CALM = frozenset({Verdict.OK, Verdict.UNCLEAR, Verdict.SETTLING})
 
 
@@ -68,41 +66,6 @@ class Selection:
     pids: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     label: str | None = None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Target:
-    """One target. `process` counts its processes; `current` is whether it was seen since watch started."""
-
-    id: int
-    label: str
-    key: TargetKey
-    boot: str
-    root: Identity
-    process: int = 1
-    current: bool = False
-    alive: bool = False
-    named: bool = False  # by --label or by its Guard, not by its command
-    command: str = ""
-    started: float | None = None
-    ended: float = 0.0
-    tree: TreeModel | None = None
-    about: Identity | None = None
-    kinds: dict[str, int] | None = None
-    kinds_at_s: float = -math.inf
-    page: Heartbeat | None = None
-    guard: GuardFacts | None = None
-    guard_at_s: float = -math.inf
-    restarts: dict[str, int] = field(default_factory=dict)
-    held_by: list[str] = field(default_factory=list)
-    held_at_s: float = -math.inf
-    verdict: Verdict = Verdict.OK
-    is_judged: bool = False
-    limit: float | None = None
-    nearly_full: bool = False
-    written_at_s: float = -math.inf
-    sampled_at_s: float = -math.inf
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +109,7 @@ class Collector:
         self._waiting = list(dict.fromkeys(selection.pids))
         self._names_at_s = -math.inf
         self._number = 0
+        self._is_full = False
         self._batch = Batch()
         self._events: list[EventState] = []
         self._asking: threading.Thread | None = None
@@ -200,6 +164,21 @@ class Collector:
         return one.key.source.startswith("name:") and self._wall_now - one.ended > _SHOW_ENDED_S
 
     @property
+    def all_problems(self) -> list[str]:
+        """What watch cannot do at the moment."""
+        full = (
+            f"only {MOST_TARGETS} processes are watched, more were found: use a longer --name" if self._is_full else ""
+        )
+        return [*self.problems, *(problem for problem in (self.store.problem, full) if problem)]
+
+    def has_seen(self, name: str) -> bool:
+        """Whether a process of this --name was found."""
+        return any(one.current and one.key.source == f"name:{name}" for one in self._targets) or bool(self._supervisors)
+
+    def target_facts(self, label: str) -> dict[str, Any]:
+        return next((one.facts for one in self._targets if one.label == label), {})
+
+    @property
     def is_over(self) -> bool:
         """Whether everything that was asked for has ended, and nothing can come back."""
         if self.selection.names or self._waiting or self._supervisors:
@@ -246,7 +225,8 @@ class Collector:
             return True
         if " supervise " in process.cmdline and (process.uptime_s or 0.0) < _YOUNG_S:
             return False
-        self._begin(key, process)
+        if self._has_room():
+            self._begin(key, process)
         return True
 
     def _follow(self, identity: Identity) -> None:
@@ -263,7 +243,7 @@ class Collector:
             process = read_process(self._procfs, worker.pid) if worker.pid else None
             if process is not None and process.state not in "ZX":
                 target = copies.get(worker.copy)
-                if target is None or target.root != process.identity:
+                if (target is None and self._has_room()) or (target is not None and target.root != process.identity):
                     key = TargetKey(f"copy:{worker.copy}", command, status.name)
                     copies[worker.copy] = self._begin(key, process, continues=target)
             if worker.copy in copies:
@@ -295,10 +275,14 @@ class Collector:
         target.started = None if process.uptime_s is None else self._wall_now - process.uptime_s
         target.tree = target.tree or TreeModel(target.root, self._watch, self._procfs, self._clock, self._cost)
         if target.about is not None and (first := target.facts.get("_first")):
-            target.tree.first.setdefault(target.about, _parse_profile(first))
+            target.tree.first.setdefault(target.about, parse_profile(first))
             target.tree.about = target.about
         target.about = target.tree.about
         return target
+
+    def _has_room(self) -> bool:
+        self._is_full = len(self._targets) >= MOST_TARGETS and all(one.alive for one in self._targets)
+        return not self._is_full
 
     def _new_target(self, key: TargetKey, process: Process) -> Target:
         if len(self._targets) >= MOST_TARGETS:
@@ -320,17 +304,13 @@ class Collector:
 
     def _drop_oldest(self) -> None:
         ended = [one for one in self._targets if not one.alive]
-        if not ended:
-            raise InputError(
-                f"expected at most {MOST_TARGETS} processes to watch, got more: use a longer --name, or several watches"
-            )
         oldest = min(ended, key=lambda one: (one.current, one.ended))
         self._targets.remove(oldest)
         self._batch.drop_target(oldest.id)
 
     def _replace(self, target: Target, process: Process, *, is_copy: bool) -> None:
         old = target.root.pid
-        reason = _end_reason(target)
+        reason = end_reason(target)
         if not is_copy:  # a supervisor counts them itself
             target.restarts = dict(Counter(target.restarts) + Counter({reason: 1}))
         target.root, target.boot = process.identity, self._boot
@@ -411,11 +391,11 @@ class Collector:
     def _end(self, target: Target) -> None:
         target.alive = False
         target.ended = self._wall_now
-        self._event(target.label, "end", f"pid {target.root.pid} ended{_last_words(target)}")
+        self._event(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
         target.facts = target.facts or self._facts(target)
         target.facts = target.facts | {
             "alive": False,
-            "sentence": f"it has ended{_last_words(target)}; this is its last state",
+            "sentence": f"it has ended{last_words(target)}; this is its last state",
         }
         self._write_facts(target)
 
@@ -440,7 +420,7 @@ class Collector:
             if samples:
                 self._batch.drop_samples(target.id, samples[0].at_s + offset)
             for sample in samples:
-                self._batch.add_sample(target.id, target.process, _point(sample, offset))
+                self._batch.add_sample(target.id, target.process, point_of(sample, offset))
         target.about = about
         target.kinds_at_s = target.held_at_s = -math.inf
         target.held_by = []
@@ -454,7 +434,7 @@ class Collector:
         if series is None or series.latest is None or series.latest.at_s <= target.sampled_at_s:
             return
         target.sampled_at_s = series.latest.at_s
-        point = _point(series.latest, self._wall_now - self._now)
+        point = point_of(series.latest, self._wall_now - self._now)
         self._batch.add_sample(target.id, target.process, point)
 
     def _add_kinds(self, target: Target) -> None:
@@ -533,23 +513,7 @@ class Collector:
             return
         seen = read_stat(self._procfs, page.pid)
         found = classify_health(page, time.monotonic_ns(), process_state="S" if seen is None else seen.state)
-        target.guard = GuardFacts(
-            pid=page.pid,
-            name=clip(one_line(page.name)),
-            health=found.health.value,
-            sentence=clip(one_line(found.sentence)),
-            state=page.state.name.lower(),
-            jobs_done=page.jobs_done,
-            jobs_failed=page.jobs_failed,
-            fails_in_row=page.fails_in_row,
-            last_success=page.ok_wall_ns / 1e9 if page.ok_wall_ns else None,
-            job=clip(one_line(page.job)),
-            reason=clip(one_line(page.reason)),
-            error=clip(one_line(page.error)),
-            soft_cap=page.fd_soft_cap or None,
-            hard_cap=page.fd_hard_cap or None,
-            jobs=[list(job) for job in page.jobs],
-        )
+        target.guard = guard_facts(page, found)
         self._rename(target, page.name)
         self._note_health(target, before)
 
@@ -593,66 +557,11 @@ class Collector:
         else:
             self._event(target.label, "health", f"{was} → {now}: {guard['sentence']}")
 
-    # ---- facts
+    # ---- what is written and served
 
     def _facts(self, target: Target) -> dict[str, Any]:
-        tree = target.tree
-        subject = None if tree is None else tree.subject
-        if tree is None or subject is None:
-            return self._bare_facts(target)
-        diagnosis = subject.diagnosis
-        series = self._watch.series.get(subject.identity)
-        latest = None if series is None else series.latest
-        cause, signature = cause_of(diagnosis)
-        trend = diagnosis.trend
-        first = tree.first.get(subject.identity)
-        is_known = diagnosis.profile is not None
-        return self._bare_facts(target) | {
-            "about": subject.identity.pid,
-            "verdict": diagnosis.verdict.value,
-            "sentence": _sentence(target, subject.identity, diagnosis),
-            "evidence": list(diagnosis.evidence),
-            "advice": advice_of(diagnosis),
-            "confidence": confidence_of(diagnosis).sentence,
-            "cause": cause,
-            "signature": signature,
-            "held_by": target.held_by,
-            "fds": diagnosis.fds if latest is None else latest.fds,
-            "limit": finite(diagnosis.soft),
-            "hard_limit": finite(diagnosis.hard),
-            "kinds": target.kinds if target.kinds_at_s > tree.scanned_at_s else kinds_in(subject) or target.kinds,
-            "dead_pipes": {"read": subject.profile.hup, "write": subject.profile.err} if is_known else None,
-            "self_pairs": subject.profile.self_pairs if is_known else None,
-            "close_wait": subject.profile.close_wait if is_known else None,
-            "growth_per_hour": None
-            if trend is None
-            else [_rounded(one) for one in (trend.per_hour, trend.low, trend.high)],
-            "eta_s": eta_of(diagnosis),
-            "headroom": tree.headroom(),
-            "tree": tree.rows(),
-            "dead": list(subject.dead),
-            "_trend": _trend_facts(trend),
-            "_about": list(subject.identity),
-            "_first": None if first is None else _profile_facts(first),
-        }
-
-    def _bare_facts(self, target: Target) -> dict[str, Any]:
-        """Returns what is known without a snapshot."""
-        return {
-            "target": target.label,
-            "source": target.key.source,
-            "pid": target.root.pid,
-            "about": target.root.pid,
-            "command": target.command,
-            "started": target.started,
-            "uptime_s": None if target.started is None else round(self._wall_now - target.started, 1),
-            "alive": target.alive,
-            "verdict": target.verdict.value if target.is_judged else Verdict.OK.value,
-            "sentence": "it was not inspected yet",
-            "guard": target.guard,
-            "restarts": dict(target.restarts),
-            "_named": target.named,
-        }
+        series = self._watch.series.get(target.tree.about) if target.tree is not None else None
+        return facts_of(target, None if series is None else series.latest, self._wall_now)
 
     def _write_facts(self, target: Target) -> None:
         target.written_at_s = self._now
@@ -669,8 +578,6 @@ class Collector:
             )
         )
 
-    # ---- documents
-
     def document(self, *, history: bool = True, only: str | None = None) -> StateDocument:
         """Returns the state after the last round; without `history` the charts are empty."""
         published = self.published
@@ -683,7 +590,6 @@ class Collector:
                 targets.append(with_history(facts, points, process, kinds, published.now))
             else:
                 targets.append(public_facts(facts))
-        problems = [*self.problems, *([self.store.problem] if self.store.problem else [])]
         return state_document(
             now=published.now,
             live=True,
@@ -692,7 +598,7 @@ class Collector:
             since=self.since,
             targets=targets,
             events=self.store.events(MOST_EVENTS) if history else (),
-            problems=problems,
+            problems=self.all_problems,
         )
 
     def close(self) -> None:
@@ -704,52 +610,3 @@ class Collector:
         if self._asking is not None:
             self._asking.join(_HOLDERS_WITHIN_S + 1)
         self.store.close()
-
-
-def _point(sample: Sample, offset: float) -> Point:
-    return Point(sample.at_s + offset, sample.fds, sample.fds, sample.rss_bytes, sample.threads, sample.children)
-
-
-def _end_reason(target: Target) -> str:
-    """Returns why a process that was replaced has ended, as far as its Guard said so."""
-    page = target.page
-    return "recycle" if page is not None and page.exit_code == RECYCLE else "unknown"
-
-
-def _last_words(target: Target) -> str:
-    page = target.page
-    return f" while it drained: {one_line(page.reason)}" if page is not None and page.drain_ns and page.reason else ""
-
-
-def _sentence(target: Target, about: Identity, diagnosis: Diagnosis) -> str:
-    guard = target.guard
-    if guard is not None and guard["health"] in ("stopped", "frozen", "hung", "dark"):
-        return guard["sentence"]
-    said = diagnosis.evidence[0] if diagnosis.evidence else ""
-    return said if about == target.root else f"process {about.pid} below it: {said}"
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3) if math.isfinite(value) else 0.0
-
-
-def _slope(trend: Trend) -> list[float]:
-    return [_rounded(value) for value in (trend.per_hour, trend.low, trend.high)]
-
-
-def _trend_facts(trend: Trend | None) -> list[float] | None:
-    if trend is None or not (trend.grows or trend.settles or trend.unclear):
-        return None
-    return [*_slope(trend), _rounded(trend.span_s)]
-
-
-def _profile_facts(profile: FdProfile) -> dict[str, Any]:
-    return asdict(profile) | {"kinds": {kind.value: times for kind, times in profile.kinds.items()}}
-
-
-def _parse_profile(facts: dict[str, Any]) -> FdProfile:
-    kinds = {Kind(name): times for name, times in facts["kinds"].items()}
-    paths = {
-        name: None if facts[name] is None else PathCount(**facts[name]) for name in ("established_to", "most_opened")
-    }
-    return FdProfile(**(facts | {"kinds": kinds} | paths))
