@@ -108,10 +108,11 @@
 
   function showHeadline(targets) {
     const worst = targets[0];
-    const look = worst ? { ...lookOf(worst) } : { word: "NOTHING", tone: "none", icon: "question" };
+    const look = worst ? { ...lookOf(worst) } : { word: state.live ? "WAITING" : "EMPTY", tone: "none", icon: "question" };
     if (worst && targets.every((target) => target.alive === false)) look.word += ", ended";
     morph(at("headline"), make("div", { class: "headline", "data-tone": look.tone }, chip(look), make("p", {}, sentence(state.sentence))),
-      worst ? null : make("p", { class: "empty" }, "Nothing is watched yet. The watcher shows a process here as soon as one matches the PID or the --name that it was given."));
+      worst ? null : make("p", { class: "empty" }, state.live ? "The watcher shows a process here as soon as one matches the PID or the --name that it was given."
+        : "This recording ended before a process was seen."));
     at("problems").hidden = !state.problems?.length;
     morph(at("problems"), ...(state.problems ?? []).map((line) => make("li", {}, sentence(line))));
     document.title = worst ? `${look.word} · ${keyOf(worst)} ${counted(worst.fds)}/${counted(worst.limit)} · holdfast watch` : "holdfast watch";
@@ -538,7 +539,7 @@
 
   function startTables() {
     tables.pipes = showTable(at("pipes-table"), [
-      { name: "Process", isNumber: true, value: (row) => row.pid, cell: (row) => String(row.pid ?? UNKNOWN) },
+      { name: "Process", value: (row) => row.pid, cell: (row) => String(row.pid ?? UNKNOWN) },
       { name: "Descriptor", isNumber: true, value: (row) => row.fd, cell: (row) => String(row.fd ?? UNKNOWN) },
       { name: "End", value: (row) => row.access, cell: (row) => ({ r: "read", w: "write" })[row.access] ?? row.access ?? UNKNOWN },
       { name: "State", value: (row) => row.state, cell: (row) => ({ dead: "other end closed", self: "both ends only here" })[row.state] ?? row.state ?? UNKNOWN },
@@ -605,6 +606,7 @@
     showTabs(targets);
     const target = shownTarget();
     at("target").hidden = !target;
+    for (const link of at("nav").children) link.hidden = !target && Boolean(at("target").querySelector(link.hash));
     tables.events([...(state.events ?? [])].reverse(), "No event yet: starts, ends, restarts and changes of the verdict are listed here.");
     if (!target) return;
     showAbout(target);
