@@ -162,7 +162,7 @@
     const known = series?.filter(isKnown) ?? [];
     const line = Math.max(...known) - Math.min(...known) > 0.25 * Math.max(...known) ? known : []; // else there is nothing to see
     return make("div", { class: isWide ? "figure wide" : "figure", "data-tone": tone ?? "none", title: help, "data-key": name },
-      make("h3", {}, name), make("div", { class: "value" }, ...[value].flat()),
+      make("h3", {}, name), make("div", { class: value.length > 16 ? "value long" : "value" }, ...[value].flat()),
       meter ?? null, line.length > 1 ? sparkline(every(line, 84)) : null, note ? make("div", { class: "note" }, ...[note].flat()) : null);
   }
 
