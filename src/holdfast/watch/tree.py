@@ -253,7 +253,8 @@ class TreeModel:
                 continue  # the kernel does not enforce it for root
             used = limit.used
             if limit.name == "nofile" and one is not None:
-                used = one.diagnosis.fds
+                series = self.series(one.identity)
+                used = one.diagnosis.fds if series is None or series.latest is None else series.latest.fds
             ratio = None if used is None else Limit(name=limit.name, used=used, soft=limit.soft).ratio
             found.append(
                 HeadroomState(
