@@ -115,7 +115,9 @@ class Guard:
         log: str | os.PathLike[str] | None = None,
         every: Time = _EVERY_S,
     ) -> None:
-        if not 0 <= jitter < 1:
+        if not isinstance(name, str):
+            raise ValueError(f"expected name= as text, got {name!r}")
+        if not isinstance(jitter, (int, float)) or not 0 <= jitter < 1:
             raise ValueError(f"expected jitter= from 0 to below 1, got {jitter!r}")
         if max_jobs is not None and (isinstance(max_jobs, bool) or not isinstance(max_jobs, int) or max_jobs < 1):
             raise ValueError(f"expected max_jobs= of at least 1, got {max_jobs!r}")
@@ -140,7 +142,7 @@ class Guard:
         self._restart_code = exit_code
         self._log_path = log
 
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler of the program may call ok() or fail() within one
         self._state = GuardState.STARTING
         self._is_open = False
         self._was_open = False
@@ -366,7 +368,7 @@ class Guard:
         if _active is self:
             _active = None
         self._is_open = self._is_draining = False
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         self._drained = threading.Event()
         self._undo.pop_all()
         self._page.detach()
@@ -437,10 +439,11 @@ class Guard:
             if self._state is GuardState.DRAINING:
                 self._page.set(exit_code=self._code)
                 continue
-            self._state = GuardState.DRAINING
             self._drain_at_s = time.monotonic()
-            self._page.set_text("reason", reason)
-            self._page.set(drain_ns=time.monotonic_ns(), exit_code=code, state=GuardState.DRAINING)
+            with self._lock:
+                self._state = GuardState.DRAINING
+                self._page.set_text("reason", reason)
+                self._page.set(drain_ns=time.monotonic_ns(), exit_code=code, state=GuardState.DRAINING)
             self._log.write(f"drains, and exits with {code} then: {reason}")
             self._drained.set()
             for callback in self._callbacks:
@@ -468,9 +471,12 @@ class Guard:
     # ---- jobs --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._state is GuardState.STARTING:
-            self._state = GuardState.RUNNING
-            if self._page.get("state") == GuardState.STARTING:
+        if self._state is not GuardState.STARTING:
+            return
+        with self._lock:  # the guard's thread may begin to drain just now
+            self._page.set(begun_ns=time.monotonic_ns())
+            if self._state is GuardState.STARTING:
+                self._state = GuardState.RUNNING
                 self._page.set(state=GuardState.RUNNING)
 
     def _start_job(self, job: _Job) -> None:
