@@ -113,8 +113,8 @@ def main() -> None:
     if arguments.out is not None:
         sections = [
             "# What a Guard costs",
-            "CPU time of all threads of the worker. Jobs run with and without the guard in turns of 10; the cost is what "
-            "the guard and its thread add to the median pair of turns, and the median of "
+            "CPU time of all threads of the worker. Jobs run with and without the guard in turns of 10; the cost is "
+            "what the guard and its thread add to the median pair of turns, and the median of "
             f"{report['rounds']} rounds. For sampling, it is the part of one core, the best of two rounds. Made by "
             "`python -m benchmarks.guard`.",
             reports.markdown_table(HEADS, cells),

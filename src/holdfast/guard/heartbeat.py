@@ -22,7 +22,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
 from ..fd_owners.agent import make_private, socket_dirs
 from ..procfs.processes import Identity, read_stat
 from ..procfs.procfs import REAL, ProcFS, list_pids, stat_or_none
@@ -73,6 +72,7 @@ _NUMBERS = (
     "exit_code",  # that the guard asks for; only while draining
     "jobs_started",
     "ok_calls",  # of ok() itself; a finished job advances ok_ns, too
+    "begun_ns",  # the first ok(), fail(), step() or job: what came before was the start
 )
 AT = {name: at for at, name in enumerate(_NUMBERS)}
 _TEXTS = {"name": (512, 128), "job": (640, 256), "reason": (896, 512), "error": (1408, 512), "log": (1920, 128)}
@@ -101,6 +101,7 @@ class Heartbeat:
     jobs_active: int = 0
     jobs_started: int = 0
     ok_calls: int = 0
+    begun_ns: int = 0
     job_started_ns: int = 0
     errno: int = 0
     drain_ns: int = 0
@@ -146,24 +147,18 @@ class HeartbeatPage:
         self.set(magic=_MAGIC)  # last: from now on it is valid
 
     def _create(self) -> mmap.mmap:
-        try:
-            self.path = _own_path()
-            with contextlib.suppress(OSError):
-                remove_stale_pages(self.path.parent)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)  # of an earlier Guard in this process
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        name = _own_name()
+        reasons = [] if name else ["this process is not visible in /proc, so that no other process could find it"]
+        for folder in socket_dirs() if name else ():
             try:
-                os.posix_fallocate(fd, 0, PAGE_BYTES)  # on a full disk a store would end the process with SIGBUS
-                return mmap.mmap(fd, PAGE_BYTES)
-            except BaseException:
-                os.unlink(self.path)
-                raise
-            finally:
-                os.close(fd)
-        except (OSError, InputError) as error:
-            self.path, self.problem = None, str(error)
-            return mmap.mmap(-1, PAGE_BYTES)
+                made = _create_in(folder, folder / name)
+            except OSError as error:
+                reasons.append(str(error))
+            else:
+                self.path = folder / name
+                return made
+        self.problem = "; ".join(reasons)
+        return mmap.mmap(-1, PAGE_BYTES)
 
     def set(self, **values: int) -> None:
         """Stores numbers by name."""
@@ -181,6 +176,7 @@ class HeartbeatPage:
         """Stores a text, truncated to its room."""
         start, room = _TEXTS[name]
         data = text.encode("utf-8", "replace")[: room - 1]
+        data = data.decode("utf-8", "ignore").encode()  # without a character that was cut in two
         self._map[start : start + room] = data.ljust(room, b"\0")
 
     def add_job(self, number: int, fds: int) -> None:
@@ -205,20 +201,27 @@ class HeartbeatPage:
         self.numbers = memoryview(self._map).cast("Q")
 
 
-def _own_path() -> Path:
+def _own_name() -> str:
     pid = REAL.own_pid()
     seen = None if pid is None else read_stat(REAL, pid)
-    if seen is None:
-        raise InputError("this process is not visible in /proc, so that no other process could find its heartbeat")
-    reasons = []
-    for folder in socket_dirs():
-        try:
-            make_private(folder)
-        except OSError as error:
-            reasons.append(str(error))
-        else:
-            return folder / f"{pid}-{seen.start_ticks}{_SUFFIX}"
-    raise InputError(f"no folder for the heartbeat: {'; '.join(reasons)}")
+    return "" if seen is None else f"{pid}-{seen.start_ticks}{_SUFFIX}"
+
+
+def _create_in(folder: Path, path: Path) -> mmap.mmap:
+    make_private(folder)
+    with contextlib.suppress(OSError):
+        remove_stale_pages(folder)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of an earlier Guard in this process
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, PAGE_BYTES)  # on a full disk a store would end the process with SIGBUS
+        return mmap.mmap(fd, PAGE_BYTES)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
 
 
 # ---- reading the page of another process
