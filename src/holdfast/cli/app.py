@@ -235,6 +235,9 @@ COMMANDS = {
         "trace": "Record who opens and closes descriptors while a program runs.",
         "report": "Show which lines leak descriptors, from a recording.",
     },
+    "Guard": {
+        "supervise": "Run copies of a program, and restart those that end or no longer work.",
+    },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",
         "verify": "Check files for corruption and report where it is.",

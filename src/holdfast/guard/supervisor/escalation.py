@@ -92,18 +92,19 @@ class Escalation:
         self.step: Step | None = None  # the one that was taken last
         self._left = list(plan.steps)
         self.due_s = now_s
+        self.kills = 0
 
     def next_step(self, now_s: float) -> Step | None:
         """Returns the step that is due now; None if none is. SIGKILL is repeated."""
         if now_s < self.due_s:
             return None
+        if self.step is not Step.KILL:
+            self.step, given_s = self._left.pop(0)
+            self.due_s = now_s + given_s
         if self.step is Step.KILL:
+            self.kills += 1
             self.due_s = now_s + _KILL_AGAIN_S
-            return Step.KILL
-        step, given_s = self._left.pop(0)
-        self.step = step
-        self.due_s = now_s + (_KILL_AGAIN_S if step is Step.KILL else given_s)
-        return step
+        return self.step
 
     def skip(self, now_s: float) -> None:
         """Makes the next step due now: the current one is done, or could not be taken."""
