@@ -52,22 +52,27 @@ from ..procfs.processes import Identity
 from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
 from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
-from .heartbeat import GuardState, HeartbeatPage, parse_heartbeat
+from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .own_process import OwnProcess
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
-# A look that took a millisecond is repeated after half a second at the earliest: 0.2 % of a core.
-_REST = 500
+# Each look that takes longer than a sample takes at most 1/2,000 of the time; together with the samples that is below
+# 0.2 % of a core.
+_REST = 2_000
 # A scan of all descriptors, or of all processes, comes with every so many samples.
 _PROFILE_EVERY = 15
 _TREE_EVERY = 5
 # A count above the soft cap for one moment is work in progress.
 _SOFT_SAMPLES = 3
 _KEPT_JOBS = 2_000
+_JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
 _MOST_JOB_CHARS = 256
 _JOIN_S = 5.0
 _LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
+_OK_NS, _OK_WALL_NS, _OK_CALLS = AT["ok_ns"], AT["ok_wall_ns"], AT["ok_calls"]
+_STEP_NS, _FAILS_IN_ROW, _JOBS_DONE = AT["step_ns"], AT["fails_in_row"], AT["jobs_done"]
+_JOBS_STARTED, _JOBS_ACTIVE, _JOB_STARTED_NS = AT["jobs_started"], AT["jobs_active"], AT["job_started_ns"]
 
 Time = str | float | None
 Callback = TypeVar("Callback", bound=Callable[..., object])
@@ -161,6 +166,7 @@ class Guard:
         self._fails = self._fails_in_row = self._ok_calls = 0
         self._jobs_active: dict[int, _Job] = {}
         self._job_samples: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+        self._job_sample_due_ns = 0
         self._above: dict[CappedResource, int] = {}
         self._last_fault = ""
 
@@ -188,13 +194,21 @@ class Guard:
 
     def ok(self) -> None:
         """Reports a successful outcome, the only heartbeat that counts; a poll that found no job is one, too."""
-        if self._is_open:
-            now = time.monotonic_ns()
-            with self._lock:
-                self._ok_calls += 1
-                self._fails_in_row = 0
-                self._page.set(ok_ns=now, ok_wall_ns=time.time_ns(), ok_calls=self._ok_calls, fails_in_row=0)
+        if not self._is_open:
+            return
+        numbers = self._page.numbers
+        with self._lock:
+            self._ok_calls += 1
+            self._store_success(numbers)
+            numbers[_OK_CALLS] = self._ok_calls
+        if self._state is GuardState.STARTING:
             self._begin()
+
+    def _store_success(self, numbers: memoryview[int]) -> None:
+        numbers[_OK_NS] = time.monotonic_ns()
+        numbers[_OK_WALL_NS] = time.time_ns()
+        if self._fails_in_row:
+            self._fails_in_row = numbers[_FAILS_IN_ROW] = 0
 
     def fail(self, error: BaseException | str | None = None) -> None:
         """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
@@ -216,8 +230,9 @@ class Guard:
     def step(self) -> None:
         """Reports that the current job, or the training loop, goes on."""
         if self._is_open:
-            self._page.set(step_ns=time.monotonic_ns())
-            self._begin()
+            self._page.numbers[_STEP_NS] = time.monotonic_ns()
+            if self._state is GuardState.STARTING:
+                self._begin()
 
     def job(self, job_id: object = "") -> _Job:
         """Returns a context manager around one job. Its end without an error is a success; the descriptors that are
@@ -285,7 +300,7 @@ class Guard:
         self._first: FdProfile | None = None
         self._profile: FdProfile | None = None
         self._profile_due_s = self._classify_due_s = self._tree_due_s = self._shared_due_s = 0.0
-        self._classified: tuple[int, int] | None = None
+        self._classified = (self._own.count_fds(), 0)  # nothing is scanned until this changes
         self._tree_pids: list[int] = []
         self._tree_rss = self._tree_children = self._shared = 0
         self._fill_page()
@@ -518,29 +533,40 @@ class Guard:
     def _start_job(self, job: _Job) -> None:
         if not self._is_open:
             return
-        now = time.monotonic_ns()
+        numbers = self._page.numbers
+        job.started_ns = time.monotonic_ns()
         with self._lock:
             self._jobs_started += 1
-            job.started_ns = now
             self._jobs_active[id(job)] = job
-            self._page.set(jobs_started=self._jobs_started, jobs_active=len(self._jobs_active))
-            if len(self._jobs_active) == 1:
-                self._page.set(job_started_ns=now)
-                self._page.set_text("job", job.name)
-        self._begin()
+            numbers[_JOBS_STARTED] = self._jobs_started
+            self._show_job(numbers, job if len(self._jobs_active) == 1 else None)
+        if self._state is GuardState.STARTING:
+            self._begin()
+
+    def _show_job(self, numbers: memoryview[int], oldest: _Job | None) -> None:
+        numbers[_JOBS_ACTIVE] = len(self._jobs_active)
+        if oldest is not None:
+            self._page.set_text("job", oldest.name)
+            numbers[_JOB_STARTED_NS] = oldest.started_ns
+        elif not self._jobs_active:
+            numbers[_JOB_STARTED_NS] = 0
 
     def _end_job(self, job: _Job, error: BaseException | None) -> None:
         if not self._is_open:
             return
-        fds = self._own.count_fds() if self._own.counts_quickly else -1
+        now_ns = time.monotonic_ns()
+        fds = -1
+        if now_ns >= self._job_sample_due_ns and self._own.counts_quickly:
+            fds = self._own.count_fds()
+            self._job_sample_due_ns = now_ns + _JOB_SAMPLE_EVERY_NS
+        numbers = self._page.numbers
         with self._lock:
-            self._jobs_active.pop(id(job), None)
+            active = self._jobs_active
+            active.pop(id(job), None)
             if error is None:
                 self._jobs_done += 1
-                self._fails_in_row = 0
-                self._page.set(
-                    jobs_done=self._jobs_done, ok_ns=time.monotonic_ns(), ok_wall_ns=time.time_ns(), fails_in_row=0
-                )
+                numbers[_JOBS_DONE] = self._jobs_done
+                self._store_success(numbers)
             else:
                 self._jobs_failed += 1
                 self._page.set(jobs_failed=self._jobs_failed)
@@ -548,12 +574,7 @@ class Guard:
             if fds >= 0:
                 self._job_samples.append(JobSample(job=ended, fds=fds))
                 self._page.add_job(ended, fds)
-            oldest = min(self._jobs_active.values(), key=lambda one: one.started_ns, default=None)
-            self._page.set(
-                jobs_active=len(self._jobs_active), job_started_ns=0 if oldest is None else oldest.started_ns
-            )
-            if oldest is not None:
-                self._page.set_text("job", oldest.name)
+            self._show_job(numbers, min(active.values(), key=_started) if active else None)
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
@@ -589,7 +610,7 @@ class Guard:
         self._show_caps()  # their limit may have changed
         self._series.add(Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children))
         if now_s >= self._tree_due_s and self._needs_tree:
-            self._look_at_tree(now_s)
+            self._look_at_tree()
         tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
         self._check(FDS, fds)
         self._check(THREADS, threads)
@@ -636,19 +657,24 @@ class Guard:
 
         The kernel needs seconds to tell it of a large tree: between two looks the last answer is used.
         """
-        now_s = time.monotonic()
-        if now_s >= self._shared_due_s:
+        if time.monotonic() >= self._shared_due_s:
+            began_s = time.thread_time()
             pss = self._own.pss_of([self._own.pid, *self._tree_pids])
             self._shared = max(0, rss - pss) if pss else 0
-            took_s = time.monotonic() - now_s
-            self._shared_due_s = now_s + max(_TREE_EVERY * self._every_s, _REST * took_s)
+            self._shared_due_s = self._due_s(began_s, _TREE_EVERY)
         return rss - self._shared
 
     @property
     def _needs_tree(self) -> bool:
         return CHILDREN in self._caps or (RSS in self._caps and self._caps[RSS].tree)
 
-    def _look_at_tree(self, now_s: float) -> None:
+    def _due_s(self, began_s: float, every: int = 1) -> float:
+        """Returns when a look is due again that began at this CPU time of the thread: after so many samples, or later
+        if it took long."""
+        return time.monotonic() + max(every * self._every_s, _REST * (time.thread_time() - began_s))
+
+    def _look_at_tree(self) -> None:
+        began_s = time.thread_time()
         found = self._own.tree()
         if found is not None:
             self._tree_pids, self._tree_children = found
@@ -656,15 +682,16 @@ class Guard:
                 self._tree_children = len(self._tree_pids)
             self._tree_rss = self._own.rss_of(self._tree_pids)
             self._page.set(children=self._tree_children)
-        self._tree_due_s = now_s + max(_TREE_EVERY * self._every_s, _REST * (time.monotonic() - now_s))
+        self._tree_due_s = self._due_s(began_s, _TREE_EVERY)
 
     def _check_progress(self) -> None:
         if self._progress_s is None:
             return
-        page = parse_heartbeat(self._page.copy())
+        limits = HealthLimits(progress_s=self._progress_s)
+        page = parse_heartbeat(self._page.copy(), jobs=False)
         if page is None:
             return
-        found = classify_health(page, time.monotonic_ns(), HealthLimits(progress_s=self._progress_s), "R")
+        found = classify_health(page, time.monotonic_ns(), limits, "R")
         if found.health in (Health.HUNG, Health.DARK):
             self._request(found.sentence)
 
@@ -675,18 +702,17 @@ class Guard:
             return  # a count that did not change does not grow
         self._classified = state
         if now_s >= self._profile_due_s:
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             _, self._profile = self._own.profile()
             self._first = self._first or self._profile
-            now_s = time.monotonic()
-            self._profile_due_s = now_s + max(_PROFILE_EVERY * self._every_s, _REST * (now_s - began_s))
+            self._profile_due_s = self._due_s(began_s, _PROFILE_EVERY)
+        began_s = time.thread_time()
         found = self._classify(fds)
         eta_s = self._exhausted_in_s(found)
         if found.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) and eta_s < (self._eta_s or 0.0):
             when = "its limit is reached" if eta_s <= 0 else f"its limit is reached in {span_words(eta_s)}"
             self._request(f"{found.verdict}: {found.evidence[0]}; {when}")
-        took_s = time.monotonic() - now_s
-        self._classify_due_s = now_s + max(self._every_s, _REST * took_s)
+        self._classify_due_s = self._due_s(began_s)
 
     def _classify(self, fds: int) -> Diagnosis:
         soft, hard = self._own.fd_limits()
@@ -740,6 +766,10 @@ class _Job:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._guard._end_job(self, error)
+
+
+def _started(job: _Job) -> int:
+    return job.started_ns
 
 
 def find_errno(error: BaseException) -> tuple[int | None, bool]:

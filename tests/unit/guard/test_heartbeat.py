@@ -160,7 +160,7 @@ def test_a_page_with_wild_contents_is_parsed_or_refused(page: HeartbeatPage) -> 
     good = page.copy()
     for at in range(8, PAGE_BYTES, 8):  # after the magic number
         found = parse_heartbeat(good[:at] + b"\xff" * 8 + good[at + 8 :])
-        assert (found is None) == (at == 8 * heartbeat._AT["state"])
+        assert (found is None) == (at == 8 * heartbeat.AT["state"])
     everything = good[:24] + struct.pack("<Q", GuardState.RUNNING) + b"\xff" * (PAGE_BYTES - 32)
     found = parse_heartbeat(everything)
     assert found is not None
@@ -357,7 +357,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def make_page(folder: Path, page: HeartbeatPage, pid: int, ticks: int, **changes: int) -> Path:
     data = bytearray(page.copy())
     for name, value in {"pid": pid, "start_ticks": ticks, **changes}.items():
-        struct.pack_into("<Q", data, 8 * heartbeat._AT[name], value)
+        struct.pack_into("<Q", data, 8 * heartbeat.AT[name], value)
     path = folder / f"{pid}-{ticks}.heartbeat"
     path.write_bytes(data)
     return path
