@@ -238,6 +238,7 @@ COMMANDS = {
     },
     "Keep alive": {
         "rescue": "Rescue a process that is out of descriptors, and say why.",
+        "supervise": "Run copies of a program, and restart those that end or no longer work.",
     },
     "Check files": {
         "inspect": "Show records, sizes, the schema and the first values of files.",
