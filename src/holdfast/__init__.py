@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .formats.tfrecord import Records as Records
     from .formats.tfrecord import TFRecordReader as TFRecordReader
     from .formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from .guard.caps import Cap as Cap
+    from .guard.guard import Guard as Guard
     from .leakcheck.no_leaks import no_leaks as no_leaks
     from .loader.dataset import Dataset as Dataset
     from .loader.dataset import concat as concat
@@ -56,9 +58,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "schema",
     "Bytes": "schema",
+    "Cap": "guard.caps",
     "Dataset": "loader.dataset",
     "Explanation": "error_guide.explanation",
     "Float32": "schema",
+    "Guard": "guard.guard",
     "HoldfastError": "errors",
     "Int64": "schema",
     "Log": "runlog.logger",

@@ -13,11 +13,10 @@ from typing import Protocol
 from ..errors import HoldfastError, InputError
 from ..fd_owners.agent import ask_owners
 from ..procfs.limits import PIPE_PAGES, Limit, finite
-from ..procfs.peers import PeerState
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
-from .fd_profile import grown, profiles_of
+from .fd_profile import grown, profiles_of, suspect_fds
 from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Verdict
 from .remedies import Remedy
 from .sampler import ENDED, EVERY_S, Series, Watch
@@ -125,12 +124,10 @@ def with_holders(target: WatchTarget) -> WatchTarget:
 
 
 def suspects(one: HasDiagnosis) -> list[int]:
-    """Returns the unusable descriptors, else those of the most frequent kind."""
+    """Returns the descriptors to blame, if something is wrong."""
     if one.snapshot.descriptors is None or SEVERITY[one.diagnosis.verdict] < SEVERITY[Verdict.GROWING]:
         return []
-    dead = [end.fd for end in one.snapshot.ends if end.peer_state in (PeerState.DEAD, PeerState.SELF)]
-    commonest = next(iter(one.snapshot.kinds), None)
-    return dead or [fd.fd for fd in one.snapshot.descriptors if fd.kind is commonest]
+    return suspect_fds(one.snapshot)
 
 
 # ---- several process trees

@@ -66,6 +66,13 @@ def profiles_of(snapshot: Snapshot) -> dict[int, FdProfile]:
     return found
 
 
+def suspect_fds(proc: ProcessSnapshot) -> list[int]:
+    """Returns the unusable descriptors, else those of the most frequent kind."""
+    dead = [end.fd for end in proc.ends if end.peer_state in (PeerState.DEAD, PeerState.SELF)]
+    commonest = next(iter(proc.kinds), None)
+    return dead or [one.fd for one in proc.descriptors or () if one.kind is commonest]
+
+
 def grown(before: FdProfile, after: FdProfile) -> FdProfile:
     """Returns how much `after` exceeds `before`; never negative.
 

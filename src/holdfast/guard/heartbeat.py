@@ -170,6 +170,10 @@ class HeartbeatPage:
     def get(self, name: str) -> int:
         return self._numbers[_AT[name]]
 
+    def copy(self) -> bytes:
+        """Returns the bytes of the page, as other processes see them."""
+        return bytes(self._map)
+
     def set_text(self, name: str, text: str) -> None:
         """Stores a text, truncated to its room."""
         start, room = _TEXTS[name]

@@ -1,0 +1,117 @@
+"""The guard's log, and what a worker writes into it before it ends at once: stacks, descriptors and their owners.
+
+Everything here works with no free descriptor: the log is open, faulthandler writes to it directly, and the descriptor
+table is read with readlink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+from .._util.fds import raise_nofile
+from .._util.text import counted, one_line, printable
+from ..doctor.fd_profile import suspect_fds
+from ..fd_owners.owners import owners_summary
+from .own_process import OwnProcess
+
+HARD_EXIT = 70
+_OWNERS_S = 3.0
+# If the dump itself gets stuck, SIGALRM ends the process.
+_MOST_DUMP_S = 30.0
+_SHOWN = 8
+
+
+class GuardLog:
+    """Lines on a descriptor that was opened at the start: a file that is appended to, or a copy of stderr."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, prefix: str) -> None:
+        self.path = "" if path is None else os.path.abspath(os.fspath(path))
+        self.prefix = prefix
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        self.fd = _copy_stderr() if path is None else os.open(self.path, flags, 0o644)
+        if path is not None and not stat.S_ISREG(os.fstat(self.fd).st_mode):
+            os.set_blocking(self.fd, True)  # a terminal or a pipe; O_NONBLOCK was for a pipe that nobody reads
+
+    def write(self, text: str) -> None:
+        """Writes one line. A full disk or a closed pipe must not end the worker."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.write_raw(f"{stamp} holdfast guard {self.prefix}: {printable(one_line(text))}\n")
+
+    def write_raw(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            os.write(self.fd, text.encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _copy_stderr() -> int:
+    try:
+        return os.dup(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)  # a daemon may have closed it
+
+
+def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: bool) -> None:
+    """Raises the soft limit, writes the dump and ends the process, whatever fails on the way."""
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            signal.setitimer(signal.ITIMER_REAL, _MOST_DUMP_S)
+        before, after = raise_nofile()
+        log.write(f"ends at once with exit code {code}: {why}")
+        if after != before:
+            log.write(f"raised its soft limit of descriptors from {before:,} to {after:,}")
+        dump(log, own, owners=owners)
+    finally:
+        os._exit(code)
+
+
+def dump(log: GuardLog, own: OwnProcess, *, owners: bool = True) -> None:
+    """Writes the stacks of all threads, the descriptors by kind and, if asked, the referrer chains that hold them."""
+    log.write("stacks of all threads:")
+    _try(log, "the stacks", lambda: faulthandler.dump_traceback(log.fd, all_threads=True))
+    _try(log, "the descriptors", lambda: _write_lines(log, describe_fds(own)))
+    if owners:
+        _try(log, "the owners", lambda: _write_lines(log, describe_owners(own)))
+
+
+def _try(log: GuardLog, what: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - the rest of the dump and the exit must come, whatever fails
+        log.write(f"{what} could not be written: {type(error).__name__}: {error}")
+
+
+def _write_lines(log: GuardLog, lines: Iterator[str]) -> None:
+    for line in lines:
+        log.write(line)
+
+
+def describe_fds(own: OwnProcess) -> Iterator[str]:
+    """Yields the table by kind, dead pipes, and the paths that are open most often."""
+    seen, profile = own.profile()
+    kinds = ", ".join(f"{kind} {times:,}" for kind, times in seen.kinds.items())
+    yield f"{counted(seen.fd_count or 0, 'descriptor')}: {kinds}"
+    if profile.dead_pipes or profile.self_pairs:
+        yield (
+            f"{profile.hup:,} read ends without a writer, {profile.err:,} write ends without a reader, "
+            f"{counted(profile.self_pairs, 'pipe')} with both ends in this process"
+        )
+    for group in seen.path_groups[:_SHOWN]:
+        yield f"{len(group.fds):,} × {group.path}"
+
+
+def describe_owners(own: OwnProcess) -> Iterator[str]:
+    seen, _ = own.profile()
+    held = set(own.fds_held)
+    fds = [fd for fd in suspect_fds(seen) if fd not in held and fd > 2]
+    for group in owners_summary(fds, within_s=_OWNERS_S)[:_SHOWN]:
+        yield f"held by {group}"

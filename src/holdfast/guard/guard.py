@@ -1,0 +1,727 @@
+"""`hold.Guard`: keeps a worker within its limits, beats only while its work succeeds, and replaces it before it fails.
+
+    guard = hold.Guard(name="worker", fds=hold.Cap(soft=0.5, hard=0.85))
+    with guard:
+        while not guard.draining:
+            try:
+                job = api.poll()
+                guard.ok()  # a success, even "nothing to do"
+            except Exception as error:
+                guard.fail(error)
+                continue
+            if job:
+                with guard.job(job.id):
+                    run(job)
+    raise SystemExit(guard.exit_code)
+
+A thread samples the process once a second. All that it needs is imported, opened and reserved when the guard starts:
+it samples, logs, drains and exits with no free descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import math
+import os
+import random
+import resource
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from errno import EMFILE, ENFILE, ENOMEM, errorcode
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from .._util.process import call_after_fork
+from .._util.text import counted, one_line, parse_seconds, span_words
+from ..doctor.fd_profile import grown
+from ..doctor.model import Diagnosis, FdProfile, JobSample, Sample, Verdict
+from ..doctor.sampler import Series
+from ..doctor.signatures import match
+from ..doctor.trend import find_job_trend
+from ..doctor.verdict import classify
+from ..error_guide.cause_chain import recognise, walk
+from ..errors import InputError
+from ..fd_owners.agent import AgentListener, listen
+from ..procfs.processes import Identity
+from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
+from .emergency import HARD_EXIT, GuardLog, end_at_once
+from .health import Health, HealthLimits, classify_health
+from .heartbeat import GuardState, HeartbeatPage, parse_heartbeat
+from .own_process import OwnProcess
+
+RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
+_EVERY_S = 1.0
+# A look that took a millisecond is repeated after half a second at the earliest: 0.2 % of a core.
+_REST = 500
+_PROFILE_EVERY_S = 15.0
+_TREE_EVERY_S = 5.0
+# A count above the soft cap for one moment is work in progress.
+_SOFT_SAMPLES = 3
+_KEPT_JOBS = 2_000
+_JOIN_S = 5.0
+_LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
+
+Time = str | float | None
+Callback = TypeVar("Callback", bound=Callable[..., object])
+
+_active: Guard | None = None
+
+
+class Guard:
+    """Watches this process, and decides when it is to be replaced.
+
+    Args:
+        name: How it is called in logs and by `holdfast watch`.
+        fds: The cap on descriptors, in numbers or as a part of the soft limit; None: no cap.
+        rss: The cap on resident memory; with `tree=True` of all descendants, too.
+        threads, children: Caps on threads and child processes.
+        max_jobs, max_age: It drains after that many jobs or that much time, less up to `jitter` of it, so that workers
+            that started together are not replaced together.
+        eta: It drains when it leaks descriptors and reaches its limit within this time.
+        progress_timeout: It drains when nothing succeeds, or a job makes no step, for this long. It counts from the
+            first call of `ok`, `fail`, `step` or `job` on.
+        drain_timeout: The time that a drain may take. After that it ends at once.
+        reserve_fds: The soft limit of descriptors is held this far below the hard one, for the dump at the end.
+        exit_code: What `exit_code` is after a drain that asks for a restart.
+        log: A file to append to; by default stderr.
+
+    Raises:
+        ValueError: an argument is not what it must be, or the process is above a soft cap already when it starts.
+        RuntimeError: another Guard is active in this process.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        fds: Cap | Amount = Cap(soft=0.5, hard=0.85),  # noqa: B008 - frozen
+        rss: Cap | Amount = None,
+        threads: Cap | Amount = None,
+        children: Cap | Amount = None,
+        max_jobs: int | None = None,
+        max_age: Time = None,
+        jitter: float = 0.1,
+        eta: Time = "6h",
+        progress_timeout: Time = "10min",
+        drain_timeout: Time = "15min",
+        reserve_fds: int = 64,
+        exit_code: int = RESTART_EXIT,
+        log: str | os.PathLike[str] | None = None,
+        every: Time = _EVERY_S,
+    ) -> None:
+        if not 0 <= jitter < 1:
+            raise ValueError(f"expected jitter= from 0 to below 1, got {jitter!r}")
+        if max_jobs is not None and (isinstance(max_jobs, bool) or not isinstance(max_jobs, int) or max_jobs < 1):
+            raise ValueError(f"expected max_jobs= of at least 1, got {max_jobs!r}")
+        if isinstance(reserve_fds, bool) or not isinstance(reserve_fds, int) or reserve_fds < 0:
+            raise ValueError(f"expected reserve_fds= of at least 0, got {reserve_fds!r}")
+        if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not 0 <= exit_code <= 255:
+            raise ValueError(f"expected exit_code= from 0 to 255, got {exit_code!r}")
+        self.name = one_line(name)
+        self._caps: dict[CappedResource, Cap] = {}
+        for what, cap in ((FDS, fds), (RSS, rss), (THREADS, threads), (CHILDREN, children)):
+            if (checked := what.check(cap)) is not None:
+                self._caps[what] = checked
+        self._max_jobs = None if max_jobs is None else max(1, round(max_jobs * _less(jitter)))
+        age_s = _seconds(max_age, "max_age")
+        self._max_age_s = math.inf if age_s is None else age_s * _less(jitter)
+        self._eta_s = _seconds(eta, "eta")
+        self._progress_s = _seconds(progress_timeout, "progress_timeout")
+        drain_s = _seconds(drain_timeout, "drain_timeout")
+        self._drain_s = math.inf if drain_s is None else drain_s
+        self._every_s = _seconds(every, "every") or _EVERY_S
+        self._reserve_fds = reserve_fds
+        self._restart_code = exit_code
+        self._log_path = log
+
+        self._lock = threading.Lock()
+        self._state = GuardState.STARTING
+        self._is_open = False
+        self._was_open = False
+        self._is_draining = False
+        self._code = 0
+        self._reason = ""
+        self._drain_at_s = math.inf
+        self._requests: deque[tuple[str, int]] = deque()
+        self._drained = threading.Event()
+        self._callbacks: list[Callable[..., object]] = []
+        self._jobs_started = self._jobs_done = self._jobs_failed = 0
+        self._fails = self._fails_in_row = self._ok_calls = 0
+        self._jobs_active: dict[int, _Job] = {}
+        self._job_samples: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+        self._above: dict[CappedResource, int] = {}
+
+    # ---- what the worker calls ---------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        """Whether to take no new job: the worker finishes what it has and leaves its loop."""
+        return self._is_draining
+
+    @property
+    def reason(self) -> str:
+        """Why it drains; empty while it does not."""
+        return self._reason
+
+    @property
+    def wants_restart(self) -> bool:
+        """Whether this process asks to be replaced: for ranks that must agree before one of them leaves its loop."""
+        return self._is_draining and self._code != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should exit with: 75 to be restarted, 0 after SIGTERM or without a drain."""
+        return self._code if self._is_draining else 0
+
+    def ok(self) -> None:
+        """Reports a successful outcome, the only heartbeat that counts; a poll that found no job is one, too."""
+        if self._is_open:
+            now = time.monotonic_ns()
+            with self._lock:
+                self._ok_calls += 1
+                self._fails_in_row = 0
+                self._page.set(ok_ns=now, ok_wall_ns=time.time_ns(), ok_calls=self._ok_calls, fails_in_row=0)
+            self._begin()
+
+    def fail(self, error: BaseException | str | None = None) -> None:
+        """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
+        makes it drain."""
+        if not self._is_open:
+            return
+        number = find_errno(error) if isinstance(error, BaseException) else None
+        with self._lock:
+            self._fails += 1
+            self._fails_in_row += 1
+            self._page.set(
+                fail_ns=time.monotonic_ns(), fails=self._fails, fails_in_row=self._fails_in_row, errno=number or 0
+            )
+            self._page.set_text("error", _error_text(error))
+        self._begin()
+        if number in _LATCHED:
+            self._latch(number, error)
+
+    def step(self) -> None:
+        """Reports that the current job, or the training loop, goes on."""
+        if self._is_open:
+            self._page.set(step_ns=time.monotonic_ns())
+            self._begin()
+
+    def job(self, job_id: object = "") -> _Job:
+        """Returns a context manager around one job. Its end without an error is a success; the descriptors that are
+        open then show what each job leaks."""
+        return _Job(self, str(job_id))
+
+    def on_drain(self, callback: Callback) -> Callback:
+        """Registers a function that is called once when the drain begins, in the guard's thread, with the reason."""
+        if not callable(callback):
+            raise TypeError(f"expected a function, got {callback!r}")
+        self._callbacks.append(callback)
+        return callback
+
+    def drain(self, reason: str = "the program asked for it", *, restart: bool = True) -> None:
+        """Starts to drain: `draining` is True from now on."""
+        if self._is_open:
+            self._request(reason, self._restart_code if restart else 0)
+
+    def wait(self, timeout: Time = None) -> bool:
+        """Waits until it drains, or for `timeout`; returns `draining`. Use it instead of time.sleep between polls."""
+        self._drained.wait(_seconds(timeout, "timeout"))
+        return self._is_draining
+
+    def __repr__(self) -> str:
+        state = "draining" if self._is_draining else "active" if self._is_open else "not active"
+        return f"<Guard {self.name or os.getpid()}: {state}, {counted(self._jobs_done, 'job')} done>"
+
+    # ---- start and end -----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        global _active
+        if self._was_open:
+            raise RuntimeError("expected a new Guard, got one that was used already")
+        if _active is not None:
+            raise RuntimeError(f"expected one active Guard in a process, got a second one beside {_active.name!r}")
+        with contextlib.ExitStack() as undo:
+            self._open(undo)
+            self._undo = undo.pop_all()
+        _active = self
+        call_after_fork(self)
+        return self
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._pid = os.getpid()
+        self._started_s = time.monotonic()
+        self._log = GuardLog(self._log_path, f"{self.name}[{self._pid}]" if self.name else f"[{self._pid}]")
+        undo.callback(self._log.close)
+        self._own = OwnProcess()
+        undo.callback(self._own.close)
+        self._hold_reserve(undo)
+        self._memory = self._own.memory_limit() if RSS in self._caps else None
+        self._refuse_low_caps()
+        self._page = HeartbeatPage(self.name)
+        undo.callback(self._page.close)
+        if self._page.problem:
+            self._log.write(f"its heartbeat is not visible to other processes: {self._page.problem}")
+        self._listener = self._listen()
+        if self._listener is not None:
+            undo.callback(self._listener.close)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        undo.callback(os.close, self._wake)
+        self._poller = select.poll()
+        self._poller.register(self._wake, select.POLLIN)
+        self._series = Series(Identity(self._own.pid, None), self._every_s)
+        self._first: FdProfile | None = None
+        self._profile: FdProfile | None = None
+        self._profile_due_s = self._classify_due_s = self._tree_due_s = 0.0
+        self._classified: tuple[int, int] | None = None
+        self._tree_pids: list[int] = []
+        self._tree_rss = self._tree_children = 0
+        self._fill_page()
+        self._take_signals(undo)
+        self._is_open = self._was_open = True
+        undo.callback(setattr, self, "_is_open", False)
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-guard", daemon=True)
+        self._thread.start()
+        undo.callback(self._stop_thread)
+
+    def _hold_reserve(self, undo: contextlib.ExitStack) -> None:
+        """Keeps the soft limit below the hard one: raising it again takes microseconds and no descriptor."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard == resource.RLIM_INFINITY or not self._reserve_fds:
+            return
+        # At most an eighth of a small limit.
+        goal = hard - min(self._reserve_fds, hard // 8)
+        if (soft != resource.RLIM_INFINITY and soft <= goal) or goal <= self._own.count_fds():
+            return
+        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+
+        def restore() -> None:
+            now = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if now == (goal, hard):  # nobody else has changed it
+                with contextlib.suppress(OSError, ValueError):
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+        undo.callback(restore)
+
+    def _refuse_low_caps(self) -> None:
+        """Raises where a soft cap is exceeded at the start: the worker would drain at once, again and again."""
+        for what, used in ((FDS, self._own.count_fds()), (RSS, self._own.rss_bytes()), (THREADS, self._own.threads())):
+            cap = self._resolved(what)
+            if cap is not None and (which := cap.exceeded(used)):
+                raise ValueError(
+                    f"expected a cap above what the process uses at its start, but {what.sentence(used, cap, which)}. "
+                    f"Raise {what.name}=, or start the guard earlier"
+                )
+
+    def _listen(self) -> AgentListener | None:
+        """Lets `holdfast doctor` and `rescue` ask which objects hold the descriptors."""
+        try:
+            return listen(self.name or None)
+        except (OSError, InputError) as error:
+            self._log.write(f"other processes cannot ask for its owners: {error}")
+            return None
+
+    def _fill_page(self) -> None:
+        cap = self._resolved(FDS) or ResolvedCap(None, None)
+        self._page.set(
+            progress_timeout_ns=_ns(self._progress_s),
+            drain_timeout_ns=_ns(self._drain_s),
+            fd_soft_cap=cap.soft or 0,
+            fd_hard_cap=cap.hard or 0,
+        )
+        self._page.set_text("log", self._log.path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        global _active
+        if _active is not self:
+            return  # in a forked child
+        _active = None
+        self._page.set(state=GuardState.ENDED)
+        self._undo.close()
+
+    def _stop_thread(self) -> None:
+        self._stop = True
+        self._notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            self._answer_requests()  # a signal may have come after the thread's last look
+        left = f", {counted(len(self._jobs_active), 'job')} not finished" if self._jobs_active else ""
+        why = f"; {self._reason}" if self._reason else ""
+        failed = f", {self._fails:,} failures" if self._fails else ""
+        self._log.write(f"ended after {counted(self._jobs_done, 'job')}{failed}{left}{why}")
+
+    def after_fork_in_child(self) -> None:
+        """Makes the guard of a forked child inactive: it has no thread, and the page and the signals are the
+        parent's. Without this, a child would ignore SIGTERM."""
+        global _active
+        if _active is self:
+            _active = None
+        self._is_open = self._is_draining = False
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._drained = threading.Event()
+        self._undo.pop_all()
+        self._page.detach()
+        self._restore_signals()
+        self._own.close()
+        self._log.close()
+        os.close(self._wake)
+
+    # ---- signals -----------------------------------------------------------------------------------------
+
+    def _take_signals(self, undo: contextlib.ExitStack) -> None:
+        """SIGTERM drains and exits 0, SIGUSR1 drains and exits 75, SIGUSR2 writes the stacks of all threads."""
+        self._before: dict[int, Any] = {}
+        self._stacks_signal = 0
+        if threading.current_thread() is not threading.main_thread():
+            self._log.write("SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread")
+            return
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            before = signal.getsignal(number)
+            if before is None:
+                continue  # installed by C code
+            self._before[number] = before
+            signal.signal(number, self._on_signal)
+        undo.callback(self._restore_signals)
+        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+            # Written by C code, which needs no GIL: it also shows who holds the GIL.
+            faulthandler.register(signal.SIGUSR2, self._log.fd, all_threads=True)
+            self._stacks_signal = int(signal.SIGUSR2)
+            self._page.set(stacks_signal=self._stacks_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # It may have interrupted code that holds any lock: here are only plain stores and one system call.
+        name = signal.Signals(number).name
+        self._request(name, 0 if number == signal.SIGTERM else self._restart_code)
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+
+    def _restore_signals(self) -> None:
+        if self._stacks_signal:
+            faulthandler.unregister(self._stacks_signal)
+            self._stacks_signal = 0
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, before)
+
+    # ---- drain -------------------------------------------------------------------------------------------
+
+    def _request(self, reason: str, code: int) -> None:
+        """Sets what `draining` returns; the guard's thread does the rest. Callable from a signal handler."""
+        if not self._is_draining or not code:  # an operator's stop wins over a restart
+            self._code = code
+            if not self._reason or not code:
+                self._reason = reason
+        self._is_draining = True
+        self._requests.append((reason, code))
+        self._notify()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def _answer_requests(self) -> None:
+        while self._requests:
+            reason, code = self._requests.popleft()
+            if self._state is GuardState.DRAINING:
+                self._page.set(exit_code=self._code)
+                continue
+            self._state = GuardState.DRAINING
+            self._drain_at_s = time.monotonic()
+            self._page.set_text("reason", reason)
+            self._page.set(drain_ns=time.monotonic_ns(), exit_code=code, state=GuardState.DRAINING)
+            self._log.write(f"drains, and exits with {code} then: {reason}")
+            self._drained.set()
+            for callback in self._callbacks:
+                self._call(callback, reason)
+
+    def _call(self, callback: Callable[..., object], reason: str) -> None:
+        try:
+            callback(reason) if _takes_argument(callback) else callback()
+        except Exception as error:  # noqa: BLE001 - a callback of the user; the drain goes on
+            name = getattr(callback, "__name__", repr(callback))
+            self._log.write(f"on_drain: {name}() failed: {type(error).__name__}: {error}")
+
+    def _latch(self, number: int | None, error: BaseException | str | None) -> None:
+        name = errorcode.get(number or 0, str(number))
+        why = f"{name} ({_error_text(error)})"
+        if number == EMFILE:
+            self._end_at_once(f"it has no free descriptor: {why}", owners=True)
+        self._request(why, self._restart_code)
+
+    def _end_at_once(self, why: str, *, owners: bool) -> None:
+        self._page.set_text("reason", why)
+        self._page.set(state=GuardState.DRAINING, exit_code=HARD_EXIT)
+        end_at_once(self._log, self._own, why, HARD_EXIT, owners=owners)
+
+    # ---- jobs --------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._state is GuardState.STARTING:
+            self._state = GuardState.RUNNING
+            if self._page.get("state") == GuardState.STARTING:
+                self._page.set(state=GuardState.RUNNING)
+
+    def _start_job(self, job: _Job) -> None:
+        if not self._is_open:
+            return
+        now = time.monotonic_ns()
+        with self._lock:
+            self._jobs_started += 1
+            job.started_ns = now
+            self._jobs_active[id(job)] = job
+            self._page.set(jobs_started=self._jobs_started, jobs_active=len(self._jobs_active))
+            if len(self._jobs_active) == 1:
+                self._page.set(job_started_ns=now)
+                self._page.set_text("job", job.name)
+        self._begin()
+
+    def _end_job(self, job: _Job, error: BaseException | None) -> None:
+        if not self._is_open:
+            return
+        fds = self._own.count_fds() if self._own.counts_quickly else -1
+        with self._lock:
+            self._jobs_active.pop(id(job), None)
+            if error is None:
+                self._jobs_done += 1
+                self._fails_in_row = 0
+                self._page.set(
+                    jobs_done=self._jobs_done, ok_ns=time.monotonic_ns(), ok_wall_ns=time.time_ns(), fails_in_row=0
+                )
+            else:
+                self._jobs_failed += 1
+                self._page.set(jobs_failed=self._jobs_failed)
+            ended = self._jobs_done + self._jobs_failed
+            if fds >= 0:
+                self._job_samples.append(JobSample(job=ended, fds=fds))
+                self._page.add_job(ended, fds)
+            oldest = min(self._jobs_active.values(), key=lambda one: one.started_ns, default=None)
+            self._page.set(
+                jobs_active=len(self._jobs_active), job_started_ns=0 if oldest is None else oldest.started_ns
+            )
+            if oldest is not None:
+                self._page.set_text("job", oldest.name)
+        if isinstance(error, Exception):
+            self.fail(error)
+        if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
+            self._request(f"it has done {counted(ended, 'job')} (max_jobs)", self._restart_code)
+
+    # ---- the thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._poller.poll(int(self._every_s * 1000))
+            with contextlib.suppress(OSError):
+                os.eventfd_read(self._wake)
+            try:
+                self._answer_requests()
+                if not self._stop:
+                    self._tick()
+            except Exception as error:  # noqa: BLE001 - a fault of the guard must not leave the worker unguarded
+                self._log.write(f"a sample failed: {type(error).__name__}: {error}")
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        fds, rss, threads = self._own.count_fds(), self._own.rss_bytes(), self._own.threads()
+        self._page.set(alive_ns=time.monotonic_ns(), fds=fds, rss_bytes=rss, threads=threads)
+        self._series.add(Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children))
+        if now_s >= self._tree_due_s and self._needs_tree:
+            self._look_at_tree(now_s)
+        tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
+        self._check(FDS, fds)
+        self._check(THREADS, threads)
+        self._check(CHILDREN, self._tree_children)
+        self._check(RSS, rss + self._tree_rss if tree_rss else rss)
+        if self._state is GuardState.DRAINING:
+            if now_s - self._drain_at_s > self._drain_s:
+                took = span_words(now_s - self._drain_at_s)
+                self._end_at_once(f"its drain ({self._reason}) has taken {took}", owners=False)
+            return
+        if now_s - self._started_s >= self._max_age_s:
+            age = span_words(now_s - self._started_s)
+            self._request(f"it is {age} old (max_age)", self._restart_code)
+        self._check_progress()
+        if self._eta_s is not None and now_s >= self._classify_due_s:
+            self._check_leak(now_s, fds)
+
+    def _resolved(self, what: CappedResource) -> ResolvedCap | None:
+        cap = self._caps.get(what)
+        if cap is None:
+            return None
+        limit = None
+        if what is FDS:
+            limit = self._own.fd_limits()[0]  # now: `holdfast rescue` may have raised it
+        elif what is RSS:
+            limit = self._memory
+        return what.resolve(cap, limit)
+
+    def _check(self, what: CappedResource, used: int) -> None:
+        cap = self._resolved(what)
+        which = None if cap is None else cap.exceeded(used)
+        if cap is None or which is None:
+            self._above.pop(what, None)
+            return
+        if what is RSS and self._caps[RSS].tree and self._tree_pids:
+            used = self._own.pss_of([self._own.pid, *self._tree_pids]) or used  # without what they share
+            which = cap.exceeded(used)
+        if which == "hard":
+            self._end_at_once(what.sentence(used, cap, which), owners=what is FDS)
+        times = self._above[what] = self._above.get(what, 0) + (which == "soft")
+        if which == "soft" and times >= _SOFT_SAMPLES and self._state is not GuardState.DRAINING:
+            self._request(what.sentence(used, cap, which), self._restart_code)
+
+    @property
+    def _needs_tree(self) -> bool:
+        return CHILDREN in self._caps or (RSS in self._caps and self._caps[RSS].tree)
+
+    def _look_at_tree(self, now_s: float) -> None:
+        found = self._own.tree()
+        if found is not None:
+            self._tree_pids, self._tree_children = found
+            if CHILDREN in self._caps and self._caps[CHILDREN].tree:
+                self._tree_children = len(self._tree_pids)
+            self._tree_rss = self._own.rss_of(self._tree_pids)
+            self._page.set(children=self._tree_children)
+        self._tree_due_s = now_s + max(_TREE_EVERY_S, _REST * (time.monotonic() - now_s))
+
+    def _check_progress(self) -> None:
+        if self._progress_s is None:
+            return
+        page = parse_heartbeat(self._page.copy())
+        if page is None:
+            return
+        found = classify_health(page, time.monotonic_ns(), HealthLimits(progress_s=self._progress_s), "R")
+        if found.health in (Health.HUNG, Health.DARK):
+            self._request(found.sentence, self._restart_code)
+
+    def _check_leak(self, now_s: float, fds: int) -> None:
+        """Drains on a leak that reaches the limit within `eta`, or if the limit is reached already."""
+        state = (fds, len(self._job_samples) and self._job_samples[-1].job)
+        if state == self._classified:
+            return  # a count that did not change does not grow
+        self._classified = state
+        if now_s >= self._profile_due_s:
+            began_s = time.monotonic()
+            _, self._profile = self._own.profile()
+            self._first = self._first or self._profile
+            now_s = time.monotonic()
+            self._profile_due_s = now_s + max(_PROFILE_EVERY_S, _REST * (now_s - began_s))
+        found = self._classify(fds)
+        eta_s = self._exhausted_in_s(found)
+        if found.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) and eta_s < (self._eta_s or 0.0):
+            when = "its limit is reached" if eta_s <= 0 else f"its limit is reached in {span_words(eta_s)}"
+            self._request(f"{found.verdict}: {found.evidence[0]}; {when}", self._restart_code)
+        took_s = time.monotonic() - now_s
+        self._classify_due_s = now_s + max(self._every_s, _REST * took_s)
+
+    def _classify(self, fds: int) -> Diagnosis:
+        soft, hard = self._own.fd_limits()
+        first = None if self._first is self._profile else self._first
+        profile = self._profile
+        growth = None if first is None or profile is None else grown(first, profile)
+        return classify(
+            fds=fds,
+            soft=math.inf if soft is None else soft,
+            hard=math.inf if hard is None else hard,
+            samples=self._series.samples,
+            jobs=list(self._job_samples),
+            profile=profile,
+            first_profile=first,
+            match=None if profile is None else match(profile, growth),
+            uptime_s=time.monotonic() - self._started_s,
+            pid=self._own.pid,
+        )
+
+    def _exhausted_in_s(self, found: Diagnosis) -> float:
+        """Returns the earliest time to the soft limit: by the trend, or by what each job leaves open."""
+        if found.verdict is Verdict.EXHAUSTED:
+            return 0.0
+        soft = self._own.fd_limits()[0]
+        if soft is None or found.fds is None:
+            return math.inf
+        times = [one.eta_s[0] for one in found.forecasts if one.line == "soft limit"]
+        jobs = find_job_trend(list(self._job_samples))
+        done = self._jobs_done + self._jobs_failed
+        if jobs is not None and jobs.grows and jobs.per_job > 0 and done:
+            per_s = done / max(1e-3, time.monotonic() - self._started_s)
+            times.append((soft - found.fds) / (jobs.per_job * per_s))
+        return min(times, default=math.inf)
+
+
+class _Job:
+    """One job. An error in it counts as a failure, and is raised on."""
+
+    __slots__ = ("_guard", "name", "started_ns")
+
+    def __init__(self, guard: Guard, name: str) -> None:
+        self._guard = guard
+        self.name = name
+        self.started_ns = 0
+
+    def __enter__(self) -> _Job:
+        self._guard._start_job(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._guard._end_job(self, error)
+
+
+def find_errno(error: BaseException) -> int | None:
+    """Returns the errno behind an error, however wrapped: EMFILE, ENFILE and ENOMEM before any other."""
+    links = walk(error)
+    numbers = [ENOMEM if isinstance(link.error, MemoryError) else link.errno for link in links if link.meant]
+    numbers += [link.errno for link in links if not link.meant]
+    for number in numbers:
+        if number in _LATCHED:
+            return number
+    cause = recognise(links)  # torch and TensorFlow put the text of an errno into errors of their own
+    if cause is not None and cause.rule.errno in _LATCHED:
+        return cause.rule.errno
+    return next((number for number in numbers if number), None)
+
+
+def _error_text(error: BaseException | str | None) -> str:
+    if isinstance(error, BaseException):
+        try:
+            return one_line(f"{type(error).__name__}: {error}")[:500]
+        except Exception:  # noqa: BLE001 - __str__ of a foreign class may raise anything
+            return type(error).__name__
+    return one_line(str(error))[:500] if error is not None else ""
+
+
+def _takes_argument(callback: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(callback).bind("")
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # a builtin without a signature
+    return True
+
+
+def _seconds(value: Time, name: str) -> float | None:
+    try:
+        return None if value is None else parse_seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name}=: {error}") from None
+
+
+def _less(jitter: float) -> float:
+    return 1 - random.uniform(0, jitter)
+
+
+def _ns(seconds: float | None) -> int:
+    return 0 if seconds is None or seconds == math.inf else int(seconds * 1e9)
