@@ -26,7 +26,7 @@ from ..guard.health import classify_health
 from ..guard.heartbeat import Heartbeat, read_heartbeat
 from ..guard.supervisor.status import CopyState, SupervisorStatus, read_supervisor_status
 from ..procfs.limits import finite
-from ..procfs.processes import Identity, Process, find_by_name, read_process, read_stat, sample_kinds
+from ..procfs.processes import Identity, Process, find_by_name, is_same, read_process, read_stat, sample_kinds
 from ..procfs.procfs import REAL, ProcFS, read_or_none
 from .documents import public_facts, with_history
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
@@ -226,6 +226,7 @@ class Collector:
 
     def _find_names(self) -> None:
         began = self._cost()
+        self._is_full = False
         for name in self.selection.names:
             for pid in find_by_name(name, self._procfs):
                 process = read_process(self._procfs, pid)
@@ -268,16 +269,19 @@ class Collector:
         followed = self._supervisors[identity]
         if status is None or status.identity != identity:
             seen = read_stat(self._procfs, identity.pid)
-            if seen is None or seen.start_ticks != identity.start_ticks or seen.state in "ZX":
+            if is_same(self._procfs, identity) is False or (seen is not None and seen.state in "ZX"):
                 del self._supervisors[identity]
             return
         command = clip(" ".join(status.command))
+        # A supervisor without a name is called after its program, which may be an interpreter.
+        program = status.command[0].rpartition("/")[2] if status.command else ""
+        name = "" if status.name == program else one_line(status.name)
         for worker in status.workers:
             process = read_process(self._procfs, worker.pid) if worker.pid else None
             target = followed.copies.get(worker.copy)
             runs = process is not None and process.state not in "ZX"
             if process is not None and runs and (target.root != process.identity if target else self._has_room()):
-                key = TargetKey(f"copy:{worker.copy}", command, one_line(status.name))
+                key = TargetKey(f"copy:{worker.copy}", command, name)
                 target = followed.copies[worker.copy] = self._begin(key, process, continues=target)
             if target is not None:
                 target.restarts = dict(worker.restarts)

@@ -267,6 +267,26 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
         assert watch.document["targets"] == []  # ended processes of a name are shown for an hour
 
 
+def test_more_processes_than_targets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.watch.collector.MOST_TARGETS", 2)
+    name = f"holdfast-test-{os.getpid()}"
+    with bench(names=(name,)) as watch, worker(name), worker(name):
+        with worker(name):
+            watch.round()
+            assert len(watch.document["targets"]) == 2
+            assert watch.document["problems"] == ["only 2 processes are watched, more were found: use a longer --name"]
+        watch.round(20)
+        watch.round(20)
+        assert watch.document["problems"] == []
+
+
+def test_another_watch_is_not_meant_by_a_name() -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    with worker(f"holdfast watch --name {name}"), bench(names=(name,)) as watch:
+        watch.round()
+        assert watch.document["targets"] == []
+
+
 def test_guard_names_the_target_and_its_health_is_told() -> None:
     with worker() as victim, bench(victim.pid) as watch:
         watch.round()
