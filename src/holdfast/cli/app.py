@@ -228,6 +228,7 @@ COMMANDS = {
     "Diagnose": {
         "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
         "top": "Show processes and their descriptors live.",
+        "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "plan": "Check whether a run fits the limits of this machine.",
         "explain": "Explain an error message using this machine's limits.",
     },

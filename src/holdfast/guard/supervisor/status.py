@@ -1,0 +1,223 @@
+"""The status file of a supervisor: what `holdfast watch` reads about its workers, restarts and events.
+
+It lies beside the heartbeat pages, as `PID-STARTTICKS.supervise.json`, and is replaced atomically at each change. All
+times are seconds since 1970.
+
+    {"version": 1, "pid": 4711, "start_ticks": 88321, "name": "worker", "command": ["python", "worker.py"],
+     "workers": [{"copy": 1, "pid": 4713, "state": "running", "since": 1700000000.0, "restarts": {"recycle": 2},
+                  "sentence": "it works"}],
+     "restarts": {"recycle": 2}, "events": [{"t": 1700000000.0, "copy": 1, "kind": "start", "text": "…"}]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...fd_owners.agent import make_private, socket_dirs
+from ...procfs.processes import Identity, read_stat
+from ...procfs.procfs import REAL, ProcFS, stat_or_none
+from ..heartbeat import page_dirs
+
+_VERSION = 1
+_SUFFIX = ".supervise.json"
+_NAME = re.compile(r"\.?(\d+)-(\d+)\.supervise\.json")
+_MOST_BYTES = 4 << 20
+EVENTS = 100
+REWRITE_S = 600.0  # a supervisor writes the file at least that often, also without a change
+_STALE_S = 6 * REWRITE_S
+
+
+class CopyState(StrEnum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"  # it has ended and is started again later
+    FAILED = "failed"  # it is not started again
+    DONE = "done"  # it ended with exit code 0, and is not started again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStatus:
+    """One copy of the program. `pid` is 0 while none runs; `since` is when its state began."""
+
+    copy: int
+    pid: int
+    state: CopyState
+    since: float
+    restarts: Mapping[str, int]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorEvent:
+    """`copy` counts from 1; 0 is the supervisor itself."""
+
+    t: float
+    copy: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorStatus:
+    """What a supervisor said at one moment. `restarts` counts over all copies, by reason."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    command: tuple[str, ...]
+    workers: tuple[CopyStatus, ...]
+    restarts: Mapping[str, int]
+    events: tuple[SupervisorEvent, ...]
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start_ticks)
+
+
+class StatusFile:
+    """The status file of this process. `problem` says why there is none, if so."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.problem = ""
+        self.identity = Identity(os.getpid(), 0)
+        try:
+            self.identity, self.path = _own_path()
+            _remove_stale(self.path.parent)
+        except (OSError, InputError) as error:
+            self.problem = str(error)
+
+    def write(self, status: SupervisorStatus) -> None:
+        """Replaces the file; OSError: no space or no descriptor is left."""
+        if self.path is None:
+            return
+        data = json.dumps({"version": _VERSION, **asdict(status)}, ensure_ascii=True).encode()
+        new = self.path.with_name(f".{self.path.name}")
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        os.rename(new, self.path)
+
+    def remove(self) -> None:
+        if self.path is not None:
+            for path in (self.path, self.path.with_name(f".{self.path.name}")):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
+def _own_path() -> tuple[Identity, Path]:
+    pid = REAL.own_pid()
+    seen = None if pid is None else read_stat(REAL, pid)
+    if pid is None or seen is None:
+        raise InputError("this process is not visible in /proc, so that no other process could find its status")
+    reasons = []
+    for folder in socket_dirs():
+        try:
+            make_private(folder)
+        except OSError as error:
+            reasons.append(str(error))
+        else:
+            return Identity(pid, seen.start_ticks), folder / f"{pid}-{seen.start_ticks}{_SUFFIX}"
+    raise InputError(f"no folder for the status file: {'; '.join(reasons)}")
+
+
+def _remove_stale(folder: Path) -> None:
+    """Removes the files of supervisors that ended without removing them. One of another pid namespace is not in this
+    /proc: its file is kept while it is rewritten."""
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        seen = read_stat(REAL, int(match[1])) if match else None
+        if not match or (seen is not None and seen.start_ticks == int(match[2])):
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - os.lstat(folder / name).st_mtime > _STALE_S:
+                os.unlink(folder / name)
+
+
+# ---- reading the file of another process
+
+
+def read_supervisor_status(pid: int, procfs: ProcFS = REAL) -> SupervisorStatus | None:
+    """Reads the status of a supervisor; None if the process is none, is gone, or its file is not readable."""
+    seen = read_stat(procfs, pid)
+    owner = stat_or_none(procfs, f"/proc/{pid}")
+    if seen is None or owner is None:
+        return None
+    for folder in page_dirs(owner.st_uid):
+        data = _read_file(folder / f"{pid}-{seen.start_ticks}{_SUFFIX}", owner.st_uid)
+        found = None if data is None else parse_supervisor_status(data)
+        if found is not None and found.identity == Identity(pid, seen.start_ticks):
+            return found
+    return None
+
+
+def _read_file(path: Path, uid: int) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        # Another user could put a file there for a process that is not theirs.
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size > _MOST_BYTES:
+            return None
+        return os.pread(fd, found.st_size, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:
+    """Parses the bytes of a status file; None if they are not one."""
+    try:
+        facts = json.loads(data)
+        if not isinstance(facts, dict) or facts.get("version") != _VERSION:
+            return None
+        return SupervisorStatus(
+            pid=int(facts["pid"]),
+            start_ticks=int(facts["start_ticks"]),
+            name=str(facts["name"]),
+            command=tuple(str(word) for word in facts["command"]),
+            workers=tuple(_parse_copy(one) for one in facts["workers"]),
+            restarts=_parse_counts(facts["restarts"]),
+            events=tuple(_parse_event(one) for one in facts["events"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _parse_copy(facts: dict[str, Any]) -> CopyStatus:
+    return CopyStatus(
+        copy=int(facts["copy"]),
+        pid=int(facts["pid"]),
+        state=CopyState(facts["state"]),
+        since=float(facts["since"]),
+        restarts=_parse_counts(facts["restarts"]),
+        sentence=str(facts["sentence"]),
+    )
+
+
+def _parse_event(facts: dict[str, Any]) -> SupervisorEvent:
+    return SupervisorEvent(
+        t=float(facts["t"]), copy=int(facts["copy"]), kind=str(facts["kind"]), text=str(facts["text"])
+    )
+
+
+def _parse_counts(facts: dict[str, Any]) -> dict[str, int]:
+    return {str(reason): int(n) for reason, n in facts.items()}
