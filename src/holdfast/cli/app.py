@@ -237,6 +237,7 @@ COMMANDS = {
         "report": "Show which lines leak descriptors, from a recording.",
     },
     "Keep alive": {
+        "supervise": "Run copies of a program, and restart those that end or no longer work.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },
     "Check files": {

@@ -1,0 +1,330 @@
+"""The keeper: a small process between the supervisor and each worker, so that no process of a worker is left behind.
+
+    supervisor ── keeper ── worker ── its children
+                    └────── processes whose parent has ended, such as daemons
+
+The keeper adopts every process of the worker whose parent ends (PR_SET_CHILD_SUBREAPER), also one that has a session
+of its own. When the worker has ended, it ends all others: SIGTERM, a short time, SIGKILL, until the kernel says that
+there is none. When the supervisor has ended, even by SIGKILL, it ends the worker first. When the keeper itself is
+killed, the kernel kills the worker, and the supervisor adopts and kills the others.
+
+It is forked from the supervisor, which has one thread, and runs no other program. It reports over a socket: the
+worker's pid with a pidfd, then the worker's exact status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from ..._util.process import die_with_forker
+from .process_tree import identities, kill_tree, read_tree, signal_all
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_NAME = b"holdfast-keeper"
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MESSAGE_BYTES = 4096
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
+
+_STARTED, _NOT_RUN, _ENDED = b"S", b"N", b"E"
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of all descendants whose own parent ends."""
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot adopt the children of workers (prctl)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a worker is started, and how long it and its children get to end."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    nofile: tuple[int, int]
+    stop_s: float
+    grace_s: float
+
+
+# ---- in the supervisor
+
+
+class WorkerStarted(NamedTuple):
+    pid: int
+    pidfd: int
+
+
+class WorkerNotRun(NamedTuple):
+    errno: int
+
+
+class WorkerEnded(NamedTuple):
+    status: int  # as waitpid returns it
+
+
+KeeperMessage = WorkerStarted | WorkerNotRun | WorkerEnded
+
+
+class Keeper:
+    """A running keeper, as the supervisor sees it."""
+
+    def __init__(self, pid: int, pidfd: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.channel = channel
+
+    def receive(self) -> KeeperMessage | None:
+        """Returns the next message, or None: there is none now, or the keeper has ended."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4)
+        except OSError:
+            return None
+        kind, number = data[:1], data[1:]
+        if kind == _STARTED and number:
+            return WorkerStarted(int(number), fds[0] if fds else -1)
+        if kind == _NOT_RUN and number:
+            return WorkerNotRun(int(number))
+        if kind == _ENDED and number:
+            return WorkerEnded(int(number))
+        return None
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.pidfd)
+
+
+def start_keeper(launch: Launch) -> Keeper:
+    """Forks a keeper, which starts the worker. OSError: no descriptor or no process is left."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    ours.setblocking(False)  # recv_fds ignores its flags
+    parent = os.getpid()
+    try:
+        pid = fork_with(lambda: _Keeping(launch, theirs, parent).run(), keep=theirs.fileno())
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        ours.close()  # tells the keeper to end
+        os.kill(pid, signal.SIGKILL)
+        raise
+    return Keeper(pid, pidfd, ours)
+
+
+def fork_with(work: Callable[[], None], keep: int) -> int:
+    """Forks a child that only calls `work`, and returns its pid.
+
+    No signal is lost between the fork and the child's own handlers: all are blocked meanwhile. The child closes what a
+    program would not inherit, except `keep`: it must not hold the supervisor's ends of sockets and pipes open.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return pid
+    status = 1
+    try:
+        gc.disable()
+        signal.set_wakeup_fd(-1)
+        _close_private(keep)
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _close_private(keep: int) -> None:
+    try:
+        fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        fds = list(range(3, 1024))
+    for fd in fds:
+        if fd > 2 and fd != keep:
+            with contextlib.suppress(OSError):
+                if fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
+                    os.close(fd)
+
+
+def reset_signals() -> None:
+    """Gives all signals their default action and blocks none. It must follow a fork with all signals blocked."""
+    for number in signal.valid_signals():
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP and those of the C library
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+# ---- in the keeper
+
+
+class _Keeping:
+    def __init__(self, launch: Launch, channel: socket.socket, supervisor: int) -> None:
+        self._launch = launch
+        self._channel = channel
+        self._supervisor = supervisor
+        self._worker = 0
+        self._must_stop = False
+        self._kill_at = math.inf
+        self._asked = False  # whether SIGTERM was sent to the processes that are to end
+        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        os.setsid()
+        adopt_orphans()
+        _LIBC.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != self._supervisor:
+            return
+        self._handle_signals()
+        if self._start():
+            try:
+                self._keep()
+            finally:
+                _end_all()
+
+    def _handle_signals(self) -> None:
+        """SIGTERM, from the kernel when the supervisor ends or from anybody, ends the worker. All others that could
+        end the keeper are ignored: they are not meant for it."""
+
+        def stop(*_: object) -> None:
+            self._must_stop = True
+
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS}:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, stop)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _start(self) -> bool:
+        """Starts the worker. Returns False if its program cannot be run, which the supervisor is told."""
+        keeper = os.getpid()
+        error_r, error_w = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._worker = fork_with(lambda: _exec(self._launch, error_w, keeper), keep=error_w)
+        except OSError as error:
+            self._report(_NOT_RUN, error.errno or 1)
+            return False
+        os.close(error_w)
+        failed = os.read(error_r, 16)  # empty: the program runs, and the descriptor was closed by that
+        os.close(error_r)
+        if failed:
+            os.waitpid(self._worker, 0)
+            self._report(_NOT_RUN, int(failed))
+            return False
+        # The worker is a child that is not reaped yet, so its pid is still its own.
+        try:
+            pidfd = os.pidfd_open(self._worker)
+        except OSError:
+            self._report(_STARTED, self._worker)
+            return True
+        self._report(_STARTED, self._worker, pidfd)
+        os.close(pidfd)
+        return True
+
+    def _report(self, kind: bytes, number: int, *fds: int) -> None:
+        with contextlib.suppress(OSError):  # the supervisor has ended
+            socket.send_fds(self._channel, [b"%s%d" % (kind, number)], fds)
+
+    def _keep(self) -> None:
+        """Waits until no process is left."""
+        poll = select.poll()
+        poll.register(self._wake_r, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            if not self._reap():
+                return
+            now_s = time.monotonic()
+            if self._must_stop or not self._worker:
+                self._end_rest(now_s)
+            if now_s >= self._kill_at:
+                timeout_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
+            else:
+                timeout_s = self._kill_at - now_s
+            for fd, _ in poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
+                if fd == self._wake_r:
+                    with contextlib.suppress(OSError):
+                        os.read(self._wake_r, 4096)
+                else:  # the supervisor sends nothing: it has ended
+                    self._must_stop = True
+                    poll.unregister(fd)
+
+    def _reap(self) -> bool:
+        """Reaps everything that has ended. Returns False if no child is left, dead or alive."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if not pid:
+                return True
+            if pid == self._worker:
+                self._worker = 0
+                self._asked, self._kill_at = False, math.inf  # its children get SIGTERM, and their own time
+                self._report(_ENDED, status)
+
+    def _end_rest(self, now_s: float) -> None:
+        if not self._asked:
+            self._asked = True
+            self._kill_at = now_s + (self._launch.stop_s if self._worker else self._launch.grace_s)
+            rest = identities(read_tree(os.getpid()))
+            signal_all(rest, signal.SIGTERM)
+            signal_all(rest, signal.SIGCONT)  # a stopped process gets SIGTERM only then
+        elif now_s >= self._kill_at:
+            kill_tree(os.getpid())
+
+
+def _end_all() -> None:
+    """Kills what is left after an error in the keeper itself."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        kill_tree(os.getpid())
+        time.sleep(_FIRST_PAUSE_S)
+
+
+def _exec(launch: Launch, error_w: int, keeper: int) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        die_with_forker(keeper)
+        environment = dict(launch.environment)
+        if "LISTEN_PID" in environment:  # sockets that systemd passes on are for the process with this pid
+            environment["LISTEN_PID"] = str(os.getpid())
+        soft, hard = launch.nofile
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        reset_signals()
+        os.execvpe(launch.command[0], launch.command, environment)
+    except OSError as error:
+        os.write(error_w, b"%d" % (error.errno or 1))
+    finally:
+        os._exit(127)

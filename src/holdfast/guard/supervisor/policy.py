@@ -1,0 +1,93 @@
+"""Decides whether and when a worker that ended is started again. Pure: times are passed in."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+RECYCLE_CODE = 75  # EX_TEMPFAIL: the worker asks for a new one
+_QUICK_S = 10.0
+_MOST_QUICK = 10
+_QUICK_PAUSE_S = 1.0
+
+
+class RestartReason(StrEnum):
+    """Why a worker was started again; the label of `holdfast_restarts_total`."""
+
+    RECYCLE = "recycle"  # it ended with 75, or the operator asked for a restart
+    EXIT = "exit"  # it ended with another exit code
+    SIGNAL = "signal"  # a signal ended it that the supervisor had not sent
+    STOPPED = "stopped"
+    FROZEN = "frozen"
+    HUNG = "hung"
+    DARK = "dark"
+    FDS = "fds"
+    RSS = "rss"
+    THREADS = "threads"
+    CHILDREN = "children"
+    PROGRESS = "progress"
+
+
+class RestartMode(StrEnum):
+    ON_FAILURE = "on-failure"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRules:
+    """How long to wait after a failure, and when to give up.
+
+    The wait is `first_s` after the first failure, doubles with each further one up to `longest_s`, and begins anew
+    after `window_s` of uptime. `failures` within `window_s` are too many; 0: there are never too many.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 300.0
+    jitter: float = 0.1
+    failures: int = 5
+    window_s: float = 600.0
+
+
+class RestartPolicy:
+    """The restarts of one copy. `uniform` draws the jitter."""
+
+    def __init__(self, rules: RestartRules, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._rules = rules
+        self._uniform = uniform
+        self._in_row = 0
+        self._quick = 0
+        self._failed_s: deque[float] = deque()
+
+    @property
+    def recent_failures(self) -> int:
+        return len(self._failed_s)
+
+    def after_failure(self, now_s: float, uptime_s: float) -> float | None:
+        """Returns how long to wait before the next start; None: give up."""
+        rules = self._rules
+        self._quick = 0
+        if uptime_s >= rules.window_s:
+            self._in_row = 0
+        self._in_row += 1
+        self._failed_s.append(now_s)
+        while self._failed_s[0] < now_s - rules.window_s:
+            self._failed_s.popleft()
+        if rules.failures and len(self._failed_s) >= rules.failures:
+            return None
+        exponent = min(self._in_row - 1, 62)  # a larger one could overflow, and all are over the longest wait
+        wait_s = min(rules.first_s * 2.0**exponent, rules.longest_s)
+        return wait_s * self._uniform(1 - rules.jitter, 1 + rules.jitter)
+
+    def after_recycle(self, uptime_s: float) -> float:
+        """Returns how long to wait: not at all, unless many workers in a row ended within seconds."""
+        self._quick = self._quick + 1 if uptime_s < _QUICK_S else 0
+        return _QUICK_PAUSE_S if self._quick > _MOST_QUICK else 0.0
+
+    def forgive(self) -> None:
+        """Forgets all failures: the operator asked for a restart."""
+        self._in_row = self._quick = 0
+        self._failed_s.clear()
