@@ -372,7 +372,7 @@ class DoctorPage:
             if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
                 made.add_row("", f"{forecast.line} ({forecast.at:,}) {soon}")
         made.add_row("kinds", self._kinds())
-        if pipes := _dead_pipes(self._diagnosis.profile):
+        if pipes := dead_pipes_words(self._diagnosis.profile):
             made.add_row("dead pipes", pipes)
         limits = [*self._worst.snapshot.limits, *self._target.shared]
         root = self._worst.snapshot.process.uid == 0
@@ -438,7 +438,7 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
     return "one snapshot: --for auto watches until the verdict is clear"
 
 
-def _dead_pipes(profile: FdProfile | None) -> str:
+def dead_pipes_words(profile: FdProfile | None) -> str:
     if profile is None or not (profile.dead_pipes or profile.self_pairs):
         return ""
     if not profile.dead_pipes:

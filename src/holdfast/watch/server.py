@@ -33,6 +33,7 @@ from ..errors import InputError
 from .collector import Published, WatchCollector
 from .metrics import CONTENT_TYPE, render_metrics
 from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
+from .report_page import PAGE, page_part
 from .state import MOST_EVENTS
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ LEAST_TOKEN = 16
 MOST_CONNECTIONS = 64
 _IDLE_S = 10
 _COOKIE = "holdfast_watch"
-_FOLDER = Path(__file__).parent
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "plotly.min.js": "text/javascript"}
 _HEADERS = {
     # plotly writes style attributes, and draws its downloads from blobs.
@@ -309,7 +309,7 @@ class WatchApp:
         with self._lock:
             if name not in self._static:
                 try:
-                    data = _static_path(name).read_bytes()
+                    data = _read_file(name)
                 except OSError:
                     return None
                 tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
@@ -378,12 +378,14 @@ class WatchApp:
         return _json({"ok": answer.ok, "reasons": list(answer.reasons) if trusted else []}, answer.status)
 
 
-def _static_path(name: str) -> Path:
+def _read_file(name: str) -> bytes:
+    if name == "page.html":
+        return PAGE.read_bytes()
     if name != "plotly.min.js":
-        return _FOLDER / name
+        return page_part(name.removeprefix("page.")).encode()
     found = find_spec("plotly")
     places = [] if found is None else list(found.submodule_search_locations or ())
-    return Path(places[0] if places else "/nonexistent", "package_data", name)
+    return Path(places[0] if places else "/nonexistent", "package_data", name).read_bytes()
 
 
 def _json(facts: Any, status: int = 200) -> Response:

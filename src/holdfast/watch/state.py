@@ -6,7 +6,9 @@ ignores what it does not know.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypedDict
 
 from .._util.text import counted, span_words
@@ -21,6 +23,8 @@ MOST_DEAD = 50
 MOST_JOBS = 256
 # A forecast far beyond the samples would squeeze them into one corner of the chart.
 _AHEAD = 3.0
+# The ranges that the page offers, as ages.
+_AGES_S = (2 * 86400, 6 * 3600, 3600, 0)
 
 
 class HeadroomState(TypedDict):
@@ -276,8 +280,23 @@ class Point(NamedTuple):
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """Merges neighbours until at most `most` points remain; each keeps the extremes of what it stands for.
 
-    The bins are equal spans of time: a watch of a month has far more points in its last hour, which may shrink first.
+    The last hour has as many points as the time before it, up to six hours, and so on: whoever looks at the last hour
+    of a month sees more than one point.
     """
+    if len(points) <= most:
+        return list(points)
+    end = points[-1].t
+    kept: list[Point] = []
+    begin = 0
+    for age_s in _AGES_S:
+        until = bisect_right(points, end - age_s, lo=begin, key=attrgetter("t")) if age_s else len(points)
+        kept += _merged(points[begin:until], most // len(_AGES_S))
+        begin = until
+    return kept
+
+
+def _merged(points: Sequence[Point], most: int) -> list[Point]:
+    """Merges the points of equal spans of time."""
     if len(points) <= most:
         return list(points)
     start, end = points[0].t, points[-1].t

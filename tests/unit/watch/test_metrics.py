@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-import state_samples
 from prometheus_client.parser import text_string_to_metric_families
 
+import state_samples
 from holdfast.watch.metrics import FAMILIES, render_metrics
 from holdfast.watch.state import StateDocument
 

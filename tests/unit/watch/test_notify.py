@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import state_samples
 
+import state_samples
 from holdfast.errors import InputError
 from holdfast.watch.notify import Notifier, check_webhook, post_json
 from holdfast.watch.state import EventState

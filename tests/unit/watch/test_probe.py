@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import state_samples
-from state_samples import NOW, document, guard, target
 
+import state_samples
 from holdfast.watch.probe import check_health, check_readiness
+from state_samples import NOW, document, guard, target
 
 
 def test_healthy_targets() -> None:

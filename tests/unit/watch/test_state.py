@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-import state_samples
 
+import state_samples
 from holdfast.doctor.model import Trend
 from holdfast.watch.state import (
     MOST_POINTS,
@@ -66,6 +66,18 @@ def test_thin_keeps_the_extremes() -> None:
     assert min(one.low for one in thinned) == 3
     assert thinned[-1].t == points[-1].t
     assert [one.t for one in thinned] == sorted(one.t for one in thinned)
+
+
+def test_thin_keeps_the_last_hour_of_a_month() -> None:
+    times = [
+        *range(0, 28 * 86400, 900),
+        *range(28 * 86400, 30 * 86400 - 3600, 60),
+        *range(30 * 86400 - 3600, 30 * 86400, 5),
+    ]
+    thinned = [one.t for one in thin([Point(t, 1, 1) for t in times])]
+    assert len(thinned) <= MOST_POINTS
+    for age_s in (3600, 6 * 3600, 2 * 86400, 30 * 86400):
+        assert sum(t >= times[-1] - age_s for t in thinned) >= 240
 
 
 def test_thin_leaves_few_points_alone_and_bears_equal_times() -> None:

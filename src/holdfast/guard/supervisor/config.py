@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from ..._util.text import names_there, parse_seconds
 from ...errors import cannot_open
-from .caps import OutsideCap, parse_count_cap, parse_fd_cap, parse_size_cap
+from ..caps import Cap
+from .outside_caps import RESOURCES, cap_parser
 from .policy import RestartMode, RestartReason, RestartRules
 
 MOST_COPIES = 1000
@@ -27,7 +28,7 @@ class SuperviseOptions:
     command: tuple[str, ...]
     copies: int = 1
     name: str = ""
-    caps: Mapping[RestartReason, OutsideCap] = field(default_factory=dict)
+    caps: Mapping[RestartReason, Cap] = field(default_factory=dict)
     progress_file: str | None = None
     progress_http: str | None = None
     progress_s: float | None = None
@@ -83,7 +84,7 @@ def make_options(values: Mapping[str, Any]) -> SuperviseOptions:
         raise ValueError("expected a command to run: holdfast supervise -- COMMAND …")
     if parsed.get("progress-file") and parsed.get("progress-http"):
         raise ValueError("expected --progress-file or --progress-http, got both")
-    caps = {reason: parsed.pop(reason.value) for reason in _CAPS if reason.value in parsed}
+    caps = {reason: parsed.pop(reason.value) for reason in RESOURCES if reason.value in parsed}
     rules = {
         field_name: parsed.pop(name)
         for name, field_name in (
@@ -148,7 +149,6 @@ def _mode(value: object) -> RestartMode:
         raise ValueError(f"expected {', '.join(RestartMode)}, got {value!r}") from None
 
 
-_CAPS = (RestartReason.FDS, RestartReason.RSS, RestartReason.THREADS, RestartReason.CHILDREN)
 _FIELDS = {
     "progress-timeout": "progress_s",
     "frozen-timeout": "frozen_s",
@@ -160,10 +160,7 @@ NAMES: dict[str, Callable[[object], Any]] = {
     "command": _command,
     "copies": _number(1, MOST_COPIES),
     "name": _text,
-    "fds": parse_fd_cap,
-    "rss": parse_size_cap,
-    "threads": parse_count_cap,
-    "children": parse_count_cap,
+    **{reason.value: cap_parser(what) for reason, what in RESOURCES.items()},
     "progress-file": _text,
     "progress-http": _url,
     "progress-timeout": _seconds,

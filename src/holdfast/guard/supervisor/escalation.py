@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from .policy import RestartReason
 
-_SOON_S = 3.0  # what a worker that does not work gets to drain
+SOON_S = 3.0  # what a worker that does not work gets to drain
 _KILL_AGAIN_S = 0.5
 
 
@@ -56,7 +56,7 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     if reason is not RestartReason.STOPPED:
         steps.append((Step.STACKS, times.stacks_s))
     if times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS):
-        steps.append((Step.DRAIN, min(_SOON_S, times.drain_s)))
+        steps.append((Step.DRAIN, min(SOON_S, times.drain_s)))
     steps += [(Step.TERM, times.stop_s), (Step.KILL, math.inf)]
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=False)
 
@@ -92,18 +92,19 @@ class Escalation:
         self.step: Step | None = None  # the one that was taken last
         self._left = list(plan.steps)
         self.due_s = now_s
+        self.kills = 0
 
     def next_step(self, now_s: float) -> Step | None:
         """Returns the step that is due now; None if none is. SIGKILL is repeated."""
         if now_s < self.due_s:
             return None
+        if self.step is not Step.KILL:
+            self.step, given_s = self._left.pop(0)
+            self.due_s = now_s + given_s
         if self.step is Step.KILL:
+            self.kills += 1
             self.due_s = now_s + _KILL_AGAIN_S
-            return Step.KILL
-        step, given_s = self._left.pop(0)
-        self.step = step
-        self.due_s = now_s + (_KILL_AGAIN_S if step is Step.KILL else given_s)
-        return step
+        return self.step
 
     def skip(self, now_s: float) -> None:
         """Makes the next step due now: the current one is done, or could not be taken."""

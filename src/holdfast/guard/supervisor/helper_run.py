@@ -21,6 +21,7 @@ class HelperRun:
         self.until_s = until_s
         self.output = b""
         self.is_late = False
+        self.at_end = False  # of its output
         self.fd, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         supervisor = os.getpid()
         try:
@@ -32,11 +33,12 @@ class HelperRun:
             os.close(write)
 
     def read(self) -> bool:
-        """Reads what is there. Returns False at the end of the output."""
+        """Reads what is there. Returns False if there is no more: now, or at the end."""
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
-            return True
+            return False
+        self.at_end = not data
         if len(self.output) < _MOST_BYTES:
             self.output += data
         return bool(data)

@@ -91,7 +91,7 @@ class Keeper:
     def receive(self) -> KeeperMessage | None:
         """Returns the next message, or None: there is none now, or the keeper has ended."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4, socket.MSG_DONTWAIT)
+            data, fds, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4)
         except OSError:
             return None
         kind, number = data[:1], data[1:]
@@ -111,6 +111,7 @@ class Keeper:
 def start_keeper(launch: Launch) -> Keeper:
     """Forks a keeper, which starts the worker. OSError: no descriptor or no process is left."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    ours.setblocking(False)  # recv_fds ignores its flags
     parent = os.getpid()
     try:
         pid = fork_with(lambda: _Keeping(launch, theirs, parent).run(), keep=theirs.fileno())
