@@ -62,9 +62,8 @@ class WorkerEnder:
                 copy.kill_keeper()
         if over_s > _STUCK_S and now_s - self._stuck_said_s > _STUCK_S:
             self._stuck_said_s = now_s
-            self._report.say(
-                "kill", f"{self._report.name_of(copy)} left processes that SIGKILL does not end", copy, level="error"
-            )
+            text = f"{self._report.name_of(copy)} left processes that SIGKILL does not end"
+            self._report.say("kill", text, copy, level="error")
 
     def take(self, copy: SupervisedCopy, step: Step) -> None:
         """Takes one step; each is one line of the log."""
@@ -73,10 +72,7 @@ class WorkerEnder:
         plan, now_s = escalation.plan, time.monotonic()
         why = f"because {plan.sentence}"
         level = "info" if plan.is_planned else "warning"
-        who, given = (
-            self._report.name_of(copy),
-            span_words(escalation.given_s()) if escalation.given_s() != math.inf else "",
-        )
+        who, given = self._report.name_of(copy), span_words(escalation.given_s)
 
         def say(text: str) -> None:
             self._report.say(str(step), f"{who}: {text}", copy, plan.reason, level)
@@ -88,19 +84,18 @@ class WorkerEnder:
                     escalation.wait(now_s, _STACKS_S)
                     say(f"{'; '.join(places)}, {why}")
                 else:
-                    wait = self._run_py_spy(copy, escalation.skip)
-                    say(f"py-spy reads its stacks, {why}" if not wait else f"no stacks ({wait}), {why}")
-                    if wait:
-                        escalation.skip(now_s)
+                    problem = self._run_py_spy(copy, lambda: escalation.done(step, time.monotonic()))
+                    say(f"no stacks ({problem}), {why}" if problem else f"py-spy reads its stacks, {why}")
+                    if problem:
+                        escalation.done(step, now_s)
             case Step.DRAIN:
-                asked = copy.drain()
-                if asked:
+                if copy.drain():
                     say(f"SIGUSR1: it drains for at most {given}, {why}")
                 else:
                     say(f"it cannot drain, {why}")
-                    escalation.skip(now_s)
+                    escalation.done(step, now_s)
             case Step.ASK:
-                say(f"SIGTERM to {copy.ask()}, SIGKILL in {given}, {why}")
+                say(f"SIGTERM to {copy.ask()}, which gets {given} to end, {why}")
             case Step.TERM:
                 copy.set_state(CopyState.STOPPING, plan.sentence)
                 sent = counted(copy.terminate(), "process")
@@ -112,7 +107,7 @@ class WorkerEnder:
                     say(f"SIGKILL to its {killed}, {why}")
         self._report.changed = True
 
-    def _run_py_spy(self, copy: SupervisedCopy, done: Callable[[float], None]) -> str:
+    def _run_py_spy(self, copy: SupervisedCopy, done: Callable[[], None]) -> str:
         """Starts py-spy. Returns why not, if so; otherwise `done` is called at its end."""
         watch = copy.watch
         if watch is None:
@@ -130,7 +125,7 @@ class WorkerEnder:
             lines = output.splitlines()[:_MOST_STACK_LINES] or ["py-spy did not end in time"]
             for line in lines:
                 self._report.say("stacks", f"{of}: {line.rstrip()}", copy, keep=False)
-            done(time.monotonic())
+            done()
 
         command = [program, "dump", "--pid", str(pid), "--nonblocking"]
         return "" if self._helpers.start(run_program(command), _PY_SPY_S, show) else "py-spy cannot be started"
@@ -140,8 +135,7 @@ class WorkerEnder:
             return
         copy.watch.refresh()
         places = copy.dump_stacks()
-        problem = "" if places else self._run_py_spy(copy, lambda now_s: None)
+        problem = "" if places else self._run_py_spy(copy, lambda: None)
         if places or problem:
-            self._report.say(
-                "stacks", f"{self._report.name_of(copy)}: {'; '.join(places) or f'no stacks ({problem})'}", copy
-            )
+            text = "; ".join(places) or f"no stacks ({problem})"
+            self._report.say("stacks", f"{self._report.name_of(copy)}: {text}", copy)
