@@ -1,6 +1,6 @@
 """Drives a headless Chromium over a pipe with the DevTools protocol.
 
-with Browser() as browser, browser.open(path) as page:
+with Browser() as browser, browser.open(path_or_address) as page:
     page.evaluate("document.title")
     page.problems, page.requests
 """
@@ -26,17 +26,18 @@ _OPTIONS = """
 --disable-background-networking --disable-component-update --disable-default-apps --disable-sync --no-pings
 --disable-breakpad --disable-crash-reporter --remote-debugging-pipe --hide-scrollbars
 """.split()  # noqa: SIM905
+_OPTIONS.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
 _ANSWER_S = 30.0
 
 
 class Browser:
-    """One Chromium with a profile of its own and without a network."""
+    """One Chromium with a profile of its own and without a network but 127.0.0.1."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="holdfast-browser-")
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
-        options = [*_OPTIONS, f"--user-data-dir={self._folder}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        options = [*_OPTIONS, f"--user-data-dir={self._folder}"]
         # The protocol is on descriptors 3 and 4; the shell moves ours there, whatever their numbers.
         moves = f'exec chromium "$@" 8<&{commands} 9>&{answers} 3<&8 4>&9'
         self._process = subprocess.Popen(
@@ -95,8 +96,8 @@ class Browser:
         return dict(json.loads(message))
 
     @contextlib.contextmanager
-    def open(self, path: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> Iterator[Page]:
-        """Opens a file and waits until it has loaded."""
+    def open(self, path: Path | str, width: int = 1280, height: int = 900, scheme: str = "light") -> Iterator[Page]:
+        """Opens a file, or an address of this host, and waits until it has loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -107,7 +108,7 @@ class Browser:
             page.prefer(scheme)
             began = time.monotonic()
             page.call("Performance.enable", timeDomain="threadTicks")
-            page.call("Page.navigate", url=path.as_uri())
+            page.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
             page.wait_for("document.documentElement?.dataset.ready === 'yes'")
             # Two frames later it has been painted.
             page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
@@ -167,6 +168,23 @@ class Page:
 
     def prefer(self, scheme: str) -> None:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Moves the mouse with its left button down."""
+        for kind, (x, y), held in (
+            ("mouseMoved", start, 0),
+            ("mousePressed", start, 1),
+            ("mouseMoved", ((start[0] + end[0]) / 2, end[1]), 1),
+            ("mouseMoved", end, 1),
+            ("mouseReleased", end, 0),
+        ):
+            clicks = 1 if kind != "mouseMoved" else 0
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=held, clickCount=clicks)
+
+    def press(self, key: str) -> None:
+        """Presses a key such as ArrowRight or Tab."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))

@@ -5,6 +5,7 @@ line_child.py       a child process that answers JSON lines (line_server.py: its
 tensorflow_*.py     a real TensorFlow in such a child, shared by all tests
 document_*.py       runs the code blocks of a page
 browser.py          a headless Chromium, driven over a pipe
+state_samples.py    documents as watch serves them
 """
 
 from __future__ import annotations

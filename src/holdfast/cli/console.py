@@ -119,6 +119,11 @@ class Screen:
         if self.as_json:
             self._write(json.dumps(facts, indent=2) + "\n")
 
+    def line(self, facts: Mapping[str, Any]) -> None:
+        """Prints one document of several, each on a line of its own, if --json was given."""
+        if self.as_json:
+            self._write(json.dumps(facts) + "\n")
+
     def _write(self, text: str) -> None:
         if self._is_closed:
             return

@@ -7,6 +7,10 @@ what keeps their descriptors open. It also shows calls that found no free
 descriptor, descriptors of unknown origin, and who is at fault where a closed
 descriptor was used or closed again.
 
+Of the database of `holdfast watch` it shows the verdict on every target as of
+the last sample, also while the watch goes on; --html writes its page with all
+charts as one file that needs no network.
+
 Examples:
 
   holdfast report run.hft
@@ -15,6 +19,7 @@ Examples:
   holdfast report run.hft --collapsed | flamegraph.pl > run.svg
   holdfast report --diff before.hft after.hft
   holdfast report run.hft --fail-on-growth 10        in CI
+  holdfast report watch.db --html watch.html
 
 With --json:
 
@@ -53,10 +58,10 @@ and with --diff {"before": "a.hft", "after": "b.hft", "sites": [{"change":
 "grew", "file": …, "line": …, "function": …, "text": …, "live_before": 3,
 "live_after": 90, "growth_per_minute_before": 0.0,
 "growth_per_minute_after": 41.0}]}, where change is new, grew, shrank, gone or
-same.
+same; and of a database what /api/state of `holdfast watch` returns.
 
 Exit codes: 0 shown; 1 a site grows faster than --fail-on-growth allows, or the
-recording is corrupt; 2 wrong usage; 3 the recording cannot be read.
+recording is corrupt; 2 wrong usage; 3 the file cannot be read.
 """
 
 from __future__ import annotations
@@ -64,11 +69,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from .._util.atomic import check_not_input
-from .._util.text import printable
+from .._util.text import printable, span_words
 from ..fdtrace import trace_file
 from ..fdtrace.compare import compare
 from ..fdtrace.html_page import write_page
@@ -84,6 +90,9 @@ from ..fdtrace.render import (
     site_as_dict,
 )
 from ..fdtrace.sites import Site, Statistics, rate, short
+from ..watch.documents import load_state
+from ..watch.report_page import write_state
+from ..watch.state import TargetState
 from .app import FINE, FOUND, command, seconds_of
 from .console import Screen
 from .tables import AnyTerminal
@@ -131,6 +140,11 @@ def report(
     top: int | None,
     site: str | None,
 ) -> int:
+    if any(map(_is_database, files)):
+        for_recordings = (collapsed, diff, site, top, since, until, fail_on_growth)
+        if len(files) > 1 or any(one not in (None, False) for one in for_recordings):
+            raise click.UsageError("expected one database of holdfast watch, with --html or --json or alone")
+        return _report_watch(screen, files[0], html)
     if len(files) != (2 if diff else 1):
         wanted = "two recordings, before and after" if diff else "one recording (--diff compares two)"
         raise click.UsageError(f"expected {wanted}, got {len(files)}")
@@ -211,3 +225,55 @@ def _compare(
         if one.per_minute_after - one.per_minute_before > fail_on_growth
     }
     return _judge([site for site in new if (site.frame.file, site.frame.line) in worse], fail_on_growth)
+
+
+# ---- databases of watch
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def _is_database(file: str) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False  # whoever reads it next says why
+
+
+def _report_watch(screen: Screen, file: str, html: str | None) -> int:
+    if html and screen.as_json:
+        raise click.UsageError("expected one of --html and --json, got both")
+    if html:
+        check_not_input([file], [html])
+    state = load_state(Path(file))
+    if html:
+        write_state(state, html)
+        screen.print(f"wrote {html}")
+        return FINE
+    screen.document(state)
+    screen.print(screen.styled(f"{state['verdict']}: {state['sentence']}", "bold"))
+    heads = ("Target", ">PID", "Verdict", ">Open", ">Limit", ">Growth/h", ">Full in", ">Dead pipe ends")
+    screen.table(heads, [_row(target) for target in state["targets"]])
+    for target in state["targets"]:
+        screen.print(f"{printable(target['target'])}: {printable(target['sentence'])}")
+        for line in target["advice"]:
+            screen.print(f"  advice: {printable(line)}")
+    return FINE
+
+
+def _row(target: TargetState) -> tuple[str, ...]:
+    growth, eta, dead = target["growth_per_hour"], target["eta_s"], target["dead_pipes"]
+    return (
+        target["target"],
+        str(target["pid"]),
+        target["verdict"] if target["alive"] else f"{target['verdict']}, ended",
+        _or_dash(target["fds"]),
+        _or_dash(target["limit"]),
+        f"{growth[0]:+,.0f}" if growth and growth[1] > 0 else "0" if growth else "-",
+        span_words(eta[0]) if eta and eta[0] is not None else "-",
+        _or_dash(sum(dead.values()) if dead else None),
+    )
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

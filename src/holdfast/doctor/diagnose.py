@@ -12,14 +12,15 @@ from typing import Protocol
 
 from ..errors import HoldfastError, InputError
 from ..fd_owners.agent import ask_owners
-from ..procfs.limits import PIPE_PAGES, Limit
+from ..procfs.limits import PIPE_PAGES, Limit, finite
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
 from .fd_profile import grown, profiles_of, suspect_fds
-from .model import Diagnosis, FdProfile, JobSample, Verdict
+from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Verdict
+from .remedies import Remedy
 from .sampler import ENDED, EVERY_S, Series, Watch
-from .signatures import match
+from .signatures import is_certain, match
 from .verdict import LEAST_S, classify, confidence_of
 
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
@@ -64,6 +65,49 @@ class WatchTarget:
     @property
     def verdict(self) -> Verdict:
         return self.worst.diagnosis.verdict
+
+
+# ---- what the pages show of a diagnosis
+
+SOFT_LIMIT = "soft limit"
+
+
+def command_of(one: HasDiagnosis) -> str:
+    """Returns the command line; a kernel thread or an ended process has only a name."""
+    return one.snapshot.process.cmdline or one.snapshot.process.comm
+
+
+def blamed(diagnosis: Diagnosis) -> Match | None:
+    """Returns the match if something is wrong: a healthy process may have many files and sockets, too."""
+    match = diagnosis.match
+    if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
+        return match
+    return None
+
+
+def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
+    """Returns the remedy if something is wrong."""
+    bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
+    return diagnosis.match.remedy if bad and diagnosis.match is not None else None
+
+
+def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
+    """Returns the counts by kind, the most frequent first; None where they cannot be listed."""
+    if one.snapshot.descriptors is None:
+        return None
+    return {kind.value: times for kind, times in one.snapshot.kinds.items()}
+
+
+def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None:
+    return next((one for one in diagnosis.forecasts if one.line == line), None)
+
+
+def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
+    """Returns the earliest and the latest time to the soft limit, null for never."""
+    forecast = forecast_of(diagnosis)
+    if forecast is None or finite(forecast.eta_s[0]) is None:
+        return None
+    return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
 
 
 # ---- referrer chains

@@ -16,14 +16,21 @@ from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable, span_words
 from ..procfs.limits import Limit, amount, finite, name_of, percent, quantity, used_part
-from .diagnose import SEVERITY, HasDiagnosis, WatchTarget
+from .diagnose import (
+    SEVERITY,
+    SOFT_LIMIT,
+    HasDiagnosis,
+    WatchTarget,
+    blamed,
+    command_of,
+    eta_of,
+    forecast_of,
+    kinds_of,
+    remedy_of,
+)
 from .messages import number_words, range_words
-from .model import Diagnosis, FdProfile, Forecast, Match, Trend, Verdict
-from .remedies import Remedy
+from .model import FdProfile, Trend, Verdict
 from .sampler import ENDED
-from .signatures import is_certain
-
-SOFT_LIMIT = "soft limit"
 
 
 def targets_as_dict(targets: Sequence[WatchTarget], errors: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,44 +84,6 @@ def _row(one: HasDiagnosis) -> dict[str, Any]:
         "rss_bytes": process.rss_bytes,
         "verdict": one.diagnosis.verdict.value,
     }
-
-
-def command_of(one: HasDiagnosis) -> str:
-    """Returns the command line; a kernel thread or an ended process has only a name."""
-    return one.snapshot.process.cmdline or one.snapshot.process.comm
-
-
-def blamed(diagnosis: Diagnosis) -> Match | None:
-    """Returns the match if something is wrong: a healthy process may have many files and sockets, too."""
-    match = diagnosis.match
-    if match is None or is_certain(match) or SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]:
-        return match
-    return None
-
-
-def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
-    """Returns the remedy if something is wrong."""
-    bad = SEVERITY[diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
-    return diagnosis.match.remedy if bad and diagnosis.match is not None else None
-
-
-def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
-    """Returns the counts by kind, the most frequent first; None where they cannot be listed."""
-    if one.snapshot.descriptors is None:
-        return None
-    return {kind.value: times for kind, times in one.snapshot.kinds.items()}
-
-
-def forecast_of(diagnosis: Diagnosis, line: str = SOFT_LIMIT) -> Forecast | None:
-    return next((one for one in diagnosis.forecasts if one.line == line), None)
-
-
-def eta_of(diagnosis: Diagnosis) -> list[float | int | None] | None:
-    """Returns the earliest and the latest time to the soft limit, null for never."""
-    forecast = forecast_of(diagnosis)
-    if forecast is None or finite(forecast.eta_s[0]) is None:
-        return None
-    return [finite(round(end, 1) if end < 1e18 else None) for end in forecast.eta_s]
 
 
 # ---- marks, bars and tables
@@ -403,7 +372,7 @@ class DoctorPage:
             if forecast.line != SOFT_LIMIT and (soon := when(forecast.eta_s, self._now)):
                 made.add_row("", f"{forecast.line} ({forecast.at:,}) {soon}")
         made.add_row("kinds", self._kinds())
-        if pipes := _dead_pipes(self._diagnosis.profile):
+        if pipes := dead_pipes_words(self._diagnosis.profile):
             made.add_row("dead pipes", pipes)
         limits = [*self._worst.snapshot.limits, *self._target.shared]
         root = self._worst.snapshot.process.uid == 0
@@ -469,7 +438,7 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
     return "one snapshot: --for auto watches until the verdict is clear"
 
 
-def _dead_pipes(profile: FdProfile | None) -> str:
+def dead_pipes_words(profile: FdProfile | None) -> str:
     if profile is None or not (profile.dead_pipes or profile.self_pairs):
         return ""
     if not profile.dead_pipes:

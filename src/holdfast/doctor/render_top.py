@@ -11,19 +11,14 @@ from rich.text import Text
 
 from .._util.text import counted, format_bytes, printable
 from ..procfs.limits import PIPE_PAGES, Limit, amount, finite, quantity, used_part
-from .diagnose import SEVERITY
+from .diagnose import SEVERITY, blamed, command_of, eta_of, forecast_of, kinds_of
 from .messages import number_words
 from .render import (
     STYLES,
     TableColumn,
     add_lines,
     bar,
-    blamed,
-    command_of,
     draw_stems,
-    eta_of,
-    forecast_of,
-    kinds_of,
     make_grid,
     make_table,
     marked,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..procfs.processes import Identity, descendants, read_parents, read_stat, read_vitals
@@ -57,11 +57,11 @@ class _Ring:
 class Series:
     """The samples of one process. `ended_at_s` is when it was found to have ended."""
 
-    def __init__(self, identity: Identity, every_s: float) -> None:
+    def __init__(self, identity: Identity, every_s: float, tiers: Sequence[Tier] | None = None) -> None:
         self.identity = identity
         self.ended_at_s: float | None = None
         self.latest: Sample | None = None
-        self._rings = [_Ring(tier) for tier in tiers_for(every_s)]
+        self._rings = [_Ring(tier) for tier in tiers or tiers_for(every_s)]
 
     def add(self, sample: Sample) -> None:
         """Adds a sample; they come in time order."""
@@ -81,8 +81,10 @@ class Series:
 
 EVERY_S = 5.0
 ENDED = frozenset("ZX")
-# Reading the parent of every process costs more than the samples.
+# Reading the parent of every process costs more than the samples: on a machine with thousands it is done less often.
 _FIND_EVERY_S = 15.0
+_FIND_REST = 500
+_FIND_LATEST_S = 120.0
 _MOST_ENDED = 256
 # Samples at exact intervals would alias with periodic jobs, which shows as a slope.
 _JITTER = 0.25
@@ -91,7 +93,8 @@ _JITTER = 0.25
 class Watch:
     """Samples processes, with their descendants if `tree`, each identified by pid and start time.
 
-    Processes that ended keep their samples; the last 256 of them are kept.
+    Processes that ended keep their samples; the last 256 of them are kept. `tiers` are how many samples a process
+    keeps, by whether it is one of the roots.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Watch:
         *,
         tree: bool = True,
         every_s: float = EVERY_S,
+        tiers: Callable[[bool], Sequence[Tier]] | None = None,
     ) -> None:
         if every_s <= 0:
             raise ValueError(f"expected an interval above zero, got {every_s} s")
@@ -114,7 +118,8 @@ class Watch:
         self._wait = wait
         self._tree = tree
         self._rng = random.Random()
-        self._found_at_s: float | None = None
+        self._tiers = tiers
+        self._find_again_at_s: float | None = None
         self._children: Counter[int] = Counter()
         self._alive: dict[int, Series] = {}
 
@@ -126,11 +131,16 @@ class Watch:
     def sample(self) -> None:
         """Samples all known processes, and looks for new ones from time to time."""
         now = self._clock()
-        if self._found_at_s is None or now - self._found_at_s >= _FIND_EVERY_S:
+        if self._find_again_at_s is None or now >= self._find_again_at_s:
             self._find()
-            self._found_at_s = now
+            rest_s = _FIND_REST * (self._clock() - now)
+            self._find_again_at_s = now + min(max(_FIND_EVERY_S, rest_s), _FIND_LATEST_S)
         for pid in list(self._alive):
             self._sample_one(pid)
+
+    def find_soon(self) -> None:
+        """Looks for new processes at the next sample, because the roots have changed."""
+        self._find_again_at_s = None
 
     def run(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:
         """Samples for that long, including the start and the end; calls `progress(seconds passed)` after each sample.
@@ -169,7 +179,8 @@ class Watch:
         identity = Identity(pid, None if seen is None else seen.start_ticks)
         series = self.series.get(identity)
         if series is None:
-            series = self.series[identity] = Series(identity, self.every_s)
+            tiers = None if self._tiers is None else self._tiers(pid in self.roots)
+            series = self.series[identity] = Series(identity, self.every_s, tiers)
         series.ended_at_s = None
         self._alive[pid] = series
         return series

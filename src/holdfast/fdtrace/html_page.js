@@ -2,26 +2,9 @@
 // Shows the data of one recording. Every text of it goes into the page as a text node, never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const at = (id) => document.getElementById(id);
-  const PALETTE = ["#4c8dd9", "#e2884a", "#5bab6e", "#c65d8a", "#8f7bd1", "#b8a13a", "#3fa9a5", "#d9655c", "#7d8fa5",
-    "#9a7a55", "#6fae3d", "#b667c4", "#8b929c"];
+  const { PALETTE, at, make, count, plural, plotlyText, choice, startTheme, sparkline, chartColours, chartLayout, showTable } = common;
 
-  // ---- elements and text
-
-  /** Makes an element. Children are elements or text; attributes that are undefined, null or false are left out. */
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
-    }
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
-  }
-
-  const count = (value) => Math.round(value).toLocaleString("en-US");
-  const many = (noun) => noun + (noun.endsWith("s") ? "es" : "s");
-  const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : many(noun)}`;
+  // ---- text
 
   function seconds(value) {
     if (value === null) return "";
@@ -48,18 +31,6 @@
     const found = /(?:site|dist)-packages\/([^/]+)/.exec(file) || /\/python3?[\d.]*\/([^/]+)/.exec(file)
       || /^<frozen ([\w.]+)/.exec(file);
     return found ? found[1].replace(/\.py$/, "") : short(file);
-  }
-
-  /** A row of buttons of which one is pressed. */
-  function choice(container, names, pressed, onChange) {
-    const buttons = names.map((name) => make("button", {
-      type: "button", "aria-pressed": String(name === pressed),
-      onclick: (event) => {
-        for (const button of buttons) button.setAttribute("aria-pressed", String(button === event.currentTarget));
-        onChange(name);
-      },
-    }, name[0].toUpperCase() + name.slice(1)));
-    container.append(...buttons);
   }
 
   // ---- summary
@@ -90,27 +61,19 @@
   function drawChart() {
     if (!window.Plotly) return;
     const series = chartBy === "kind" ? data.by_kind : data.by_site;
-    const text = getComputedStyle(document.body).color;
-    const line = getComputedStyle(at("chart").parentElement).borderTopColor;
-    const background = getComputedStyle(at("chart").parentElement).backgroundColor;
+    const colours = chartColours(at("chart"));
     const traces = series.map((one, number) => ({
       x: data.grid, y: one.series, name: plotlyText(one.name), type: "scatter", mode: "lines", stackgroup: "all",
       line: { width: 1, color: PALETTE[number % PALETTE.length], shape: "hv" },
       hovertemplate: "%{y:,}",
     }));
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
     window.Plotly.react("chart", traces, {
-      margin: { l: 55, r: 10, t: 10, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
-      font: { color: text, size: 12 }, hovermode: "x unified", hoverlabel: { bgcolor: background, bordercolor: line },
-      showlegend: true,
+      ...chartLayout(colours), showlegend: true,
       legend: at("chart").clientWidth < 900 ? { orientation: "h", y: -0.18 } : { traceorder: "reversed" },
-      xaxis: { ...axis, title: { text: "seconds" }, hoverformat: ".1f", ticksuffix: "", range: [data.grid[0], data.grid.at(-1)] },
-      yaxis: { ...axis, rangemode: "tozero", tickformat: ",d" },
+      xaxis: { ...colours.axis, title: { text: "seconds" }, hoverformat: ".1f", ticksuffix: "", range: [data.grid[0], data.grid.at(-1)] },
+      yaxis: { ...colours.axis, rangemode: "tozero", tickformat: ",d" },
     }, { responsive: true, displayModeBar: false });
   }
-
-  /** plotly reads a few tags and entities in names. */
-  const plotlyText = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
   // ---- flame graph
 
@@ -269,103 +232,7 @@
     rebuild();
   }
 
-  // ---- tables
-
-  const FIRST_ROWS = 100;
-
-  /**
-   * Shows rows as a table.
-   * A column has a name, value(row) to sort by, cell(row) if it shows something else, and isNumber, isOptional, class.
-   */
-  function showTable(container, columns, rows, { noun, searchable, detail, textOf }) {
-    let sorted = null; // [column, direction]; null: as given
-    let query = "";
-    let most = FIRST_ROWS;
-    const body = make("tbody");
-    const status = make("span", { class: "hint" });
-    const more = make("button", { type: "button", onclick: () => { most = Infinity; draw(); } }, "Show all");
-    const headers = columns.map((column) => make("th", { class: classesOf(column), title: column.help },
-      make("button", { type: "button", onclick: () => sort(column) }, column.name)));
-    const search = make("input", {
-      type: "search", placeholder: `Filter ${many(noun)}`, "aria-label": `Filter ${many(noun)}`,
-      oninput: (event) => { query = event.target.value.trim().toLowerCase(); draw(); },
-    });
-
-    function classesOf(column, row) {
-      const own = row && column.classOf ? column.classOf(row) : null;
-      return [column.isNumber && "number", column.isOptional && "optional", column.class, own].filter(Boolean).join(" ");
-    }
-
-    function sort(column) {
-      const first = column.isNumber ? -1 : 1;
-      if (!sorted || sorted[0] !== column) sorted = [column, first];
-      else if (sorted[1] === first) sorted = [column, -first];
-      else sorted = null;
-      headers.forEach((header, number) => {
-        if (sorted && columns[number] === sorted[0]) header.setAttribute("aria-sort", sorted[1] > 0 ? "ascending" : "descending");
-        else header.removeAttribute("aria-sort");
-      });
-      draw();
-    }
-
-    function compare(a, b) {
-      const [column, direction] = sorted;
-      const one = column.value(a);
-      const other = column.value(b);
-      if (one === other) return 0;
-      if (one === null) return 1; // what has no value comes last either way
-      if (other === null) return -1;
-      return (one < other ? -1 : 1) * direction;
-    }
-
-    function draw() {
-      let shown = query ? rows.filter((row) => textOf(row).toLowerCase().includes(query)) : rows;
-      if (sorted) shown = [...shown].sort(compare);
-      body.replaceChildren(...shown.slice(0, most).map(makeRow));
-      status.textContent = shown.length === rows.length ? plural(rows.length, noun)
-        : `${count(shown.length)} of ${plural(rows.length, noun)}`;
-      more.hidden = shown.length <= most;
-    }
-
-    function makeRow(row) {
-      const cells = columns.map((column) => make("td", { class: classesOf(column, row) },
-        column.cell ? column.cell(row, Boolean(sorted)) : column.isNumber ? count(column.value(row)) : column.value(row)));
-      if (!detail) return make("tr", {}, ...cells);
-      const element = make("tr", { class: "opens", tabindex: "0", "aria-expanded": "false" }, ...cells);
-      const toggle = () => {
-        const isOpen = element.classList.toggle("open");
-        element.setAttribute("aria-expanded", String(isOpen));
-        if (isOpen) element.after(make("tr", { class: "detail" }, make("td", { colspan: columns.length }, detail(row))));
-        else element.nextElementSibling.remove();
-      };
-      element.addEventListener("click", toggle);
-      element.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(); });
-      return element;
-    }
-
-    if (!rows.length) {
-      container.append(make("p", { class: "empty" }, "None."));
-      return;
-    }
-    if (searchable) container.append(make("div", { class: "table-bar" }, search, status));
-    container.append(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...headers)), body)), more);
-    draw();
-  }
-
   // ---- sites
-
-  function sparkline(series) {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("class", "spark");
-    svg.setAttribute("viewBox", `0 0 ${series.length - 1} 20`);
-    svg.setAttribute("preserveAspectRatio", "none");
-    const most = Math.max(1, ...series);
-    const points = series.map((value, number) => `${number},${(19 - (18 * value) / most).toFixed(1)}`);
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    path.setAttribute("d", `M0,20 L${points.join(" L")} L${series.length - 1},20`);
-    svg.append(path);
-    return svg;
-  }
 
   const kindsOf = (site) => make("span", {}, ...Object.entries(site.kinds).map(([kind, number]) =>
     make("span", { class: "kind" }, `${kind} ${count(number)}`)));
@@ -487,25 +354,12 @@
     ], data.unknown, { noun: "target", searchable: data.unknown.length > 10, textOf: (row) => row.target });
   }
 
-  // ---- light and dark
-
-  const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
-
-  function startTheme() {
-    at("theme").addEventListener("click", () => {
-      const shown = document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
-      document.documentElement.dataset.theme = shown === "dark" ? "light" : "dark";
-      drawChart();
-    });
-    prefersDark.addEventListener("change", drawChart);
-  }
-
   let resized = null;
   window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { drawFlame(); drawChart(); }, 150); });
 
   showSummary();
   choice(at("chart-by"), ["kind", "site"], chartBy, (name) => { chartBy = name; drawChart(); });
-  startTheme();
+  startTheme(at("theme"), drawChart);
   showSites();
   showHistories();
   showProcesses();

@@ -6,13 +6,9 @@ file names, commands and source lines may contain anything.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +18,8 @@ import numpy as np
 
 from .._util.atomic import write_atomically
 from .._util.text import counted, printable
-from ..errors import InputError
 from .bad_descriptors import NumberHistory, find_histories
+from .html_file import assemble, common_part, plotly_script
 from .render import owner_words
 from .sites import Site, Statistics, is_library, short
 from .trace_file import SourceFrame, Trace
@@ -48,46 +44,12 @@ def write_page(
     Raises:
         InputError: plotly, which draws the chart, is not installed.
     """
-    plotly = _plotly()  # before the work
+    plotly = plotly_script()  # before the work
     data = PageData(trace, since=since, until=until).as_dict()
-    write_atomically(path, _assemble(data, plotly).encode())
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise InputError("the HTML page needs plotly: pip install 'holdfast[ui]'") from error
-    return str(get_plotlyjs())
-
-
-def _assemble(data: Mapping[str, Any], plotly: str) -> str:
-    scripts = {"plotly": _inline(plotly), "script": _inline((_HERE / "html_page.js").read_text())}
-    # The browser runs these two scripts and loads nothing, whatever the data contains.
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts.values())
-    parts = {
-        **scripts,
-        "style": (_HERE / "html_page.css").read_text(),
-        "data": to_json(data),
-        "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:",
-    }
     template = (_HERE / "html_page.html").read_text()
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-
-
-def _inline(script: str) -> str:
-    """Keeps a script from ending the element that it stands in."""
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def to_json(data: object) -> str:
-    """Returns JSON in ASCII that can stand in a script element."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    style, script = (common_part(kind) + (_HERE / f"html_page.{kind}").read_text() for kind in ("css", "js"))
+    page = assemble(template, style=style, script=script, plotly=plotly, data=data)
+    write_atomically(path, page.encode())
 
 
 class PageData:

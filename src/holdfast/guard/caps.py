@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +57,10 @@ def _parse_text(text: str, what: str) -> int | float:
         if not 0 < part <= 1:
             raise ValueError(f"expected {what}= between 0 and 100 %, got {text!r}")
         return part
+    if re.fullmatch(r"\s*\d*\.\d+\s*", text):
+        amount = parse_amount(float(text), what)  # a part, as from a command line or a config file
+        assert amount is not None
+        return amount
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -96,9 +101,13 @@ class CappedResource(NamedTuple):
                 cap = Cap(hard=cap)
             except ValueError as error:
                 raise ValueError(f"{self.name}=: {error}") from None
+        expected = f"expected {self.name}= as a number of {self.noun}"
         for value in (cap.soft, cap.hard):
             if isinstance(parse_amount(value, self.name), float) and not self.part_of:
-                raise ValueError(f"expected {self.name}= as a number of {self.noun}, got the part {value!r}")
+                raise ValueError(f"{expected}, got the part {value!r}")
+            if not self.in_bytes and isinstance(value, str) and value.strip()[-1:].isalpha():
+                or_part = " or a part of their limit" if self.part_of else ""
+                raise ValueError(f"{expected}{or_part}, got the size {value!r}")
         return cap
 
     def resolve(self, cap: Cap, limit: int | None) -> ResolvedCap:

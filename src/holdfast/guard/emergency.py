@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import signal
-import stat
+import select
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -22,30 +22,47 @@ from .own_process import OwnProcess
 
 HARD_EXIT = 70
 _OWNERS_S = 3.0
-# If the dump itself gets stuck, SIGALRM ends the process.
+# After that the process ends with exit code 1, wherever its dump is stuck.
 _MOST_DUMP_S = 30.0
 _SHOWN = 8
 
 
 class GuardLog:
-    """Lines on a descriptor that was opened at the start: a file that is appended to, or a copy of stderr."""
+    """Lines on a descriptor that was opened at the start: a file that is appended to, or a copy of stderr.
+
+    A full disk, a closed pipe and a pipe that nobody empties must not hold up the worker: what cannot be written now
+    is dropped.
+    """
 
     def __init__(self, path: str | os.PathLike[str] | None, prefix: str) -> None:
         self.path = "" if path is None else os.path.abspath(os.fspath(path))
         self.prefix = prefix
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         self.fd = _copy_stderr() if path is None else os.open(self.path, flags, 0o644)
-        if path is not None and not stat.S_ISREG(os.fstat(self.fd).st_mode):
-            os.set_blocking(self.fd, True)  # a terminal or a pipe; O_NONBLOCK was for a pipe that nobody reads
+        self._file = _identity(self.fd)
 
     def write(self, text: str) -> None:
-        """Writes one line. A full disk or a closed pipe must not end the worker."""
+        """Writes one line."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self.write_raw(f"{stamp} holdfast guard {self.prefix}: {printable(one_line(text))}\n")
 
     def write_raw(self, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
         with contextlib.suppress(OSError, ValueError):
-            os.write(self.fd, text.encode("utf-8", "backslashreplace"))
+            if not self._is_ours():
+                return
+            poller = select.poll()  # needs no descriptor; threads cannot share one
+            poller.register(self.fd, select.POLLOUT)
+            for at in range(0, len(data), select.PIPE_BUF):
+                # A pipe that is ready has room for this many bytes; stderr is shared, and must stay blocking.
+                if not poller.poll(0):
+                    return
+                os.write(self.fd, data[at : at + select.PIPE_BUF])
+
+    def _is_ours(self) -> bool:
+        """Whether it is the file that was opened: code that closes all descriptors, as a daemon does, closes it, too,
+        and a data file of the program may have its number now."""
+        return self.fd >= 0 and _identity(self.fd) == self._file
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -53,18 +70,22 @@ class GuardLog:
             os.close(fd)
 
 
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
 def _copy_stderr() -> int:
-    try:
-        return os.dup(2)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)  # a daemon may have closed it
+    if sys.__stderr__ is not None:  # otherwise 2 was closed at the start, and may be a data file now
+        with contextlib.suppress(OSError):
+            return os.dup(2)
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: bool) -> None:
     """Raises the soft limit, writes the dump and ends the process, whatever fails on the way."""
     try:
-        with contextlib.suppress(OSError, ValueError):
-            signal.setitimer(signal.ITIMER_REAL, _MOST_DUMP_S)
+        _end_anyway(own)
         before, after = raise_nofile()
         log.write(f"ends at once with exit code {code}: {why}")
         if after != before:
@@ -72,6 +93,16 @@ def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: 
         dump(log, own, owners=owners)
     finally:
         os._exit(code)
+
+
+def _end_anyway(own: OwnProcess) -> None:
+    """Ends the process if the dump itself gets stuck: on a pipe that nobody empties, or in a garbage collection.
+
+    A thread in C, which needs no GIL. A signal would not do: the program may handle it, and PID 1 ignores it.
+    """
+    nowhere = own.fds_held[0]  # open for reading only: its message must not get stuck, too
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # no further thread is allowed
+        faulthandler.dump_traceback_later(_MOST_DUMP_S, exit=True, file=nowhere)
 
 
 def dump(log: GuardLog, own: OwnProcess, *, owners: bool = True) -> None:

@@ -25,9 +25,9 @@ import faulthandler
 import inspect
 import math
 import os
+import queue
 import random
 import resource
-import select
 import signal
 import threading
 import time
@@ -52,20 +52,27 @@ from ..procfs.processes import Identity
 from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
 from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
-from .heartbeat import GuardState, HeartbeatPage, parse_heartbeat
+from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .own_process import OwnProcess
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
-# A look that took a millisecond is repeated after half a second at the earliest: 0.2 % of a core.
-_REST = 500
-_PROFILE_EVERY_S = 15.0
-_TREE_EVERY_S = 5.0
+# Each look that takes longer than a sample takes at most 1/2,000 of the time; together with the samples that is below
+# 0.2 % of a core.
+_REST = 2_000
+# A scan of all descriptors, or of all processes, comes with every so many samples.
+_PROFILE_EVERY = 15
+_TREE_EVERY = 5
 # A count above the soft cap for one moment is work in progress.
 _SOFT_SAMPLES = 3
 _KEPT_JOBS = 2_000
+_JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
+_MOST_JOB_CHARS = 256
 _JOIN_S = 5.0
 _LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
+_OK_NS, _OK_WALL_NS, _OK_CALLS = AT["ok_ns"], AT["ok_wall_ns"], AT["ok_calls"]
+_STEP_NS, _FAILS_IN_ROW, _JOBS_DONE = AT["step_ns"], AT["fails_in_row"], AT["jobs_done"]
+_JOBS_STARTED, _JOBS_ACTIVE, _JOB_STARTED_NS = AT["jobs_started"], AT["jobs_active"], AT["job_started_ns"]
 
 Time = str | float | None
 Callback = TypeVar("Callback", bound=Callable[..., object])
@@ -115,7 +122,9 @@ class Guard:
         log: str | os.PathLike[str] | None = None,
         every: Time = _EVERY_S,
     ) -> None:
-        if not 0 <= jitter < 1:
+        if not isinstance(name, str):
+            raise ValueError(f"expected name= as text, got {name!r}")
+        if not isinstance(jitter, (int, float)) or not 0 <= jitter < 1:
             raise ValueError(f"expected jitter= from 0 to below 1, got {jitter!r}")
         if max_jobs is not None and (isinstance(max_jobs, bool) or not isinstance(max_jobs, int) or max_jobs < 1):
             raise ValueError(f"expected max_jobs= of at least 1, got {max_jobs!r}")
@@ -140,22 +149,26 @@ class Guard:
         self._restart_code = exit_code
         self._log_path = log
 
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler of the program may call ok() or fail() within one
         self._state = GuardState.STARTING
         self._is_open = False
         self._was_open = False
         self._is_draining = False
-        self._code = 0
+        self._is_stopped = False  # an operator's stop: no restart
         self._reason = ""
         self._drain_at_s = math.inf
-        self._requests: deque[tuple[str, int]] = deque()
+        self._requests: deque[str] = deque()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
         self._drained = threading.Event()
         self._callbacks: list[Callable[..., object]] = []
+        self._calls: threading.Thread | None = None
         self._jobs_started = self._jobs_done = self._jobs_failed = 0
         self._fails = self._fails_in_row = self._ok_calls = 0
         self._jobs_active: dict[int, _Job] = {}
         self._job_samples: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+        self._job_sample_due_ns = 0
         self._above: dict[CappedResource, int] = {}
+        self._last_fault = ""
 
     # ---- what the worker calls ---------------------------------------------------------------------------
 
@@ -172,29 +185,37 @@ class Guard:
     @property
     def wants_restart(self) -> bool:
         """Whether this process asks to be replaced: for ranks that must agree before one of them leaves its loop."""
-        return self._is_draining and self._code != 0
+        return self._is_draining and not self._is_stopped
 
     @property
     def exit_code(self) -> int:
         """What the process should exit with: 75 to be restarted, 0 after SIGTERM or without a drain."""
-        return self._code if self._is_draining else 0
+        return self._restart_code if self.wants_restart else 0
 
     def ok(self) -> None:
         """Reports a successful outcome, the only heartbeat that counts; a poll that found no job is one, too."""
-        if self._is_open:
-            now = time.monotonic_ns()
-            with self._lock:
-                self._ok_calls += 1
-                self._fails_in_row = 0
-                self._page.set(ok_ns=now, ok_wall_ns=time.time_ns(), ok_calls=self._ok_calls, fails_in_row=0)
+        if not self._is_open:
+            return
+        numbers = self._page.numbers
+        with self._lock:
+            self._ok_calls += 1
+            self._store_success(numbers)
+            numbers[_OK_CALLS] = self._ok_calls
+        if self._state is GuardState.STARTING:
             self._begin()
+
+    def _store_success(self, numbers: memoryview[int]) -> None:
+        numbers[_OK_NS] = time.monotonic_ns()
+        numbers[_OK_WALL_NS] = time.time_ns()
+        if self._fails_in_row:
+            self._fails_in_row = numbers[_FAILS_IN_ROW] = 0
 
     def fail(self, error: BaseException | str | None = None) -> None:
         """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
         makes it drain."""
         if not self._is_open:
             return
-        number = find_errno(error) if isinstance(error, BaseException) else None
+        number, exact = find_errno(error) if isinstance(error, BaseException) else (None, False)
         with self._lock:
             self._fails += 1
             self._fails_in_row += 1
@@ -203,22 +224,24 @@ class Guard:
             )
             self._page.set_text("error", _error_text(error))
         self._begin()
-        if number in _LATCHED:
+        if number in _LATCHED and (exact or number != EMFILE or self._is_short()):
             self._latch(number, error)
 
     def step(self) -> None:
         """Reports that the current job, or the training loop, goes on."""
         if self._is_open:
-            self._page.set(step_ns=time.monotonic_ns())
-            self._begin()
+            self._page.numbers[_STEP_NS] = time.monotonic_ns()
+            if self._state is GuardState.STARTING:
+                self._begin()
 
     def job(self, job_id: object = "") -> _Job:
         """Returns a context manager around one job. Its end without an error is a success; the descriptors that are
         open then show what each job leaks."""
-        return _Job(self, str(job_id))
+        return _Job(self, one_line(str(job_id)[:_MOST_JOB_CHARS]))
 
     def on_drain(self, callback: Callback) -> Callback:
-        """Registers a function that is called once when the drain begins, in the guard's thread, with the reason."""
+        """Registers a function that is called once when the drain begins, in a thread of its own, with the reason. The
+        end of the `with` block waits for it, until the drain timeout."""
         if not callable(callback):
             raise TypeError(f"expected a function, got {callback!r}")
         self._callbacks.append(callback)
@@ -227,11 +250,14 @@ class Guard:
     def drain(self, reason: str = "the program asked for it", *, restart: bool = True) -> None:
         """Starts to drain: `draining` is True from now on."""
         if self._is_open:
-            self._request(reason, self._restart_code if restart else 0)
+            self._request(reason, restart=restart)
 
     def wait(self, timeout: Time = None) -> bool:
-        """Waits until it drains, or for `timeout`; returns `draining`. Use it instead of time.sleep between polls."""
-        self._drained.wait(_seconds(timeout, "timeout"))
+        """Waits until it drains or ends, or for `timeout`; returns `draining`. Use it instead of time.sleep between
+        polls."""
+        timeout_s = 0.0 if timeout == 0 else _seconds(timeout, "timeout")
+        if self._is_open:
+            self._drained.wait(timeout_s)
         return self._is_draining
 
     def __repr__(self) -> str:
@@ -270,17 +296,13 @@ class Guard:
         self._listener = self._listen()
         if self._listener is not None:
             undo.callback(self._listener.close)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        undo.callback(os.close, self._wake)
-        self._poller = select.poll()
-        self._poller.register(self._wake, select.POLLIN)
         self._series = Series(Identity(self._own.pid, None), self._every_s)
         self._first: FdProfile | None = None
         self._profile: FdProfile | None = None
-        self._profile_due_s = self._classify_due_s = self._tree_due_s = 0.0
-        self._classified: tuple[int, int] | None = None
+        self._profile_due_s = self._classify_due_s = self._tree_due_s = self._shared_due_s = 0.0
+        self._classified = (self._own.count_fds(), 0)  # nothing is scanned until this changes
         self._tree_pids: list[int] = []
-        self._tree_rss = self._tree_children = 0
+        self._tree_rss = self._tree_children = self._shared = 0
         self._fill_page()
         self._take_signals(undo)
         self._is_open = self._was_open = True
@@ -328,14 +350,13 @@ class Guard:
             return None
 
     def _fill_page(self) -> None:
-        cap = self._resolved(FDS) or ResolvedCap(None, None)
-        self._page.set(
-            progress_timeout_ns=_ns(self._progress_s),
-            drain_timeout_ns=_ns(self._drain_s),
-            fd_soft_cap=cap.soft or 0,
-            fd_hard_cap=cap.hard or 0,
-        )
+        self._page.set(progress_timeout_ns=_ns(self._progress_s), drain_timeout_ns=_ns(self._drain_s))
         self._page.set_text("log", self._log.path)
+        self._show_caps()
+
+    def _show_caps(self) -> None:
+        cap = self._resolved(FDS) or ResolvedCap(None, None)
+        self._page.set(fd_soft_cap=cap.soft or 0, fd_hard_cap=cap.hard or 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -348,15 +369,22 @@ class Guard:
         self._undo.close()
 
     def _stop_thread(self) -> None:
+        if self._is_draining:
+            self._drained.wait(_JOIN_S)
+        if self._calls is not None:
+            self._calls.join()  # meanwhile the thread still ends the process after the drain timeout
         self._stop = True
         self._notify()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             self._answer_requests()  # a signal may have come after the thread's last look
+            if self._calls is not None:
+                self._calls.join(_JOIN_S)
+        self._drained.set()  # nobody waits for a drain any longer
         left = f", {counted(len(self._jobs_active), 'job')} not finished" if self._jobs_active else ""
         why = f"; {self._reason}" if self._reason else ""
-        failed = f", {self._fails:,} failures" if self._fails else ""
+        failed = f", {counted(self._fails, 'failure')}" if self._fails else ""
         self._log.write(f"ended after {counted(self._jobs_done, 'job')}{failed}{left}{why}")
 
     def after_fork_in_child(self) -> None:
@@ -366,14 +394,13 @@ class Guard:
         if _active is self:
             _active = None
         self._is_open = self._is_draining = False
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         self._drained = threading.Event()
         self._undo.pop_all()
         self._page.detach()
         self._restore_signals()
         self._own.close()
         self._log.close()
-        os.close(self._wake)
 
     # ---- signals -----------------------------------------------------------------------------------------
 
@@ -398,9 +425,9 @@ class Guard:
             self._page.set(stacks_signal=self._stacks_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # It may have interrupted code that holds any lock: here are only plain stores and one system call.
+        # It may have interrupted code that holds any lock: here are only plain stores and a put into a SimpleQueue.
         name = signal.Signals(number).name
-        self._request(name, 0 if number == signal.SIGTERM else self._restart_code)
+        self._request(name, restart=number != signal.SIGTERM)
         before = self._before.get(number)
         if callable(before):
             before(number, frame)
@@ -417,88 +444,129 @@ class Guard:
 
     # ---- drain -------------------------------------------------------------------------------------------
 
-    def _request(self, reason: str, code: int) -> None:
+    def _request(self, reason: str, *, restart: bool = True) -> None:
         """Sets what `draining` returns; the guard's thread does the rest. Callable from a signal handler."""
-        if not self._is_draining or not code:  # an operator's stop wins over a restart
-            self._code = code
-            if not self._reason or not code:
-                self._reason = reason
+        if not restart:  # an operator's stop wins over a restart, whichever comes first
+            self._is_stopped = True
+            self._reason = reason
+        elif not self._reason:
+            self._reason = reason
         self._is_draining = True
-        self._requests.append((reason, code))
+        self._requests.append(reason)
         self._notify()
 
     def _notify(self) -> None:
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake, 1)
+        self._wake.put(None)
 
     def _answer_requests(self) -> None:
         while self._requests:
-            reason, code = self._requests.popleft()
+            reason = self._requests.popleft()
             if self._state is GuardState.DRAINING:
-                self._page.set(exit_code=self._code)
-                continue
+                self._correct_drain()
+            else:
+                self._start_drain(reason)
+
+    def _start_drain(self, reason: str) -> None:
+        self._drain_at_s = time.monotonic()
+        code = self.exit_code
+        with self._lock:
             self._state = GuardState.DRAINING
-            self._drain_at_s = time.monotonic()
             self._page.set_text("reason", reason)
             self._page.set(drain_ns=time.monotonic_ns(), exit_code=code, state=GuardState.DRAINING)
-            self._log.write(f"drains, and exits with {code} then: {reason}")
-            self._drained.set()
-            for callback in self._callbacks:
-                self._call(callback, reason)
-
-    def _call(self, callback: Callable[..., object], reason: str) -> None:
+        self._log.write(f"drains, and exits with {code} then: {reason}")
         try:
-            callback(reason) if _takes_argument(callback) else callback()
-        except Exception as error:  # noqa: BLE001 - a callback of the user; the drain goes on
-            name = getattr(callback, "__name__", repr(callback))
-            self._log.write(f"on_drain: {name}() failed: {type(error).__name__}: {error}")
+            if self._callbacks:
+                # In a thread of their own: the guard's must see the end of the drain timeout, and a hard cap.
+                calls = threading.Thread(target=self._call_all, args=(reason,), name="holdfast-drain", daemon=True)
+                calls.start()
+                self._calls = calls
+        except RuntimeError:  # no further thread is allowed
+            self._drained.set()
+            self._call_all(reason)
+        finally:
+            self._drained.set()
+
+    def _correct_drain(self) -> None:
+        """An operator's stop came after a request for a restart."""
+        if self._page.get("exit_code") != self.exit_code:
+            self._page.set_text("reason", self._reason)
+            self._page.set(exit_code=self.exit_code)
+            self._log.write(f"exits with {self.exit_code} after its drain: {self._reason}")
+
+    def _call_all(self, reason: str) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(reason) if _takes_argument(callback) else callback()
+            except BaseException as error:  # noqa: BLE001 - the drain goes on; sys.exit() would only end this thread
+                name = getattr(callback, "__name__", repr(callback))
+                self._log.write(f"on_drain: {name}() failed: {_error_text(error)}")
+
+    def _is_short(self) -> bool:
+        """Whether a message about too few descriptors can be meant for this process, and not be of another one."""
+        soft = self._own.fd_limits()[0]
+        return soft is not None and self._own.count_fds() >= soft / 2
 
     def _latch(self, number: int | None, error: BaseException | str | None) -> None:
         name = errorcode.get(number or 0, str(number))
         why = f"{name} ({_error_text(error)})"
         if number == EMFILE:
             self._end_at_once(f"it has no free descriptor: {why}", owners=True)
-        self._request(why, self._restart_code)
+        self._request(why)
 
     def _end_at_once(self, why: str, *, owners: bool) -> None:
         self._page.set_text("reason", why)
-        self._page.set(state=GuardState.DRAINING, exit_code=HARD_EXIT)
+        began_ns = self._page.get("drain_ns") or time.monotonic_ns()
+        self._page.set(drain_ns=began_ns, state=GuardState.DRAINING, exit_code=HARD_EXIT)
         end_at_once(self._log, self._own, why, HARD_EXIT, owners=owners)
 
     # ---- jobs --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._state is GuardState.STARTING:
-            self._state = GuardState.RUNNING
-            if self._page.get("state") == GuardState.STARTING:
+        if self._state is not GuardState.STARTING:
+            return
+        with self._lock:  # the guard's thread may begin to drain just now
+            self._page.set(begun_ns=time.monotonic_ns())
+            if self._state is GuardState.STARTING:
+                self._state = GuardState.RUNNING
                 self._page.set(state=GuardState.RUNNING)
 
     def _start_job(self, job: _Job) -> None:
         if not self._is_open:
             return
-        now = time.monotonic_ns()
+        numbers = self._page.numbers
+        job.started_ns = time.monotonic_ns()
         with self._lock:
             self._jobs_started += 1
-            job.started_ns = now
             self._jobs_active[id(job)] = job
-            self._page.set(jobs_started=self._jobs_started, jobs_active=len(self._jobs_active))
-            if len(self._jobs_active) == 1:
-                self._page.set(job_started_ns=now)
-                self._page.set_text("job", job.name)
-        self._begin()
+            numbers[_JOBS_STARTED] = self._jobs_started
+            self._show_job(numbers, job if len(self._jobs_active) == 1 else None)
+        if self._state is GuardState.STARTING:
+            self._begin()
+
+    def _show_job(self, numbers: memoryview[int], oldest: _Job | None) -> None:
+        numbers[_JOBS_ACTIVE] = len(self._jobs_active)
+        if oldest is not None:
+            self._page.set_text("job", oldest.name)
+            numbers[_JOB_STARTED_NS] = oldest.started_ns
+        elif not self._jobs_active:
+            numbers[_JOB_STARTED_NS] = 0
 
     def _end_job(self, job: _Job, error: BaseException | None) -> None:
         if not self._is_open:
             return
-        fds = self._own.count_fds() if self._own.counts_quickly else -1
+        now_ns = time.monotonic_ns()
+        fds = -1
+        if now_ns >= self._job_sample_due_ns and self._own.counts_quickly:
+            fds = self._own.count_fds()
+            self._job_sample_due_ns = now_ns + _JOB_SAMPLE_EVERY_NS
+        numbers = self._page.numbers
         with self._lock:
-            self._jobs_active.pop(id(job), None)
+            active = self._jobs_active
+            active.pop(id(job), None)
             if error is None:
                 self._jobs_done += 1
-                self._fails_in_row = 0
-                self._page.set(
-                    jobs_done=self._jobs_done, ok_ns=time.monotonic_ns(), ok_wall_ns=time.time_ns(), fails_in_row=0
-                )
+                numbers[_JOBS_DONE] = self._jobs_done
+                self._store_success(numbers)
             else:
                 self._jobs_failed += 1
                 self._page.set(jobs_failed=self._jobs_failed)
@@ -506,38 +574,43 @@ class Guard:
             if fds >= 0:
                 self._job_samples.append(JobSample(job=ended, fds=fds))
                 self._page.add_job(ended, fds)
-            oldest = min(self._jobs_active.values(), key=lambda one: one.started_ns, default=None)
-            self._page.set(
-                jobs_active=len(self._jobs_active), job_started_ns=0 if oldest is None else oldest.started_ns
-            )
-            if oldest is not None:
-                self._page.set_text("job", oldest.name)
+            self._show_job(numbers, min(active.values(), key=_started) if active else None)
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
-            self._request(f"it has done {counted(ended, 'job')} (max_jobs)", self._restart_code)
+            self._request(f"it has done {counted(ended, 'job')} (max_jobs)")
 
     # ---- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stop:
-            self._poller.poll(int(self._every_s * 1000))
-            with contextlib.suppress(OSError):
-                os.eventfd_read(self._wake)
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=self._every_s)
+                while True:
+                    self._wake.get_nowait()
             try:
                 self._answer_requests()
                 if not self._stop:
                     self._tick()
             except Exception as error:  # noqa: BLE001 - a fault of the guard must not leave the worker unguarded
-                self._log.write(f"a sample failed: {type(error).__name__}: {error}")
+                self._report_fault(error)
+
+    def _report_fault(self, error: Exception) -> None:
+        """Logs a fault once, not with every sample."""
+        with contextlib.suppress(Exception):  # it may be a MemoryError
+            text = _error_text(error)
+            if text != self._last_fault:
+                self._last_fault = text
+                self._log.write(f"a sample failed: {text}")
 
     def _tick(self) -> None:
         now_s = time.monotonic()
         fds, rss, threads = self._own.count_fds(), self._own.rss_bytes(), self._own.threads()
         self._page.set(alive_ns=time.monotonic_ns(), fds=fds, rss_bytes=rss, threads=threads)
+        self._show_caps()  # their limit may have changed
         self._series.add(Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children))
         if now_s >= self._tree_due_s and self._needs_tree:
-            self._look_at_tree(now_s)
+            self._look_at_tree()
         tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
         self._check(FDS, fds)
         self._check(THREADS, threads)
@@ -550,7 +623,7 @@ class Guard:
             return
         if now_s - self._started_s >= self._max_age_s:
             age = span_words(now_s - self._started_s)
-            self._request(f"it is {age} old (max_age)", self._restart_code)
+            self._request(f"it is {age} old (max_age)")
         self._check_progress()
         if self._eta_s is not None and now_s >= self._classify_due_s:
             self._check_leak(now_s, fds)
@@ -568,24 +641,40 @@ class Guard:
 
     def _check(self, what: CappedResource, used: int) -> None:
         cap = self._resolved(what)
-        which = None if cap is None else cap.exceeded(used)
-        if cap is None or which is None:
-            self._above.pop(what, None)
+        if cap is None:
             return
-        if what is RSS and self._caps[RSS].tree and self._tree_pids:
-            used = self._own.pss_of([self._own.pid, *self._tree_pids]) or used  # without what they share
-            which = cap.exceeded(used)
+        if what is RSS and self._caps[RSS].tree and self._tree_pids and cap.exceeded(used):
+            used = self._without_shared(used)
+        which = cap.exceeded(used)
         if which == "hard":
             self._end_at_once(what.sentence(used, cap, which), owners=what is FDS)
-        times = self._above[what] = self._above.get(what, 0) + (which == "soft")
-        if which == "soft" and times >= _SOFT_SAMPLES and self._state is not GuardState.DRAINING:
-            self._request(what.sentence(used, cap, which), self._restart_code)
+        times = self._above[what] = self._above.get(what, 0) + 1 if which else 0
+        if which and times >= _SOFT_SAMPLES and self._state is not GuardState.DRAINING:
+            self._request(what.sentence(used, cap, which))
+
+    def _without_shared(self, rss: int) -> int:
+        """Subtracts the memory that the tree shares, which the sum of resident sizes contains once for each process.
+
+        The kernel needs seconds to tell it of a large tree: between two looks the last answer is used.
+        """
+        if time.monotonic() >= self._shared_due_s:
+            began_s = time.thread_time()
+            pss = self._own.pss_of([self._own.pid, *self._tree_pids])
+            self._shared = max(0, rss - pss) if pss else 0
+            self._shared_due_s = self._due_s(began_s, _TREE_EVERY)
+        return rss - self._shared
 
     @property
     def _needs_tree(self) -> bool:
         return CHILDREN in self._caps or (RSS in self._caps and self._caps[RSS].tree)
 
-    def _look_at_tree(self, now_s: float) -> None:
+    def _due_s(self, began_s: float, every: int = 1) -> float:
+        """Returns when a look is due again that began at this CPU time of the thread: after so many samples, or later
+        if it took long."""
+        return time.monotonic() + max(every * self._every_s, _REST * (time.thread_time() - began_s))
+
+    def _look_at_tree(self) -> None:
+        began_s = time.thread_time()
         found = self._own.tree()
         if found is not None:
             self._tree_pids, self._tree_children = found
@@ -593,17 +682,18 @@ class Guard:
                 self._tree_children = len(self._tree_pids)
             self._tree_rss = self._own.rss_of(self._tree_pids)
             self._page.set(children=self._tree_children)
-        self._tree_due_s = now_s + max(_TREE_EVERY_S, _REST * (time.monotonic() - now_s))
+        self._tree_due_s = self._due_s(began_s, _TREE_EVERY)
 
     def _check_progress(self) -> None:
         if self._progress_s is None:
             return
-        page = parse_heartbeat(self._page.copy())
+        limits = HealthLimits(progress_s=self._progress_s)
+        page = parse_heartbeat(self._page.copy(), jobs=False)
         if page is None:
             return
-        found = classify_health(page, time.monotonic_ns(), HealthLimits(progress_s=self._progress_s), "R")
+        found = classify_health(page, time.monotonic_ns(), limits, "R")
         if found.health in (Health.HUNG, Health.DARK):
-            self._request(found.sentence, self._restart_code)
+            self._request(found.sentence)
 
     def _check_leak(self, now_s: float, fds: int) -> None:
         """Drains on a leak that reaches the limit within `eta`, or if the limit is reached already."""
@@ -612,18 +702,17 @@ class Guard:
             return  # a count that did not change does not grow
         self._classified = state
         if now_s >= self._profile_due_s:
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             _, self._profile = self._own.profile()
             self._first = self._first or self._profile
-            now_s = time.monotonic()
-            self._profile_due_s = now_s + max(_PROFILE_EVERY_S, _REST * (now_s - began_s))
+            self._profile_due_s = self._due_s(began_s, _PROFILE_EVERY)
+        began_s = time.thread_time()
         found = self._classify(fds)
         eta_s = self._exhausted_in_s(found)
         if found.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) and eta_s < (self._eta_s or 0.0):
             when = "its limit is reached" if eta_s <= 0 else f"its limit is reached in {span_words(eta_s)}"
-            self._request(f"{found.verdict}: {found.evidence[0]}; {when}", self._restart_code)
-        took_s = time.monotonic() - now_s
-        self._classify_due_s = now_s + max(self._every_s, _REST * took_s)
+            self._request(f"{found.verdict}: {found.evidence[0]}; {when}")
+        self._classify_due_s = self._due_s(began_s)
 
     def _classify(self, fds: int) -> Diagnosis:
         soft, hard = self._own.fd_limits()
@@ -679,24 +768,30 @@ class _Job:
         self._guard._end_job(self, error)
 
 
-def find_errno(error: BaseException) -> int | None:
-    """Returns the errno behind an error, however wrapped: EMFILE, ENFILE and ENOMEM before any other."""
+def _started(job: _Job) -> int:
+    return job.started_ns
+
+
+def find_errno(error: BaseException) -> tuple[int | None, bool]:
+    """Returns the errno behind an error, however wrapped: EMFILE, ENFILE and ENOMEM before any other. The second value
+    is False if only a text tells it, which may be from another process or machine."""
     links = walk(error)
     numbers = [ENOMEM if isinstance(link.error, MemoryError) else link.errno for link in links if link.meant]
     numbers += [link.errno for link in links if not link.meant]
     for number in numbers:
         if number in _LATCHED:
-            return number
+            return number, True
     cause = recognise(links)  # torch and TensorFlow put the text of an errno into errors of their own
     if cause is not None and cause.rule.errno in _LATCHED:
-        return cause.rule.errno
-    return next((number for number in numbers if number), None)
+        return cause.rule.errno, False
+    return next((number for number in numbers if number), None), True
 
 
 def _error_text(error: BaseException | str | None) -> str:
     if isinstance(error, BaseException):
         try:
-            return one_line(f"{type(error).__name__}: {error}")[:500]
+            text = one_line(str(error))[:500]
+            return f"{type(error).__name__}: {text}" if text else type(error).__name__
         except Exception:  # noqa: BLE001 - __str__ of a foreign class may raise anything
             return type(error).__name__
     return one_line(str(error))[:500] if error is not None else ""

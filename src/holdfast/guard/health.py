@@ -81,7 +81,7 @@ def _classify_progress(page: Heartbeat, now_ns: int, limits: HealthLimits) -> He
     timeout_s = limits.progress_s
     if timeout_s is None:
         timeout_s = page.progress_timeout_ns / 1e9 or float("inf")
-    ok_s = _since(page.ok_ns or page.started_ns, now_ns)
+    ok_s = _since(page.ok_ns or page.begun_ns or page.started_ns, now_ns)
     if page.jobs_active:
         quiet_s = _since(max(page.step_ns, page.job_started_ns), now_ns)
         if quiet_s > timeout_s:

@@ -62,6 +62,7 @@ class OwnProcess:
 
     def profile(self) -> tuple[ProcessSnapshot, FdProfile]:
         """Scans all descriptors: kinds, dead pipes, most opened paths."""
+        self._reserve.refill()  # another thread may have taken what was spent last time
         with self._reserve.spend(), self._reserve.spend():
             tables = {self.pid: scan(REAL, self.pid)}
             sockets, pipes = name_sockets(REAL, tables), find_pipe_ends(REAL, tables)
@@ -78,6 +79,7 @@ class OwnProcess:
 
     def tree(self) -> tuple[list[int], int] | None:
         """Returns the pids of all descendants and the number of direct children; None if /proc cannot be listed."""
+        self._reserve.refill()
         with self._reserve.spend(), self._reserve.spend():
             parents = read_parents(REAL)
         if self.pid not in parents:
@@ -91,9 +93,12 @@ class OwnProcess:
 
     def pss_of(self, pids: list[int]) -> int:
         """Sums the proportional size of processes: shared memory counts once. It costs milliseconds for each."""
-        with self._reserve.spend():
-            texts = [read_or_none(REAL, f"/proc/{pid}/smaps_rollup") or "" for pid in pids]
-        return 1024 * sum(number_after(text, "Pss:") or 0 for text in texts)
+        total = 0
+        for pid in pids:
+            with self._reserve.spend():
+                kib = number_after(read_or_none(REAL, f"/proc/{pid}/smaps_rollup") or "", "Pss:")
+            total += self.rss_of([pid]) if kib is None else kib * 1024  # it may be another user's
+        return total
 
     def memory_limit(self) -> int | None:
         """Returns the memory limit of the cgroup, at most the memory of the machine."""

@@ -81,6 +81,12 @@ def read_stat(procfs: ProcFS, pid: int) -> Stat | None:
     return parse_stat(read_or_none(procfs, f"/proc/{pid}/stat") or "")
 
 
+def read_status(procfs: ProcFS, pid: int) -> dict[str, str]:
+    """Reads the rows of `/proc/PID/status` by title: `Uid`, `NSpid`, `SigCgt`; empty if they cannot be read."""
+    rows = (line.partition(":") for line in (read_or_none(procfs, f"/proc/{pid}/status") or "").splitlines())
+    return {title: value.strip() for title, colon, value in rows if colon}
+
+
 def read_cpu_s(procfs: ProcFS, pid: int) -> float:
     """Reads the CPU time that a process has used, user and system; 0 if it cannot be read."""
     words = (read_or_none(procfs, f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
@@ -222,13 +228,13 @@ def find_by_name(name: str, procfs: ProcFS = REAL) -> list[int]:
     A process with an ancestor among those found is left out: it is scanned as part of that one's tree.
     """
     parents = read_parents(procfs)
-    own = _line_of(parents, procfs.own_pid())
+    own = line_of(parents, procfs.own_pid())
     found = set()
     for pid in list_pids(procfs):
         process = None if pid in own else read_process(procfs, pid)
         if process is not None and (name in process.cmdline or name in process.comm):
             found.add(pid)
-    return sorted(pid for pid in found if not found & set(_line_of(parents, parents.get(pid))))
+    return sorted(pid for pid in found if not found & set(line_of(parents, parents.get(pid))))
 
 
 def find_busy(procfs: ProcFS = REAL, uid: int | None = None) -> list[int]:
@@ -252,10 +258,10 @@ def roots_of(pids: list[int], procfs: ProcFS = REAL) -> list[int]:
     """Returns the processes that are not descendants of another one in the list, in the same order."""
     parents = read_parents(procfs)
     among = set(pids)
-    return [pid for pid in dict.fromkeys(pids) if not among & set(_line_of(parents, parents.get(pid)))]
+    return [pid for pid in dict.fromkeys(pids) if not among & set(line_of(parents, parents.get(pid)))]
 
 
-def _line_of(parents: dict[int, int], pid: int | None) -> list[int]:
+def line_of(parents: Mapping[int, int], pid: int | None) -> list[int]:
     """Returns a process and its ancestors, nearest first."""
     line: list[int] = []
     while pid and pid not in line:

@@ -11,7 +11,8 @@ import pytest
 
 from factories_traces import HOSTILE, TraceBuilder, hostile_trace, large_trace, leaking_trace
 from holdfast.errors import InputError
-from holdfast.fdtrace.html_page import MOST_ROWS, MOST_SITES, MOST_STACKS, PageData, to_json, write_page
+from holdfast.fdtrace.html_file import to_json
+from holdfast.fdtrace.html_page import MOST_ROWS, MOST_SITES, MOST_STACKS, PageData, write_page
 from holdfast.fdtrace.trace_file import Trace
 
 

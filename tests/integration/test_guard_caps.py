@@ -1,0 +1,315 @@
+"""Caps, leaks, jobs and age of a worker with a Guard: when it drains and when it ends at once."""
+
+from __future__ import annotations
+
+import re
+import resource
+
+import pytest
+
+from guard_child import LEAKS_TO_THE_HARD_CAP, LOOP, guarded, run_guarded
+
+pytestmark = pytest.mark.usefixtures("guard_runtime")
+
+
+# ---- caps --------------------------------------------------------------------------------------------------
+
+
+def test_the_soft_cap_drains() -> None:
+    done = run_guarded(LOOP, "dict(fds=hold.Cap(soft=100, hard=400), eta=None)", 2, nofile=512)
+    assert done.code == 75
+    assert done.out[0] == "ready"
+    assert re.fullmatch(r"it uses 1\d\d descriptors, its soft cap is 100 \(limit 448\)", done.out[1])
+    assert done.out[2] == "75 True"
+    drains, ended = done.logged
+    assert drains == f"drains, and exits with 75 then: {done.out[1]}"
+    assert ended == f"ended after 0 jobs; {done.out[1]}"
+
+
+def test_a_peak_above_the_soft_cap_does_not_drain() -> None:
+    """Three samples in a row count; one peak is work in progress."""
+    done = run_guarded("""
+guard = hold.Guard(every="1h", fds=hold.Cap(soft=100), eta=None)
+with guard:
+    for _ in range(5):
+        kept = [os.dup(0) for _ in range(150)]
+        guard._tick(); guard._tick()
+        for fd in kept:
+            os.close(fd)
+        guard._tick()
+    assert not guard.draining
+    kept = [os.dup(0) for _ in range(150)]
+    guard._tick(); guard._tick(); guard._tick()
+    assert guard.draining
+""")
+    assert done.code == 0, done
+
+
+def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() -> None:
+    done = run_guarded(LEAKS_TO_THE_HARD_CAP, nofile=256)
+    assert done.code == 70
+    lines = done.logged
+    assert re.fullmatch(
+        r"ends at once with exit code 70: it uses \d+ descriptors, its hard cap is 112 \(limit 224\)", lines[0]
+    )
+    assert lines[1] == "raised its soft limit of descriptors from 224 to 256"
+    assert lines[2] == "stacks of all threads:"
+    assert " in work_in_the_job" in done.log
+    table = next(line for line in lines if re.match(r"\d+ descriptors: pipe \d+", line))
+    assert int(table.split()[0]) >= 112
+    assert any(re.match(r"\d+ read ends without a writer, ", line) for line in lines)
+    owners = [line for line in lines if line.startswith("held by ")]
+    assert "__main__ module variable 'holder'" in owners[0]
+    assert "pipes" in owners[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "work", "reason"),
+    [
+        (
+            "threads=hold.Cap(soft=12)",
+            "[threading.Thread(target=ends.wait, daemon=True).start() for _ in range(12)]",
+            r"it uses 1\d threads, its soft cap is 12",
+        ),
+        (
+            "children=hold.Cap(soft=3)",
+            "children.extend(subprocess.Popen(['sleep', '60']) for _ in range(3))",
+            r"it uses 3 child processes, its soft cap is 3",
+        ),
+        (
+            "children=hold.Cap(soft=4, tree=True)",
+            "children.extend(subprocess.Popen(['sh', '-c', 'sleep 60 & wait'], process_group=0) for _ in range(2))",
+            r"it uses 4 child processes, its soft cap is 4",
+        ),
+        (
+            "rss=hold.Cap(soft='250MB')",
+            "kept.append(b'x' * 250_000_000)",
+            r"it uses \d+ MB of memory, its soft cap is 250 MB \(limit .*\)",
+        ),
+    ],
+    ids=["threads", "children", "descendants", "memory"],
+)
+def test_other_caps(options: str, work: str, reason: str) -> None:
+    done = run_guarded(f"""
+import subprocess
+ends, children, kept = threading.Event(), [], []
+guard = hold.Guard(every=EVERY, {options})
+with guard:
+    {work}
+    until(lambda: guard.draining)
+say(guard.reason)
+for child in children:
+    try:
+        os.killpg(child.pid, 9)
+    except ProcessLookupError:
+        child.kill()
+    child.wait()
+os._exit(guard.exit_code)
+""")
+    assert done.code == 75, done
+    assert re.fullmatch(reason, done.out[0])
+
+
+SHARED = """
+import mmap
+block = mmap.mmap(-1, 100 << 20)
+block.write(b"x" * len(block))  # 100 MiB that all children share
+bound = "350MB"  # four times 100 MiB are more, what is used is less
+guard = hold.Guard(every=EVERY, rss=hold.Cap(hard=bound, tree=True))
+ours, theirs = os.pipe()
+with guard:
+    pids = []
+    for _ in range(3):
+        pid = os.fork()
+        if not pid:
+            os.close(theirs)
+            assert sum(block[::4096])  # maps all pages in
+            say("mapped")
+            if sys.argv[1] == "own":
+                more = b"y" * (120 << 20)
+                say("took")
+            os.read(ours, 1)
+            os._exit(0)
+        pids.append(pid)
+    os.close(ours)
+    until(lambda: guard._shared > (200 << 20))
+    say("shared", guard.draining)
+    os.close(theirs)
+    for pid in pids:
+        os.waitpid(pid, 0)
+"""
+
+
+def test_memory_that_children_share_counts_once() -> None:
+    done = run_guarded(SHARED, "shared")
+    assert (done.code, done.out) == (0, ["mapped"] * 3 + ["shared False"]), done
+
+
+def test_memory_of_children_counts() -> None:
+    with guarded(SHARED.replace("until(lambda: guard._shared > (200 << 20))", "until(lambda: False)"), "own") as child:
+        done = child.end()
+    assert done.code == 70
+    assert re.match(r"ends at once with exit code 70: it uses \d+ MB of memory, its hard cap is 350 MB", done.logged[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("fds=3", r"it uses \d+ descriptors, its hard cap is 3 \(limit 448\)\. Raise fds=, or"),
+        ("fds=hold.Cap(soft='1%')", r"it uses \d+ descriptors, its soft cap is 4 \(limit 448\)\. Raise fds=, or"),
+        ("rss=24", r"it uses .* MB of memory, its hard cap is 24 B \(limit .*\)\. Raise rss=, or"),
+        ("threads=1", r"it uses \d threads?, its hard cap is 1\. Raise threads=, or"),
+    ],
+)
+def test_a_cap_that_is_exceeded_at_the_start_is_refused(options: str, said: str) -> None:
+    """Otherwise it would drain and be restarted again and again."""
+    done = run_guarded(
+        f"""
+def state():
+    return os.listdir("/proc/self/fd"), signal.getsignal(signal.SIGTERM), resource.getrlimit(resource.RLIMIT_NOFILE)
+before = state()
+try:
+    with hold.Guard({options}):
+        pass
+except ValueError as error:
+    say(error)
+assert before == state()
+with hold.Guard():
+    pass
+""",
+        nofile=512,
+    )
+    assert done.code == 0, done
+    assert re.fullmatch(
+        rf"expected a cap above what the process uses at its start, but {said} start the guard earlier", done.out[0]
+    )
+
+
+def test_parts_follow_a_limit_that_is_raised_from_outside() -> None:
+    with guarded(LOOP, "dict(eta=None, reserve_fds=0)", 0, nofile=(256, 1024)) as child:
+        assert child.line() == "ready"
+        child.wait_for(lambda: child.page().fd_soft_cap == 128)
+        assert child.page().fd_hard_cap == 217
+        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (1000, 1024))
+        child.wait_for(lambda: child.page().fd_soft_cap == 500)
+        assert child.page().fd_hard_cap == 850
+        child.process.terminate()
+        assert child.end().code == 0
+
+
+# ---- limits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "reserve", "inside"),
+    [
+        ((1024, 1024), 64, 960),
+        ((1000, 1024), 64, 960),
+        ((900, 1024), 64, 900),  # far enough below
+        ((1024, 1024), 0, 1024),
+        ((256, 256), 64, 224),  # an eighth of a small limit
+    ],
+)
+def test_the_soft_limit_is_lowered_and_restored(limits: tuple[int, int], reserve: int, inside: int) -> None:
+    done = run_guarded(
+        f"""
+with hold.Guard(reserve_fds={reserve}):
+    say(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+say(*resource.getrlimit(resource.RLIMIT_NOFILE))
+""",
+        nofile=limits,
+    )
+    assert (done.code, done.out) == (0, [f"{inside}", f"{limits[0]} {limits[1]}"])
+
+
+def test_a_limit_that_the_program_changed_is_left_alone() -> None:
+    done = run_guarded(
+        """
+with hold.Guard():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, 1024))
+say(*resource.getrlimit(resource.RLIMIT_NOFILE))
+""",
+        nofile=1024,
+    )
+    assert done.out == ["500 1024"]
+
+
+# ---- leaks -------------------------------------------------------------------------------------------------
+
+
+LEAKS = """
+kept = []
+guard = hold.Guard(every=EVERY, fds=hold.Cap(soft=0.9, hard=0.95), eta=sys.argv[1])
+with guard:
+    number = 0
+    while not guard.draining and number < 60:
+        number += 1
+        with guard.job(number):
+            kept += os.pipe() if sys.argv[2] == "leaks" else ()
+        time.sleep(0.01)
+say(number, guard.reason)
+sys.exit(guard.exit_code)
+"""
+
+
+def test_a_leak_by_jobs_drains_long_before_the_cap() -> None:
+    done = run_guarded(LEAKS, "1h", "leaks", nofile=1024)
+    assert done.code == 75
+    number, reason = done.out[0].split(" ", 1)
+    assert int(number) >= 19  # ten jobs of warm-up and nine for a trend
+    assert reason.startswith("LEAK: every job leaves 2 descriptors open (2–2, over "), reason
+    assert re.search(r"; its limit is reached in (\d+ s|\d+ min.*|less than 1 s)$", reason)
+
+
+def test_a_leak_that_is_slow_enough_does_not_drain() -> None:
+    """60 jobs leave 120 descriptors of a limit that is reached much later than in a second."""
+    done = run_guarded(LEAKS, "1s", "leaks", nofile=4096)
+    assert (done.code, done.out) == (0, ["60 "])
+
+
+def test_jobs_without_a_leak_do_not_drain() -> None:
+    done = run_guarded(LEAKS, "365d", "clean", nofile=512)
+    assert (done.code, done.out) == (0, ["60 "])
+
+
+# ---- jobs and age ------------------------------------------------------------------------------------------
+
+
+JOBS = """
+guard = hold.Guard(every=EVERY, **eval(sys.argv[1]))
+done = 0
+with guard:
+    while not guard.draining:
+        try:
+            with guard.job(done):
+                done += 1
+                if done % 3 == 0:
+                    raise KeyError(done)
+        except KeyError:
+            pass
+say(done, guard.reason)
+sys.exit(guard.exit_code)
+"""
+
+
+def test_max_jobs_counts_failed_ones_too() -> None:
+    done = run_guarded(JOBS, "dict(max_jobs=7, jitter=0)")
+    assert (done.code, done.out) == (75, ["7 it has done 7 jobs (max_jobs)"])
+    assert done.logged[-1] == "ended after 5 jobs, 2 failures; it has done 7 jobs (max_jobs)"
+
+
+def test_jitter_only_shortens() -> None:
+    done = run_guarded("""
+found = {hold.Guard(max_jobs=100, max_age="100s", jitter=0.5)._max_jobs for _ in range(500)}
+assert 50 <= min(found) < 60 and 90 < max(found) <= 100, found
+ages = [hold.Guard(max_age="100s", jitter=0.5)._max_age_s for _ in range(500)]
+assert 50 <= min(ages) < 60 and 90 < max(ages) <= 100, ages
+assert {hold.Guard(max_jobs=1)._max_jobs for _ in range(100)} == {1}
+assert {hold.Guard(max_jobs=100, jitter=0)._max_jobs for _ in range(100)} == {100}
+""")
+    assert done.code == 0, done
+
+
+def test_max_age() -> None:
+    done = run_guarded(LOOP, "dict(max_age=1.2, jitter=0)")
+    assert (done.code, done.out[1]) == (75, "it is 1 s old (max_age)")

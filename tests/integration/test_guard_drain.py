@@ -1,0 +1,354 @@
+"""How a worker with a Guard drains: signals, callbacks, the drain timeout."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from guard_child import LOOP, guarded, run_guarded
+
+pytestmark = pytest.mark.usefixtures("guard_runtime")
+
+
+# ---- signals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "reason"),
+    [
+        ([signal.SIGUSR1], 75, "SIGUSR1"),
+        ([signal.SIGTERM], 0, "SIGTERM"),
+        ([signal.SIGUSR1, signal.SIGTERM], 0, "SIGTERM"),
+        ([signal.SIGTERM, signal.SIGUSR1], 0, "SIGTERM"),
+        ([signal.SIGTERM, signal.SIGTERM], 0, "SIGTERM"),
+    ],
+    ids=lambda value: "+".join(one.name for one in value) if isinstance(value, list) else "",
+)
+def test_signals_drain_and_a_stop_wins_over_a_restart(numbers: list[signal.Signals], code: int, reason: str) -> None:
+    with guarded("""
+guard = hold.Guard(every=EVERY)
+with guard:
+    with guard.job("slow"):
+        say("ready")
+        sys.stdin.readline()
+    say(guard.draining, guard.reason, guard.wants_restart)
+sys.exit(guard.exit_code)
+""") as child:
+        child.line()
+        for number in numbers:
+            os.kill(child.pid, number)
+            child.wait_for(lambda: child.page().drain_ns)
+        child.wait_for(lambda: child.page().exit_code == code and child.page().reason == reason)
+        assert child.page().jobs_active == 1  # it goes on
+        child.tell()
+        done = child.end()
+    assert (done.code, done.out) == (code, [f"True {reason} {code != 0}"])
+    assert done.logged[-1] == f"ended after 1 job; {reason}"
+
+
+def test_a_stop_wins_over_a_restart_that_another_thread_asks_for_at_the_same_time() -> None:
+    done = run_guarded("""
+guards = 0
+class Guard(hold.Guard):
+    pass
+for _ in range(300):
+    guard = Guard()
+    guard._is_open = True
+    gate = threading.Barrier(2)
+    def ask():
+        gate.wait()
+        guard.drain("soft cap")
+    other = threading.Thread(target=ask)
+    other.start()
+    gate.wait()
+    guard.drain("SIGTERM", restart=False)
+    other.join()
+    assert (guard.exit_code, guard.wants_restart, guard.draining) == (0, False, True)
+    guard._is_open = False
+""")
+    assert done.code == 0, done
+
+
+def test_an_exit_code_of_zero_still_asks_for_a_restart() -> None:
+    done = run_guarded(LOOP, "dict(max_age=0.05, exit_code=0)")
+    assert (done.code, done.out[2]) == (0, "0 True")
+    done = run_guarded(LOOP, "dict(max_age=0.05, exit_code=3)")
+    assert (done.code, done.out[2]) == (3, "3 True")
+
+
+def test_handlers_of_before_are_called_and_restored() -> None:
+    with guarded("""
+called = []
+def before(number, frame):
+    called.append(signal.Signals(number).name)
+signal.signal(signal.SIGTERM, before)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+guard = hold.Guard(every=EVERY)
+with guard:
+    say("ready")
+    guard.wait()
+    until(lambda: called)
+assert signal.getsignal(signal.SIGTERM) is before
+assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+say(called)
+sys.exit(guard.exit_code)
+""") as child:
+        child.line()
+        os.kill(child.pid, signal.SIGTERM)
+        done = child.end()
+    assert (done.code, done.out) == (0, ["['SIGTERM']"])
+
+
+def test_a_handler_that_the_program_sets_later_is_left_alone() -> None:
+    done = run_guarded("""
+import faulthandler
+def later(number, frame): pass
+faulthandler.register(signal.SIGUSR2, sys.stdout)
+with hold.Guard() as guard:
+    signal.signal(signal.SIGTERM, later)
+assert signal.getsignal(signal.SIGTERM) is later
+assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+""")
+    assert done.code == 0, done
+
+
+def test_signal_handlers_may_call_everything() -> None:
+    """A handler interrupts ok(), fail() and the end of a job, wherever they are, and calls them itself."""
+    done = run_guarded("""
+guard = hold.Guard(every=EVERY, progress_timeout=None)
+calls = 0
+def handler(number, frame):
+    global calls
+    calls += 1
+    guard.ok(); guard.fail("x"); guard.step(); guard.draining; repr(guard)
+    with guard.job("in a handler"):
+        pass
+signal.signal(signal.SIGALRM, handler)
+with guard:
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    while calls < 300:
+        guard.ok(); guard.fail("y"); guard.step()
+        with guard.job("outside"):
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+say(guard._jobs_active, guard._jobs_started == guard._jobs_done, guard.draining)
+""")
+    assert (done.code, done.out) == (0, ["{} True False"]), done
+
+
+def test_sigusr2_writes_the_stacks_and_the_worker_goes_on() -> None:
+    with guarded("""
+guard = hold.Guard(every=EVERY)
+def waits_for_a_line():
+    say("ready")
+    sys.stdin.readline()
+with guard:
+    waits_for_a_line()
+""") as child:
+        child.line()
+        assert child.page().stacks_signal == signal.SIGUSR2
+        os.kill(child.pid, signal.SIGUSR2)
+        assert child.process.stderr is not None
+        log = ""
+        while " in waits_for_a_line" not in log:
+            log += child.process.stderr.readline()
+        child.tell()
+        assert child.end().code == 0
+    assert "Current thread" in log
+
+
+def test_started_outside_the_main_thread() -> None:
+    done = run_guarded("""
+def work():
+    global code
+    guard = hold.Guard(every=EVERY, max_jobs=1)
+    with guard:
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with guard.job():
+            pass
+        guard.wait()
+    code = guard.exit_code
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+sys.exit(code)
+""")
+    assert done.code == 75
+    assert done.logged[0] == "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread"
+
+
+# ---- draining ----------------------------------------------------------------------------------------------
+
+
+def test_callbacks() -> None:
+    done = run_guarded(
+        """
+import functools
+guard = hold.Guard(every=EVERY)
+called = []
+class Method:
+    def stop(self): called.append("method")
+    def why(self, reason): called.append("method " + reason)
+@guard.on_drain
+def with_reason(reason): called.append("with " + reason)
+@guard.on_drain
+def without(): called.append("without")
+@guard.on_drain
+def optional(reason="none"): called.append("optional " + reason)
+@guard.on_drain
+def raises(reason): raise OSError(24, "Too many open files")
+@guard.on_drain
+def leaves(): sys.exit(3)
+@guard.on_drain
+def keywords(*all, **named): called.append(f"keywords {all} {named}")
+guard.on_drain(Method().stop)
+guard.on_drain(Method().why)
+guard.on_drain(functools.partial(called.append))
+guard.on_drain(called.append)
+assert guard.on_drain(print) is print
+try:
+    guard.on_drain("not a function")
+except TypeError as error:
+    say(error)
+with guard:
+    assert without() is None and called.pop() == "without"
+    guard.drain("why")
+    guard.drain("again")
+say(*called, sep=", ")
+sys.exit(guard.exit_code)
+""".replace('say(*called, sep=", ")', "say(', '.join(called))")
+    )
+    assert done.code == 75, done
+    refused, printed, called = done.out
+    assert refused == "expected a function, got 'not a function'"
+    assert printed == "why"
+    assert called == "with why, without, optional why, keywords ('why',) {}, method, method why, why, why"
+    assert "on_drain: raises() failed: OSError: [Errno 24] Too many open files" in done.logged
+    assert "on_drain: leaves() failed: SystemExit: 3" in done.logged
+
+
+def test_the_end_of_the_block_waits_for_a_slow_callback() -> None:
+    done = run_guarded("""
+guard = hold.Guard(every=EVERY)
+order = []
+ready, go_on = threading.Event(), threading.Event()
+@guard.on_drain
+def slow():
+    ready.set()
+    go_on.wait(50)
+    order.append("callback")
+with guard:
+    guard.drain()
+    ready.wait(50)
+    alive = guard._page.get("alive_ns")
+    until(lambda: guard._page.get("alive_ns") > alive)  # it goes on sampling
+    threading.Timer(0.2, go_on.set).start()
+order.append("end")
+say(order)
+""")
+    assert (done.code, done.out) == (0, ["['callback', 'end']"]), done
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "guard.drain(); guard.job('stuck').__enter__(); stuck()",
+        "guard.drain(); stuck()",
+        "guard.on_drain(stuck); guard.drain()",
+    ],
+    ids=["job", "loop", "callback"],
+)
+def test_a_drain_that_takes_too_long_ends_at_once(work: str) -> None:
+    done = run_guarded(f"""
+guard = hold.Guard(every=EVERY, drain_timeout=0.3)
+def stuck(): threading.Event().wait(50)
+with guard:
+    {work.replace("drain()", "drain('the reason')")}
+""")
+    assert done.code == 70, done
+    assert done.logged[0] == "drains, and exits with 75 then: the reason"
+    assert done.logged[1].startswith("ends at once with exit code 70: its drain (the reason) has taken less than 1 s")
+    assert " in stuck" in done.log
+    assert not any(line.startswith("held by") for line in done.logged)
+
+
+def test_the_hard_cap_holds_while_it_drains() -> None:
+    done = run_guarded(
+        """
+kept = []
+guard = hold.Guard(every=EVERY, fds=hold.Cap(hard=100))
+with guard:
+    guard.drain("first")
+    until(lambda: guard._state.name == "DRAINING")
+    kept = [os.dup(0) for _ in range(100)]
+    until(lambda: False)
+""",
+        nofile=512,
+    )
+    assert done.code == 70
+    assert done.logged[1].startswith("ends at once with exit code 70: it uses 1")
+
+
+def test_wait_returns_when_it_drains_and_when_it_ends() -> None:
+    done = run_guarded("""
+guard = hold.Guard(every=EVERY)
+assert guard.wait(5) is False and guard.wait() is False  # not started: nothing to wait for
+found = []
+with guard:
+    assert guard.wait(0) is False and guard.wait("0.01s") is False and guard.wait(0.01) is False
+    waiting = [threading.Thread(target=lambda: found.append(guard.wait())) for _ in range(3)]
+    for one in waiting:
+        one.start()
+for one in waiting:
+    one.join(20)
+assert found == [False] * 3 and guard.wait() is False
+try:
+    guard.wait("soon")
+except ValueError as error:
+    say(error)
+guard = hold.Guard(every=EVERY)
+with guard:
+    threading.Timer(0.05, guard.drain).start()
+    assert guard.wait() is True
+assert guard.wait() is True
+""")
+    assert (done.code, done.out) == (0, ["timeout=: expected a time such as 30s, 5m or 1h, got 'soon'"]), done
+
+
+def test_a_guard_is_used_once_and_alone() -> None:
+    done = run_guarded("""
+first = hold.Guard("first")
+for guard in (first, hold.Guard("second")):
+    assert (guard.draining, guard.reason, guard.exit_code, guard.wants_restart) == (False, "", 0, False)
+    guard.ok(); guard.fail(OSError(24, "x")); guard.step(); guard.drain()  # nothing happens before the start
+    with guard.job("early"): pass
+    assert not guard.draining
+with first:
+    for other in (hold.Guard("second"), first):
+        try:
+            with other: pass
+        except RuntimeError as error:
+            say(error)
+    first.ok()
+    assert repr(first) == "<Guard first: active, 0 jobs done>"
+try:
+    with first: pass
+except RuntimeError as error:
+    say(error)
+first.ok(); first.fail(OSError(24, "x")); first.step(); first.drain()  # nor after the end
+with first.job("late"): pass
+assert not first.draining and repr(first) == "<Guard first: not active, 0 jobs done>"
+for _ in range(3):
+    with hold.Guard("next") as guard:
+        guard.ok()
+""")
+    assert done.code == 0, done
+    assert done.out == [
+        "expected one active Guard in a process, got a second one beside 'first'",
+        "expected a new Guard, got one that was used already",
+        "expected a new Guard, got one that was used already",
+    ]
