@@ -280,7 +280,12 @@ class Supervisor:
     def _look_at_all(self) -> None:
         now_s = time.monotonic()
         for copy in self._copies:
-            if copy.worker is not None and copy.watch is not None and not copy.keeper_is_gone:
+            if copy.keeper is None or copy.keeper_is_gone:
+                continue
+            if copy.resume_keeper():
+                text = f"the keeper of {self._report.name_of(copy)} was stopped by a signal, and goes on"
+                self._report.say("health", text, copy, level="warning")
+            if copy.worker is not None and copy.watch is not None:
                 self._look_at(copy, copy.watch, time.monotonic())
         self._kill_orphans()
         self._look_s = now_s + max(self._options.tick_s, _LOOK_SHARE * (time.monotonic() - now_s))

@@ -22,6 +22,7 @@ _PY_SPY_S = 3.0
 _KEEPER_S = 5.0
 _STUCK_S = 30.0
 _START_S = 60.0
+_KILLS = 20
 _MOST_STACK_LINES = 500
 
 
@@ -56,7 +57,6 @@ class WorkerEnder:
         """Helps a keeper that has not ended what its worker left: it may be stopped, or the processes unkillable."""
         over_s = now_s - copy.ended_s - GRACE_S - _KEEPER_S
         if over_s > 0:
-            copy.resume_keeper()
             copy.kill()
             if over_s > _KEEPER_S:
                 copy.kill_keeper()
@@ -103,6 +103,8 @@ class WorkerEnder:
             case Step.KILL:
                 copy.set_state(CopyState.STOPPING, plan.sentence)
                 killed = counted(copy.kill(), "process")
+                if escalation.kills == _KILLS:
+                    copy.kill_keeper()  # it does not say that its worker has ended
                 if escalation.kills == 1:
                     say(f"SIGKILL to its {killed}, {why}")
         self._report.changed = True
