@@ -106,9 +106,9 @@ class Escalation:
             self.due_s = now_s + _KILL_AGAIN_S
         return self.step
 
-    def skip(self, now_s: float) -> None:
-        """Makes the next step due now: the current one is done, or could not be taken."""
-        if self.step is not Step.KILL:
+    def done(self, step: Step, now_s: float) -> None:
+        """Makes the next step due now: this one is done, or could not be taken."""
+        if self.step is step and step is not Step.KILL:
             self.due_s = now_s
 
     def wait(self, now_s: float, wait_s: float) -> None:
@@ -122,6 +122,7 @@ class Escalation:
                 self._left.pop(0)
             self.due_s = now_s
 
+    @property
     def given_s(self) -> float:
-        """Returns how long the step that was taken last is given."""
-        return next((given_s for step, given_s in self.plan.steps if step is self.step), 0.0)
+        """How long the step that was taken last is given; 0 if without end."""
+        return next((given_s for step, given_s in self.plan.steps if step is self.step and given_s != math.inf), 0.0)
