@@ -32,9 +32,10 @@ for an hour, one a minute for 2 days, one per quarter of an hour for 30 days. A
 watch that is started again goes on with it, also after it was killed, and
 `holdfast report FILE` makes a page of it. Without --db they are in memory.
 
---notify runs a command of the shell for each verdict, health, end and restart,
-with JSON on its stdin and HOLDFAST_EVENT, _TARGET, _TEXT, _VERDICT, _HEALTH,
-_PID, _FDS, _LIMIT and _ETA_S in its environment; --webhook posts the same JSON.
+--notify runs a command of the shell for each change of a verdict or of a
+worker's health, and each end of a process, with JSON on its stdin and
+HOLDFAST_EVENT, _TARGET, _TEXT, _VERDICT, _HEALTH, _PID, _FDS, _LIMIT and _ETA_S
+in its environment; --webhook posts the same JSON.
 
 --write-integrations DIR writes alert rules for Prometheus and a dashboard for
 Grafana into a folder.

@@ -7,12 +7,13 @@ process is replaced, by a supervisor, by systemd or by hand, the target goes on 
 from __future__ import annotations
 
 import math
+import re
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._util.text import one_line
@@ -23,10 +24,10 @@ from ..errors import InputError
 from ..fd_owners.agent import ask_owners
 from ..guard.health import classify_health
 from ..guard.heartbeat import Heartbeat, read_heartbeat
-from ..guard.supervisor.status import CopyStatus, read_supervisor_status
+from ..guard.supervisor.status import CopyState, SupervisorStatus, read_supervisor_status
 from ..procfs.limits import finite
-from ..procfs.processes import Identity, Process, find_by_name, read_process, read_stat, sample_kinds
-from ..procfs.procfs import REAL, ProcFS
+from ..procfs.processes import Identity, Process, find_by_name, is_same, read_process, read_stat, sample_kinds
+from ..procfs.procfs import REAL, ProcFS, read_or_none
 from .documents import public_facts, with_history
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
 from .state import MOST_EVENTS, EventState, GuardFacts, StateDocument, TargetState, state_document
@@ -34,7 +35,7 @@ from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id
 from .target import Target, end_reason, facts_of, guard_facts, last_words, parse_profile, point_of
 from .tree import TreeModel, clip
 
-_NAMES_EVERY_S = 15.0
+_NAMES_EVERY_S = 5.0
 _REST = 500
 _NAMES_LATEST_S = 120.0
 _KINDS_EVERY_S = 60.0
@@ -48,7 +49,18 @@ _SHOWN_HOLDERS = 3
 _YOUNG_S = 5.0
 # Ended processes of a --name stay in the document for that long.
 _SHOW_ENDED_S = 3600.0
+_MOST_ANCESTORS = 64
 _NEARLY_FULL, _NOT_FULL = 0.9, 0.8
+_SUPERVISOR_EVENTS = {
+    "ended": "restart",
+    "done": "end",
+    "gave-up": "end",
+    "stacks": "health",
+    "term": "health",
+    "kill": "health",
+}
+# Commands of holdfast name the process that they look at: they are not meant by --name.
+_LOOKS_ON = re.compile(r"\bholdfast (watch|doctor|top|rescue|report|trace --attach)\b")
 CALM = frozenset({Verdict.OK, Verdict.UNCLEAR, Verdict.SETTLING})
 
 
@@ -66,6 +78,14 @@ class Selection:
     pids: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     label: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Followed:
+    """The targets of a supervisor, by the number of the copy, and the time of its last event that was told."""
+
+    events_until: float
+    copies: dict[int, Target] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +125,7 @@ class Collector:
         self._boot = boot_id(procfs)
         self._watch = Watch((), procfs, clock, every_s=every_s, tiers=lambda is_root: tiers_of(every_s, is_root))
         self._targets: list[Target] = [self._restored(one) for one in store.targets()]
-        self._supervisors: dict[Identity, dict[int, Target]] = {}
+        self._supervisors: dict[Identity, Followed] = {}
         self._waiting = list(dict.fromkeys(selection.pids))
         self._names_at_s = -math.inf
         self._number = 0
@@ -206,13 +226,27 @@ class Collector:
 
     def _find_names(self) -> None:
         began = self._cost()
+        self._is_full = False
         for name in self.selection.names:
             for pid in find_by_name(name, self._procfs):
                 process = read_process(self._procfs, pid)
-                if process is not None and process.state not in "ZX":
+                if process is not None and process.state not in "ZX" and not self._is_own(process):
                     self._attach(TargetKey(f"name:{name}", clip(process.cmdline or process.comm), ""), process)
         rest_s = max(_NAMES_EVERY_S, _REST * (self._cost() - began))
         self._names_at_s = self._now + min(rest_s, _NAMES_LATEST_S)
+
+    def _is_own(self, process: Process) -> bool:
+        """Whether it is another watch, or what this one has started for --notify."""
+        if _LOOKS_ON.search(process.cmdline):
+            return True
+        own, parent = self._procfs.own_pid(), process.ppid
+        for _ in range(_MOST_ANCESTORS):
+            if parent is None or parent <= 1 or parent == own:
+                break
+            seen = read_stat(self._procfs, parent)
+            parent = None if seen is None else seen.ppid
+        environ = read_or_none(self._procfs, f"/proc/{process.pid}/environ") or ""
+        return parent is not None and parent == own and "\0HOLDFAST_EVENT=" in f"\0{environ}"
 
     def _attach(self, key: TargetKey, process: Process) -> bool:
         """Begins to watch a process, unless it is watched. Returns False for one that may turn out a supervisor."""
@@ -221,7 +255,7 @@ class Collector:
         ):
             return True
         if read_supervisor_status(process.pid, self._procfs) is not None:
-            self._supervisors[process.identity] = {}
+            self._supervisors[process.identity] = Followed(events_until=self._wall_now)
             return True
         if " supervise " in process.cmdline and (process.uptime_s or 0.0) < _YOUNG_S:
             return False
@@ -232,25 +266,43 @@ class Collector:
     def _follow(self, identity: Identity) -> None:
         """Gives each copy of a supervisor a target."""
         status = read_supervisor_status(identity.pid, self._procfs)
-        copies = self._supervisors[identity]
+        followed = self._supervisors[identity]
         if status is None or status.identity != identity:
             seen = read_stat(self._procfs, identity.pid)
-            if seen is None or seen.start_ticks != identity.start_ticks or seen.state in "ZX":
+            if is_same(self._procfs, identity) is False or (seen is not None and seen.state in "ZX"):
                 del self._supervisors[identity]
             return
         command = clip(" ".join(status.command))
+        # A supervisor without a name is called after its program, which may be an interpreter.
+        program = status.command[0].rpartition("/")[2] if status.command else ""
+        name = "" if status.name == program else one_line(status.name)
         for worker in status.workers:
             process = read_process(self._procfs, worker.pid) if worker.pid else None
-            if process is not None and process.state not in "ZX":
-                target = copies.get(worker.copy)
-                if (target is None and self._has_room()) or (target is not None and target.root != process.identity):
-                    key = TargetKey(f"copy:{worker.copy}", command, status.name)
-                    copies[worker.copy] = self._begin(key, process, continues=target)
-            if worker.copy in copies:
-                self._note_copy(copies[worker.copy], worker)
+            target = followed.copies.get(worker.copy)
+            runs = process is not None and process.state not in "ZX"
+            if process is not None and runs and (target.root != process.identity if target else self._has_room()):
+                key = TargetKey(f"copy:{worker.copy}", command, name)
+                target = followed.copies[worker.copy] = self._begin(key, process, continues=target)
+            if target is not None:
+                target.restarts = dict(worker.restarts)
+        self._add_supervisor_events(followed, status)
 
-    def _note_copy(self, target: Target, worker: CopyStatus) -> None:
-        target.restarts = dict(worker.restarts)
+    def _add_supervisor_events(self, followed: Followed, status: SupervisorStatus) -> None:
+        """Tells what the supervisor said: it knows exit codes and reasons, which cannot be seen from here."""
+        states = {worker.copy: worker.state for worker in status.workers}
+        for event in status.events:
+            target = followed.copies.get(event.copy)
+            if event.t <= followed.events_until or target is None or event.kind not in _SUPERVISOR_EVENTS:
+                continue
+            kind = _SUPERVISOR_EVENTS[event.kind]
+            if kind == "restart" and states.get(event.copy) in (CopyState.FAILED, CopyState.DONE):
+                kind = "end"
+            text = clip(one_line(event.text))
+            self._events.append(EventState(t=event.t, target=target.label, kind=kind, text=text))
+        followed.events_until = max((event.t for event in status.events), default=followed.events_until)
+
+    def _is_followed(self, target: Target) -> bool:
+        return any(target in one.copies.values() for one in self._supervisors.values())
 
     def _begin(self, key: TargetKey, process: Process, continues: Target | None = None) -> Target:
         """Watches a process as a new target, or as the next process of one whose process has ended."""
@@ -323,7 +375,8 @@ class Collector:
         target.held_by = []
         target.facts = {}
         target.is_judged = False
-        self._event(target.label, "restart", f"{reason}: pid {process.pid} took the place of pid {old}")
+        if not is_copy:
+            self._event(target.label, "restart", f"{reason}: pid {process.pid} took the place of pid {old}")
 
     # ---- after watch itself was restarted
 
@@ -391,7 +444,8 @@ class Collector:
     def _end(self, target: Target) -> None:
         target.alive = False
         target.ended = self._wall_now
-        self._event(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
+        if not self._is_followed(target):
+            self._event(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
         target.facts = target.facts or self._facts(target)
         target.facts = target.facts | {
             "alive": False,

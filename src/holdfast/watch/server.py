@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import re
 import socket
@@ -135,8 +136,8 @@ def bind(address: HttpAddress) -> socket.socket:
         family, kind, proto, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError as error:
-        raise InputError(f"{address.host}: cannot find this host: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"{address.host}: cannot find this host: {getattr(error, 'strerror', error)}") from error
     made = socket.socket(family, kind | socket.SOCK_CLOEXEC, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -442,6 +443,8 @@ class WatchServer:
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=1,
         )
+        # A client that sends garbage is no news.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="holdfast-watch-http", daemon=True

@@ -296,7 +296,7 @@ class Store:
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
             with _transaction(db):
-                if is_new:
+                if is_new and _check_application(db, path):  # another watch may have been quicker
                     _create(db)
                 self._become_owner(db, path)
         except sqlite3.Error as error:
@@ -342,6 +342,8 @@ class Store:
         with self._lock:
             if self._is_closed:
                 return
+            if self.problem:
+                self._return_to_file(self._clock())  # a last attempt
             self._is_closed = True
             with contextlib.suppress(sqlite3.Error):
                 if self.path is not None and not self.problem:

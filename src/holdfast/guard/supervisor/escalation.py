@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from .policy import RestartReason
 
-_SOON_S = 3.0  # what a worker that does not work gets to drain
+SOON_S = 3.0  # what a worker that does not work gets to drain
 _KILL_AGAIN_S = 0.5
 
 
@@ -56,7 +56,7 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     if reason is not RestartReason.STOPPED:
         steps.append((Step.STACKS, times.stacks_s))
     if times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS):
-        steps.append((Step.DRAIN, min(_SOON_S, times.drain_s)))
+        steps.append((Step.DRAIN, min(SOON_S, times.drain_s)))
     steps += [(Step.TERM, times.stop_s), (Step.KILL, math.inf)]
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=False)
 

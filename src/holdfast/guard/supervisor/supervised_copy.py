@@ -115,6 +115,11 @@ class SupervisedCopy:
 
     # ---- the end of a worker
 
+    def refresh(self) -> None:
+        """Reads what processes and Guards there are now."""
+        if self.watch is not None and not self.keeper_is_gone:
+            self.watch.refresh()
+
     @property
     def times(self) -> StepTimes:
         drain_s = None if self.watch is None else self.watch.drain_s

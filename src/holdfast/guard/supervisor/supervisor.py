@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from ..._util.fds import Reserve, raise_nofile
-from ..._util.process import describe_exit
-from ..._util.text import counted, printable, span_words
+from ..._util.process import describe_exit, exit_cause
+from ..._util.text import counted, one_line, printable, span_words
 from ...errors import InputError
 from ...procfs.processes import Identity, Stat, read_stat
 from ...procfs.procfs import REAL, read_or_none
@@ -54,6 +54,7 @@ _START_S = 60.0
 _SETTLED_S = 1.0  # a rolling restart goes on when the new worker has run that long
 _PSS_S = 5.0
 _MOST_STACK_LINES = 500
+_MOST_COMMAND = 200
 _PID_1 = 1
 _ORPHANS_S = 0.05
 
@@ -134,7 +135,7 @@ class Supervisor:
         return before
 
     def _run(self) -> int:
-        command = " ".join(self._options.command)
+        command = one_line(" ".join(self._options.command))[:_MOST_COMMAND]
         self._say("begin", f"runs {counted(len(self._copies), 'worker')}: {command}", pid=os.getpid())
         if self._file.problem:
             self._say("status", f"holdfast watch cannot see the restarts: {self._file.problem}", level="warning")
@@ -306,11 +307,15 @@ class Supervisor:
                 self._refused = InputError(how)
                 self._stop_all(FINE, how, now_s)
         if self._stop_code is not None:
+            if code is not None and code < 0:
+                how = f"was ended by {exit_cause(code)}"
             copy.set_state(CopyState.DONE, how)
             if not copy.run_errno:
                 self._say("ended", f"{self._of(copy)} {how} after {span_words(uptime_s)}", copy)
             return
         if plan is not None:
+            if code is not None and code < 0:
+                how = f"was ended by {exit_cause(code)}"
             reason = plan.reason or RestartReason.RECYCLE
             how = f"{how} ({reason}: {plan.sentence})"
             if plan.is_planned:
@@ -667,8 +672,9 @@ class Supervisor:
                     self._say("signal", f"{name} was forwarded to {counted(sent, 'worker')}")
 
     def _show_stacks(self, copy: SupervisedCopy) -> None:
-        if copy.worker is None:
+        if copy.worker is None or copy.watch is None:
             return
+        copy.watch.refresh()
         places = copy.dump_stacks()
         problem = "" if places else self._run_py_spy(copy, lambda now_s: None)
         if places or problem:
@@ -684,6 +690,7 @@ class Supervisor:
             copy.due_s = now_s
             copy.set_state(CopyState.BACKOFF, why)
         elif copy.escalation is None:
+            copy.refresh()
             self._escalate(copy, plan_recycle(RestartReason.RECYCLE, why, copy.times), now_s)
 
     def _stop_all(self, code: int, why: str, now_s: float) -> None:
@@ -699,6 +706,7 @@ class Supervisor:
                 if not copy.is_over:
                     copy.set_state(CopyState.DONE, "the supervisor stops")
             elif copy.escalation is None or copy.escalation.step in (None, Step.DRAIN):
+                copy.refresh()
                 self._escalate(copy, plan_stop(why, copy.times), now_s)
 
     def _roll(self, now_s: float) -> None:
