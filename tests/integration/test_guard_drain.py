@@ -104,15 +104,28 @@ sys.exit(guard.exit_code)
 
 def test_a_handler_that_the_program_sets_later_is_left_alone() -> None:
     done = run_guarded("""
-import faulthandler
 def later(number, frame): pass
-faulthandler.register(signal.SIGUSR2, sys.stdout)
 with hold.Guard() as guard:
     signal.signal(signal.SIGTERM, later)
 assert signal.getsignal(signal.SIGTERM) is later
 assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 """)
+    assert (done.code, len(done.logged)) == (0, 1), done
+
+
+def test_handlers_of_faulthandler_are_kept_or_their_loss_is_logged() -> None:
+    """Python reports the default action for them."""
+    done = run_guarded("""
+import faulthandler
+faulthandler.register(signal.SIGUSR1)
+faulthandler.register(signal.SIGUSR2, sys.stdout)
+with hold.Guard(every=EVERY) as guard:
+    os.kill(os.getpid(), signal.SIGUSR2)
+os.kill(os.getpid(), signal.SIGUSR2)
+""")
     assert done.code == 0, done
+    assert len([line for line in done.out if line.startswith("Current thread")]) == 2
+    assert done.logged[0] == "SIGUSR1 drains it from now on: what C code did on it before is replaced"
 
 
 def test_signal_handlers_may_call_everything() -> None:

@@ -54,6 +54,7 @@ from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
 from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .own_process import OwnProcess
+from .signals import handles_signal
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
@@ -422,10 +423,13 @@ class Guard:
             before = signal.getsignal(number)
             if before is None:
                 continue  # installed by C code
+            if before is signal.SIG_DFL and handles_signal(self._own.pid, number):
+                # Such as faulthandler.register(signal.SIGUSR1), which Python does not tell of.
+                self._log.write(f"{number.name} drains it from now on: what C code did on it before is replaced")
             self._before[number] = before
             signal.signal(number, self._on_signal)
         undo.callback(self._restore_signals)
-        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL and not handles_signal(self._own.pid, signal.SIGUSR2):
             # Written by C code, which needs no GIL: it also shows who holds the GIL.
             faulthandler.register(signal.SIGUSR2, self._log.fd, all_threads=True)
             self._stacks_signal = int(signal.SIGUSR2)
