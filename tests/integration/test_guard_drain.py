@@ -284,6 +284,32 @@ say(order)
     assert (done.code, done.out) == (0, ["['callback', 'end']"]), done
 
 
+def test_ctrl_c_ends_the_wait_for_a_callback_and_the_guard() -> None:
+    done = run_guarded("""
+guard = hold.Guard(every=EVERY, drain_timeout="1min")
+@guard.on_drain
+def stuck():
+    def functions():
+        frame, found = sys._current_frames()[threading.main_thread().ident], set()
+        while frame:
+            found.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return found
+    until(lambda: {"__exit__", "_stop_thread", "join"} <= functions())  # the main thread waits for this one
+    assert guard._page.get("state") == 2  # it still drains
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(50)
+try:
+    with guard:
+        guard.drain()
+except KeyboardInterrupt:
+    say(guard.exit_code)
+until(lambda: not guard._thread.is_alive())
+os._exit(guard.exit_code)
+""")
+    assert (done.code, done.out) == (75, ["75"]), done
+
+
 @pytest.mark.parametrize(
     "work",
     [

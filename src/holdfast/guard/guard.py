@@ -373,22 +373,24 @@ class Guard:
         if _active is not self:
             return  # in a forked child
         _active = None
-        self._page.set(state=GuardState.ENDED)
         self._undo.close()
 
     def _stop_thread(self) -> None:
-        if self._is_draining:
-            self._drained.wait(_JOIN_S)
-        if self._calls is not None:
-            self._calls.join()  # meanwhile the thread still ends the process after the drain timeout
-        self._stop = True
-        self._notify()
+        try:
+            if self._is_draining:
+                self._drained.wait(_JOIN_S)
+            if self._calls is not None:
+                self._calls.join()  # meanwhile the thread still ends the process after the drain timeout
+        finally:  # also after Ctrl-C
+            self._stop = True
+            self._notify()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             self._answer_requests()  # a signal may have come after the thread's last look
             if self._calls is not None:
                 self._calls.join(_JOIN_S)
+        self._page.set(state=GuardState.ENDED)
         self._drained.set()  # nobody waits for a drain any longer
         left = f", {counted(len(self._jobs_active), 'job')} not finished" if self._jobs_active else ""
         why = f"; {self._reason}" if self._reason else ""
