@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.guard.supervisor.escalation import (
+    EndStep,
     Escalation,
     EscalationPlan,
-    Step,
     StepTimes,
     plan_bad_health,
     plan_recycle,
@@ -91,38 +91,45 @@ PLAIN = StepTimes(stop_s=10)
 GUARDED = StepTimes(stop_s=10, drain_s=900)
 
 
-def steps_of(plan: EscalationPlan) -> list[tuple[Step, float]]:
+def steps_of(plan: EscalationPlan) -> list[tuple[EndStep, float]]:
     return list(plan.steps)
 
 
 @pytest.mark.parametrize("reason", [RestartReason.FROZEN, RestartReason.FDS, RestartReason.RSS])
 def test_who_cannot_drain_or_is_over_a_hard_cap_does_not(reason: RestartReason) -> None:
     plan = plan_bad_health(reason, "", GUARDED)
-    assert steps_of(plan) == [(Step.STACKS, 3.0), (Step.TERM, 10), (Step.KILL, math.inf)]
+    assert steps_of(plan) == [(EndStep.STACKS, 3.0), (EndStep.TERM, 10), (EndStep.KILL, math.inf)]
     assert not plan.is_planned
 
 
 def test_a_stopped_process_writes_no_stacks() -> None:
     plan = plan_bad_health(RestartReason.STOPPED, "", GUARDED)
-    assert steps_of(plan) == [(Step.TERM, 10), (Step.KILL, math.inf)]
+    assert steps_of(plan) == [(EndStep.TERM, 10), (EndStep.KILL, math.inf)]
 
 
 @pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS])
 def test_a_worker_that_does_not_work_gets_seconds_to_drain(reason: RestartReason) -> None:
-    assert (Step.DRAIN, 3.0) in steps_of(plan_bad_health(reason, "", GUARDED))
-    assert Step.DRAIN not in dict(steps_of(plan_bad_health(reason, "", PLAIN)))
+    assert (EndStep.DRAIN, 3.0) in steps_of(plan_bad_health(reason, "", GUARDED))
+    assert EndStep.DRAIN not in dict(steps_of(plan_bad_health(reason, "", PLAIN)))
 
 
 def test_a_worker_over_a_soft_cap_drains_as_long_as_its_guard_says() -> None:
     plan = plan_recycle(RestartReason.FDS, "", GUARDED)
-    assert steps_of(plan)[0] == (Step.DRAIN, 900)
+    assert steps_of(plan)[0] == (EndStep.DRAIN, 900)
     assert plan.is_planned
-    assert steps_of(plan_recycle(RestartReason.FDS, "", PLAIN)) == [(Step.ASK, 10), (Step.KILL, math.inf)]
+    assert steps_of(plan_recycle(RestartReason.FDS, "", PLAIN)) == [
+        (EndStep.ASK, 10),
+        (EndStep.KILL, math.inf),
+    ]
 
 
 def test_a_stop_asks_first() -> None:
-    assert steps_of(plan_stop("", PLAIN)) == [(Step.ASK, 10), (Step.KILL, math.inf)]
-    assert steps_of(plan_stop("", GUARDED)) == [(Step.ASK, 900), (Step.TERM, 10), (Step.KILL, math.inf)]
+    assert steps_of(plan_stop("", PLAIN)) == [(EndStep.ASK, 10), (EndStep.KILL, math.inf)]
+    assert steps_of(plan_stop("", GUARDED)) == [
+        (EndStep.ASK, 900),
+        (EndStep.TERM, 10),
+        (EndStep.KILL, math.inf),
+    ]
 
 
 def test_steps_come_when_they_are_due_and_the_kill_is_repeated() -> None:
@@ -132,25 +139,30 @@ def test_steps_come_when_they_are_due_and_the_kill_is_repeated() -> None:
         step = escalation.next_step(tenth / 10)
         if step is not None:
             taken.append((step, tenth / 10))
-    assert taken[:4] == [(Step.STACKS, 0.0), (Step.DRAIN, 3.0), (Step.TERM, 6.0), (Step.KILL, 16.0)]
-    assert {step for step, _ in taken[4:]} == {Step.KILL}
+    assert taken[:4] == [
+        (EndStep.STACKS, 0.0),
+        (EndStep.DRAIN, 3.0),
+        (EndStep.TERM, 6.0),
+        (EndStep.KILL, 16.0),
+    ]
+    assert {step for step, _ in taken[4:]} == {EndStep.KILL}
     assert escalation.kills == len(taken) - 3 == 8
 
 
 def test_a_step_that_is_done_makes_the_next_one_due_but_no_later_one() -> None:
     escalation = Escalation(plan_bad_health(RestartReason.HUNG, "", GUARDED), 0.0)
-    assert escalation.next_step(0.0) is Step.STACKS
-    escalation.done(Step.STACKS, 0.5)
-    assert escalation.next_step(0.5) is Step.DRAIN
-    escalation.done(Step.STACKS, 0.6)  # too late: py-spy has ended after its time
+    assert escalation.next_step(0.0) is EndStep.STACKS
+    escalation.done(EndStep.STACKS, 0.5)
+    assert escalation.next_step(0.5) is EndStep.DRAIN
+    escalation.done(EndStep.STACKS, 0.6)  # too late: py-spy has ended after its time
     assert escalation.next_step(0.6) is None
     assert escalation.given_s == 3.0
 
 
 def test_hurry_leaves_steps_out() -> None:
     escalation = Escalation(plan_stop("", GUARDED), 0.0)
-    assert escalation.next_step(0.0) is Step.ASK
-    escalation.hurry(Step.KILL, 1.0)
-    assert escalation.next_step(1.0) is Step.KILL
-    escalation.hurry(Step.TERM, 1.1)  # it is over already
+    assert escalation.next_step(0.0) is EndStep.ASK
+    escalation.hurry(EndStep.KILL, 1.0)
+    assert escalation.next_step(1.0) is EndStep.KILL
+    escalation.hurry(EndStep.TERM, 1.1)  # it is over already
     assert escalation.next_step(1.1) is None

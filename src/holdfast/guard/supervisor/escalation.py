@@ -19,7 +19,7 @@ SOON_S = 3.0  # what a worker that does not work gets to drain
 _KILL_AGAIN_S = 0.5
 
 
-class Step(StrEnum):
+class EndStep(StrEnum):
     STACKS = "stacks"
     DRAIN = "drain"
     ASK = "ask"
@@ -37,7 +37,7 @@ class EscalationPlan:
 
     reason: RestartReason | None
     sentence: str
-    steps: tuple[tuple[Step, float], ...]
+    steps: tuple[tuple[EndStep, float], ...]
     is_planned: bool
 
 
@@ -54,32 +54,36 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     """A worker that does not work, or is over a hard cap. One that no longer runs Python code cannot drain either."""
     steps = []
     if reason is not RestartReason.STOPPED:
-        steps.append((Step.STACKS, times.stacks_s))
+        steps.append((EndStep.STACKS, times.stacks_s))
     if times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS):
-        steps.append((Step.DRAIN, min(SOON_S, times.drain_s)))
-    steps += [(Step.TERM, times.stop_s), (Step.KILL, math.inf)]
+        steps.append((EndStep.DRAIN, min(SOON_S, times.drain_s)))
+    steps += [(EndStep.TERM, times.stop_s), (EndStep.KILL, math.inf)]
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=False)
 
 
 def plan_recycle(reason: RestartReason, sentence: str, times: StepTimes) -> EscalationPlan:
     """A worker that works, but is over a soft cap, or that the operator wants to be started anew."""
-    steps: list[tuple[Step, float]] = []
+    steps: list[tuple[EndStep, float]] = []
     if times.drain_s is not None:
-        steps += [(Step.DRAIN, times.drain_s), (Step.STACKS, times.stacks_s), (Step.TERM, times.stop_s)]
+        steps += [
+            (EndStep.DRAIN, times.drain_s),
+            (EndStep.STACKS, times.stacks_s),
+            (EndStep.TERM, times.stop_s),
+        ]
     else:
-        steps += [(Step.ASK, times.stop_s)]
-    steps.append((Step.KILL, math.inf))
+        steps += [(EndStep.ASK, times.stop_s)]
+    steps.append((EndStep.KILL, math.inf))
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=True)
 
 
 def plan_stop(sentence: str, times: StepTimes) -> EscalationPlan:
     """A worker that is to end because the supervisor ends."""
-    steps: list[tuple[Step, float]] = []
+    steps: list[tuple[EndStep, float]] = []
     if times.drain_s is not None:
-        steps += [(Step.ASK, times.drain_s), (Step.TERM, times.stop_s)]
+        steps += [(EndStep.ASK, times.drain_s), (EndStep.TERM, times.stop_s)]
     else:
-        steps += [(Step.ASK, times.stop_s)]
-    steps.append((Step.KILL, math.inf))
+        steps += [(EndStep.ASK, times.stop_s)]
+    steps.append((EndStep.KILL, math.inf))
     return EscalationPlan(reason=None, sentence=sentence, steps=tuple(steps), is_planned=True)
 
 
@@ -89,33 +93,33 @@ class Escalation:
     def __init__(self, plan: EscalationPlan, now_s: float) -> None:
         self.plan = plan
         self.began_s = now_s
-        self.step: Step | None = None  # the one that was taken last
+        self.step: EndStep | None = None  # the one that was taken last
         self._left = list(plan.steps)
         self.due_s = now_s
         self.kills = 0
 
-    def next_step(self, now_s: float) -> Step | None:
+    def next_step(self, now_s: float) -> EndStep | None:
         """Returns the step that is due now; None if none is. SIGKILL is repeated."""
         if now_s < self.due_s:
             return None
-        if self.step is not Step.KILL:
+        if self.step is not EndStep.KILL:
             self.step, given_s = self._left.pop(0)
             self.due_s = now_s + given_s
-        if self.step is Step.KILL:
+        if self.step is EndStep.KILL:
             self.kills += 1
             self.due_s = now_s + _KILL_AGAIN_S
         return self.step
 
-    def done(self, step: Step, now_s: float) -> None:
+    def done(self, step: EndStep, now_s: float) -> None:
         """Makes the next step due now: this one is done, or could not be taken."""
-        if self.step is step and step is not Step.KILL:
+        if self.step is step and step is not EndStep.KILL:
             self.due_s = now_s
 
     def wait(self, now_s: float, wait_s: float) -> None:
         """Shortens the time of the current step."""
         self.due_s = min(self.due_s, now_s + wait_s)
 
-    def hurry(self, to: Step, now_s: float) -> None:
+    def hurry(self, to: EndStep, now_s: float) -> None:
         """Leaves out the steps before `to`."""
         if any(step is to for step, _ in self._left):
             while self._left[0][0] is not to:

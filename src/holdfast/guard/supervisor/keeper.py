@@ -51,7 +51,7 @@ def adopt_orphans() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class WorkerLaunch:
     """How a worker is started, and how long it and its children get to end."""
 
     command: tuple[str, ...]
@@ -108,7 +108,7 @@ class Keeper:
         os.close(self.pidfd)
 
 
-def start_keeper(launch: Launch) -> Keeper:
+def start_keeper(launch: WorkerLaunch) -> Keeper:
     """Forks a keeper, which starts the worker. OSError: no descriptor or no process is left."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     ours.setblocking(False)  # recv_fds ignores its flags
@@ -182,7 +182,7 @@ def reset_signals() -> None:
 
 
 class _Keeping:
-    def __init__(self, launch: Launch, channel: socket.socket, supervisor: int) -> None:
+    def __init__(self, launch: WorkerLaunch, channel: socket.socket, supervisor: int) -> None:
         self._launch = launch
         self._channel = channel
         self._supervisor = supervisor
@@ -312,7 +312,7 @@ def _end_all() -> None:
         time.sleep(_FIRST_PAUSE_S)
 
 
-def _exec(launch: Launch, error_w: int, keeper: int) -> NoReturn:
+def _exec(launch: WorkerLaunch, error_w: int, keeper: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
         die_with_forker(keeper)

@@ -21,7 +21,7 @@ _EXTEND_EVERY_S = 5.0
 _EXTEND_BY_S = 15.0
 
 
-class Reporter:
+class SupervisorReport:
     """`systemd` takes its variables out of `environment`: they are not for workers."""
 
     def __init__(

@@ -9,7 +9,7 @@ from ..._util.process import describe_exit, exit_cause
 from ..._util.text import counted, span_words
 from .config import SuperviseOptions
 from .policy import RECYCLE_CODE, RestartMode, RestartReason
-from .reporting import Reporter
+from .reporting import SupervisorReport
 from .status import CopyState
 from .supervised_copy import SupervisedCopy
 
@@ -24,8 +24,8 @@ class _End(NamedTuple):
     found_s: float
 
 
-class Restarter:
-    def __init__(self, options: SuperviseOptions, report: Reporter) -> None:
+class WorkerRestarter:
+    def __init__(self, options: SuperviseOptions, report: SupervisorReport) -> None:
         self._options = options
         self._report = report
 

@@ -12,7 +12,7 @@ from collections import Counter
 from ...procfs.processes import Identity, read_stat
 from ...procfs.procfs import REAL
 from .config import SuperviseOptions
-from .escalation import Escalation, EscalationPlan, Step, StepTimes
+from .escalation import EndStep, Escalation, EscalationPlan, StepTimes
 from .keeper import Keeper, WorkerEnded, WorkerNotRun, WorkerStarted
 from .policy import RestartPolicy, RestartReason
 from .process_tree import kill_tree, read_tree, signal_all, signal_process
@@ -127,7 +127,7 @@ class SupervisedCopy:
 
     def escalate(self, plan: EscalationPlan, now_s: float) -> None:
         self.escalation = Escalation(plan, now_s)
-        is_gentle = plan.steps[0][0] in (Step.DRAIN, Step.ASK)
+        is_gentle = plan.steps[0][0] in (EndStep.DRAIN, EndStep.ASK)
         self.set_state(CopyState.DRAINING if is_gentle else CopyState.STOPPING, plan.sentence)
 
     def send(self, number: int) -> bool:

@@ -26,15 +26,15 @@ from ...errors import InputError
 from ...procfs.processes import Identity, Stat, read_stat
 from ...procfs.procfs import REAL, read_or_none
 from .config import SuperviseOptions
-from .escalation import Step, plan_bad_health, plan_recycle, plan_stop
+from .escalation import EndStep, plan_bad_health, plan_recycle, plan_stop
 from .helper_run import HelperRuns
-from .keeper import Launch, WorkerEnded, WorkerNotRun, WorkerStarted, adopt_orphans, start_keeper
+from .keeper import WorkerEnded, WorkerLaunch, WorkerNotRun, WorkerStarted, adopt_orphans, start_keeper
 from .log_lines import LogLines
 from .policy import RestartReason
 from .process_tree import kill_tree, own_children, signal_process
 from .progress import file_probe, http_probe
-from .reporting import Reporter
-from .restarter import Restarter
+from .reporting import SupervisorReport
+from .restarter import WorkerRestarter
 from .status import CopyState
 from .supervised_copy import SupervisedCopy
 from .worker_ender import GRACE_S, WorkerEnder
@@ -96,9 +96,9 @@ class Supervisor:
         self._strangers = set(own_children())  # of the program that became this one by exec
         self._environment = dict(os.environ)
         name = self._options.name or os.path.basename(self._options.command[0])
-        self._report = Reporter(name, self._options, self._copies, self._log, self._environment)
+        self._report = SupervisorReport(name, self._options, self._copies, self._log, self._environment)
         self._environment |= {_MARK: self._report.mark, "HOLDFAST_COPIES": str(len(self._copies))}
-        self._restarter = Restarter(self._options, self._report)
+        self._restarter = WorkerRestarter(self._options, self._report)
         self._ender = WorkerEnder(self._report, self._helpers)
         self._reserve = Reserve(_RESERVE)
         self._had_terminal = _has_terminal()
@@ -213,7 +213,7 @@ class Supervisor:
                 self._start(copy, now_s)
 
     def _start(self, copy: SupervisedCopy, now_s: float) -> None:
-        launch = Launch(
+        launch = WorkerLaunch(
             command=self._options.command,
             environment=self._environment | {"HOLDFAST_COPY": str(copy.number)},
             nofile=self._nofile,
@@ -312,9 +312,9 @@ class Supervisor:
         if copy.escalation is None:
             make = plan_bad_health if found.is_bad else plan_recycle
             self._ender.escalate(copy, make(found.reason, found.sentence, times), now_s)
-        elif found.is_bad and copy.escalation.plan.is_planned and copy.escalation.step in (Step.DRAIN, Step.ASK):
+        elif found.is_bad and copy.escalation.plan.is_planned and copy.escalation.step in (EndStep.DRAIN, EndStep.ASK):
             if copy.escalation.plan.reason is None:  # the supervisor stops
-                copy.escalation.hurry(Step.TERM, now_s)
+                copy.escalation.hurry(EndStep.TERM, now_s)
             else:
                 self._ender.escalate(copy, plan_bad_health(found.reason, found.sentence, times), now_s)
 
@@ -416,7 +416,7 @@ class Supervisor:
                     self._report.say("signal", f"{name} again: kills all workers", level="warning")
                     for copy in self._copies:
                         if copy.escalation is not None:
-                            copy.escalation.hurry(Step.KILL, now_s)
+                            copy.escalation.hurry(EndStep.KILL, now_s)
             case signal.SIGHUP:
                 if self._had_terminal and not _has_terminal():
                     self._stop_all(128 + number, "the terminal was closed", now_s)
@@ -462,7 +462,7 @@ class Supervisor:
             if not copy.is_running:
                 if not copy.is_over:
                     copy.set_state(CopyState.DONE, "the supervisor stops")
-            elif copy.escalation is None or copy.escalation.step in (None, Step.DRAIN):
+            elif copy.escalation is None or copy.escalation.step in (None, EndStep.DRAIN):
                 copy.refresh()
                 self._ender.escalate(copy, plan_stop(why, copy.times), now_s)
 

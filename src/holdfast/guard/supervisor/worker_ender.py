@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from ..._util.text import counted, span_words
-from .escalation import EscalationPlan, Step
+from .escalation import EndStep, EscalationPlan
 from .helper_run import HelperRuns, run_program
-from .reporting import Reporter
+from .reporting import SupervisorReport
 from .status import CopyState
 from .supervised_copy import SupervisedCopy
 
@@ -27,7 +27,7 @@ _MOST_STACK_LINES = 500
 
 
 class WorkerEnder:
-    def __init__(self, report: Reporter, helpers: HelperRuns) -> None:
+    def __init__(self, report: SupervisorReport, helpers: HelperRuns) -> None:
         self._report = report
         self._helpers = helpers
         self._stuck_said_s = 0.0
@@ -50,7 +50,7 @@ class WorkerEnder:
         elif copy.escalation is not None:
             while (step := copy.escalation.next_step(now_s)) is not None:
                 self.take(copy, step)
-                if step is Step.KILL:
+                if step is EndStep.KILL:
                     break
 
     def _hasten_keeper(self, copy: SupervisedCopy, now_s: float) -> None:
@@ -65,7 +65,7 @@ class WorkerEnder:
             text = f"{self._report.name_of(copy)} left processes that SIGKILL does not end"
             self._report.say("kill", text, copy, level="error")
 
-    def take(self, copy: SupervisedCopy, step: Step) -> None:
+    def take(self, copy: SupervisedCopy, step: EndStep) -> None:
         """Takes one step; each is one line of the log."""
         escalation = copy.escalation
         assert escalation is not None
@@ -78,7 +78,7 @@ class WorkerEnder:
             self._report.say(str(step), f"{who}: {text}", copy, plan.reason, level)
 
         match step:
-            case Step.STACKS:
+            case EndStep.STACKS:
                 places = copy.dump_stacks()
                 if places:
                     escalation.wait(now_s, _STACKS_S)
@@ -88,19 +88,19 @@ class WorkerEnder:
                     say(f"no stacks ({problem}), {why}" if problem else f"py-spy reads its stacks, {why}")
                     if problem:
                         escalation.done(step, now_s)
-            case Step.DRAIN:
+            case EndStep.DRAIN:
                 if copy.drain():
                     say(f"SIGUSR1: it drains for at most {given}, {why}")
                 else:
                     say(f"it cannot drain, {why}")
                     escalation.done(step, now_s)
-            case Step.ASK:
+            case EndStep.ASK:
                 say(f"SIGTERM to {copy.ask()}, which gets {given} to end, {why}")
-            case Step.TERM:
+            case EndStep.TERM:
                 copy.set_state(CopyState.STOPPING, plan.sentence)
                 sent = counted(copy.terminate(), "process")
                 say(f"SIGTERM to its {sent}, SIGKILL in {given}, {why}")
-            case Step.KILL:
+            case EndStep.KILL:
                 copy.set_state(CopyState.STOPPING, plan.sentence)
                 killed = counted(copy.kill(), "process")
                 if escalation.kills == _KILLS:
