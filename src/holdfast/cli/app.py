@@ -236,7 +236,7 @@ COMMANDS = {
         "trace": "Record who opens and closes descriptors while a program runs.",
         "report": "Show which lines leak descriptors, from a recording.",
     },
-    "Keep alive": {
+    "Guard": {
         "supervise": "Run copies of a program, and restart those that end or no longer work.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },
