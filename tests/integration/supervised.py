@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from cli_process import environment
 
-TIMEOUT_S = 60.0 if "CI" in os.environ else 12.0
+TIMEOUT_S = 60.0
 COMMAND = [sys.executable, "-m", "holdfast", "supervise"]
 # A worker that says its pid in a file and sleeps; its own arguments follow.
 SLEEPER = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n'); time.sleep(600)"

@@ -29,7 +29,7 @@ from log_cases import kill_all
 
 from holdfast._util.text import parse_seconds
 from holdfast.guard.heartbeat import GuardState, read_heartbeat
-from holdfast.guard.restarter import Restarter, find_restarter
+from holdfast.guard.service_manager import ServiceManager, find_service_manager
 from holdfast.guard.supervisor.config import make_options, read_config
 from holdfast.procfs.procfs import REAL
 from process_tree import children, descendants
@@ -150,7 +150,7 @@ def test_supervisord_restarts_on_75_and_not_on_0_and_a_stop_drains(place: Path) 
         first, second = (boss.wait_for(name, "RUNNING") for name in ("worker_00", "worker_01"))
         for pid in (first, second):
             wait_for_guard(pid)
-        above = find_restarter(REAL, first)
+        above = find_service_manager(REAL, first)
         assert above is not None
         assert (above.kind, above.pid) == ("supervisord", boss.process.pid)
         assert above.restart == "supervisorctl restart worker:worker_00"
@@ -289,7 +289,7 @@ def test_supervise_reads_its_file_and_replaces_a_worker_that_drains(place: Path)
         first = wait_until(lambda: len(found := workers_of(process.pid)) == copies and found, process)
         for pid in first:
             wait_for_guard(pid)
-        assert find_restarter(REAL, first[0]) == Restarter(kind="supervise", pid=process.pid)
+        assert find_service_manager(REAL, first[0]) == ServiceManager(kind="supervise", pid=process.pid)
         os.kill(first[0], signal.SIGUSR1)
         wait_until(lambda: len(found := set(workers_of(process.pid)) - {first[0]}) == copies and found, process)
         add_jobs(place, 0, 20)

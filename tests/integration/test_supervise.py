@@ -273,6 +273,26 @@ def test_a_daemon_is_gone_after_a_sigkill(tmp_path: Path, victim: str) -> None:
             until(lambda: len(pids_in(tmp_path / "workers")) == 2)
 
 
+def test_a_stopped_keeper_is_resumed(tmp_path: Path) -> None:
+    """It could not say that its worker has ended."""
+    with Supervised(tmp_path, "--backoff", "0.05s", *python(SLEEPER, "pids")) as supervised:
+        [worker] = until(lambda: pids_in(tmp_path / "pids"))
+        [keeper] = children(supervised.pid)
+        os.kill(keeper, signal.SIGSTOP)
+        os.kill(worker, signal.SIGKILL)
+        supervised.wait_for("health", "was stopped by a signal, and goes on")
+        until(lambda: len(pids_in(tmp_path / "pids")) == 2)
+
+
+def test_supervisor_and_keeper_are_killed_together(tmp_path: Path) -> None:
+    with killed_at_end(lambda: pids_in(tmp_path / "pids")):
+        with Supervised(tmp_path, *python(SLEEPER, "pids")) as supervised:
+            [worker] = until(lambda: pids_in(tmp_path / "pids"))
+            for pid in (*children(supervised.pid), supervised.pid):
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not runs(worker))
+
+
 def test_a_worker_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time

@@ -228,7 +228,6 @@ COMMANDS = {
     "Diagnose": {
         "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
         "top": "Show processes and their descriptors live.",
-        "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "plan": "Check whether a run fits the limits of this machine.",
         "explain": "Explain an error message using this machine's limits.",
     },
@@ -238,6 +237,7 @@ COMMANDS = {
     },
     "Guard": {
         "supervise": "Run copies of a program, and restart those that end or no longer work.",
+        "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },
     "Check files": {

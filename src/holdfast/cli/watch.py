@@ -32,9 +32,10 @@ for an hour, one a minute for 2 days, one per quarter of an hour for 30 days. A
 watch that is started again goes on with it, also after it was killed, and
 `holdfast report FILE` makes a page of it. Without --db they are in memory.
 
---notify runs a command of the shell for each verdict, health, end and restart,
-with JSON on its stdin and HOLDFAST_EVENT, _TARGET, _TEXT, _VERDICT, _HEALTH,
-_PID, _FDS, _LIMIT and _ETA_S in its environment; --webhook posts the same JSON.
+--notify runs a command of the shell for each change of a verdict or of a
+worker's health, and each end of a process, with JSON on its stdin and
+HOLDFAST_EVENT, _TARGET, _TEXT, _VERDICT, _HEALTH, _PID, _FDS, _LIMIT and _ETA_S
+in its environment; --webhook posts the same JSON.
 
 --write-integrations DIR writes alert rules for Prometheus and a dashboard for
 Grafana into a folder.
@@ -79,7 +80,7 @@ from .app import FINE, FOUND, command, seconds_of, usage_error
 from .console import Screen
 
 if TYPE_CHECKING:
-    from ..watch.collector import Collector
+    from ..watch.collector import WatchCollector
     from ..watch.notify import Notifier
     from ..watch.state import EventState, StateDocument
 
@@ -93,7 +94,7 @@ _MOST_EVERY_S = 900.0
 @click.option(
     "--name", "names", multiple=True, metavar="TEXT", help="Every process whose command line or name contains this."
 )
-@click.option("--label", metavar="TEXT", help="The name of the first target, instead of its command.")
+@click.option("--label", metavar="TEXT", help="The name of the target, instead of its command.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve a page and metrics there; port 0: a free one.")
 @click.option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What clients must send.")
 @click.option("--db", type=click.Path(path_type=Path), metavar="FILE", help="Keep the samples in this file.")
@@ -136,7 +137,8 @@ def watch(
     if integrations is not None:
         return _write_integrations(screen, integrations)
     _check_usage(pids, names, every_s)
-    from ..watch.collector import Collector, Selection
+    from ..watch.collector import WatchCollector
+    from ..watch.finder import Selection
     from ..watch.notify import Notifier, check_webhook
     from ..watch.server import WatchServer, parse_http_address, require_ui
     from ..watch.store import Store
@@ -152,7 +154,7 @@ def watch(
     raise_nofile()
     stop = _stop_by_signals()
     store = Store(db, every_s)
-    collector = Collector(Selection(pids=pids, names=names, label=label), store, every_s=every_s)
+    collector = WatchCollector(Selection(pids=pids, names=names, label=label), store, every_s=every_s)
     server = None
     notifier = Notifier(notify, webhook, _complain)
     try:
@@ -185,7 +187,7 @@ class Rounds:
     """The loop: samples at intervals, prints events, and tells others of them."""
 
     def __init__(
-        self, screen: Screen, collector: Collector, notifier: Notifier, stop: threading.Event, *, stays: bool
+        self, screen: Screen, collector: WatchCollector, notifier: Notifier, stop: threading.Event, *, stays: bool
     ) -> None:
         self._screen = screen
         self._collector = collector

@@ -63,8 +63,10 @@ def _parse_text(text: str, what: str) -> int | float:
         return amount
     try:
         return parse_bytes(text)
-    except ValueError as error:
-        raise ValueError(f"{what}=: {error}") from None
+    except ValueError:
+        raise ValueError(
+            f"expected {what}= as a number, a part such as 0.5 or 50%, or for memory a size such as 24GiB, got {text!r}"
+        ) from None
 
 
 class ResolvedCap(NamedTuple):

@@ -65,9 +65,10 @@ class GuardLog:
         return self.fd >= 0 and _identity(self.fd) == self._file
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        with contextlib.suppress(OSError):
+            if self._is_ours():
+                os.close(self.fd)
+        self.fd = -1
 
 
 def _identity(fd: int) -> tuple[int, int]:

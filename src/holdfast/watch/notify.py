@@ -24,7 +24,7 @@ from .._util.text import one_line
 from ..errors import InputError
 from .state import EventState
 
-ANNOUNCED = frozenset({"verdict", "health", "end", "restart"})
+ANNOUNCED = frozenset({"verdict", "health", "end"})
 _MOST_WAITING = 100
 COMMAND_S = 30.0
 WEBHOOK_S = 10.0

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import re
 import socket
@@ -29,7 +30,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from .._util.text import one_line
 from ..errors import InputError
-from .collector import Collector, Published
+from .collector import Published, WatchCollector
 from .metrics import CONTENT_TYPE, render_metrics
 from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
 from .report_page import PAGE, page_part
@@ -135,8 +136,8 @@ def bind(address: HttpAddress) -> socket.socket:
         family, kind, proto, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError as error:
-        raise InputError(f"{address.host}: cannot find this host: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"{address.host}: cannot find this host: {getattr(error, 'strerror', error)}") from error
     made = socket.socket(family, kind | socket.SOCK_CLOEXEC, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -250,7 +251,9 @@ def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
 class WatchApp:
     """The answers to all requests."""
 
-    def __init__(self, collector: Collector, *, clock: Callable[[], float], eta_s: float = UNHEALTHY_ETA_S) -> None:
+    def __init__(
+        self, collector: WatchCollector, *, clock: Callable[[], float], eta_s: float = UNHEALTHY_ETA_S
+    ) -> None:
         self._collector = collector
         self._clock = clock
         self._eta_s = eta_s
@@ -415,7 +418,7 @@ class WatchServer:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: WatchCollector,
         address: HttpAddress,
         *,
         clock: Callable[[], float],
@@ -442,6 +445,8 @@ class WatchServer:
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=1,
         )
+        # A client that sends garbage is no news.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="holdfast-watch-http", daemon=True

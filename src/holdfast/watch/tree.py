@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .._util.text import one_line
-from ..doctor.diagnose import SEVERITY, Diagnosed, blamed, classify_process, command_of, remedy_of, suspects
-from ..doctor.fd_profile import profiles_of
+from ..doctor.diagnose import SEVERITY, blamed, classify_process, command_of, remedy_of
+from ..doctor.fd_profile import profiles_of, suspect_fds
 from ..doctor.model import Diagnosis, FdProfile, JobSample, Verdict
 from ..doctor.sampler import Series, Watch
 from ..doctor.trend import LEAST_RISE
@@ -28,9 +28,9 @@ from .state import MOST_DEAD, DeadEnd, HeadroomState, TreeRow
 
 _REST = 500  # what took a millisecond is repeated after half a second at the earliest: 0.2 %
 _SCAN_EVERY_S = 30.0
-_SCAN_SOONEST_S = 5.0
+_SCAN_SOONEST_S = 1.0
 _LATEST_S = 900.0
-_CLASSIFY_SOONEST_S = 5.0
+_CLASSIFY_SOONEST_S = 1.0
 _MOVED = 32
 MOST_ROWS = 256
 MOST_TEXT = 500
@@ -144,14 +144,12 @@ class TreeModel:
             identity, profile = proc.process.identity, profiles[proc.process.pid]
             before = self.processes.get(identity)
             unknown = _unknown(proc) if before is None else before.diagnosis
-            # Chosen now, as if it grew: by the time of the verdict the descriptors are forgotten.
-            growing = Diagnosed(snapshot=proc, diagnosis=replace(unknown, verdict=Verdict.GROWING))
             kept[identity] = TreeProcess(
                 snapshot=_without_descriptors(proc),
                 profile=profile,
                 diagnosis=unknown,
                 dead=_dead_ends(proc),
-                suspects=tuple(suspects(growing)[:MOST_ROWS]),
+                suspects=tuple(suspect_fds(proc)[:MOST_ROWS]),  # by the time of a verdict the descriptors are forgotten
             )
             if proc.descriptors is not None:
                 self.first.setdefault(identity, profile)

@@ -271,6 +271,21 @@ def test_full_disk_moves_the_store_to_memory_and_back(tmp_path: Path) -> None:
     assert fds == [*range(1, failed + 6), 1000]
 
 
+def test_lock_of_another_program_is_waited_for_until_the_end(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "watch.db"
+    store = Store(path, 5.0, clock=clock)
+    write(store, lambda batch: batch.update_target(stored()))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    add(store, clock.now, 1)
+    assert "another program has locked it" in store.problem
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()  # without a minute's wait
+    assert load_state(path)["targets"][0]["series"]["fds"] == [1]
+
+
 def test_removed_file_is_noticed_and_written_again(tmp_path: Path) -> None:
     clock = Clock()
     path = tmp_path / "watch.db"

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from .policy import RestartReason
 
-_SOON_S = 3.0  # what a worker that does not work gets to drain
+SOON_S = 3.0  # what a worker that does not work gets to drain
 _KILL_AGAIN_S = 0.5
 
 
@@ -56,7 +56,7 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     if reason is not RestartReason.STOPPED:
         steps.append((Step.STACKS, times.stacks_s))
     if times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS):
-        steps.append((Step.DRAIN, min(_SOON_S, times.drain_s)))
+        steps.append((Step.DRAIN, min(SOON_S, times.drain_s)))
     steps += [(Step.TERM, times.stop_s), (Step.KILL, math.inf)]
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=False)
 
@@ -106,9 +106,9 @@ class Escalation:
             self.due_s = now_s + _KILL_AGAIN_S
         return self.step
 
-    def skip(self, now_s: float) -> None:
-        """Makes the next step due now: the current one is done, or could not be taken."""
-        if self.step is not Step.KILL:
+    def done(self, step: Step, now_s: float) -> None:
+        """Makes the next step due now: this one is done, or could not be taken."""
+        if self.step is step and step is not Step.KILL:
             self.due_s = now_s
 
     def wait(self, now_s: float, wait_s: float) -> None:
@@ -122,6 +122,7 @@ class Escalation:
                 self._left.pop(0)
             self.due_s = now_s
 
+    @property
     def given_s(self) -> float:
-        """Returns how long the step that was taken last is given."""
-        return next((given_s for step, given_s in self.plan.steps if step is self.step), 0.0)
+        """How long the step that was taken last is given; 0 if without end."""
+        return next((given_s for step, given_s in self.plan.steps if step is self.step and given_s != math.inf), 0.0)

@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 
 from ..._util.process import die_with_forker
 from .keeper import fork_with, reset_signals
 
 _MOST_BYTES = 256 << 10
+
+
+class HelperRuns:
+    """The helper processes that run now."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, tuple[HelperRun, Callable[[str], None]]] = {}
+        self._reaped: set[int] = set()
+
+    def start(self, work: Callable[[int], None], within_s: float, done: Callable[[str], None]) -> bool:
+        """Starts one, whose output `done` gets: empty, if it takes too long. Returns False if that is impossible."""
+        try:
+            run = HelperRun(work, time.monotonic() + within_s)
+        except OSError:
+            return False
+        self._runs[run.pid] = run, done
+        return True
+
+    @property
+    def pids(self) -> set[int]:
+        return set(self._runs)
+
+    @property
+    def fds(self) -> list[int]:
+        return [run.fd for run, _ in self._runs.values() if not run.at_end]
+
+    @property
+    def due_s(self) -> float:
+        return min((run.until_s for run, _ in self._runs.values() if not run.is_late), default=math.inf)
+
+    def read(self, ready: Collection[int]) -> None:
+        for run, _ in self._runs.values():
+            if run.fd in ready:
+                run.read()
+
+    def reaped(self, pid: int) -> None:
+        if pid in self._runs:
+            self._reaped.add(pid)
+
+    def finish(self, now_s: float) -> None:
+        """Passes on the output of those that have ended, and kills those that take too long."""
+        for pid, (run, done) in list(self._runs.items()):
+            if pid not in self._reaped:
+                if now_s >= run.until_s and not run.is_late:
+                    run.kill()
+                continue
+            while run.read():
+                pass
+            del self._runs[pid]
+            self._reaped.discard(pid)
+            run.close()
+            done("" if run.is_late else run.output.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Kills all, and reaps them."""
+        for pid, (run, _) in self._runs.items():
+            if pid not in self._reaped:
+                run.kill()
+                os.waitpid(pid, 0)
+            run.close()
+        self._runs.clear()
 
 
 class HelperRun:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from ..._util.text import one_line, span_words
 
 _MOST_PROBE_S = 10.0
+_MOST_EVERY_S = 2.5  # a silence is found at most that late
 Probe = Callable[[int], None]
 
 
@@ -69,7 +70,7 @@ class ProgressWatch:
         self._mark = ""
         self._seen_s = now_s
         self._problem = ""
-        self.every_s = min(max(limit_s / 10, 0.1), 5.0)
+        self.every_s = min(max(limit_s / 10, 0.1), _MOST_EVERY_S)
         self.probe_s = min(limit_s, _MOST_PROBE_S)
         self.next_s = now_s
 

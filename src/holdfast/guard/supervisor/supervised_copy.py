@@ -115,6 +115,11 @@ class SupervisedCopy:
 
     # ---- the end of a worker
 
+    def refresh(self) -> None:
+        """Reads what processes and Guards there are now."""
+        if self.watch is not None and not self.keeper_is_gone:
+            self.watch.refresh()
+
     @property
     def times(self) -> StepTimes:
         drain_s = None if self.watch is None else self.watch.drain_s
@@ -163,11 +168,14 @@ class SupervisedCopy:
         """Sends SIGKILL to the entire tree. Returns to how many processes."""
         return 0 if self.keeper is None else kill_tree(self.keeper.pid)
 
-    def resume_keeper(self) -> None:
-        """Wakes a keeper that somebody has stopped."""
-        if self.keeper is not None:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self.keeper.pidfd, signal.SIGCONT)
+    def resume_keeper(self) -> bool:
+        """Wakes a keeper that somebody has stopped: it could not say that its worker has ended. Returns whether so."""
+        seen = None if self.keeper is None else read_stat(REAL, self.keeper.pid)
+        if self.keeper is None or seen is None or seen.state != "T":
+            return False
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self.keeper.pidfd, signal.SIGCONT)
+        return True
 
     def kill_keeper(self) -> None:
         """Ends a keeper that does not do its work: its processes become the supervisor's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from ..caps import FDS, RSS, parse_amount
 from ..health import Health, HealthLimits, classify_health
 from ..heartbeat import GuardState, Heartbeat, read_heartbeat
 from .config import SuperviseOptions
+from .escalation import SOON_S
 from .outside_caps import ProcessUse, TreeUse, find_breach
 from .policy import RestartReason
 from .process_tree import Tree, catches, read_tree
@@ -97,15 +99,20 @@ class WorkerWatch:
                 return pid
         return None
 
-    def read_tree(self) -> Tree:
+    def refresh(self) -> None:
+        """Reads the tree and all heartbeats in it: before signals are sent."""
         self.tree = read_tree(self._keeper)
-        return self.tree
+        self._read_pages(self.tree)
 
     def look(self, now_s: float) -> WorkerFinding | None:
         """Returns why the worker must be started anew, or None. It is called about once a second."""
-        self.read_tree()
         self._looks += 1
-        self._read_pages()
+        self.tree = read_tree(self._keeper)
+        self._read_pages(
+            pid
+            for pid in self.tree
+            if pid == self._worker or pid in self.pages or (pid + self._looks) % _NEW_PAGE_LOOKS == 0
+        )
         found = self._health(now_s)
         if found is None or not found.is_bad:
             found = self._caps(now_s) or found
@@ -133,14 +140,8 @@ class WorkerWatch:
 
     # ---- heartbeats
 
-    def _read_pages(self) -> None:
-        pages: dict[int, Heartbeat] = {}
-        for pid in self.tree:
-            if pid == self._worker or pid in self.pages or (pid + self._looks) % _NEW_PAGE_LOOKS == 0:
-                page = read_heartbeat(pid)
-                if page is not None:
-                    pages[pid] = page
-        self.pages = pages
+    def _read_pages(self, pids: Iterable[int]) -> None:
+        self.pages = {pid: page for pid in pids if (page := read_heartbeat(pid)) is not None}
         self.is_draining = False
         for page in self.guarded:
             if page.state is GuardState.DRAINING:
@@ -169,9 +170,10 @@ class WorkerWatch:
         now_ns = time.monotonic_ns()
         found = classify_health(page, now_ns, limits, state)
         if found.health is Health.DRAINING:
-            # A drain waits for the current job; one that makes no step will not end.
+            # A drain waits for the current job; one that makes no step will not end. Without a job it ends soon.
             anyway = classify_health(replace(page, state=GuardState.RUNNING), now_ns, limits, state)
-            found = anyway if anyway.health is Health.HUNG else found
+            if anyway.health is Health.HUNG or (anyway.health is Health.DARK and found.since_s > SOON_S):
+                found = anyway
         self.sentence = self._whose(page.pid) + found.sentence
         if not found.health.is_bad:
             return None

@@ -1,0 +1,156 @@
+"""When a worker is started again, and by which steps it is ended: with a simulated clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.guard.supervisor.escalation import (
+    Escalation,
+    EscalationPlan,
+    Step,
+    StepTimes,
+    plan_bad_health,
+    plan_recycle,
+    plan_stop,
+)
+from holdfast.guard.supervisor.policy import RestartPolicy, RestartReason, RestartRules
+
+
+def policy(uniform: Callable[[float, float], float] = lambda low, high: 1.0, **rules: float) -> RestartPolicy:
+    return RestartPolicy(RestartRules(**rules), uniform)  # type: ignore[arg-type]
+
+
+# ---- restarts ----------------------------------------------------------------------------------------------
+
+
+def test_the_wait_doubles_up_to_five_minutes() -> None:
+    made = policy(failures=0)
+    waits = [made.after_failure(now_s, 1.0) for now_s in range(2_000)]
+    assert waits[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert set(waits[9:]) == {300}
+
+
+def test_jitter_is_a_tenth() -> None:
+    bounds: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        bounds.append((low, high))
+        return high
+
+    made = policy(uniform)
+    assert made.after_failure(0, 0) == pytest.approx(1.1)
+    assert bounds == [(0.9, 1.1)]
+
+
+def test_it_gives_up_at_the_fifth_failure_within_ten_minutes() -> None:
+    made = policy()
+    assert [made.after_failure(now_s, 1.0) for now_s in (0, 100, 200, 300)] == [1, 2, 4, 8]
+    assert made.after_failure(599, 1.0) is None
+    assert made.recent_failures == 5
+
+
+def test_failures_that_are_further_apart_go_on_for_ever() -> None:
+    made = policy()
+    assert None not in [made.after_failure(now_s, 150.0) for now_s in range(0, 100_000, 151)]
+
+
+def test_ten_minutes_of_uptime_begin_the_waits_anew() -> None:
+    made = policy(failures=0)
+    assert [made.after_failure(0, 1.0), made.after_failure(2, 1.0)] == [1, 2]
+    assert made.after_failure(700, 600.0) == 1
+
+
+def test_a_recycle_is_no_failure_and_does_not_wait() -> None:
+    made = policy()
+    assert made.after_failure(0, 1.0) == 1
+    assert {made.after_recycle(3600.0) for _ in range(1_000)} == {0.0}
+    assert made.recent_failures == 1
+
+
+def test_many_quick_recycles_get_a_pause_each() -> None:
+    made = policy()
+    assert [made.after_recycle(0.01) for _ in range(13)] == [0.0] * 10 + [1.0] * 3
+    assert made.after_recycle(60.0) == 0.0
+    assert made.after_recycle(0.01) == 0.0
+
+
+def test_an_operator_who_asks_for_a_restart_clears_the_failures() -> None:
+    made = policy()
+    for now_s in range(4):
+        made.after_failure(now_s, 1.0)
+    made.forgive()
+    assert made.after_failure(5, 1.0) == 1
+
+
+# ---- escalation --------------------------------------------------------------------------------------------
+
+PLAIN = StepTimes(stop_s=10)
+GUARDED = StepTimes(stop_s=10, drain_s=900)
+
+
+def steps_of(plan: EscalationPlan) -> list[tuple[Step, float]]:
+    return list(plan.steps)
+
+
+@pytest.mark.parametrize("reason", [RestartReason.FROZEN, RestartReason.FDS, RestartReason.RSS])
+def test_who_cannot_drain_or_is_over_a_hard_cap_does_not(reason: RestartReason) -> None:
+    plan = plan_bad_health(reason, "", GUARDED)
+    assert steps_of(plan) == [(Step.STACKS, 3.0), (Step.TERM, 10), (Step.KILL, math.inf)]
+    assert not plan.is_planned
+
+
+def test_a_stopped_process_writes_no_stacks() -> None:
+    plan = plan_bad_health(RestartReason.STOPPED, "", GUARDED)
+    assert steps_of(plan) == [(Step.TERM, 10), (Step.KILL, math.inf)]
+
+
+@pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS])
+def test_a_worker_that_does_not_work_gets_seconds_to_drain(reason: RestartReason) -> None:
+    assert (Step.DRAIN, 3.0) in steps_of(plan_bad_health(reason, "", GUARDED))
+    assert Step.DRAIN not in dict(steps_of(plan_bad_health(reason, "", PLAIN)))
+
+
+def test_a_worker_over_a_soft_cap_drains_as_long_as_its_guard_says() -> None:
+    plan = plan_recycle(RestartReason.FDS, "", GUARDED)
+    assert steps_of(plan)[0] == (Step.DRAIN, 900)
+    assert plan.is_planned
+    assert steps_of(plan_recycle(RestartReason.FDS, "", PLAIN)) == [(Step.ASK, 10), (Step.KILL, math.inf)]
+
+
+def test_a_stop_asks_first() -> None:
+    assert steps_of(plan_stop("", PLAIN)) == [(Step.ASK, 10), (Step.KILL, math.inf)]
+    assert steps_of(plan_stop("", GUARDED)) == [(Step.ASK, 900), (Step.TERM, 10), (Step.KILL, math.inf)]
+
+
+def test_steps_come_when_they_are_due_and_the_kill_is_repeated() -> None:
+    escalation = Escalation(plan_bad_health(RestartReason.DARK, "", GUARDED), 0.0)
+    taken = []
+    for tenth in range(200):
+        step = escalation.next_step(tenth / 10)
+        if step is not None:
+            taken.append((step, tenth / 10))
+    assert taken[:4] == [(Step.STACKS, 0.0), (Step.DRAIN, 3.0), (Step.TERM, 6.0), (Step.KILL, 16.0)]
+    assert {step for step, _ in taken[4:]} == {Step.KILL}
+    assert escalation.kills == len(taken) - 3 == 8
+
+
+def test_a_step_that_is_done_makes_the_next_one_due_but_no_later_one() -> None:
+    escalation = Escalation(plan_bad_health(RestartReason.HUNG, "", GUARDED), 0.0)
+    assert escalation.next_step(0.0) is Step.STACKS
+    escalation.done(Step.STACKS, 0.5)
+    assert escalation.next_step(0.5) is Step.DRAIN
+    escalation.done(Step.STACKS, 0.6)  # too late: py-spy has ended after its time
+    assert escalation.next_step(0.6) is None
+    assert escalation.given_s == 3.0
+
+
+def test_hurry_leaves_steps_out() -> None:
+    escalation = Escalation(plan_stop("", GUARDED), 0.0)
+    assert escalation.next_step(0.0) is Step.ASK
+    escalation.hurry(Step.KILL, 1.0)
+    assert escalation.next_step(1.0) is Step.KILL
+    escalation.hurry(Step.TERM, 1.1)  # it is over already
+    assert escalation.next_step(1.1) is None
