@@ -235,8 +235,8 @@ COMMANDS = {
         "trace": "Record who opens and closes descriptors while a program runs.",
         "report": "Show which lines leak descriptors, from a recording.",
     },
-    "Guard": {
-        "supervise": "Run copies of a program, and restart those that end or no longer work.",
+    "Keep alive": {
+        "supervise": "Run copies of a program, and replace those that end or hang.",
         "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },
