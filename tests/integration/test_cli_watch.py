@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,6 +173,44 @@ def test_name_waits_for_a_process_and_follows_the_next(tmp_path: Path) -> None:
             again = watch.event("restart")
             assert again["target"] == start["target"]
             assert watch.stop() == 0
+
+
+GUARDED = """
+import sys, time
+import holdfast as hold
+guard = hold.Guard(name="ami", max_jobs=15, jitter=0)
+with guard:
+    while not guard.draining:
+        guard.ok()
+        with guard.job("x"):
+            time.sleep(0.05)
+sys.exit(guard.exit_code)
+"""
+
+
+def test_copies_of_a_real_supervisor_are_followed_over_their_recycling(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(GUARDED)
+    command = [*COMMAND, "supervise", "--", sys.executable, str(tmp_path / "worker.py")]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), text=True, **pipes) as supervisor:
+        try:
+            assert supervisor.stderr
+            assert any("has started" in line for line in supervisor.stderr)
+            with running(supervisor.pid, "--every", "0.1", "--http", ":0", "--db", tmp_path / "watch.db") as watch:
+                url = watch.url()
+                watch.event("restart", "exit code 75")
+                again = watch.event("restart", "exit code 75")
+                assert again["target"] == "ami"
+                wait_until(lambda: state(url)["targets"][0]["alive"])
+                [target] = state(url)["targets"]
+                assert (target["target"], target["source"]) == ("ami", "copy:1")
+                assert target["restarts"]["recycle"] >= 2
+                wait_until(lambda: b'holdfast_worker_health{target="ami",health="ok"} 1' in get(url, "/metrics")[1])
+                assert watch.stop() == 0
+        finally:
+            supervisor.terminate()
+            assert supervisor.stderr
+            supervisor.stderr.read()
 
 
 def test_ends_with_its_process_and_the_exit_code_says_how_it_was() -> None:

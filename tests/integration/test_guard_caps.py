@@ -298,14 +298,26 @@ def test_max_jobs_counts_failed_ones_too() -> None:
     assert done.logged[-1] == "ended after 5 jobs, 2 failures; it has done 7 jobs (max_jobs)"
 
 
-def test_jitter_only_shortens() -> None:
+def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:
+    """A server may make one Guard and fork its workers, each of which starts it."""
     done = run_guarded("""
-found = {hold.Guard(max_jobs=100, max_age="100s", jitter=0.5)._max_jobs for _ in range(500)}
-assert 50 <= min(found) < 60 and 90 < max(found) <= 100, found
-ages = [hold.Guard(max_age="100s", jitter=0.5)._max_age_s for _ in range(500)]
-assert 50 <= min(ages) < 60 and 90 < max(ages) <= 100, ages
-assert {hold.Guard(max_jobs=1)._max_jobs for _ in range(100)} == {1}
-assert {hold.Guard(max_jobs=100, jitter=0)._max_jobs for _ in range(100)} == {100}
+def started(guard):
+    with guard:
+        return guard._max_jobs, guard._max_age_s
+jobs, ages = zip(*(started(hold.Guard(max_jobs=1000, max_age="1000s", jitter=0.5)) for _ in range(50)))
+assert 500 <= min(jobs) < 750 < max(jobs) <= 1000, jobs
+assert 500 <= min(ages) < 750 < max(ages) <= 1000, ages
+assert {started(hold.Guard(max_jobs=1)) for _ in range(5)} == {(1, float("inf"))}
+assert started(hold.Guard(max_jobs=100, max_age=100, jitter=0)) == (100, 100)
+guard, found = hold.Guard(max_jobs=1_000_000), set()
+for _ in range(5):
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.write(theirs, str(started(guard)[0]).encode())
+        os._exit(0)
+    os.wait()
+    found.add(os.read(ours, 100))
+assert len(found) == 5, found
 """)
     assert done.code == 0, done
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hold
-from guard_child import guarded, run_guarded
+from guard_child import TAKEN, guarded, run_guarded
 from holdfast.fd_owners.agent import ask_owners
 
 pytestmark = pytest.mark.usefixtures("guard_runtime")
@@ -244,11 +244,6 @@ os._exit(guard.exit_code)
         assert any("'files'" in group.shape and group.count == 50 for group in groups or ())
         os.kill(child.pid, signal.SIGUSR1)
         assert child.end().code == 75
-
-
-# How many descriptors a Guard takes: its log, statm, three in reserve, the copy of the page's that mmap keeps (before
-# Python 3.13), and five of the responder for owners.
-TAKEN = 11
 
 
 def test_how_many_descriptors_it_takes() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 
 import pytest
 
-from guard_child import guarded, run_guarded
+from guard_child import guarded, run_guarded, wait_for
 
 pytestmark = pytest.mark.usefixtures("guard_runtime")
 
@@ -213,3 +216,48 @@ with guard:
 sys.exit(guard.exit_code)
 """)
     assert done.code == 0, done
+
+
+def test_a_worker_that_was_stopped_gets_its_time_again() -> None:
+    """Nothing could succeed while a container was paused; a debugger and SIGSTOP do the same."""
+    done = run_guarded("""
+guard = hold.Guard(every="1h", progress_timeout="5s", drain_timeout="5s")
+with guard:
+    guard.ok()
+    guard._page.set(ok_ns=guard._page.get("ok_ns") - 10 * 10**9)
+    guard._ticked_s -= 7200 * 6
+    guard._tick()
+    assert not guard.draining
+    guard._forgiven_until_s = 0  # five seconds later
+    guard._tick()
+    assert guard.draining and "nothing succeeded for 10 s" in guard.reason, guard.reason
+    guard._answer_requests()
+    guard._drain_at_s -= 7200 * 6
+    guard._ticked_s -= 7200 * 6
+    guard._tick()
+    say("goes on")
+    guard._drain_at_s -= 6
+    guard._tick()
+""")
+    assert (done.code, done.out) == (70, ["goes on"]), done
+
+
+def test_a_stopped_process_that_goes_on_does_not_drain() -> None:
+    with guarded("""
+guard = hold.Guard(every=EVERY, progress_timeout=0.5)
+with guard:
+    say("ready")
+    while not guard.wait(0.02):
+        guard.ok()
+sys.exit(guard.exit_code)
+""") as child:
+        child.line()
+        child.wait_for(lambda: child.page().ok_calls)
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_for(lambda: time.monotonic_ns() - child.page().ok_ns > 10**9)
+        calls = child.page().ok_calls
+        os.kill(child.pid, signal.SIGCONT)
+        child.wait_for(lambda: child.page().ok_calls > calls + 20)
+        assert not child.page().drain_ns
+        child.process.terminate()
+        assert child.end().code == 0

@@ -80,7 +80,11 @@ if guarded:
 import contextlib
 def failed(error):
     time.sleep(0.01)  # it logs the error, and polls again
-work(lambda: False, lambda: os.utime("progress"), failed, contextlib.nullcontext)
+@contextlib.contextmanager
+def job_block(job):
+    yield
+    os.utime("progress")  # a result
+work(lambda: False, lambda: None, failed, job_block)
 """
 
 

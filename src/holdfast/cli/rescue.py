@@ -207,8 +207,12 @@ def as_dict(work: Rescue, *, descriptors: bool = False) -> dict[str, Any]:
         "stacks": {"source": work.stacks.source or None, "text": work.stacks.text},
         "held_by": list(work.held_by),
         "restarter": None
-        if work.restarter is None
-        else {"kind": work.restarter.kind, "name": work.restarter.name or None, "pid": work.restarter.pid},
+        if work.service_manager is None
+        else {
+            "kind": work.service_manager.kind,
+            "name": work.service_manager.name or None,
+            "pid": work.service_manager.pid,
+        },
         "drain": None
         if drained is None
         else {"draining": drained.draining, "exited": drained.exited, "waited_s": round(drained.waited_s, 3)},
@@ -297,8 +301,8 @@ class _Page:
             name = f"{work.page.name}: " if work.page.name else ""
             job = f", now job {work.page.job}" if work.page.job else ""
             yield "guard", f"{name}{counted(work.page.jobs_done, 'job')} done{job}"
-        if work.restarter is not None:
-            yield "runs under", str(work.restarter)
+        if work.service_manager is not None:
+            yield "runs under", str(work.service_manager)
 
     def stacks(self, most: int = _SHOWN_STACK_LINES) -> Iterator[RenderableType]:
         from rich.padding import Padding

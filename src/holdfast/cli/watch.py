@@ -80,7 +80,7 @@ from .app import FINE, FOUND, command, seconds_of, usage_error
 from .console import Screen
 
 if TYPE_CHECKING:
-    from ..watch.collector import Collector
+    from ..watch.collector import WatchCollector
     from ..watch.notify import Notifier
     from ..watch.state import EventState, StateDocument
 
@@ -94,7 +94,7 @@ _MOST_EVERY_S = 900.0
 @click.option(
     "--name", "names", multiple=True, metavar="TEXT", help="Every process whose command line or name contains this."
 )
-@click.option("--label", metavar="TEXT", help="The name of the first target, instead of its command.")
+@click.option("--label", metavar="TEXT", help="The name of the target, instead of its command.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve a page and metrics there; port 0: a free one.")
 @click.option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What clients must send.")
 @click.option("--db", type=click.Path(path_type=Path), metavar="FILE", help="Keep the samples in this file.")
@@ -137,7 +137,8 @@ def watch(
     if integrations is not None:
         return _write_integrations(screen, integrations)
     _check_usage(pids, names, every_s)
-    from ..watch.collector import Collector, Selection
+    from ..watch.collector import WatchCollector
+    from ..watch.finder import Selection
     from ..watch.notify import Notifier, check_webhook
     from ..watch.server import WatchServer, parse_http_address, require_ui
     from ..watch.store import Store
@@ -153,7 +154,7 @@ def watch(
     raise_nofile()
     stop = _stop_by_signals()
     store = Store(db, every_s)
-    collector = Collector(Selection(pids=pids, names=names, label=label), store, every_s=every_s)
+    collector = WatchCollector(Selection(pids=pids, names=names, label=label), store, every_s=every_s)
     server = None
     notifier = Notifier(notify, webhook, _complain)
     try:
@@ -186,7 +187,7 @@ class Rounds:
     """The loop: samples at intervals, prints events, and tells others of them."""
 
     def __init__(
-        self, screen: Screen, collector: Collector, notifier: Notifier, stop: threading.Event, *, stays: bool
+        self, screen: Screen, collector: WatchCollector, notifier: Notifier, stop: threading.Event, *, stays: bool
     ) -> None:
         self._screen = screen
         self._collector = collector

@@ -65,6 +65,7 @@ _PROFILE_EVERY = 15
 _TREE_EVERY = 5
 # A count above the soft cap for one moment is work in progress.
 _SOFT_SAMPLES = 3
+_PAUSE_SAMPLES = 5
 _KEPT_JOBS = 2_000
 _JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
 _MOST_JOB_CHARS = 256
@@ -137,9 +138,10 @@ class Guard:
         for what, cap in ((FDS, fds), (RSS, rss), (THREADS, threads), (CHILDREN, children)):
             if (checked := what.check(cap)) is not None:
                 self._caps[what] = checked
-        self._max_jobs = None if max_jobs is None else max(1, round(max_jobs * _less(jitter)))
+        self._jitter = jitter
+        self._max_jobs = max_jobs
         age_s = _seconds(max_age, "max_age")
-        self._max_age_s = math.inf if age_s is None else age_s * _less(jitter)
+        self._max_age_s = math.inf if age_s is None else age_s
         self._eta_s = _seconds(eta, "eta")
         self._progress_s = _seconds(progress_timeout, "progress_timeout")
         drain_s = _seconds(drain_timeout, "drain_timeout")
@@ -169,6 +171,7 @@ class Guard:
         self._job_sample_due_ns = 0
         self._above: dict[CappedResource, int] = {}
         self._last_fault = ""
+        self._forgiven_until_s = 0.0
 
     # ---- what the worker calls ---------------------------------------------------------------------------
 
@@ -281,7 +284,11 @@ class Guard:
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         self._pid = os.getpid()
-        self._started_s = time.monotonic()
+        self._started_s = self._ticked_s = time.monotonic()
+        # Here, because workers that were forked from one process may share the object that it made.
+        self._max_age_s *= _less(self._jitter)
+        if self._max_jobs is not None:
+            self._max_jobs = max(1, round(self._max_jobs * _less(self._jitter)))
         self._log = GuardLog(self._log_path, f"{self.name}[{self._pid}]" if self.name else f"[{self._pid}]")
         undo.callback(self._log.close)
         self._own = OwnProcess()
@@ -574,7 +581,7 @@ class Guard:
             if fds >= 0:
                 self._job_samples.append(JobSample(job=ended, fds=fds))
                 self._page.add_job(ended, fds)
-            self._show_job(numbers, min(active.values(), key=_started) if active else None)
+            self._show_job(numbers, min(list(active.values()), key=_started) if active else None)
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
@@ -605,8 +612,27 @@ class Guard:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
+        self._page.set(alive_ns=time.monotonic_ns())
+        self._forgive_pause(now_s)
+        try:
+            fds = self._sample(now_s)
+        finally:
+            self._check_times(now_s)  # whatever fails above
+        if self._state is not GuardState.DRAINING and self._eta_s is not None and now_s >= self._classify_due_s:
+            self._check_leak(now_s, fds)
+
+    def _forgive_pause(self, now_s: float) -> None:
+        """Gives the worker time after the process was stopped, as a container that was paused is: nothing could succeed
+        meanwhile."""
+        gap_s, self._ticked_s = now_s - self._ticked_s, now_s
+        if gap_s > _PAUSE_SAMPLES * self._every_s:
+            self._drain_at_s += gap_s
+            self._forgiven_until_s = now_s + min(gap_s, self._progress_s or 0.0)
+
+    def _sample(self, now_s: float) -> int:
+        """Counts everything and checks the caps. Returns the number of descriptors."""
         fds, rss, threads = self._own.count_fds(), self._own.rss_bytes(), self._own.threads()
-        self._page.set(alive_ns=time.monotonic_ns(), fds=fds, rss_bytes=rss, threads=threads)
+        self._page.set(fds=fds, rss_bytes=rss, threads=threads)
         self._show_caps()  # their limit may have changed
         self._series.add(Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children))
         if now_s >= self._tree_due_s and self._needs_tree:
@@ -616,6 +642,9 @@ class Guard:
         self._check(THREADS, threads)
         self._check(CHILDREN, self._tree_children)
         self._check(RSS, rss + self._tree_rss if tree_rss else rss)
+        return fds
+
+    def _check_times(self, now_s: float) -> None:
         if self._state is GuardState.DRAINING:
             if now_s - self._drain_at_s > self._drain_s:
                 took = span_words(now_s - self._drain_at_s)
@@ -624,9 +653,8 @@ class Guard:
         if now_s - self._started_s >= self._max_age_s:
             age = span_words(now_s - self._started_s)
             self._request(f"it is {age} old (max_age)")
-        self._check_progress()
-        if self._eta_s is not None and now_s >= self._classify_due_s:
-            self._check_leak(now_s, fds)
+        if now_s >= self._forgiven_until_s:
+            self._check_progress()
 
     def _resolved(self, what: CappedResource) -> ResolvedCap | None:
         cap = self._caps.get(what)

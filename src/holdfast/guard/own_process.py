@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
@@ -14,7 +15,7 @@ from ..procfs.descriptors import count, scan
 from ..procfs.limits import count_threads, memory_limit, number_after
 from ..procfs.peers import find_pipe_ends, name_sockets
 from ..procfs.processes import Process, descendants, parse_statm, read_parents
-from ..procfs.procfs import REAL, read_or_none
+from ..procfs.procfs import REAL, read_or_none, readlink_or_none
 from ..procfs.snapshot import ProcessSnapshot
 
 # Listing /proc takes one, reading a file in it another. The third is for a thread that takes one first.
@@ -49,7 +50,13 @@ class OwnProcess:
         return self._counts_in_stat
 
     def rss_bytes(self) -> int:
-        return parse_statm(os.pread(self._statm, 256, 0).decode()) or 0
+        found = None
+        with contextlib.suppress(OSError):
+            found = parse_statm(os.pread(self._statm, 256, 0).decode("ascii", "replace"))
+        if found is None:  # the program closed all descriptors, as a daemon does
+            with self._reserve.spend():
+                found = parse_statm(read_or_none(REAL, "/proc/self/statm") or "")
+        return found or 0
 
     def threads(self) -> int:
         return count_threads(REAL, self.pid) or 0
@@ -109,6 +116,7 @@ class OwnProcess:
 
     def close(self) -> None:
         self._reserve.close()
-        if self._statm >= 0:
-            os.close(self._statm)
-            self._statm = -1
+        fd, self._statm = self._statm, -1
+        # A file of the program may have its number now.
+        if fd >= 0 and (readlink_or_none(REAL, f"/proc/self/fd/{fd}") or "").endswith("/statm"):
+            os.close(fd)

@@ -31,7 +31,7 @@ from ..procfs.processes import Process, is_same, read_process, read_stat, read_s
 from ..procfs.procfs import REAL, ProcFS, list_pids, number_or_none, read_or_none
 from .health import HealthFinding, classify_health
 from .heartbeat import GuardState, Heartbeat, read_heartbeat
-from .restarter import Restarter, find_restarter
+from .service_manager import ServiceManager, find_service_manager
 from .signals import send_handled_signal
 from .stacks import StackDump, dump_stacks
 
@@ -182,7 +182,7 @@ class Rescue:
         self.health: HealthFinding | None = None
         self.stacks = StackDump()
         self.held_by: tuple[str, ...] = ()
-        self.restarter: Restarter | None = None
+        self.service_manager: ServiceManager | None = None
         self.drained: DrainResult | None = None
         self.problems: list[str] = []
         self.gone = False  # it had ended at the end of the rescue
@@ -273,7 +273,7 @@ class Rescue:
         if inside and self.page is None:
             self._problem(f"it is {inside[-1]} inside of a container: a Guard and owners are found only from there")
         with self._step("what restarts it"):
-            self.restarter = find_restarter(REAL, self.pid)
+            self.service_manager = find_service_manager(REAL, self.pid)
 
     def dump_stacks(self) -> None:
         with self._step("its stacks"):
@@ -340,7 +340,7 @@ class Rescue:
 
     def _advise(self) -> list[str]:
         if self.drained is not None and self.drained.exited:
-            return [_again(self.restarter)]
+            return [_again(self.service_manager)]
         if self.gone:
             return ["look at its log for the reason, and start it again if nothing else does"]
         return [*self._keep_alive(), *self._restart(), *self._find_cause(), *self._prevent()]
@@ -373,7 +373,7 @@ class Rescue:
             return
         if not self._is_suspect:
             return
-        by = self.restarter
+        by = self.service_manager
         if self.page is not None:
             again = _again(by)
             if self.drained is None:
@@ -429,7 +429,7 @@ class Rescue:
             self.problems.append(sentence)
 
 
-def _again(by: Restarter | None) -> str:
+def _again(by: ServiceManager | None) -> str:
     if by is None:
         return "start it again: no supervisor was found that would"
     return f"{by} starts it again" + (", if its restart policy says so" if by.kind == "container" else "")

@@ -30,7 +30,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from .._util.text import one_line
 from ..errors import InputError
-from .collector import Collector, Published
+from .collector import Published, WatchCollector
 from .metrics import CONTENT_TYPE, render_metrics
 from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
 from .report_page import PAGE, page_part
@@ -251,7 +251,9 @@ def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
 class WatchApp:
     """The answers to all requests."""
 
-    def __init__(self, collector: Collector, *, clock: Callable[[], float], eta_s: float = UNHEALTHY_ETA_S) -> None:
+    def __init__(
+        self, collector: WatchCollector, *, clock: Callable[[], float], eta_s: float = UNHEALTHY_ETA_S
+    ) -> None:
         self._collector = collector
         self._clock = clock
         self._eta_s = eta_s
@@ -416,7 +418,7 @@ class WatchServer:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: WatchCollector,
         address: HttpAddress,
         *,
         clock: Callable[[], float],

@@ -62,7 +62,10 @@ def test_percent_out_of_range(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "many", "24 GiBs", "-5", "1,000", "0x10", "5 min", "½"])
 def test_text_that_is_no_size(value: str) -> None:
-    with pytest.raises(ValueError, match="hard=: expected a size such as 256MB or 1.5GiB, got "):
+    with pytest.raises(
+        ValueError,
+        match="expected hard= as a number, a part such as 0.5 or 50%, or for memory a size such as 24GiB, got ",
+    ):
         hold.Cap(hard=value)
 
 
@@ -113,7 +116,7 @@ def test_a_plain_amount_is_a_hard_cap(what: CappedResource, value: Any, cap: hol
         (FDS, "24GiB", "expected fds= as a number of descriptors or a part of their limit, got the size '24GiB'"),
         (THREADS, hold.Cap(hard="2k"), "expected threads= as a number of threads, got the size '2k'"),
         (FDS, -1, "fds=: expected hard= above zero"),
-        (RSS, "lots", "rss=: hard=: expected a size such as"),
+        (RSS, "lots", "rss=: expected hard= as a number"),
         (RSS, [], "rss=: expected hard= above zero"),
     ],
 )
@@ -177,7 +180,7 @@ def test_sentences() -> None:
         ({"reserve_fds": "64"}, "expected reserve_fds= of at least 0, got '64'"),
         ({"exit_code": 256}, "expected exit_code= from 0 to 255, got 256"),
         ({"exit_code": "75"}, "expected exit_code= from 0 to 255, got '75'"),
-        ({"fds": "many"}, "fds=: hard=: expected a size"),
+        ({"fds": "many"}, "fds=: expected hard= as a number"),
         ({"threads": hold.Cap(soft=0.5)}, "expected threads= as a number"),
         ({"name": None}, "expected name= as text, got None"),
     ],

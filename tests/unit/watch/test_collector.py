@@ -19,8 +19,9 @@ from holdfast.errors import InputError
 from holdfast.guard.heartbeat import read_heartbeat
 from holdfast.procfs.processes import Identity, read_stat
 from holdfast.procfs.procfs import REAL
-from holdfast.watch.collector import Collector, Selection
+from holdfast.watch.collector import WatchCollector
 from holdfast.watch.documents import load_state
+from holdfast.watch.finder import Selection
 from holdfast.watch.state import EventState, StateDocument, TargetState
 from holdfast.watch.store import Store
 
@@ -121,7 +122,7 @@ class Bench:
     def __init__(self, selection: Selection, path: Path | None = None) -> None:
         self.now = time.monotonic()
         self.wall = time.time()
-        self.collector = Collector(
+        self.collector = WatchCollector(
             selection,
             Store(path, EVERY_S, clock=lambda: self.wall),
             every_s=EVERY_S,
@@ -268,16 +269,29 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_targets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.watch.collector.MOST_TARGETS", 2)
+    monkeypatch.setattr("holdfast.watch.finder.MOST_TARGETS", 2)
     name = f"holdfast-test-{os.getpid()}"
     with bench(names=(name,)) as watch, worker(name), worker(name):
         with worker(name):
             watch.round()
             assert len(watch.document["targets"]) == 2
-            assert watch.document["problems"] == ["only 2 processes are watched, more were found: use a longer --name"]
+            assert watch.document["problems"] == [
+                "only 128 processes are watched, more were found: use a longer --name"
+            ]
         watch.round(20)
         watch.round(20)
         assert watch.document["problems"] == []
+
+
+def test_label_is_given_to_all_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "watch.db"
+    with worker() as first, worker() as second:
+        with bench(first.pid, second.pid, path=path, label="mine") as watch:
+            watch.round()
+            assert [one["target"] for one in watch.document["targets"]] == ["mine", "mine-2"]
+        with bench(second.pid, path=path) as watch:
+            watch.round()
+            assert watch.target["target"] == "mine-2"
 
 
 def test_another_watch_is_not_meant_by_a_name() -> None:
@@ -397,7 +411,7 @@ def test_raised_limit_is_an_event() -> None:
 def test_reused_pid_is_another_process() -> None:
     with worker() as victim, bench(victim.pid) as watch:
         watch.round()
-        target = watch.collector._targets[0]
+        target = watch.collector._finder.targets[0]
         target.root = Identity(victim.pid, 1)  # as if the pid had belonged to an older process
         watch.round()
         assert not watch.target["alive"]
@@ -433,10 +447,11 @@ def test_process_of_another_user_is_counted_without_its_kinds(tmp_path: Path) ->
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from holdfast.watch.collector import Collector, Selection
+from holdfast.watch.collector import WatchCollector
+from holdfast.watch.finder import Selection
 from holdfast.watch.store import Store
 os.setgid(65534); os.setuid(65534)
-collector = Collector(Selection(pids=(1,)), Store(None))
+collector = WatchCollector(Selection(pids=(1,)), Store(None))
 collector.round()
 [one] = collector.document()["targets"]
 assert one["alive"] and one["kinds"] is None and one["dead_pipes"] is None, one
@@ -483,7 +498,7 @@ def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
                 events=(),
             )
 
-        monkeypatch.setattr("holdfast.watch.collector.read_supervisor_status", read)
+        monkeypatch.setattr("holdfast.watch.finder.read_supervisor_status", read)
         with bench(supervisor.pid) as watch:
             watch.round()
             found = watch.document["targets"]

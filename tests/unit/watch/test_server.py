@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.errors import InputError
 from holdfast.watch import server as module
-from holdfast.watch.collector import Collector, Selection
+from holdfast.watch.collector import WatchCollector
+from holdfast.watch.finder import Selection
 from holdfast.watch.server import HttpAddress, WatchServer, check_token, is_loopback, parse_http_address
 from holdfast.watch.store import Store
 
@@ -97,7 +98,7 @@ class Client:
 def served(*, address: str = "127.0.0.1:0", token: str | None = None, **selection: Any) -> Iterator[Client]:
     """A watch on a process that does nothing."""
     with subprocess.Popen(["sleep", "1000"]) as victim:
-        collector = Collector(Selection(**(selection or {"pids": (victim.pid,)})), Store(None))
+        collector = WatchCollector(Selection(**(selection or {"pids": (victim.pid,)})), Store(None))
         server = None
         try:
             collector.round()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.restarter import Restarter, container_of, find_restarter, parse_environ, supervisor_of, unit_of
+from holdfast.guard.service_manager import (
+    ServiceManager,
+    container_of,
+    find_service_manager,
+    parse_environ,
+    supervisor_of,
+    unit_of,
+)
 from unit.procfs.fake_proc import FakeProc
 
 ID = "3f2a" * 16
@@ -61,14 +68,16 @@ def test_systemd_units(path: str) -> None:
     assert (found.restart if found else "") == UNITS[path]
 
 
-CONTAINERS: dict[str, Restarter | None] = {
-    f"/docker/{ID}": Restarter(kind="container", name=ID[:12], restart=f"docker restart {ID[:12]}"),
-    f"/system.slice/docker-{ID}.scope": Restarter(kind="container", name=ID[:12], restart=f"docker restart {ID[:12]}"),
-    f"/machine.slice/libpod-{ID}.scope/container": Restarter(
+CONTAINERS: dict[str, ServiceManager | None] = {
+    f"/docker/{ID}": ServiceManager(kind="container", name=ID[:12], restart=f"docker restart {ID[:12]}"),
+    f"/system.slice/docker-{ID}.scope": ServiceManager(
+        kind="container", name=ID[:12], restart=f"docker restart {ID[:12]}"
+    ),
+    f"/machine.slice/libpod-{ID}.scope/container": ServiceManager(
         kind="container", name=ID[:12], restart=f"podman restart {ID[:12]}"
     ),
-    "/lxc/web": Restarter(kind="container", name="web"),
-    f"/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope": Restarter(
+    "/lxc/web": ServiceManager(kind="container", name="web"),
+    f"/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope": ServiceManager(
         kind="kubernetes", name="pod-1", restart="kubectl delete pod pod-1"
     ),
     "/system.slice/worker.service": None,
@@ -100,10 +109,10 @@ def machine(group: str, environ: str = "", above: str = "bash") -> FakeProc:
 def test_the_nearest_one_is_found_first() -> None:
     unit, supervise = "/system.slice/w.service", "holdfast supervise -- w"
     found = [
-        find_restarter(machine(unit, above=supervise), 20),
-        find_restarter(machine(unit), 20),
-        find_restarter(machine(unit, "SLURM_JOB_ID=77\0HOME=/"), 20),
-        find_restarter(machine("/"), 20),
+        find_service_manager(machine(unit, above=supervise), 20),
+        find_service_manager(machine(unit), 20),
+        find_service_manager(machine(unit, "SLURM_JOB_ID=77\0HOME=/"), 20),
+        find_service_manager(machine("/"), 20),
     ]
     assert [None if one is None else str(one) for one in found] == [
         "holdfast supervise (pid 10)",
@@ -113,10 +122,18 @@ def test_the_nearest_one_is_found_first() -> None:
     ]
 
 
+def test_of_a_supervisor_and_its_forked_helper_the_upper_one_is_named() -> None:
+    made = machine("/", above="holdfast supervise -- w")
+    made.add_process(15, 10)
+    made.add_process(20, 15)
+    made.files["/proc/15/cmdline"] = made.files["/proc/10/cmdline"]
+    assert find_service_manager(made, 20) == ServiceManager(kind="supervise", pid=10)
+
+
 def test_the_file_that_engines_leave_in_a_container_is_enough() -> None:
     inside = machine("/", "HOSTNAME=ab12\0")
     inside.files["/proc/20/root/.dockerenv"] = ""
-    assert find_restarter(inside, 20) == Restarter(kind="container", name="ab12")
+    assert find_service_manager(inside, 20) == ServiceManager(kind="container", name="ab12")
 
 
 def test_an_environment() -> None:
