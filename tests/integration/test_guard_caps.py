@@ -63,6 +63,20 @@ def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() ->
     assert "pipes" in owners[0]
 
 
+def test_a_dump_of_which_a_part_fails_goes_on() -> None:
+    program = """
+import holdfast.guard.emergency
+def broken(own):
+    raise RuntimeError("no table today")
+    yield
+holdfast.guard.emergency.describe_fds = broken
+"""
+    done = run_guarded(program + LEAKS_TO_THE_HARD_CAP, nofile=256)
+    assert done.code == 70
+    assert "the descriptors could not be written: RuntimeError: no table today" in done.logged
+    assert any(line.startswith("held by ") for line in done.logged)
+
+
 @pytest.mark.parametrize(
     ("options", "work", "reason"),
     [

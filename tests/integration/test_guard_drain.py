@@ -181,6 +181,23 @@ sys.exit(code)
     assert done.logged[0] == "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread"
 
 
+def test_a_guard_that_another_thread_ended_leaves_the_signals_to_others() -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        done = run_guarded(
+            """
+guard = hold.Guard(every=EVERY)
+guard.__enter__()
+thread = threading.Thread(target=guard.__exit__, args=(None, None, None))
+thread.start()
+thread.join()
+os.kill(os.getpid(), int(sys.argv[1]))
+until(lambda: False)
+""",
+            int(number),
+        )
+        assert done.code == -number, done
+
+
 # ---- draining ----------------------------------------------------------------------------------------------
 
 
@@ -209,6 +226,7 @@ guard.on_drain(Method().stop)
 guard.on_drain(Method().why)
 guard.on_drain(functools.partial(called.append))
 guard.on_drain(called.append)
+guard.on_drain(max)  # no signature is known of it
 assert guard.on_drain(print) is print
 try:
     guard.on_drain("not a function")

@@ -432,6 +432,10 @@ class Guard:
             self._page.set(stacks_signal=self._stacks_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_open:  # it was ended in another thread, which may not restore handlers
+            self._restore_signals()
+            os.kill(self._pid, number)
+            return
         # It may have interrupted code that holds any lock: here are only plain stores and a put into a SimpleQueue.
         name = signal.Signals(number).name
         self._request(name, restart=number != signal.SIGTERM)
