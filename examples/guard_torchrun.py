@@ -1,10 +1,13 @@
 """Trains with DistributedDataParallel under a hold.Guard in every rank. When one rank asks for a restart, all leave.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --standalone --nproc-per-node 2 --max-restarts 100 examples/guard_torchrun.py run
 
-torchrun restarts all ranks if one of them exits with anything but 0, and the others would hang in a collective
-operation until then. So the ranks agree after each step: if one wants to be replaced, rank 0 saves a checkpoint, and all
-exit with 75 together. The next generation goes on with the step after it. Each rank logs its steps to a ledger.
+torchrun restarts all ranks if one of them exits with anything but 0, and until then the others wait in a collective
+operation. So the ranks agree after each step: if one wants to be replaced, rank 0 saves a checkpoint, and all exit with
+75 together. The next generation goes on with the step after it. Each rank logs its steps to a ledger.
+
+Without the variable, ranks of the next generation may connect to addresses of the one before, and hang (torch 2.13).
 """
 
 from __future__ import annotations

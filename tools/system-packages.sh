@@ -17,8 +17,19 @@ missing() {
     [[ -e /usr/aarch64-linux-gnu/lib/libc.a || $(uname -m) == aarch64 ]] || echo libc6-dev-arm64-cross
 }
 
+# The package of promtool brings a server, which must not be started: exit code 101 of this program forbids it.
+forbid_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if [[ ! -e $policy ]]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod +x "$policy"
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+}
+
 install() {
     export DEBIAN_FRONTEND=noninteractive
+    forbid_services
     apt-get update -qq && apt-get install -qq --yes --no-install-recommends "$@" >/dev/null
 }
 

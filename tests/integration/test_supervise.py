@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_process import environment, holdfast, on_terminal, refused, wait_for
+from cli_process import environment, holdfast, refused
 from supervised import COMMAND, SLEEPER, TIMEOUT_S, Supervised, killed_at_end, parent_of, pids_in, python, runs, until
 
 from holdfast.guard.supervisor.status import CopyState, read_supervisor_status
@@ -323,11 +323,10 @@ def test_as_pid_1_it_reaps_the_zombies_of_others(tmp_path: Path) -> None:
         subprocess.run([*inside, "(sleep 0.05 & sleep 0.05 & sleep 599 &) ; exit"], check=True, timeout=TIMEOUT_S)
 
         def of_pid_1() -> list[str]:
-            stats = [Path(f"/proc/{pid}/stat").read_text() for pid in children(first)]
-            return sorted(stat.partition("(")[2].rpartition(")")[0] for stat in stats if ") Z " not in stat)
+            return sorted(Path(f"/proc/{pid}/comm").read_text().strip() for pid in children(first) if runs(pid))
 
-        until(lambda: [stat for stat in of_pid_1() if "sleep" in stat] == ["sleep"])
-        until(lambda: len(children(first)) == 2)
+        until(lambda: len(children(first)) == 2)  # the keeper, and the process that is not its business
+        assert of_pid_1() == ["holdfast-keeper", "sleep"]
         os.kill(first, signal.SIGTERM)
         assert supervised.wait() == 0
     assert "worker (pid" in supervised.log()
@@ -385,16 +384,31 @@ def test_ctrl_c_stops_the_worker_and_again_kills_it(tmp_path: Path) -> None:
         assert not runs(pid)
 
 
-def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
-    up = tmp_path / "pids"
-
-    def interrupt(process: subprocess.Popen[bytes]) -> None:
-        wait_for(up.exists, process)
-        process.send_signal(signal.SIGINT)
-
-    written, code = on_terminal("supervise", *python(SLEEPER, up), meanwhile=interrupt)
-    assert code == 130
-    assert "holdfast: stops: the supervisor was interrupted" in written
+@pytest.mark.needs("setsid")
+@pytest.mark.parametrize("how", ["ctrl-c", "closed"])
+def test_a_terminal_interrupts_and_goes_away(tmp_path: Path, how: str) -> None:
+    ours, theirs = os.openpty()
+    command = ["setsid", "--ctty", *COMMAND, *python(SLEEPER, "pids")]
+    env = environment(XDG_RUNTIME_DIR=str(tmp_path))
+    try:
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        with subprocess.Popen(command, **streams, cwd=tmp_path, env=env) as process:
+            os.close(theirs)
+            theirs = -1
+            [worker] = until(lambda: pids_in(tmp_path / "pids"))
+            if how == "ctrl-c":
+                os.write(ours, b"\x03")
+            else:
+                os.close(ours)
+                ours = -1
+            assert process.wait(TIMEOUT_S) == {"ctrl-c": 130, "closed": 129}[how]
+            assert not runs(worker)
+            if how == "ctrl-c":
+                assert b"holdfast: stops: the supervisor was interrupted" in os.read(ours, 1 << 16)
+    finally:
+        for fd in (ours, theirs):
+            if fd >= 0:
+                os.close(fd)
 
 
 def test_a_stop_before_the_worker_has_started(tmp_path: Path) -> None:

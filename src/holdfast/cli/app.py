@@ -236,7 +236,7 @@ COMMANDS = {
         "report": "Show which lines leak descriptors, from a recording.",
     },
     "Keep alive": {
-        "supervise": "Run copies of a program, and restart those that end or no longer work.",
+        "supervise": "Run copies of a program, and replace those that end or hang.",
         "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },

@@ -1,4 +1,4 @@
-"""Run copies of a program, and restart those that end or no longer work.
+"""Run copies of a program, and replace those that end or hang.
 
 Starts COMMAND once, or --copies times, and looks at it about once a second. A
 worker is restarted when it ends with an error, and replaced when it runs but

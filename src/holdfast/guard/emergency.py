@@ -11,6 +11,7 @@ import faulthandler
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -25,6 +26,7 @@ _OWNERS_S = 3.0
 # After that the process ends with exit code 1, wherever its dump is stuck.
 _MOST_DUMP_S = 30.0
 _SHOWN = 8
+_ending = threading.Lock()
 
 
 class GuardLog:
@@ -85,6 +87,8 @@ def _copy_stderr() -> int:
 
 def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: bool) -> None:
     """Raises the soft limit, writes the dump and ends the process, whatever fails on the way."""
+    if not _ending.acquire(blocking=False):  # another thread found the same
+        time.sleep(2 * _MOST_DUMP_S)
     try:
         _end_anyway(own)
         before, after = raise_nofile()

@@ -59,17 +59,22 @@ class ServiceManager:
 def find_service_manager(procfs: ProcFS, pid: int) -> ServiceManager | None:
     """Returns the nearest one; None if nothing is known to restart the process."""
     environ = parse_environ(read_or_none(procfs, f"/proc/{pid}/environ") or "")
+    nearest: ServiceManager | None = None
     for above in line_of(read_parents(procfs), pid)[1:]:
         words = [word for word in (read_or_none(procfs, f"/proc/{above}/cmdline") or "").split("\0") if word]
-        if found := supervisor_of(above, words, environ):
-            return found
+        found = supervisor_of(above, words, environ)
+        if nearest is not None and (found is None or found.kind != nearest.kind):
+            break
+        nearest = found or nearest  # a supervisor may have forked the parent of the process
+    if nearest is not None:
+        return nearest
     if job := environ.get("SLURM_JOB_ID"):
         return ServiceManager(kind="slurm", name=job, restart=f"scontrol requeue {shlex.quote(job)}")
     paths = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "")
-    found = container_of(paths.values(), environ) or unit_of(paths.values())
-    if found is None and any(procfs.exists(f"/proc/{pid}/root{mark}") for mark in _MARKS):
+    known = container_of(paths.values(), environ) or unit_of(paths.values())
+    if known is None and any(procfs.exists(f"/proc/{pid}/root{mark}") for mark in _MARKS):
         return ServiceManager(kind="container", name=environ.get("HOSTNAME", ""))
-    return found
+    return known
 
 
 def parse_environ(text: str) -> dict[str, str]:

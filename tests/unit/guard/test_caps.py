@@ -116,7 +116,7 @@ def test_a_plain_amount_is_a_hard_cap(what: CappedResource, value: Any, cap: hol
         (FDS, "24GiB", "expected fds= as a number of descriptors or a part of their limit, got the size '24GiB'"),
         (THREADS, hold.Cap(hard="2k"), "expected threads= as a number of threads, got the size '2k'"),
         (FDS, -1, "fds=: expected hard= above zero"),
-        (RSS, "lots", "rss=: expected hard= as a number, a part"),
+        (RSS, "lots", "rss=: expected hard= as a number"),
         (RSS, [], "rss=: expected hard= above zero"),
     ],
 )
@@ -180,7 +180,7 @@ def test_sentences() -> None:
         ({"reserve_fds": "64"}, "expected reserve_fds= of at least 0, got '64'"),
         ({"exit_code": 256}, "expected exit_code= from 0 to 255, got 256"),
         ({"exit_code": "75"}, "expected exit_code= from 0 to 255, got '75'"),
-        ({"fds": "many"}, "fds=: expected hard= as a number, a part"),
+        ({"fds": "many"}, "fds=: expected hard= as a number"),
         ({"threads": hold.Cap(soft=0.5)}, "expected threads= as a number"),
         ({"name": None}, "expected name= as text, got None"),
     ],

@@ -16,6 +16,7 @@ from holdfast.guard import stacks
 from holdfast.guard.heartbeat import Heartbeat, read_heartbeat
 from holdfast.guard.stacks import dump_stacks, is_python
 from process_tree import children
+from python_child import python
 
 # Arms what its arguments say, and waits in a function with a name to look for.
 PROGRAM = """
@@ -132,6 +133,27 @@ def test_nor_in_a_dry_run_nor_to_a_stopped_process(tmp_path: Path) -> None:
         assert "it is stopped" in dump_stacks(pid, page).problem
         os.kill(pid, signal.SIGCONT)
     assert log.read_text() == ""
+
+
+GUARDED = """
+import sys
+import holdfast as hold
+with hold.Guard("w", log=sys.argv[1]) as guard:
+    def waits_for_the_test():
+        print("ready", flush=True)
+        sys.stdin.read()
+    waits_for_the_test()
+"""
+
+
+@pytest.mark.usefixtures("no_spy")
+def test_a_real_guard_writes_the_stacks_of_all_threads(tmp_path: Path) -> None:
+    log = tmp_path / "guard.log"
+    with python(GUARDED, log) as child:
+        found = dump_stacks(child.pid, read_heartbeat(child.pid))
+    assert found.source == "faulthandler"
+    assert "in waits_for_the_test" in found.text
+    assert "in _run" in found.text  # the guard's own thread
 
 
 def test_another_program_is_no_python() -> None:

@@ -122,6 +122,14 @@ def test_the_nearest_one_is_found_first() -> None:
     ]
 
 
+def test_of_a_supervisor_and_its_forked_helper_the_upper_one_is_named() -> None:
+    made = machine("/", above="holdfast supervise -- w")
+    made.add_process(15, 10)
+    made.add_process(20, 15)
+    made.files["/proc/15/cmdline"] = made.files["/proc/10/cmdline"]
+    assert find_service_manager(made, 20) == ServiceManager(kind="supervise", pid=10)
+
+
 def test_the_file_that_engines_leave_in_a_container_is_enough() -> None:
     inside = machine("/", "HOSTNAME=ab12\0")
     inside.files["/proc/20/root/.dockerenv"] = ""

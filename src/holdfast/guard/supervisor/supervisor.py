@@ -95,7 +95,7 @@ class Supervisor:
         adopt_orphans()
         self._strangers = set(own_children())  # of the program that became this one by exec
         self._environment = dict(os.environ)
-        name = self._options.name or os.path.basename(self._options.command[0])
+        name = self._options.name or _name_of(self._options.command)
         self._report = SupervisorReport(name, self._options, self._copies, self._log, self._environment)
         self._environment |= {_MARK: self._report.mark, "HOLDFAST_COPIES": str(len(self._copies))}
         self._restarter = WorkerRestarter(self._options, self._report)
@@ -495,6 +495,14 @@ class Supervisor:
             for _ in range(_RESERVE):
                 stack.enter_context(self._reserve.spend())
             yield
+
+
+def _name_of(command: tuple[str, ...]) -> str:
+    """Returns the name of the program, or of the script or module that Python runs."""
+    program, *rest = [os.path.basename(word) for word in command]
+    script = next((word for word in rest if not word.startswith("-")), program)
+    is_python = program.startswith("python") and "-c" not in rest
+    return script.removesuffix(".py") if is_python else program
 
 
 def _has_terminal() -> bool:

@@ -124,7 +124,8 @@ class WorkerEnder:
         of = self._report.name_of(copy)
 
         def show(output: str) -> None:
-            lines = output.splitlines()[:_MOST_STACK_LINES] or ["py-spy did not end in time"]
+            lines = [line for line in output.splitlines() if line.strip()][:_MOST_STACK_LINES]
+            lines = lines or ["py-spy did not end in time"]
             for line in lines:
                 self._report.say("stacks", f"{of}: {line.rstrip()}", copy, keep=False)
             done()
