@@ -104,15 +104,28 @@ sys.exit(guard.exit_code)
 
 def test_a_handler_that_the_program_sets_later_is_left_alone() -> None:
     done = run_guarded("""
-import faulthandler
 def later(number, frame): pass
-faulthandler.register(signal.SIGUSR2, sys.stdout)
 with hold.Guard() as guard:
     signal.signal(signal.SIGTERM, later)
 assert signal.getsignal(signal.SIGTERM) is later
 assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 """)
+    assert (done.code, len(done.logged)) == (0, 1), done
+
+
+def test_handlers_of_faulthandler_are_kept_or_their_loss_is_logged() -> None:
+    """Python reports the default action for them."""
+    done = run_guarded("""
+import faulthandler
+faulthandler.register(signal.SIGUSR1)
+faulthandler.register(signal.SIGUSR2, sys.stdout)
+with hold.Guard(every=EVERY) as guard:
+    os.kill(os.getpid(), signal.SIGUSR2)
+os.kill(os.getpid(), signal.SIGUSR2)
+""")
     assert done.code == 0, done
+    assert len([line for line in done.out if line.startswith("Current thread")]) == 2
+    assert done.logged[0] == "SIGUSR1 drains it from now on: what C code did on it before is replaced"
 
 
 def test_signal_handlers_may_call_everything() -> None:
@@ -269,6 +282,32 @@ order.append("end")
 say(order)
 """)
     assert (done.code, done.out) == (0, ["['callback', 'end']"]), done
+
+
+def test_ctrl_c_ends_the_wait_for_a_callback_and_the_guard() -> None:
+    done = run_guarded("""
+guard = hold.Guard(every=EVERY, drain_timeout="1min")
+@guard.on_drain
+def stuck():
+    def functions():
+        frame, found = sys._current_frames()[threading.main_thread().ident], set()
+        while frame:
+            found.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return found
+    until(lambda: {"__exit__", "_stop_thread", "join"} <= functions())  # the main thread waits for this one
+    assert guard._page.get("state") == 2  # it still drains
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(50)
+try:
+    with guard:
+        guard.drain()
+except KeyboardInterrupt:
+    say(guard.exit_code)
+until(lambda: not guard._thread.is_alive())
+os._exit(guard.exit_code)
+""")
+    assert (done.code, done.out) == (75, ["75"]), done
 
 
 @pytest.mark.parametrize(

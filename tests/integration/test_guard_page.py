@@ -111,6 +111,18 @@ with hold.Guard("worker"):
         child.end()
 
 
+def test_a_responder_that_the_program_has_started_goes_on() -> None:
+    done = run_guarded("""
+from holdfast.fd_owners.agent import ask
+with hold.listen("mine") as listener:
+    with hold.Guard("worker"):
+        assert ask(os.getpid(), {"ask": "hello"})["name"] == "worker"
+    assert listener.path.exists() and ask(os.getpid(), {"ask": "hello"})
+assert ask(os.getpid(), {"ask": "hello"}) is None
+""")
+    assert done.code == 0, done
+
+
 def test_several_threads_run_jobs() -> None:
     done = run_guarded("""
 guard = hold.Guard(every=EVERY, max_jobs=400, jitter=0, progress_timeout="20s")

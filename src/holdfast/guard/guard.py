@@ -54,6 +54,7 @@ from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
 from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .own_process import OwnProcess
+from .signals import handles_signal
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
@@ -372,22 +373,24 @@ class Guard:
         if _active is not self:
             return  # in a forked child
         _active = None
-        self._page.set(state=GuardState.ENDED)
         self._undo.close()
 
     def _stop_thread(self) -> None:
-        if self._is_draining:
-            self._drained.wait(_JOIN_S)
-        if self._calls is not None:
-            self._calls.join()  # meanwhile the thread still ends the process after the drain timeout
-        self._stop = True
-        self._notify()
+        try:
+            if self._is_draining:
+                self._drained.wait(_JOIN_S)
+            if self._calls is not None:
+                self._calls.join()  # meanwhile the thread still ends the process after the drain timeout
+        finally:  # also after Ctrl-C
+            self._stop = True
+            self._notify()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             self._answer_requests()  # a signal may have come after the thread's last look
             if self._calls is not None:
                 self._calls.join(_JOIN_S)
+        self._page.set(state=GuardState.ENDED)
         self._drained.set()  # nobody waits for a drain any longer
         left = f", {counted(len(self._jobs_active), 'job')} not finished" if self._jobs_active else ""
         why = f"; {self._reason}" if self._reason else ""
@@ -422,10 +425,13 @@ class Guard:
             before = signal.getsignal(number)
             if before is None:
                 continue  # installed by C code
+            if before is signal.SIG_DFL and handles_signal(self._own.pid, number):
+                # Such as faulthandler.register(signal.SIGUSR1), which Python does not tell of.
+                self._log.write(f"{number.name} drains it from now on: what C code did on it before is replaced")
             self._before[number] = before
             signal.signal(number, self._on_signal)
         undo.callback(self._restore_signals)
-        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL and not handles_signal(self._own.pid, signal.SIGUSR2):
             # Written by C code, which needs no GIL: it also shows who holds the GIL.
             faulthandler.register(signal.SIGUSR2, self._log.fd, all_threads=True)
             self._stacks_signal = int(signal.SIGUSR2)
