@@ -119,6 +119,7 @@ bench: $(DONE)/test $(PEERS)/.done ## compare with the peers in one run; prints 
 	$(BIN)/python -m benchmarks.read.memory
 	$(BIN)/python -m benchmarks.write
 	$(BIN)/python -m benchmarks.trace
+	$(BIN)/python -m benchmarks.guard
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/

@@ -11,12 +11,15 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.common import report as reports
+from holdfast.procfs.processes import read_cpu_s, read_parents
+from holdfast.procfs.procfs import REAL
 
 HEADS = ("work", "without", "with", "CPU", "cost", "target", "met")
 _WORKLOAD = str(Path(__file__).with_name("workload.py"))
@@ -61,6 +64,17 @@ TASKS = (
     ),
 )
 CALLS = ("calls", "calls_many")
+OUTSIDE = {
+    "supervise": "holdfast supervise, one worker with a Guard: supervisor and keeper",
+    "watch": "holdfast watch, that worker, a sample every 5 s",
+}
+_WORKER = """
+import time, holdfast as hold
+with hold.Guard("bench") as guard:
+    while not guard.draining:
+        guard.ok()
+        time.sleep(0.1)
+"""
 _CALL_NAMES = {
     "ok": "guard.ok()",
     "step": "guard.step()",
@@ -91,9 +105,12 @@ class GuardResult(reports.Result):
             return None
         return self.target / max(self.ratio, self.target / 100)  # a cost within the noise may be negative
 
+    def context_ratio(self) -> float | None:
+        return None  # costs of different units cannot stand on one axis
+
 
 def main() -> None:
-    keys = [task.key for task in TASKS] + list(CALLS)
+    keys = [task.key for task in TASKS] + [*CALLS, *OUTSIDE]
     arguments = reports.parse_options("guard", __doc__, keys, rounds=5)
     report = reports.new_report(arguments, Path("/tmp"))
     results: list[GuardResult] = []
@@ -104,6 +121,8 @@ def main() -> None:
     for key in CALLS:
         if key in arguments.only:
             results += _measure_calls(key, quick=arguments.quick)
+    if set(OUTSIDE) & set(arguments.only):
+        results += [one for one in _measure_outside(3 if arguments.quick else 60) if one.key in arguments.only]
     report["machine"]["load_average"].append(reports.load_average())
     report["versions"] = {"psutil": metadata.version("psutil")} if importlib.util.find_spec("psutil") else {}
     report["rows"] = [result.as_dict() for result in results]
@@ -213,6 +232,40 @@ def _measure_calls(key: str, *, quick: bool) -> list[GuardResult]:
         )
         for name, seconds in found.items()
     ]
+
+
+def _measure_outside(seconds: int) -> list[GuardResult]:
+    """Measures the processes that look at a worker from outside, once they have started."""
+    reports.log(f"supervise and watch, for {seconds} s")
+    holdfast = [sys.executable, "-m", "holdfast"]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    supervised = [*holdfast, "supervise", "-q", "--", sys.executable, "-c", _WORKER]
+    with subprocess.Popen(supervised, **quiet) as supervisor:
+        watched = [*holdfast, "watch", "-q", str(supervisor.pid)]
+        with subprocess.Popen(watched, **quiet) as watch:
+            time.sleep(5)
+            keepers = [pid for pid, parent in read_parents(REAL).items() if parent == supervisor.pid]
+            groups = {"supervise": [supervisor.pid, *keepers], "watch": [watch.pid]}
+            before = {key: _cpu_s(pids) for key, pids in groups.items()}
+            time.sleep(seconds)
+            used = {key: _cpu_s(pids) - before[key] for key, pids in groups.items()}
+            watch.terminate()
+        supervisor.terminate()
+    return [
+        GuardResult(
+            key=key,
+            work=OUTSIDE[key],
+            peer="holdfast",
+            ours=used[key],
+            ratio=100 * used[key] / seconds,
+            unit="% of a core",
+        )
+        for key in OUTSIDE
+    ]
+
+
+def _cpu_s(pids: list[int]) -> float:
+    return sum(read_cpu_s(REAL, pid) for pid in pids)
 
 
 if __name__ == "__main__":

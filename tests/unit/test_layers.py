@@ -18,6 +18,9 @@ PURE = [
     ROOT / "error_guide" / "cause_chain.py",
     ROOT / "error_guide" / "sentences.py",
     *sorted((ROOT / "loader" / "order").glob("*.py")),
+    ROOT / "guard" / "caps.py",
+    ROOT / "guard" / "health.py",
+    *(ROOT / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
 ]
 
 # A corrupt record of a TFRecord file, and a faulty part of a written dataset: to become one type of finding.
