@@ -10,7 +10,7 @@ import pytest
 from cli_process import document, holdfast, refused
 from leaking_process import leaker
 
-from holdfast.watch.collector import Collector, Selection
+from holdfast.watch.collector import Selection, WatchCollector
 from holdfast.watch.report_page import write_report
 from holdfast.watch.store import Store
 
@@ -22,7 +22,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with leaker() as full, leaker() as fine:
         full.leak(61)  # beside stdin, stdout and stderr
         resource.prlimit(full.pid, resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        with closing(Collector(Selection(pids=(full.pid, fine.pid)), Store(path), every_s=5.0)) as collector:
+        with closing(WatchCollector(Selection(pids=(full.pid, fine.pid)), Store(path), every_s=5.0)) as collector:
             collector.round()
     return path
 

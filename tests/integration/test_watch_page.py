@@ -15,7 +15,7 @@ from leaking_process import leaker
 
 import state_samples as samples
 from browser import Browser, Page
-from holdfast.watch.collector import Collector, Selection
+from holdfast.watch.collector import Selection, WatchCollector
 from holdfast.watch.server import HttpAddress, WatchServer
 from holdfast.watch.store import Store
 
@@ -39,7 +39,7 @@ class SampleCollector:
 class StateServer:
     """The real server of the page, on samples or on a real collector."""
 
-    def __init__(self, port: int = 0, collector: Collector | None = None) -> None:
+    def __init__(self, port: int = 0, collector: WatchCollector | None = None) -> None:
         self._collector: Any = collector or SampleCollector()
         self._server = WatchServer(self._collector, HttpAddress("127.0.0.1", port), clock=time.time)
         self.address = self._server.url
@@ -181,7 +181,7 @@ def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, tmp_p
     with ExitStack() as stack:
         victim = stack.enter_context(leaker())
         store = Store(tmp_path / "watch.db", 0.2)
-        collector = stack.enter_context(closing(Collector(Selection(pids=(victim.pid,)), store, every_s=0.2)))
+        collector = stack.enter_context(closing(WatchCollector(Selection(pids=(victim.pid,)), store, every_s=0.2)))
         collector.round()
         server = StateServer(collector=collector)
         stack.callback(server.stop)
