@@ -116,6 +116,7 @@ def calls(count: int, watched: str, _: int) -> dict[str, float]:
     """Measures single calls, in seconds each."""
     import holdfast as hold
     from holdfast.doctor.model import JobSample
+    from holdfast.guard.leak_watch import LeakWatch
 
     found: dict[str, float] = {}
     with hold.Guard("bench", fds=hold.Cap(hard=1.0), eta=None, log=os.devnull) as guard:
@@ -136,10 +137,10 @@ def calls(count: int, watched: str, _: int) -> dict[str, float]:
         }.items():
             found[name] = _each(call, count)
         found["profile"] = _each(own.profile, 5)
-        guard._profile = own.profile()[1]
-        for number in range(2_000):
-            guard._job_samples.append(JobSample(job=number, fds=100 + number % 7))
-        found["classify"] = _each(lambda: guard._classify(own.count_fds()), 5)
+        watch = LeakWatch(own, 1.0)
+        watch.scan()
+        jobs_done = [JobSample(job=number, fds=100 + number % 7) for number in range(2_000)]
+        found["classify"] = _each(lambda: watch.classify(own.count_fds(), jobs_done), 5)
     return found
 
 

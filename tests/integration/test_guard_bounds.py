@@ -81,7 +81,7 @@ with guard:
     last = days(3)
     module.time = real
     assert not guard.draining, guard.reason
-    say(last - first, len(guard._series.samples))
+    say(last - first, len(guard._leak_watch.series.samples))
 """)
     assert done.code == 0, done
     blocks, samples = map(int, done.out[0].split())

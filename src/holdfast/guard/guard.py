@@ -39,30 +39,21 @@ from typing import Any, Self, TypeVar
 
 from .._util.process import call_after_fork
 from .._util.text import counted, one_line, parse_seconds, span_words
-from ..doctor.fd_profile import grown
-from ..doctor.model import Diagnosis, FdProfile, JobSample, Sample, Verdict
-from ..doctor.sampler import Series
-from ..doctor.signatures import match
-from ..doctor.trend import find_job_trend
-from ..doctor.verdict import classify
+from ..doctor.model import JobSample, Sample
 from ..error_guide.cause_chain import recognise, walk
 from ..errors import InputError
 from ..fd_owners.agent import AgentListener, listen
-from ..procfs.processes import Identity
 from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
 from .emergency import HARD_EXIT, GuardLog, end_at_once
 from .health import Health, HealthLimits, classify_health
 from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
+from .leak_watch import LeakWatch, due_s
 from .own_process import OwnProcess
 from .signals import handles_signal
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
-# Each look that takes longer than a sample takes at most 1/2,000 of the time; together with the samples that is below
-# 0.2 % of a core.
-_REST = 2_000
-# A scan of all descriptors, or of all processes, comes with every so many samples.
-_PROFILE_EVERY = 15
+# A look at all processes comes with every so many samples.
 _TREE_EVERY = 5
 # A count above the soft cap for one moment is work in progress.
 _SOFT_SAMPLES = 3
@@ -304,11 +295,8 @@ class Guard:
         self._listener = self._listen()
         if self._listener is not None:
             undo.callback(self._listener.close)
-        self._series = Series(Identity(self._own.pid, None), self._every_s)
-        self._first: FdProfile | None = None
-        self._profile: FdProfile | None = None
-        self._profile_due_s = self._classify_due_s = self._tree_due_s = self._shared_due_s = 0.0
-        self._classified = (self._own.count_fds(), 0)  # nothing is scanned until this changes
+        self._leak_watch = LeakWatch(self._own, self._every_s)
+        self._tree_due_s = self._shared_due_s = 0.0
         self._tree_pids: list[int] = []
         self._tree_rss = self._tree_children = self._shared = 0
         self._fill_page()
@@ -625,11 +613,13 @@ class Guard:
         self._page.set(alive_ns=time.monotonic_ns())
         self._forgive_pause(now_s)
         try:
-            fds = self._sample(now_s)
+            sample = self._sample(now_s)
         finally:
             self._check_times(now_s)  # whatever fails above
-        if self._state is not GuardState.DRAINING and self._eta_s is not None and now_s >= self._classify_due_s:
-            self._check_leak(now_s, fds)
+        if self._state is not GuardState.DRAINING and self._eta_s is not None:
+            ended = self._jobs_done + self._jobs_failed
+            if why := self._leak_watch.check(sample, list(self._job_samples), ended, self._eta_s):
+                self._request(why)
 
     def _forgive_pause(self, now_s: float) -> None:
         """Gives the worker time after the process was stopped, as a container that was paused is: nothing could succeed
@@ -639,12 +629,13 @@ class Guard:
             self._drain_at_s += gap_s
             self._forgiven_until_s = now_s + min(gap_s, self._progress_s or 0.0)
 
-    def _sample(self, now_s: float) -> int:
-        """Counts everything and checks the caps. Returns the number of descriptors."""
+    def _sample(self, now_s: float) -> Sample:
+        """Counts everything and checks the caps."""
         fds, rss, threads = self._own.count_fds(), self._own.rss_bytes(), self._own.threads()
         self._page.set(fds=fds, rss_bytes=rss, threads=threads)
         self._show_caps()  # their limit may have changed
-        self._series.add(Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children))
+        sample = Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children)
+        self._leak_watch.series.add(sample)
         if now_s >= self._tree_due_s and self._needs_tree:
             self._look_at_tree()
         tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
@@ -652,7 +643,7 @@ class Guard:
         self._check(THREADS, threads)
         self._check(CHILDREN, self._tree_children)
         self._check(RSS, rss + self._tree_rss if tree_rss else rss)
-        return fds
+        return sample
 
     def _check_times(self, now_s: float) -> None:
         if self._state is GuardState.DRAINING:
@@ -699,17 +690,12 @@ class Guard:
             began_s = time.thread_time()
             pss = self._own.pss_of([self._own.pid, *self._tree_pids])
             self._shared = max(0, rss - pss) if pss else 0
-            self._shared_due_s = self._due_s(began_s, _TREE_EVERY)
+            self._shared_due_s = due_s(began_s, _TREE_EVERY * self._every_s)
         return rss - self._shared
 
     @property
     def _needs_tree(self) -> bool:
         return CHILDREN in self._caps or (RSS in self._caps and self._caps[RSS].tree)
-
-    def _due_s(self, began_s: float, every: int = 1) -> float:
-        """Returns when a look is due again that began at this CPU time of the thread: after so many samples, or later
-        if it took long."""
-        return time.monotonic() + max(every * self._every_s, _REST * (time.thread_time() - began_s))
 
     def _look_at_tree(self) -> None:
         began_s = time.thread_time()
@@ -720,7 +706,7 @@ class Guard:
                 self._tree_children = len(self._tree_pids)
             self._tree_rss = self._own.rss_of(self._tree_pids)
             self._page.set(children=self._tree_children)
-        self._tree_due_s = self._due_s(began_s, _TREE_EVERY)
+        self._tree_due_s = due_s(began_s, _TREE_EVERY * self._every_s)
 
     def _check_progress(self) -> None:
         if self._progress_s is None:
@@ -732,58 +718,6 @@ class Guard:
         found = classify_health(page, time.monotonic_ns(), limits, "R")
         if found.health in (Health.HUNG, Health.DARK):
             self._request(found.sentence)
-
-    def _check_leak(self, now_s: float, fds: int) -> None:
-        """Drains on a leak that reaches the limit within `eta`, or if the limit is reached already."""
-        state = (fds, len(self._job_samples) and self._job_samples[-1].job)
-        if state == self._classified:
-            return  # a count that did not change does not grow
-        self._classified = state
-        if now_s >= self._profile_due_s:
-            began_s = time.thread_time()
-            _, self._profile = self._own.profile()
-            self._first = self._first or self._profile
-            self._profile_due_s = self._due_s(began_s, _PROFILE_EVERY)
-        began_s = time.thread_time()
-        found = self._classify(fds)
-        eta_s = self._exhausted_in_s(found)
-        if found.verdict in (Verdict.LEAK, Verdict.EXHAUSTED) and eta_s < (self._eta_s or 0.0):
-            when = "its limit is reached" if eta_s <= 0 else f"its limit is reached in {span_words(eta_s)}"
-            self._request(f"{found.verdict}: {found.evidence[0]}; {when}")
-        self._classify_due_s = self._due_s(began_s)
-
-    def _classify(self, fds: int) -> Diagnosis:
-        soft, hard = self._own.fd_limits()
-        first = None if self._first is self._profile else self._first
-        profile = self._profile
-        growth = None if first is None or profile is None else grown(first, profile)
-        return classify(
-            fds=fds,
-            soft=math.inf if soft is None else soft,
-            hard=math.inf if hard is None else hard,
-            samples=self._series.samples,
-            jobs=list(self._job_samples),
-            profile=profile,
-            first_profile=first,
-            match=None if profile is None else match(profile, growth),
-            uptime_s=time.monotonic() - self._started_s,
-            pid=self._own.pid,
-        )
-
-    def _exhausted_in_s(self, found: Diagnosis) -> float:
-        """Returns the earliest time to the soft limit: by the trend, or by what each job leaves open."""
-        if found.verdict is Verdict.EXHAUSTED:
-            return 0.0
-        soft = self._own.fd_limits()[0]
-        if soft is None or found.fds is None:
-            return math.inf
-        times = [one.eta_s[0] for one in found.forecasts if one.line == "soft limit"]
-        jobs = find_job_trend(list(self._job_samples))
-        done = self._jobs_done + self._jobs_failed
-        if jobs is not None and jobs.grows and jobs.per_job > 0 and done:
-            per_s = done / max(1e-3, time.monotonic() - self._started_s)
-            times.append((soft - found.fds) / (jobs.per_job * per_s))
-        return min(times, default=math.inf)
 
 
 class _Job:
