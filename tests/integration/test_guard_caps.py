@@ -106,8 +106,8 @@ holdfast.guard.emergency.describe_fds = broken
 def test_other_caps(options: str, work: str, reason: str) -> None:
     done = run_guarded(f"""
 import subprocess
-import holdfast.guard.guard
-holdfast.guard.guard._REST = 1  # looking at all processes is repeated only after some seconds otherwise
+import holdfast.guard.leak_watch
+holdfast.guard.leak_watch._REST = 1  # looking at all processes is repeated only after some seconds otherwise
 ends, children, kept = threading.Event(), [], []
 guard = hold.Guard(every=EVERY, {options})
 with guard:
@@ -127,7 +127,7 @@ os._exit(guard.exit_code)
 
 
 # Looking at all processes costs milliseconds, and is repeated only after some seconds: not in these tests.
-OFTEN = "import holdfast.guard.guard\nholdfast.guard.guard._REST = 1\n"
+OFTEN = "import holdfast.guard.leak_watch\nholdfast.guard.leak_watch._REST = 1\n"
 
 SHARED = """
 import mmap

@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import re
-import stat
 import struct
 import time
 from dataclasses import dataclass
@@ -23,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from ..fd_owners.agent import make_private, socket_dirs
-from ..procfs.processes import Identity, read_stat
-from ..procfs.procfs import REAL, ProcFS, list_pids, stat_or_none
+from ..procfs.processes import Identity
+from ..procfs.procfs import REAL, ProcFS
+from .process_files import file_name, own_identity, read_owned, read_process_files, remove_stale
 
 PAGE_BYTES = 4096
 _MAGIC = 0x3130_4245_4854_5248  # "HRTHEB01" as a number; the last two digits are the version
 _SUFFIX = ".heartbeat"
-_NAME = re.compile(rf"(\d+)-(\d+)\{_SUFFIX}")
+_STALE_S = 900.0  # a page that was not written for so long is nobody's, unless its process is in this /proc
 
 
 class GuardState(IntEnum):
@@ -139,15 +138,15 @@ class HeartbeatPage:
         self._map = self._create()
         self.numbers = memoryview(self._map).cast("Q")
         self.numbers[_RING_AT:] = memoryview(bytes(RING * 8)).cast("Q")
-        pid = REAL.own_pid() or os.getpid()
-        seen = read_stat(REAL, pid)
+        pid, ticks = own_identity() or (os.getpid(), 0)
         now = time.monotonic_ns()
-        self.set(pid=pid, start_ticks=0 if seen is None else seen.start_ticks, started_ns=now, alive_ns=now)
+        self.set(pid=pid, start_ticks=ticks or 0, started_ns=now, alive_ns=now)
         self.set_text("name", name)
         self.set(magic=_MAGIC)  # last: from now on it is valid
 
     def _create(self) -> mmap.mmap:
-        name = _own_name()
+        identity = own_identity()
+        name = "" if identity is None else file_name(identity, _SUFFIX)
         reasons = [] if name else ["this process is not visible in /proc, so that no other process could find it"]
         for folder in socket_dirs() if name else ():
             try:
@@ -201,12 +200,6 @@ class HeartbeatPage:
         self.numbers = memoryview(self._map).cast("Q")
 
 
-def _own_name() -> str:
-    pid = REAL.own_pid()
-    seen = None if pid is None else read_stat(REAL, pid)
-    return "" if seen is None else f"{pid}-{seen.start_ticks}{_SUFFIX}"
-
-
 def _create_in(folder: Path, path: Path) -> mmap.mmap:
     make_private(folder)
     with contextlib.suppress(OSError):
@@ -229,39 +222,11 @@ def _create_in(folder: Path, path: Path) -> mmap.mmap:
 
 def read_heartbeat(pid: int, procfs: ProcFS = REAL) -> Heartbeat | None:
     """Reads the page of a process; None if it has no Guard, is gone, or its page is not readable."""
-    seen = read_stat(procfs, pid)
-    owner = stat_or_none(procfs, f"/proc/{pid}")
-    if seen is None or owner is None:
-        return None
-    for folder in page_dirs(owner.st_uid):
-        data = _read_page(folder / f"{pid}-{seen.start_ticks}{_SUFFIX}", owner.st_uid)
-        found = None if data is None else parse_heartbeat(data)
-        if found is not None and found.identity == Identity(pid, seen.start_ticks):
+    for identity, data in read_process_files(pid, _SUFFIX, PAGE_BYTES, procfs):
+        found = parse_heartbeat(data)
+        if found is not None and found.identity == identity:
             return found
     return None
-
-
-def page_dirs(uid: int) -> list[Path]:
-    """Returns the folders where a process of this user may have its page."""
-    own = [] if uid != os.getuid() else socket_dirs()
-    return list(dict.fromkeys([*own, Path(f"/run/user/{uid}/holdfast"), Path(f"/tmp/holdfast-{uid}")]))
-
-
-def _read_page(path: Path, uid: int) -> bytes | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(fd)
-        # Another user could put a page there for a process that is not theirs.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size != PAGE_BYTES:
-            return None
-        return os.pread(fd, PAGE_BYTES, 0)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def parse_heartbeat(data: bytes, *, jobs: bool = True) -> Heartbeat | None:
@@ -283,20 +248,10 @@ def parse_heartbeat(data: bytes, *, jobs: bool = True) -> Heartbeat | None:
 
 def remove_stale_pages(folder: Path) -> None:
     """Removes the pages of processes that ended without removing them."""
-    alive = set(list_pids(REAL))
-    for name in os.listdir(folder):
-        match = _NAME.fullmatch(name)
-        if not match:
-            continue
-        pid, ticks = int(match[1]), int(match[2])
-        seen = read_stat(REAL, pid) if pid in alive else None
-        # A process of another pid namespace is not in this /proc: its page is kept while it beats.
-        if (seen is None or seen.start_ticks != ticks) and not _beats(folder / name):
-            with contextlib.suppress(OSError):
-                os.unlink(folder / name)
+    remove_stale(folder, _SUFFIX, _beats)
 
 
-def _beats(path: Path, within_s: float = 3600.0) -> bool:
-    data = _read_page(path, os.getuid())
+def _beats(path: Path) -> bool:
+    data = read_owned(path, os.getuid(), PAGE_BYTES)
     found = None if data is None else parse_heartbeat(data)
-    return found is not None and 0 <= time.monotonic_ns() - found.alive_ns < within_s * 1e9
+    return found is not None and 0 <= time.monotonic_ns() - found.alive_ns < _STALE_S * 1e9

@@ -22,11 +22,11 @@ from holdfast.guard.heartbeat import (
     GuardState,
     Heartbeat,
     HeartbeatPage,
-    page_dirs,
     parse_heartbeat,
     read_heartbeat,
     remove_stale_pages,
 )
+from holdfast.guard.process_files import page_dirs
 from python_child import python, run_forked
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a file system, makes files of other users")

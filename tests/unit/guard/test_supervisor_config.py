@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.guard.caps import RSS, Cap
+from holdfast.guard.signals import handles_signal
 from holdfast.guard.supervisor.config import NAMES, make_options, read_config
 from holdfast.guard.supervisor.outside_caps import ProcessUse, TreeUse, cap_parser, find_breach
 from holdfast.guard.supervisor.policy import RestartMode, RestartReason
-from holdfast.guard.supervisor.process_tree import catches, identities, read_tree, signal_process
+from holdfast.guard.supervisor.process_tree import identities, read_tree, signal_process
 from holdfast.guard.supervisor.progress import ProgressWatch
 from holdfast.guard.supervisor.systemd import SystemdNotifier
 from holdfast.procfs.processes import Identity
@@ -200,8 +201,8 @@ def test_a_tree_is_read_and_a_reused_pid_is_never_signalled() -> None:
 def test_which_signals_a_process_catches() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        assert catches(os.getpid(), signal.SIGUSR1)
+        assert handles_signal(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not catches(os.getpid(), signal.SIGUSR1)
-    assert not catches(0, signal.SIGUSR1)
+    assert not handles_signal(os.getpid(), signal.SIGUSR1)
+    assert not handles_signal(0, signal.SIGUSR1)

@@ -94,11 +94,3 @@ def kill_tree(root: int) -> int:
         signal_all(fresh, signal.SIGKILL)
         killed |= fresh
     return len(killed)
-
-
-def catches(pid: int, number: int) -> bool:
-    """Returns whether a process has a handler for a signal, from `SigCgt:\\t0000000180014202` of its status."""
-    for line in (read_or_none(REAL, f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False

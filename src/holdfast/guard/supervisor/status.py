@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,13 +23,12 @@ from typing import Any
 
 from ...errors import InputError
 from ...fd_owners.agent import make_private, socket_dirs
-from ...procfs.processes import Identity, read_stat
-from ...procfs.procfs import REAL, ProcFS, stat_or_none
-from ..heartbeat import page_dirs
+from ...procfs.processes import Identity
+from ...procfs.procfs import REAL, ProcFS
+from ..process_files import file_name, own_identity, read_process_files, remove_stale
 
 _VERSION = 1
 _SUFFIX = ".supervise.json"
-_NAME = re.compile(r"\.?(\d+)-(\d+)\.supervise\.json")
 _MOST_BYTES = 4 << 20
 EVENTS = 100
 REWRITE_S = 600.0  # a supervisor writes the file at least that often, also without a change
@@ -95,7 +92,7 @@ class StatusFile:
         self.identity = Identity(os.getpid(), 0)
         try:
             self.identity, self.path = _own_path()
-            _remove_stale(self.path.parent)
+            remove_stale(self.path.parent, _SUFFIX, _is_rewritten)
         except (OSError, InputError) as error:
             self.problem = str(error)
 
@@ -121,9 +118,8 @@ class StatusFile:
 
 
 def _own_path() -> tuple[Identity, Path]:
-    pid = REAL.own_pid()
-    seen = None if pid is None else read_stat(REAL, pid)
-    if pid is None or seen is None:
+    identity = own_identity()
+    if identity is None:
         raise InputError("this process is not visible in /proc, so that no other process could find its status")
     reasons = []
     for folder in socket_dirs():
@@ -132,21 +128,15 @@ def _own_path() -> tuple[Identity, Path]:
         except OSError as error:
             reasons.append(str(error))
         else:
-            return Identity(pid, seen.start_ticks), folder / f"{pid}-{seen.start_ticks}{_SUFFIX}"
+            return identity, folder / file_name(identity, _SUFFIX)
     raise InputError(f"no folder for the status file: {'; '.join(reasons)}")
 
 
-def _remove_stale(folder: Path) -> None:
-    """Removes the files of supervisors that ended without removing them. One of another pid namespace is not in this
-    /proc: its file is kept while it is rewritten."""
-    for name in os.listdir(folder):
-        match = _NAME.fullmatch(name)
-        seen = read_stat(REAL, int(match[1])) if match else None
-        if not match or (seen is not None and seen.start_ticks == int(match[2])):
-            continue
-        with contextlib.suppress(OSError):
-            if time.time() - os.lstat(folder / name).st_mtime > _STALE_S:
-                os.unlink(folder / name)
+def _is_rewritten(path: Path) -> bool:
+    try:
+        return time.time() - os.lstat(path).st_mtime <= _STALE_S
+    except OSError:
+        return False
 
 
 # ---- reading the file of another process
@@ -154,33 +144,11 @@ def _remove_stale(folder: Path) -> None:
 
 def read_supervisor_status(pid: int, procfs: ProcFS = REAL) -> SupervisorStatus | None:
     """Reads the status of a supervisor; None if the process is none, is gone, or its file is not readable."""
-    seen = read_stat(procfs, pid)
-    owner = stat_or_none(procfs, f"/proc/{pid}")
-    if seen is None or owner is None:
-        return None
-    for folder in page_dirs(owner.st_uid):
-        data = _read_file(folder / f"{pid}-{seen.start_ticks}{_SUFFIX}", owner.st_uid)
-        found = None if data is None else parse_supervisor_status(data)
-        if found is not None and found.identity == Identity(pid, seen.start_ticks):
+    for identity, data in read_process_files(pid, _SUFFIX, _MOST_BYTES, procfs):
+        found = parse_supervisor_status(data)
+        if found is not None and found.identity == identity:
             return found
     return None
-
-
-def _read_file(path: Path, uid: int) -> bytes | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(fd)
-        # Another user could put a file there for a process that is not theirs.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size > _MOST_BYTES:
-            return None
-        return os.pread(fd, found.st_size, 0)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:

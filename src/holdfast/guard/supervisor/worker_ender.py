@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import sys
 import time
 from collections.abc import Callable
 
 from ..._util.text import counted, span_words
+from ..stacks import find_spy
 from .escalation import EndStep, EscalationPlan
 from .helper_run import HelperRuns, run_program
 from .reporting import SupervisorReport
@@ -117,8 +115,7 @@ class WorkerEnder:
         pid = watch.python_process()
         if pid is None:
             return "it is not a Python program"
-        beside = os.path.dirname(sys.executable)
-        program = shutil.which("py-spy") or shutil.which("py-spy", path=beside)
+        program = find_spy()
         if program is None:
             return "it has no Guard, and py-spy is not installed"
         of = self._report.name_of(copy)

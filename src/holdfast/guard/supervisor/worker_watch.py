@@ -15,11 +15,12 @@ from ...procfs.procfs import REAL, read_or_none, readlink_or_none
 from ..caps import FDS, RSS, parse_amount
 from ..health import Health, HealthLimits, classify_health
 from ..heartbeat import GuardState, Heartbeat, read_heartbeat
+from ..signals import handles_signal
 from .config import SuperviseOptions
 from .escalation import SOON_S
 from .outside_caps import ProcessUse, TreeUse, find_breach
 from .policy import RestartReason
-from .process_tree import Tree, catches, read_tree
+from .process_tree import Tree, read_tree
 from .progress import ProgressWatch
 
 _SOFT_LOOKS = 3  # a count above a soft cap for one moment is work in progress
@@ -233,7 +234,7 @@ class WorkerWatch:
 
 def guards_that_catch(pages: list[Heartbeat], number: int) -> list[Identity]:
     """Returns the guarded processes with a handler for this signal: any other would be ended by it."""
-    return [page.identity for page in pages if catches(page.pid, number)]
+    return [page.identity for page in pages if handles_signal(page.pid, number)]
 
 
 def pss_of(pids: list[int]) -> int:
