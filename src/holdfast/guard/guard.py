@@ -30,7 +30,6 @@ import queue
 import random
 import resource
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -440,13 +439,15 @@ class Guard:
 
     def _remind_of_exit_code(self) -> None:
         """At the end of Python: a worker that drained and exits with 0 would stay down."""
-        if not self._code_was_read and self._pid == os.getpid() and sys.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-                sys.stderr.write(
-                    f"{stamp} holdfast guard {self._log.prefix}: it asked for a restart, but nobody read "
-                    "guard.exit_code: end the program with `raise SystemExit(guard.exit_code)`\n"
-                )
+        if self._code_was_read or self._pid != os.getpid():
+            return
+        with contextlib.suppress(OSError, ValueError):
+            log = GuardLog(self._log.path or None, self._log.prefix)
+            log.write(
+                "it asked for a restart, but nobody read guard.exit_code: end the program with "
+                "`raise SystemExit(guard.exit_code)`"
+            )
+            log.close()
 
     def after_fork_in_child(self) -> None:
         """Makes the guard of a forked child inactive: it has no thread, and the page and the signals are the
