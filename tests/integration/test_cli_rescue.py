@@ -152,7 +152,9 @@ def test_the_new_limit_can_be_named_and_is_never_lowered() -> None:
         again = rescued(worker.pid, "--limit", "100")
         assert (again["limit"]["soft"], again["limit"]["raised"]) == ([128, 128], False)
         assert worker.limits == (128, 512)
-        assert rescued(worker.pid, "--limit", "4096")["limit"]["soft"] == [128, 512]
+        most = rescued(worker.pid, "--limit", "4096")
+        assert most["limit"]["soft"] == [128, 512]
+        assert "a soft limit of 4,096 is above the hard one, 512: raise that, too, with --hard" in most["problems"]
         assert worker.poll() == "ok"
 
 

@@ -253,6 +253,7 @@ def test_token_from_the_environment() -> None:
     ("arguments", "code", "sentence"),
     [
         ([], 2, "say which process: its PID, or --name TEXT"),
+        (["train.py"], 2, "expected a process id, got 'train.py'; for its name write --name train.py"),
         (["--name", " "], 2, "expected a text, got none"),
         (["1", "--http", "nonsense:x"], 2, "expected an address such as 127.0.0.1:9321"),
         (["1", "--every", "0.01"], 2, "--every: expected 0.1 s to 15 minutes, got 0.01 s"),

@@ -278,7 +278,7 @@ def test_a_leak_by_jobs_drains_long_before_the_cap() -> None:
     assert done.code == 75
     number, reason = done.out[0].split(" ", 1)
     assert int(number) >= 19  # ten jobs of warm-up and nine for a trend
-    assert reason.startswith("LEAK: every job leaves 2 descriptors open (2–2, over "), reason
+    assert reason.startswith("LEAK: every job leaves 2 descriptors open (over "), reason
     assert re.search(r"; its limit is reached in (\d+ s|\d+ min.*|less than 1 s)$", reason)
 
 
@@ -317,6 +317,12 @@ def test_max_jobs_counts_failed_ones_too() -> None:
     done = run_guarded(JOBS, "dict(max_jobs=7, jitter=0)")
     assert (done.code, done.out) == (75, ["7 it has done 7 jobs (max_jobs)"])
     assert done.logged[-1] == "ended after 5 jobs, 2 failures; it has done 7 jobs (max_jobs)"
+
+
+def test_a_bound_that_jitter_shortened_is_named() -> None:
+    done = run_guarded(JOBS, "dict(max_jobs=1000, jitter=0.9)")
+    assert done.code == 75
+    assert done.out[0].endswith(" jobs (max_jobs=1,000 less jitter)"), done.out
 
 
 def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:

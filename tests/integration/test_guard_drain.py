@@ -191,7 +191,9 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 sys.exit(code)
 """)
     assert done.code == 75
-    assert done.logged[0] == "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread"
+    assert done.logged[0].startswith(
+        "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread. Start"
+    )
 
 
 def test_a_guard_that_another_thread_ended_leaves_the_signals_to_others() -> None:
@@ -376,6 +378,49 @@ assert guard.wait() is True
     assert (done.code, done.out) == (0, ["timeout=: expected a time such as 30s, 5m or 1h, got 'soon'"]), done
 
 
+def test_calls_before_the_start_warn_once() -> None:
+    """A worker that forgot `with guard:` would otherwise look guarded."""
+    done = run_guarded("""
+import warnings
+for call in ("ok()", "fail(None)", "step()", "job(1)", "drain()", "wait(0)"):
+    guard = hold.Guard()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        eval(f"guard.{call}")
+        guard.ok()
+    say(*(f"{one.category.__name__} {one.filename} {one.message}" for one in found))
+with hold.Guard() as guard:
+    if not os.fork():
+        warnings.simplefilter("error")
+        guard.ok()
+        os._exit(0)
+    assert os.wait()[1] == 0
+guard.ok()
+""")
+    assert done.code == 0, done
+    assert done.out == [
+        f"RuntimeWarning <string> {name}() has no effect: this Guard is not started. "
+        "Write `with guard:` around the loop"
+        for name in ("ok", "fail", "step", "job", "drain", "wait")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "is_reminded"),
+    [("", True), ("guard.exit_code", False), ("guard.wants_restart", False), ("os.kill(os.getpid(), 15)", False)],
+)
+def test_a_worker_that_forgets_the_exit_code_is_reminded(end: str, is_reminded: bool) -> None:
+    """It exits with 0, and its supervisor takes it for done."""
+    done = run_guarded(f"""
+with hold.Guard("w", every=EVERY) as guard:
+    guard.drain("new version")
+    guard.wait()
+    {end}
+""")
+    assert done.code == 0
+    assert ("end the program with `raise SystemExit(guard.exit_code)`" in done.log) == is_reminded, done
+
+
 def test_a_guard_is_used_once_and_alone() -> None:
     done = run_guarded("""
 first = hold.Guard("first")
@@ -405,7 +450,8 @@ for _ in range(3):
 """)
     assert done.code == 0, done
     assert done.out == [
-        "expected one active Guard in a process, got a second one beside 'first'",
-        "expected a new Guard, got one that was used already",
-        "expected a new Guard, got one that was used already",
+        "expected one active Guard in a process, got a second one beside 'first': pass that one on; several jobs, "
+        "threads and tasks may share it",
+        "expected a new Guard, got one that was used already: make one for each `with` block",
+        "expected a new Guard, got one that was used already: make one for each `with` block",
     ]

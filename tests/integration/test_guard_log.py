@@ -25,7 +25,8 @@ with hold.Guard("wörker\\nx", log="guard.log") as guard:
 """)
     assert (done.code, done.log) == (0, "")
     assert done.out == [str(path)]
-    earlier, drains, _ = path.read_text().splitlines()
+    earlier, drains, _, reminder = path.read_text().splitlines()
+    assert reminder.endswith("end the program with `raise SystemExit(guard.exit_code)`")
     assert earlier == "earlier"
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d holdfast guard wörker x\[\d+\]: drains, and exits with 75 then: a \[31m b",

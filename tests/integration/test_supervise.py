@@ -169,6 +169,13 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
         (["--", "/no/such/program"], 3, "cannot run /no/such/program: No such file or directory"),
         (["--", "/etc"], 3, "cannot run /etc: Permission denied"),
         (["--", "./script"], 3, "Exec format error (does the script begin with #! ?)"),
+        (["--", "worker.py", "a b"], 3, "needs its interpreter: holdfast supervise -- python worker.py 'a b')"),
+        (
+            ["--", "./worker.py"],
+            3,
+            "Permission denied (a script needs its interpreter: holdfast supervise -- python ./w",
+        ),
+        (["--", "python worker.py"], 3, "(without the quotes: holdfast supervise -- python worker.py)"),
         (["--copies", "0", "true"], 2, "--copies: expected a number from 1 to 1,000, got '0'"),
         (["--fds", "2.5", "true"], 2, "--fds: expected SOFT, SOFT:HARD or :HARD"),
         (["--fds", "0.9:0.5", "true"], 2, "expected a soft cap of at most the hard one"),
@@ -190,6 +197,7 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, arguments: list[str], code:
     (tmp_path / "other.toml").write_text("[tool]\nx = 1")
     (tmp_path / "script").write_text("echo")
     (tmp_path / "script").chmod(0o755)
+    (tmp_path / "worker.py").write_text("")
     assert text in refused("supervise", "-q", *arguments, code=code, cwd=tmp_path)
 
 
@@ -404,7 +412,7 @@ def test_a_terminal_interrupts_and_goes_away(tmp_path: Path, how: str) -> None:
             assert process.wait(TIMEOUT_S) == {"ctrl-c": 130, "closed": 129}[how]
             assert not runs(worker)
             if how == "ctrl-c":
-                assert b"holdfast: stops: the supervisor was interrupted" in os.read(ours, 1 << 16)
+                assert b"holdfast: stops: the supervisor was interrupted (Ctrl-C again kills" in os.read(ours, 1 << 16)
     finally:
         for fd in (ours, theirs):
             if fd >= 0:

@@ -181,6 +181,13 @@ LEAKS = {
 SOFT = {"fds": "60", "rss": "50MB", "threads": "6", "children": "4"}
 
 
+def test_a_soft_cap_below_what_the_worker_needs_is_given_up(tmp_path: Path) -> None:
+    with Supervised(tmp_path, *QUICK, "--rss", "24", "--max-failures", "2", *python(SLEEPER, "pids")) as supervised:
+        text = supervised.wait_for("gave-up")["text"]
+        assert "its soft cap is 24 B, again right after its start: raise --rss) after" in text
+        assert len(pids_in(tmp_path / "pids")) == 4
+
+
 @pytest.mark.parametrize("what", LEAKS)
 @pytest.mark.parametrize("which", ["soft", "hard"])
 def test_caps(tmp_path: Path, what: str, which: str) -> None:
@@ -251,7 +258,10 @@ time.sleep(600)
 def test_a_progress_file_that_never_appears(tmp_path: Path) -> None:
     options = ("--progress-file", "beat", "--progress-timeout", "0.5s", *QUICK)
     with Supervised(tmp_path, *options, *python(SLEEPER, "pids")) as supervised:
-        assert "(beat: No such file or directory)" in replaced(supervised, tmp_path, "progress")["text"]
+        assert (
+            "beat did not change for less than 1 s (No such file or directory)"
+            in replaced(supervised, tmp_path, "progress")["text"]
+        )
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import functools
 import importlib
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -170,6 +172,20 @@ class Command(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the page without rewrapping it: examples and lists keep their lines."""
         formatter.write(f"\n{cleandoc(self.help or '')}\n")
+
+
+class ProcessId(click.IntRange):
+    """A process id. `by_name` says what to write for a name instead, which is what people try first."""
+
+    def __init__(self, by_name: str = "") -> None:
+        super().__init__(min=1)
+        self._by_name = by_name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"-?\d+", value.strip()):
+            by_name = f"; {self._by_name} {shlex.quote(value)}" if self._by_name else ""
+            self.fail(f"expected a process id, got {value!r}{by_name}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def command(page: str | None, cls: type[Command] = Command) -> Callable[[Callable[..., int]], Command]:

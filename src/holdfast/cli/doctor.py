@@ -58,7 +58,7 @@ from ..doctor.diagnose import MOST_S, Examination, WatchTarget
 from ..doctor.model import Verdict
 from ..doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
-from .app import Command, command, describe, seconds_of
+from .app import Command, ProcessId, command, describe, seconds_of
 from .console import Screen, Waiting
 
 EXITS = {
@@ -91,7 +91,7 @@ class Doctor(Command):
 
 
 @command(__doc__, cls=Doctor)
-@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+@click.argument("pids", nargs=-1, type=ProcessId("for its name write --name"), metavar="[PID]...")
 @click.option(
     "--for",
     "for_s",

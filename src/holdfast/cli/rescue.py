@@ -65,7 +65,7 @@ from ..errors import WriteError
 from ..guard.rescue import Rescue, user_name
 from ..procfs.limits import finite, quantity
 from ..procfs.procfs import REAL, number_or_none
-from .app import FINE, FOUND, NO_ACCESS, command, seconds_of, usage_error
+from .app import FINE, FOUND, NO_ACCESS, ProcessId, command, seconds_of, usage_error
 from .console import Screen, Waiting
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ _DUMP_WIDTH = 100
 
 
 @command(__doc__)
-@click.argument("pid", type=click.IntRange(min=1), metavar="PID")
+@click.argument("pid", type=ProcessId(), metavar="PID")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The new soft limit.  [default: the hard limit]")
 @click.option("--hard", type=click.IntRange(min=1), metavar="N", help="Raise the hard limit, too; needs root.")
 @click.option("--drain", is_flag=True, help="Ask its Guard to finish the current job and exit.")

@@ -76,7 +76,7 @@ import click
 from .._util.fds import raise_nofile
 from .._util.text import printable
 from ..errors import InputError
-from .app import FINE, FOUND, command, seconds_of, usage_error
+from .app import FINE, FOUND, ProcessId, command, seconds_of, usage_error
 from .console import Screen
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _MOST_EVERY_S = 900.0
 
 
 @command(__doc__)
-@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+@click.argument("pids", nargs=-1, type=ProcessId("for its name write --name"), metavar="[PID]...")
 @click.option(
     "--name", "names", multiple=True, metavar="TEXT", help="Every process whose command line or name contains this."
 )

@@ -120,10 +120,10 @@ def doubt_sentence(trend: Trend) -> str | None:
 def job_sentence(jobs: JobTrend) -> str:
     if not jobs.grows:
         return f"jobs release what they open: {jobs.jobs:,} of them left nothing open"
-    return (
-        f"every job leaves {number_words(jobs.per_job)} descriptors open "
-        f"({range_words(jobs.low, jobs.high)}, over {jobs.jobs:,} jobs after the warm-up)"
-    )
+    number, low, high = (number_words(one) for one in (jobs.per_job, jobs.low, jobs.high))
+    spread = "" if low == number == high else f"{range_words(jobs.low, jobs.high)}, "
+    noun = "descriptor" if number == "1" else "descriptors"
+    return f"every job leaves {number} {noun} open ({spread}over {jobs.jobs:,} jobs after the warm-up)"
 
 
 def dead_sentences(profile: FdProfile) -> list[str]:

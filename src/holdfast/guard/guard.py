@@ -20,6 +20,7 @@ it samples, logs, drains and exits with no free descriptor.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import inspect
@@ -31,6 +32,7 @@ import resource
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from errno import EMFILE, ENFILE, ENOMEM, errorcode
@@ -125,6 +127,8 @@ class Guard:
             raise ValueError(f"expected reserve_fds= of at least 0, got {reserve_fds!r}")
         if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not 0 <= exit_code <= 255:
             raise ValueError(f"expected exit_code= from 0 to 255, got {exit_code!r}")
+        if log is not None and not isinstance(log, (str, os.PathLike)):
+            raise ValueError(f"expected log= as the path of a file, got {log!r}")
         self.name = one_line(name)
         self._caps: dict[CappedResource, Cap] = {}
         for what, cap in ((FDS, fds), (RSS, rss), (THREADS, threads), (CHILDREN, children)):
@@ -147,6 +151,8 @@ class Guard:
         self._state = GuardState.STARTING
         self._is_open = False
         self._was_open = False
+        self._was_warned = False
+        self._code_was_read = False
         self._is_draining = False
         self._is_stopped = False  # an operator's stop: no restart
         self._reason = ""
@@ -180,16 +186,27 @@ class Guard:
     @property
     def wants_restart(self) -> bool:
         """Whether this process asks to be replaced: for ranks that must agree before one of them leaves its loop."""
-        return self._is_draining and not self._is_stopped
+        self._code_was_read = True
+        return self._asks_for_restart
 
     @property
     def exit_code(self) -> int:
         """What the process should exit with: 75 to be restarted, 0 after SIGTERM or without a drain."""
-        return self._restart_code if self.wants_restart else 0
+        self._code_was_read = True
+        return self._code
+
+    @property
+    def _asks_for_restart(self) -> bool:
+        return self._is_draining and not self._is_stopped
+
+    @property
+    def _code(self) -> int:
+        return self._restart_code if self._asks_for_restart else 0
 
     def ok(self) -> None:
         """Reports a successful outcome, the only heartbeat that counts; a poll that found no job is one, too."""
         if not self._is_open:
+            self._warn_not_started("ok")
             return
         numbers = self._page.numbers
         with self._lock:
@@ -209,6 +226,7 @@ class Guard:
         """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
         makes it drain."""
         if not self._is_open:
+            self._warn_not_started("fail")
             return
         number, exact = find_errno(error) if isinstance(error, BaseException) else (None, False)
         with self._lock:
@@ -228,10 +246,14 @@ class Guard:
             self._page.numbers[_STEP_NS] = time.monotonic_ns()
             if self._state is GuardState.STARTING:
                 self._begin()
+        else:
+            self._warn_not_started("step")
 
     def job(self, job_id: object = "") -> _Job:
         """Returns a context manager around one job. Its end without an error is a success; the descriptors that are
         open then show what each job leaks."""
+        if not self._is_open:
+            self._warn_not_started("job")
         return _Job(self, one_line(str(job_id)[:_MOST_JOB_CHARS]))
 
     def on_drain(self, callback: Callback) -> Callback:
@@ -246,6 +268,8 @@ class Guard:
         """Starts to drain: `draining` is True from now on."""
         if self._is_open:
             self._request(reason, restart=restart)
+        else:
+            self._warn_not_started("drain")
 
     def wait(self, timeout: Time = None) -> bool:
         """Waits until it drains or ends, or for `timeout`; returns `draining`. Use it instead of time.sleep between
@@ -253,7 +277,17 @@ class Guard:
         timeout_s = 0.0 if timeout == 0 else _seconds(timeout, "timeout")
         if self._is_open:
             self._drained.wait(timeout_s)
+        else:
+            self._warn_not_started("wait")
         return self._is_draining
+
+    def _warn_not_started(self, method: str) -> None:
+        """Says once that the guard does nothing yet: without it, a worker that forgot `with` would look guarded."""
+        if self._was_open or self._was_warned:  # after its end, and in a forked child, calls do nothing as they should
+            return
+        self._was_warned = True
+        text = f"{method}() has no effect: this Guard is not started. Write `with guard:` around the loop"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def __repr__(self) -> str:
         state = "draining" if self._is_draining else "active" if self._is_open else "not active"
@@ -264,9 +298,12 @@ class Guard:
     def __enter__(self) -> Self:
         global _active
         if self._was_open:
-            raise RuntimeError("expected a new Guard, got one that was used already")
+            raise RuntimeError("expected a new Guard, got one that was used already: make one for each `with` block")
         if _active is not None:
-            raise RuntimeError(f"expected one active Guard in a process, got a second one beside {_active.name!r}")
+            raise RuntimeError(
+                f"expected one active Guard in a process, got a second one beside {_active.name!r}: pass that one on; "
+                "several jobs, threads and tasks may share it"
+            )
         with contextlib.ExitStack() as undo:
             self._open(undo)
             self._undo = undo.pop_all()
@@ -278,9 +315,13 @@ class Guard:
         self._pid = os.getpid()
         self._started_s = self._ticked_s = time.monotonic()
         # Here, because workers that were forked from one process may share the object that it made.
+        self._age_bound = self._jobs_bound = ""
+        if math.isfinite(self._max_age_s):
+            self._age_bound = f"max_age={span_words(self._max_age_s)} less jitter" if self._jitter else "max_age"
         self._max_age_s *= _less(self._jitter)
-        if self._max_jobs is not None:
-            self._max_jobs = max(1, round(self._max_jobs * _less(self._jitter)))
+        if (most := self._max_jobs) is not None:
+            self._max_jobs = max(1, round(most * _less(self._jitter)))
+            self._jobs_bound = "max_jobs" if self._max_jobs == most else f"max_jobs={most:,} less jitter"
         self._log = GuardLog(self._log_path, f"{self.name}[{self._pid}]" if self.name else f"[{self._pid}]")
         undo.callback(self._log.close)
         self._own = OwnProcess()
@@ -362,6 +403,8 @@ class Guard:
             return  # in a forked child
         _active = None
         self._undo.close()
+        if kind is None and self._code and not self._code_was_read:
+            atexit.register(self._remind_of_exit_code)
 
     def _stop_thread(self) -> None:
         try:
@@ -385,6 +428,18 @@ class Guard:
         failed = f", {counted(self._fails, 'failure')}" if self._fails else ""
         self._log.write(f"ended after {counted(self._jobs_done, 'job')}{failed}{left}{why}")
 
+    def _remind_of_exit_code(self) -> None:
+        """At the end of Python: a worker that drained and exits with 0 would stay down."""
+        if self._code_was_read or self._pid != os.getpid():
+            return
+        with contextlib.suppress(OSError, ValueError):
+            log = GuardLog(self._log.path or None, self._log.prefix)
+            log.write(
+                "it asked for a restart, but nobody read guard.exit_code: end the program with "
+                "`raise SystemExit(guard.exit_code)`"
+            )
+            log.close()
+
     def after_fork_in_child(self) -> None:
         """Makes the guard of a forked child inactive: it has no thread, and the page and the signals are the
         parent's. Without this, a child would ignore SIGTERM."""
@@ -407,7 +462,10 @@ class Guard:
         self._before: dict[int, Any] = {}
         self._stacks_signal = 0
         if threading.current_thread() is not threading.main_thread():
-            self._log.write("SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread")
+            self._log.write(
+                "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread. Start it there; its "
+                "methods can be called in any thread"
+            )
             return
         for number in (signal.SIGTERM, signal.SIGUSR1):
             before = signal.getsignal(number)
@@ -473,7 +531,7 @@ class Guard:
 
     def _start_drain(self, reason: str) -> None:
         self._drain_at_s = time.monotonic()
-        code = self.exit_code
+        code = self._code
         with self._lock:
             self._state = GuardState.DRAINING
             self._page.set_text("reason", reason)
@@ -493,10 +551,10 @@ class Guard:
 
     def _correct_drain(self) -> None:
         """An operator's stop came after a request for a restart."""
-        if self._page.get("exit_code") != self.exit_code:
+        if self._page.get("exit_code") != self._code:
             self._page.set_text("reason", self._reason)
-            self._page.set(exit_code=self.exit_code)
-            self._log.write(f"exits with {self.exit_code} after its drain: {self._reason}")
+            self._page.set(exit_code=self._code)
+            self._log.write(f"exits with {self._code} after its drain: {self._reason}")
 
     def _call_all(self, reason: str) -> None:
         for callback in self._callbacks:
@@ -583,7 +641,7 @@ class Guard:
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
-            self._request(f"it has done {counted(ended, 'job')} (max_jobs)")
+            self._request(f"it has done {counted(ended, 'job')} ({self._jobs_bound})")
 
     # ---- the thread --------------------------------------------------------------------------------------
 
@@ -653,7 +711,7 @@ class Guard:
             return
         if now_s - self._started_s >= self._max_age_s:
             age = span_words(now_s - self._started_s)
-            self._request(f"it is {age} old (max_age)")
+            self._request(f"it is {age} old ({self._age_bound})")
         if now_s >= self._forgiven_until_s:
             self._check_progress()
 

@@ -207,6 +207,10 @@ class Rescue:
         try:
             old_soft, old_hard = map(_amount, self._prlimit())
             soft, hard = plan_limit(old_soft, old_hard, want, want_hard)
+            if want is not None and want > hard:
+                self.problems.append(
+                    f"a soft limit of {want:,} is above the hard one, {hard:,}: raise that, too, with --hard"
+                )
             self.change = LimitChange(old_soft=old_soft, old_hard=old_hard, soft=soft, hard=hard, planned=self.dry_run)
             if not self.change.raised or self.dry_run:
                 return

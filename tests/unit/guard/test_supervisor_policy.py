@@ -52,6 +52,14 @@ def test_it_gives_up_at_the_fifth_failure_within_ten_minutes() -> None:
     assert made.recent_failures == 5
 
 
+def test_a_cap_that_several_workers_exceed_at_their_start_is_too_low() -> None:
+    policy = RestartPolicy(RestartRules())
+    assert [policy.is_cap_too_low(age_s) for age_s in (3, 3, 3, 9, 600, 3, 3, 3)] == [
+        *(False, False, True, True),
+        *(False, False, False, True),
+    ]
+
+
 def test_failures_that_are_further_apart_go_on_for_ever() -> None:
     made = policy()
     assert None not in [made.after_failure(now_s, 150.0) for now_s in range(0, 100_000, 151)]

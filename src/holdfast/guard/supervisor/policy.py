@@ -11,6 +11,7 @@ from enum import StrEnum
 RECYCLE_CODE = 75  # EX_TEMPFAIL: the worker asks for a new one
 _QUICK_S = 10.0
 _MOST_QUICK = 10
+_MOST_OVER_CAP = 2
 _QUICK_PAUSE_S = 1.0
 
 
@@ -59,7 +60,7 @@ class RestartPolicy:
         self._rules = rules
         self._uniform = uniform
         self._in_row = 0
-        self._quick = 0
+        self._quick = self._over_cap = 0
         self._failed_s: deque[float] = deque()
 
     @property
@@ -81,6 +82,12 @@ class RestartPolicy:
         exponent = min(self._in_row - 1, 62)  # a larger one could overflow, and all are over the longest wait
         wait_s = min(rules.first_s * 2.0**exponent, rules.longest_s)
         return wait_s * self._uniform(1 - rules.jitter, 1 + rules.jitter)
+
+    def is_cap_too_low(self, uptime_s: float) -> bool:
+        """Takes the age at which a worker was over a cap. Returns whether the cap is the mistake: several in a row were
+        over it right after their start, and so would be all that follow."""
+        self._over_cap = self._over_cap + 1 if uptime_s < _QUICK_S else 0
+        return self._over_cap > _MOST_OVER_CAP
 
     def after_recycle(self, uptime_s: float) -> float:
         """Returns how long to wait: not at all, unless many workers in a row ended within seconds."""

@@ -90,7 +90,7 @@ class ProgressWatch:
         if quiet_s <= self._limit_s:
             return ""
         verb = "had no good answer" if self._is_page else "did not change"
-        why = f" ({self._problem})" if self._problem else ""
+        why = f" ({self._problem.removeprefix(f'{self.what}: ')})" if self._problem else ""
         return f"it makes no progress: {self.what} {verb} for {span_words(quiet_s)}{why}"
 
     def pardon(self, now_s: float) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..._util.process import describe_exit, exit_cause
 from ..._util.text import counted, span_words
 from .config import SuperviseOptions
+from .outside_caps import RESOURCES
 from .policy import RECYCLE_CODE, RestartMode, RestartReason
 from .reporting import SupervisorReport
 from .status import CopyState
@@ -39,7 +40,10 @@ class WorkerRestarter:
             reason = plan.reason or RestartReason.RECYCLE
             how = f"{end.how} ({reason}: {plan.sentence})"
             end = end._replace(reason=reason, how=how, found_s=escalation.began_s)
-            if plan.is_planned:
+            if reason in RESOURCES and copy.policy.is_cap_too_low(_uptime_s(copy, escalation.began_s)):
+                how = how.removesuffix(")") + f", again right after its start: raise --{reason})"
+                self._fail(end._replace(how=how), now_s)
+            elif plan.is_planned:
                 self._recycle(end, now_s, is_asked=reason is RestartReason.RECYCLE)
             else:
                 self._fail(end, now_s)

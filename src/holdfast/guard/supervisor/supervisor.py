@@ -12,10 +12,12 @@ import math
 import os
 import resource
 import select
+import shlex
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator
+from errno import EACCES, ENOENT, ENOEXEC
 from types import FrameType
 from typing import Any
 
@@ -241,7 +243,7 @@ class Supervisor:
                         self._ender.take(copy, copy.escalation.step)  # it was asked to end before it was there
                 case WorkerNotRun(number):
                     why = os.strerror(number)
-                    hint = " (does the script begin with #! ?)" if number == 8 else ""
+                    hint = _run_hint(self._options.command, number)
                     copy.sentence = f"cannot run {self._options.command[0]}: {why}{hint}"
                 case WorkerEnded(status):
                     copy.set_state(CopyState.STOPPING, describe_exit(os.waitstatus_to_exitcode(status)))
@@ -456,7 +458,8 @@ class Supervisor:
         self._stop_code = code
         self._rolling.clear()
         self._rolled = None
-        self._report.say("stop", f"stops: {why}")
+        again = " (Ctrl-C again kills the workers)" if self._interrupts else ""
+        self._report.say("stop", f"stops: {why}{again}")
         self._report.systemd.stopping()
         for copy in self._copies:
             if not copy.is_running:
@@ -503,6 +506,18 @@ def _name_of(command: tuple[str, ...]) -> str:
     script = next((word for word in rest if not word.startswith("-")), program)
     is_python = program.startswith("python") and "-c" not in rest
     return script.removesuffix(".py") if is_python else program
+
+
+def _run_hint(command: tuple[str, ...], number: int) -> str:
+    """Returns what to write instead, for the usual slips."""
+    program = command[0]
+    if number == ENOEXEC:
+        return " (does the script begin with #! ?)"
+    if number == ENOENT and len(command) == 1 and " " in program:
+        return f" (without the quotes: holdfast supervise -- {program})"
+    if number in (ENOENT, EACCES) and program.endswith(".py") and os.path.isfile(program):
+        return f" (a script needs its interpreter: holdfast supervise -- python {shlex.join(command)})"
+    return ""
 
 
 def _has_terminal() -> bool:
