@@ -6,6 +6,7 @@ delays no sample. At most `_MOST_WAITING` events wait; of more, the oldest are d
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -40,7 +41,7 @@ def check_webhook(url: str) -> str:
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_fine = False
-    if not is_fine or any(sign.isspace() or not sign.isprintable() for sign in url):
+    if not is_fine or not url.isascii() or any(sign.isspace() or not sign.isprintable() for sign in url):
         raise InputError(f"expected a URL such as https://example.org/hook, got {one_line(url)!r}")
     return url
 
@@ -114,6 +115,10 @@ class Notifier:
                     self._run_command(message)
                 if self._webhook is not None:
                     self._post(message)
+            except (OSError, RuntimeError, ValueError) as error:
+                # No thread can be started, or nobody reads the reports any more: the next event may come through.
+                with contextlib.suppress(OSError, ValueError):
+                    self._report(f"the event {message['kind']!r} was not announced: {error}")
             finally:
                 with self._changed:
                     self._busy = False
