@@ -22,7 +22,7 @@ from ..procfs.processes import Identity, Process, find_by_name, is_same, read_pr
 from ..procfs.procfs import REAL, ProcFS, read_or_none
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
 from .state import EventState
-from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id
+from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id, reading_facts
 from .target import Target, end_reason, parse_profile
 from .tree import TreeModel, clip
 
@@ -96,7 +96,8 @@ class TargetFinder:
         clock: Callable[[], float] = time.monotonic,
         cost_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.targets = [_restored(one) for one in store.targets()]
+        with reading_facts(store.path):
+            self.targets = [_restored(one) for one in store.targets()]
         self.supervisors: dict[Identity, Followed] = {}
         self.waiting = list(dict.fromkeys(selection.pids))
         self.is_full = False
@@ -231,7 +232,8 @@ class TargetFinder:
         target.started = None if process.uptime_s is None else self._log.wall - process.uptime_s
         target.tree = target.tree or TreeModel(target.root, self._watch, self._procfs, self._clock, self._cost)
         if target.about is not None and (first := target.facts.get("_first")):
-            target.tree.first.setdefault(target.about, parse_profile(first))
+            with reading_facts(self._store.path):
+                target.tree.first.setdefault(target.about, parse_profile(first))
             target.tree.about = target.about
         target.about = target.tree.about
         return target
