@@ -86,8 +86,13 @@ class Notifier:
             if len(self._waiting) >= _MOST_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
+                is_first = self.dropped == 1
+            else:
+                is_first = False
             self._waiting.append(message_of(event, facts))
             self._changed.notify_all()
+        if is_first:
+            self._report(f"more than {_MOST_WAITING} events wait to be announced: the oldest are dropped from now on")
 
     def close(self, within_s: float = 5.0) -> None:
         """Gives what waits a moment, then ends the command that runs."""
