@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from contextlib import closing
 from pathlib import Path
@@ -78,3 +79,8 @@ def test_wrong_use_is_refused(database: Path, tmp_path: Path) -> None:
     # A file that is no database is still read as a recording.
     (tmp_path / "no.hft").write_bytes(b"nothing")
     assert holdfast("report", tmp_path / "no.hft").returncode in (1, 3)
+
+
+def test_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "a device or a pipe" in holdfast("report", tmp_path / "pipe").stderr

@@ -67,6 +67,7 @@ recording is corrupt; 2 wrong usage; 3 the file cannot be read.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -233,6 +234,8 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def _is_database(file: str) -> bool:
+    if not os.path.isfile(file):  # a pipe would block
+        return False
     try:
         with open(file, "rb") as opened:
             return opened.read(len(_SQLITE)) == _SQLITE

@@ -242,7 +242,10 @@ def parse_heartbeat(data: bytes, *, jobs: bool = True) -> Heartbeat | None:
         for name, (start, room) in _TEXTS.items()
     }
     words = struct.unpack_from(f"<{RING}Q", data, _RING_AT * 8) if jobs else ()
-    ring = sorted((word >> 32, word & 0xFFFFFFFF) for word in words if word)
+    # Each job has a place of its own, so that none is there twice, whatever the process has written.
+    ring = sorted(
+        (word >> 32, word & 0xFFFFFFFF) for at, word in enumerate(words) if word and (word >> 32) % RING == at
+    )
     return Heartbeat(state=state, jobs=tuple(ring), **numbers, **texts)
 
 

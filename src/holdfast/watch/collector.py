@@ -216,6 +216,7 @@ class WatchCollector:
             for sample in samples:
                 self._log.batch.add_sample(target.id, target.process, point_of(sample, offset))
         target.about = about
+        target.limit, target.nearly_full = None, False  # that of the other process has not changed
         target.kinds_at_s = target.held_at_s = -math.inf
         target.held_by = []
 

@@ -19,10 +19,10 @@ from ..errors import InputError
 from ..guard.heartbeat import read_heartbeat
 from ..guard.supervisor.status import CopyState, SupervisorStatus, read_supervisor_status
 from ..procfs.processes import Identity, Process, find_by_name, is_same, read_process, read_stat
-from ..procfs.procfs import REAL, ProcFS, read_or_none
+from ..procfs.procfs import REAL, ProcFS, read_or_none, readlink_or_none
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
 from .state import EventState
-from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id
+from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id, reading_facts
 from .target import Target, end_reason, parse_profile
 from .tree import TreeModel, clip
 
@@ -96,7 +96,8 @@ class TargetFinder:
         clock: Callable[[], float] = time.monotonic,
         cost_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.targets = [_restored(one) for one in store.targets()]
+        with reading_facts(store.path):
+            self.targets = [_restored(one) for one in store.targets()]
         self.supervisors: dict[Identity, Followed] = {}
         self.waiting = list(dict.fromkeys(selection.pids))
         self.is_full = False
@@ -140,10 +141,10 @@ class TargetFinder:
         self._names_at_s = self._log.now + min(rest_s, _NAMES_LATEST_S)
 
     def _is_own(self, process: Process) -> bool:
-        """Whether it is another watch, or what this one has started for --notify."""
-        if _LOOKS_ON.search(process.cmdline):
-            return True
+        """Whether it is another watch, what reads the output of this one, or what it has started for --notify."""
         own, parent = self._procfs.own_pid(), process.ppid
+        if _LOOKS_ON.search(process.cmdline) or self._reads_output(process.pid, own):
+            return True
         for _ in range(_MOST_ANCESTORS):
             if parent is None or parent <= 1 or parent == own:
                 break
@@ -151,6 +152,13 @@ class TargetFinder:
             parent = None if seen is None else seen.ppid
         environ = read_or_none(self._procfs, f"/proc/{process.pid}/environ") or ""
         return parent is not None and parent == own and "\0HOLDFAST_EVENT=" in f"\0{environ}"
+
+    def _reads_output(self, pid: int, own: int | None) -> bool:
+        """Whether it is the `tee train.log` of `holdfast watch --name train | tee train.log`."""
+        read = readlink_or_none(self._procfs, f"/proc/{pid}/fd/0") or ""
+        return read.startswith("pipe:") and any(
+            readlink_or_none(self._procfs, f"/proc/{own}/fd/{fd}") == read for fd in (1, 2)
+        )
 
     def _attach(self, key: TargetKey, process: Process) -> bool:
         """Begins to watch a process, unless it is watched. Returns False for one that may turn out a supervisor."""
@@ -231,7 +239,8 @@ class TargetFinder:
         target.started = None if process.uptime_s is None else self._log.wall - process.uptime_s
         target.tree = target.tree or TreeModel(target.root, self._watch, self._procfs, self._clock, self._cost)
         if target.about is not None and (first := target.facts.get("_first")):
-            target.tree.first.setdefault(target.about, parse_profile(first))
+            with reading_facts(self._store.path):
+                target.tree.first.setdefault(target.about, parse_profile(first))
             target.tree.about = target.about
         target.about = target.tree.about
         return target

@@ -6,6 +6,7 @@ delays no sample. At most `_MOST_WAITING` events wait; of more, the oldest are d
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -40,7 +41,7 @@ def check_webhook(url: str) -> str:
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_fine = False
-    if not is_fine or any(sign.isspace() or not sign.isprintable() for sign in url):
+    if not is_fine or not url.isascii() or any(sign.isspace() or not sign.isprintable() for sign in url):
         raise InputError(f"expected a URL such as https://example.org/hook, got {one_line(url)!r}")
     return url
 
@@ -85,8 +86,13 @@ class Notifier:
             if len(self._waiting) >= _MOST_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
+                is_first = self.dropped == 1
+            else:
+                is_first = False
             self._waiting.append(message_of(event, facts))
             self._changed.notify_all()
+        if is_first:
+            self._report(f"more than {_MOST_WAITING} events wait to be announced: the oldest are dropped from now on")
 
     def close(self, within_s: float = 5.0) -> None:
         """Gives what waits a moment, then ends the command that runs."""
@@ -114,6 +120,10 @@ class Notifier:
                     self._run_command(message)
                 if self._webhook is not None:
                     self._post(message)
+            except (OSError, RuntimeError, ValueError) as error:
+                # No thread can be started, or nobody reads the reports any more: the next event may come through.
+                with contextlib.suppress(OSError, ValueError):
+                    self._report(f"the event {message['kind']!r} was not announced: {error}")
             finally:
                 with self._changed:
                     self._busy = False

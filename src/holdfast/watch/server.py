@@ -5,7 +5,9 @@ another site cannot read it by pointing its own name at 127.0.0.1. Any other add
 from another host, and the page is told so by its content security policy.
 
 Requests are served from memory and the store; one document is made for each round of samples, however many ask for it.
-At most 64 connections are open at a time, and one that sends nothing is closed after some seconds.
+At most 64 connections are open at a time; a new one takes the place of one that waits for a request. One that sends no
+whole request is closed after some seconds, and one that does not take its answer after a minute. An answer is sent in
+pieces, so that a client that does not read it costs no memory.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ DEFAULT_PORT = 9321
 LEAST_TOKEN = 16
 MOST_CONNECTIONS = 64
 _IDLE_S = 10
+_ANSWER_S = 60
+_PIECE_BYTES = 64 << 10
 _COOKIE = "holdfast_watch"
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "plotly.min.js": "text/javascript"}
 _HEADERS = {
@@ -84,7 +88,7 @@ class HttpAddress:
 
 def is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower().rstrip(".") == "localhost"
 
@@ -259,7 +263,7 @@ class WatchApp:
         self._eta_s = eta_s
         self._lock = threading.Lock()
         self._made: tuple[Published, bytes] | None = None
-        self._static: dict[str, tuple[bytes, str]] = {}
+        self._static: dict[str, tuple[bytes, bytes, str]] = {}
 
     def routes(self, token: str | None) -> Starlette:
         from starlette.applications import Starlette
@@ -292,20 +296,19 @@ class WatchApp:
         return self._send_file(request, name, f"{_STATIC[name]}; charset=utf-8", "no-cache")
 
     def _send_file(self, request: Request, name: str, type_: str, caching: str) -> Response:
-        from starlette.responses import Response
-
         found = self._read_static(name)
         if found is None:
             return _plain(404, f"{name} is missing from this installation: pip install 'holdfast[ui]'\n")
-        packed, tag = found
+        data, packed, tag = found
         headers = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
+            return _plain(304, "", headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(packed, media_type=type_, headers=headers | {"Content-Encoding": "gzip"})
-        return Response(gzip.decompress(packed), media_type=type_, headers=headers)
+            return _in_pieces(packed, type_, headers | {"Content-Encoding": "gzip"})
+        return _in_pieces(data, type_, headers)
 
-    def _read_static(self, name: str) -> tuple[bytes, str] | None:
+    def _read_static(self, name: str) -> tuple[bytes, bytes, str] | None:
+        """Returns the file as it is and packed, which all requests share, and its tag."""
         with self._lock:
             if name not in self._static:
                 try:
@@ -313,7 +316,7 @@ class WatchApp:
                 except OSError:
                     return None
                 tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
-                self._static[name] = gzip.compress(data, 6, mtime=0), tag
+                self._static[name] = data, gzip.compress(data, 6, mtime=0), tag
             return self._static[name]
 
     def _state(self, request: Request) -> Response:
@@ -389,18 +392,29 @@ def _read_file(name: str) -> bytes:
 
 
 def _json(facts: Any, status: int = 200) -> Response:
-    from starlette.responses import Response
-
-    return Response(json.dumps(facts), status, media_type="application/json")
+    return _in_pieces(json.dumps(facts).encode(), "application/json", status=status)
 
 
 def _send_json(request: Request, data: bytes) -> Response:
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return _in_pieces(gzip.compress(data, 1), "application/json", {"Content-Encoding": "gzip"})
+    return _in_pieces(data, "application/json")
+
+
+def _in_pieces(data: bytes, type_: str, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    """Returns an answer of which the server copies one piece at a time: the next when the client has taken this one."""
     from starlette.responses import Response
 
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        packed = gzip.compress(data, 1)
-        return Response(packed, media_type="application/json", headers={"Content-Encoding": "gzip"})
-    return Response(data, media_type="application/json")
+    class PiecesResponse(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for at in range(0, len(data), _PIECE_BYTES):
+                piece = data[at : at + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+    length = {"Content-Length": str(len(data))}
+    return PiecesResponse(status_code=status, media_type=type_, headers={**(headers or {}), **length})
 
 
 # ---- the thread
@@ -455,30 +469,62 @@ class WatchServer:
 
     def close(self) -> None:
         """Ends the server; requests that are being answered get a second."""
+        # It would report clients that have not taken their answer.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._server.should_exit = True
         self._thread.join(10)
         self._socket.close()
 
 
 def _bounded_protocol() -> Any:
-    """Returns uvicorn's protocol with a bound on connections, and a timeout for the first request of each."""
+    """Returns uvicorn's protocol with a bound on connections, and on the time for each request and its answer.
+
+    uvicorn itself ends only a connection that is silent between two requests: half a request would hold it for ever.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class BoundedProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > MOST_CONNECTIONS:
-                transport.abort()
-                return
-            self._give_up = self.loop.call_later(_IDLE_S, self._end_if_silent)
+            if len(self._others()) >= MOST_CONNECTIONS:
+                others = [one for one in self._others() if not one.is_answering]
+                if not others:
+                    transport.abort()
+                    return
+                min(others, key=lambda one: one.since_s).transport.abort()
+            self._expect(_IDLE_S)
 
-        def _end_if_silent(self) -> None:
-            if getattr(self, "cycle", None) is None:
+        def _others(self) -> list[Any]:
+            return [one for one in self.connections if one is not self and not one.transport.is_closing()]
+
+        @property
+        def is_answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _expect(self, within_s: float, *, last: bool = False) -> None:
+            """Waits for a request or, if this is the last time, for the end of its answer."""
+            self._stop_waiting()
+            self._is_last = last
+            self.since_s = self.loop.time()
+            self._give_up = self.loop.call_later(within_s, self._end_if_late)
+
+        def _end_if_late(self) -> None:
+            if self.is_answering and not self._is_last:
+                self._expect(_ANSWER_S, last=True)
+            else:
                 self.transport.abort()
 
-        def connection_lost(self, exc: Exception | None) -> None:
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if not self.transport.is_closing():
+                self._expect(_IDLE_S)
+
+        def _stop_waiting(self) -> None:
             if hasattr(self, "_give_up"):
                 self._give_up.cancel()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
             super().connection_lost(exc)
 
     return BoundedProtocol

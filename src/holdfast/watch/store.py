@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from .._util.text import counted
 from ..doctor.sampler import Tier
 from ..errors import InputError
 from ..procfs.processes import Identity, is_same, read_stat
@@ -84,6 +85,20 @@ CREATE TABLE kinds (
 CREATE TABLE events (id INTEGER PRIMARY KEY, t REAL NOT NULL, target TEXT NOT NULL, kind TEXT NOT NULL,
     text TEXT NOT NULL);
 """
+# What a row of each table is not: any program may have written to the file, and SQLite checks no types.
+_DAMAGED_ROWS = {
+    "facts": "NOT json_valid(value)",
+    "targets": "typeof(id) || typeof(label) || typeof(boot) || typeof(pid) || typeof(process) != "
+    "'integertexttextintegerinteger' OR typeof(start_ticks) NOT IN ('integer', 'null') OR NOT abs(seen) < 1e11 "
+    "OR iif(json_valid(facts), json_type(facts), '') != 'object' "
+    "OR iif(json_valid(key), json_type(key), '') != 'array'",
+    "samples": "typeof(process) || typeof(low) || typeof(high) != 'integerintegerinteger' OR NOT abs(t) < 1e11 "
+    "OR typeof(rss_bytes) NOT IN ('integer', 'null') OR typeof(threads) NOT IN ('integer', 'null') "
+    "OR typeof(children) NOT IN ('integer', 'null')",
+    "kinds": "NOT abs(t) < 1e11 OR iif(json_valid(kinds), json_type(kinds), '') != 'object'",
+    "events": "typeof(target) || typeof(kind) || typeof(text) != 'texttexttext' OR NOT abs(t) < 1e11",
+}
+_BAD_FACTS = (ValueError, TypeError, KeyError, AttributeError)
 _BUT_OWNER = {"facts": "WHERE name != 'owner'"}
 _TABLES = ("facts", "targets", "samples", "kinds", "events")
 
@@ -201,7 +216,7 @@ class Store:
             if self._is_closed:
                 return
             now = self._clock()
-            if now >= self._retry_at:
+            if now >= self._retry_at or now < self._retry_at - _RETRY_EVERY_S < math.inf:  # the clock was set back
                 self._return_to_file(now)
             if self.path is not None and not self.problem and now >= self._pruned_at + _PRUNE_EVERY_S:
                 self._check_file()
@@ -287,6 +302,8 @@ class Store:
     # ---- opening and closing
 
     def _open_file(self, path: Path) -> sqlite3.Connection:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: cannot open the database: {_why_not(path)}")
         db = _connect(path, "rwc")
         try:
             is_new = _check_application(db, path)
@@ -298,8 +315,12 @@ class Store:
             with _transaction(db):
                 if is_new and _check_application(db, path):  # another watch may have been quicker
                     _create(db)
+                _check_rows(db, path)
                 self._become_owner(db, path)
-        except sqlite3.Error as error:
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+        ) as error:  # a damaged schema is in the message, which is no text then
             db.close()
             raise _cannot_open(path, error) from error
         except BaseException:
@@ -312,6 +333,8 @@ class Store:
         """Refuses a file that another watch writes to. A killed one leaves its mark, but is not there any more."""
         row = db.execute("SELECT value FROM facts WHERE name = 'owner'").fetchone()
         owner = json.loads(row[0]) if row else None
+        if not isinstance(owner, dict) or not self._mark().keys() <= owner.keys():
+            owner = None
         if owner is not None and owner != self._mark() and self._is_writing(db, owner):
             raise InputError(f"{path}: in use by another holdfast watch, process {owner['pid']}; choose another file")
         db.execute("INSERT OR REPLACE INTO facts VALUES ('owner', ?)", (json.dumps(self._mark()),))
@@ -450,12 +473,34 @@ def _check_application(db: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def _cannot_open(path: Path, error: sqlite3.Error) -> InputError:
+def _check_rows(db: sqlite3.Connection, path: Path) -> None:
+    """InputError: a row is not as `watch` writes it."""
+    for table, damage in _DAMAGED_ROWS.items():
+        if rows := db.execute(f"SELECT count(*) FROM {table} WHERE {damage}").fetchone()[0]:
+            raise damaged(path, f"{counted(rows, 'row')} of {table} cannot be read")
+
+
+def damaged(path: Path | None, why: object) -> InputError:
+    return InputError(f"{path}: the database is damaged: {why}")
+
+
+@contextmanager
+def reading_facts(path: Path | None) -> Iterator[None]:
+    """Turns what goes wrong with the facts of a target into an InputError: anyone may have edited their JSON."""
+    try:
+        yield
+    except _BAD_FACTS as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def _cannot_open(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> InputError:
+    if isinstance(error, UnicodeDecodeError):
+        return damaged(path, error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
         return InputError(f"{path}: expected a database of holdfast watch, got a file that is not SQLite")
     if code == sqlite3.SQLITE_CORRUPT:
-        return InputError(f"{path}: the database is damaged: {error}")
+        return damaged(path, error)
     if code == sqlite3.SQLITE_CANTOPEN:
         return InputError(f"{path}: cannot open the database: {_why_not(path)}")
     return InputError(f"{path}: cannot open the database: {_reason(error)}")
@@ -465,6 +510,8 @@ def _why_not(path: Path) -> str:
     """Says what SQLite does not: why a file cannot be opened or created."""
     if path.is_dir():
         return "it is a folder"
+    if path.exists() and not path.is_file():
+        return "it is a device or a pipe"
     folder = path.absolute().parent
     if not folder.is_dir():
         return f"there is no folder {folder}"
@@ -501,6 +548,8 @@ def open_recording(path: Path) -> Iterator[sqlite3.Connection]:
     """Opens a file for reading, also one that a watch writes to or left behind when it was killed."""
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
+    if not path.is_file():  # a pipe would block
+        raise InputError(f"{path}: cannot open the database: {_why_not(path)}")
     try:
         db = _connect(path, "ro")
         try:
@@ -513,10 +562,12 @@ def open_recording(path: Path) -> Iterator[sqlite3.Connection]:
             if _check_application(db, path):
                 raise InputError(f"{path}: expected a database of holdfast watch, got an empty file")
             db.execute("BEGIN")  # one consistent view over all tables
-            yield db
+            _check_rows(db, path)
+            with reading_facts(path):
+                yield db
         finally:
             db.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _cannot_open(path, error) from error
 
 

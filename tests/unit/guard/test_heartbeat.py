@@ -164,7 +164,7 @@ def test_a_page_with_wild_contents_is_parsed_or_refused(page: HeartbeatPage) -> 
     everything = good[:24] + struct.pack("<Q", GuardState.RUNNING) + b"\xff" * (PAGE_BYTES - 32)
     found = parse_heartbeat(everything)
     assert found is not None
-    assert len(found.jobs) == RING
+    assert len(found.jobs) == 1  # 256 times the same job, of which one is at its place
     assert set(found.name) == {"\ufffd"}
     assert parse_heartbeat(b"\0" * 8 + good[8:]) is None  # not valid yet
 

@@ -89,3 +89,32 @@ def test_files_of_ended_supervisors_are_removed(file: StatusFile) -> None:
 )
 def test_other_bytes_are_no_status(data: bytes) -> None:
     assert parse_supervisor_status(data) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"t": 4.5', b'"t": Infinity'),
+        (b'"t": 4.5', b'"t": NaN'),
+        (b'"t": 4.5', b'"t": 1e18'),
+        (b'"copy": 1', b'"copy": Infinity'),
+        (b'"pid": 7', b'"pid": 1' + b"0" * 30),
+        (b'"pid": 7', b'"pid": -7'),
+        (b'"dark": 2', b'"dark": -1'),
+        (b'"dark": 2', b",".join(b'"%d": 2' % at for at in range(1000))),
+    ],
+)
+def test_numbers_that_no_reader_could_use_are_no_status(file: StatusFile, old: bytes, new: bytes) -> None:
+    """A process writes what it likes; a watch that runs as root must not end because of it."""
+    file.write(status_of(file))
+    assert file.path is not None
+    data = file.path.read_bytes()
+    assert parse_supervisor_status(data) is not None
+    assert old in data
+    assert parse_supervisor_status(data.replace(old, new)) is None
+
+
+def test_too_many_workers_are_no_status(file: StatusFile) -> None:
+    many = replace(status_of(file), workers=status_of(file).workers * 1001)
+    file.write(many)
+    assert read_supervisor_status(os.getpid()) is None

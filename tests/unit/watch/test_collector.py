@@ -374,6 +374,11 @@ def test_leaking_child_is_what_the_target_is_about() -> None:
         watch.round()
         watch.round(20)
         assert watch.target["about"] == victim.pid
+        child = int(Path(f"/proc/{victim.pid}/task/{victim.pid}/children").read_text())
+        hard = resource.prlimit(child, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(
+            child, resource.RLIMIT_NOFILE, (resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)[0] - 1, hard)
+        )
         for _ in range(40):
             victim.tell("below leak 9")
             watch.round()
@@ -392,6 +397,28 @@ def test_leaking_child_is_what_the_target_is_about() -> None:
         found = watch.target
         assert (found["about"], found["alive"], found["verdict"]) == (victim.pid, True, "OK")
         assert max(found["series"]["fds"]) >= 360  # what was seen is not forgotten
+        assert not [one for one in watch.events if one["kind"] == "limit"]  # that of another process is no change
+
+
+def test_what_reads_the_output_of_watch_is_not_meant_by_a_name() -> None:
+    """`holdfast watch --name train | tee train.log`"""
+    before = os.dup(1)
+    name = f"reader-{os.getpid()}"
+    script = "import sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script, name], stdin=subprocess.PIPE) as reader:
+        assert reader.stdin is not None
+        try:
+            os.dup2(reader.stdin.fileno(), 1)
+            with bench(names=(name,)) as watch:
+                watch.round(20)
+                assert watch.document["targets"] == []
+                os.dup2(before, 1)
+                watch.round(20)
+                assert [one["pid"] for one in watch.document["targets"]] == [reader.pid]
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+            reader.stdin.close()
 
 
 def test_raised_limit_is_an_event() -> None:

@@ -54,6 +54,22 @@ def test_command_gets_json_and_variables(tmp_path: Path) -> None:
     assert said == []
 
 
+def test_report_that_fails_does_not_end_the_notifier(tmp_path: Path) -> None:
+    """stderr may be a pipe that nobody reads any more."""
+    tried: list[str] = []
+
+    def report(sentence: str) -> None:
+        tried.append(sentence)
+        raise BrokenPipeError
+
+    notifier = Notifier(f"echo >> {tmp_path}/runs; exit 3", None, report)
+    for _ in range(3):
+        notifier.tell(event(), FACTS)
+    notifier.close(within_s=TIMEOUT_S)
+    assert (tmp_path / "runs").read_text() == "\n" * 3
+    assert len(tried) == 6  # the exit code, and that telling of it failed
+
+
 def test_hanging_command_is_ended_with_its_children_and_blocks_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     notifier = Notifier("sleep 1000 & sleep 1000", None, said.append, command_s=0.3)
@@ -63,8 +79,9 @@ def test_hanging_command_is_ended_with_its_children_and_blocks_nothing(tmp_path:
     assert time.monotonic() - began < TIMEOUT_S  # none of the calls waits for the command
     assert notifier.dropped >= 100
     deadline = time.monotonic() + TIMEOUT_S
-    while not said and time.monotonic() < deadline:
+    while len(said) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert said.pop(0).startswith("more than 100 events wait to be announced")
     assert said[0] == "--notify: the command ran for more than 0 s and was ended"
     notifier.close(within_s=0)
 
@@ -151,7 +168,7 @@ def test_webhook_without_a_server_gives_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "x", "ftp://a/b", "file:///etc/passwd", "http://", "http://a:99999/", "http://a b/"]
+    "url", ["", "x", "ftp://a/b", "file:///etc/passwd", "http://", "http://a:99999/", "http://a b/", "http://a/é"]
 )
 def test_bad_urls_are_refused(url: str) -> None:
     with pytest.raises(InputError, match="expected a URL"):

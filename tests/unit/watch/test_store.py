@@ -6,13 +6,16 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import InputError
 from holdfast.procfs.processes import Identity
+from holdfast.watch.collector import WatchCollector
 from holdfast.watch.documents import load_state
+from holdfast.watch.finder import Selection
 from holdfast.watch.state import EventState, Point
 from holdfast.watch.store import MOST_EVENTS, TARGET_BYTES, Batch, Store, StoredTarget
 from python_child import python
@@ -194,6 +197,89 @@ def test_damaged_database_is_refused(tmp_path: Path) -> None:
     assert "damaged" in refusal(path)
     with pytest.raises(InputError, match="damaged"):
         load_state(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE targets SET facts = '{'",
+        "UPDATE targets SET facts = '[1]'",
+        "UPDATE targets SET facts = json_set(facts, '$.verdict', 'WRONG')",
+        "UPDATE targets SET key = 'x'",
+        "UPDATE targets SET key = '[]'",
+        "UPDATE targets SET facts = json_set(facts, '$._about', 'x')",
+        "UPDATE targets SET seen = 9e999",
+        "UPDATE samples SET low = 'x', high = x'ff00'",
+        "UPDATE samples SET t = 9e999 WHERE tier = 2",
+        "UPDATE kinds SET kinds = 'x'",
+        "UPDATE events SET t = 9e999",
+        "UPDATE events SET text = x'ff'",
+        "UPDATE facts SET value = 'x'",
+        "DROP TABLE events",
+    ],
+)
+def test_wrong_contents_are_refused(tmp_path: Path, change: str) -> None:
+    """Any program may have written to the file: that is no bug of holdfast."""
+    path = tmp_path / "watch.db"
+    store = Store(path)
+    write(store, lambda batch: batch.update_target(stored()), lambda batch: batch.set_fact("since", START))
+    write(store, lambda batch: batch.add_event(EventState(t=START, target="worker", kind="start", text="pid 1")))
+    write(store, lambda batch: batch.add_kinds(1, START, {"pipe": 1}))
+    add(store, START, 10)
+    store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(change)
+        db.commit()
+    with pytest.raises(InputError, match=r"damaged|no such table"):
+        WatchCollector(Selection(), Store(path))
+    if "_about" not in change and "'[]'" not in change:  # which a report does not need
+        with pytest.raises(InputError, match=r"damaged|no such table"):
+            load_state(path)
+
+
+def test_mark_of_an_owner_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "watch.db"
+    Store(path).close()
+    for owner in ("{}", "7", '{"pid": 1}'):
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("INSERT OR REPLACE INTO facts VALUES ('owner', ?)", (owner,))
+            db.commit()
+        Store(path).close()
+
+
+def test_damaged_schema_is_refused(tmp_path: Path) -> None:
+    """SQLite puts the bytes of the schema into its message, which Python cannot decode then."""
+    path = tmp_path / "watch.db"
+    Store(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE facts (name", b"CREATE TABLE \xff\xfe( (name "))
+    with pytest.raises(InputError, match="damaged"):
+        Store(path)
+    with pytest.raises(InputError, match="damaged"):
+        load_state(path)
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        with pytest.raises(InputError, match="it is a device or a pipe"):
+            Store(path)
+        with pytest.raises(InputError, match="it is a device or a pipe"):
+            load_state(path)
+
+
+def test_clock_that_is_set_back_delays_no_retry(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "watch.db"
+    store = Store(path, clock=clock)
+    path.unlink()
+    clock.now += 100
+    add(store, clock.now, 10)
+    assert store.problem
+    clock.now -= 30 * DAY
+    add(store, clock.now, 11)
+    assert store.problem == ""
+    store.close()
 
 
 def test_folders_are_refused_with_the_reason(tmp_path: Path) -> None:

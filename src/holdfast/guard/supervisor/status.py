@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import InputError
 from ...fd_owners.agent import make_private, socket_dirs
@@ -27,12 +27,20 @@ from ...procfs.processes import Identity
 from ...procfs.procfs import REAL, ProcFS
 from ..process_files import file_name, own_identity, read_process_files, remove_stale
 
+Number = TypeVar("Number", int, float)
+
 _VERSION = 1
 _SUFFIX = ".supervise.json"
 _MOST_BYTES = 4 << 20
 EVENTS = 100
 REWRITE_S = 600.0  # a supervisor writes the file at least that often, also without a change
 _STALE_S = 6 * REWRITE_S
+# What a file may say, which belongs to the user of the process and not to the reader's.
+_LATEST_S = 253_402_300_799.0  # the year 9999: later times cannot be printed
+_MOST_PID = 1 << 22
+_MOST_COUNT = 1 << 53
+_MOST_REASONS = 100
+_MOST_WORKERS = 1000
 
 
 class CopyState(StrEnum):
@@ -157,8 +165,10 @@ def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:
         facts = json.loads(data)
         if not isinstance(facts, dict) or facts.get("version") != _VERSION:
             return None
+        if len(facts["workers"]) > _MOST_WORKERS:
+            return None
         return SupervisorStatus(
-            pid=int(facts["pid"]),
+            pid=_within(int(facts["pid"]), _MOST_PID),
             start_ticks=int(facts["start_ticks"]),
             name=str(facts["name"]),
             command=tuple(str(word) for word in facts["command"]),
@@ -166,16 +176,16 @@ def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:
             restarts=_parse_counts(facts["restarts"]),
             events=tuple(_parse_event(one) for one in facts["events"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 def _parse_copy(facts: dict[str, Any]) -> CopyStatus:
     return CopyStatus(
         copy=int(facts["copy"]),
-        pid=int(facts["pid"]),
+        pid=_within(int(facts["pid"]), _MOST_PID),
         state=CopyState(facts["state"]),
-        since=float(facts["since"]),
+        since=_within(float(facts["since"]), _LATEST_S),
         restarts=_parse_counts(facts["restarts"]),
         sentence=str(facts["sentence"]),
     )
@@ -183,9 +193,20 @@ def _parse_copy(facts: dict[str, Any]) -> CopyStatus:
 
 def _parse_event(facts: dict[str, Any]) -> SupervisorEvent:
     return SupervisorEvent(
-        t=float(facts["t"]), copy=int(facts["copy"]), kind=str(facts["kind"]), text=str(facts["text"])
+        t=_within(float(facts["t"]), _LATEST_S),
+        copy=int(facts["copy"]),
+        kind=str(facts["kind"]),
+        text=str(facts["text"]),
     )
 
 
 def _parse_counts(facts: dict[str, Any]) -> dict[str, int]:
-    return {str(reason): int(n) for reason, n in facts.items()}
+    if len(facts) > _MOST_REASONS:
+        raise ValueError(f"expected at most {_MOST_REASONS} reasons, got {len(facts)}")
+    return {str(reason): _within(int(n), _MOST_COUNT) for reason, n in facts.items()}
+
+
+def _within(value: Number, most: float) -> Number:
+    if not 0 <= value <= most:  # of NaN, too
+        raise ValueError(f"expected a number from 0 to {most:.0f}, got {value}")
+    return value
