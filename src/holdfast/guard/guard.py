@@ -317,7 +317,7 @@ class Guard:
         # Here, because workers that were forked from one process may share the object that it made.
         self._age_bound = self._jobs_bound = ""
         if math.isfinite(self._max_age_s):
-            self._age_bound = f"max_age={span_words(self._max_age_s)} less jitter" if self._jitter else "max_age"
+            self._age_bound = "max_age less jitter" if self._jitter else "max_age"
         self._max_age_s *= _less(self._jitter)
         if (most := self._max_jobs) is not None:
             self._max_jobs = max(1, round(most * _less(self._jitter)))
