@@ -28,9 +28,6 @@ import os, sqlite3, sys, time
 guarded, ledger = sys.argv[1] == "guarded", sys.argv[2]
 if guarded:
     import holdfast as hold
-    import holdfast.guard.leak_watch
-    # Its looks are spread over hours of a real life: here they come as often as the samples.
-    holdfast.guard.leak_watch._REST = 1
     guard = hold.Guard("worker", every=0.02, eta="6h", fds=hold.Cap(soft=0.9, hard=0.95))
 kept = []
 def database():
