@@ -108,7 +108,11 @@ def test_every_function() -> None:
         ("fds=None", 75, r"drains, and exits with 75 then: EXHAUSTED: .*; its limit is reached"),
         ("fds=hold.Cap(soft=0.9), eta=None", 75, r"drains, and exits with 75 then: it uses 128 descriptors, .*"),
         ("fds=hold.Cap(hard=0.9)", 70, r"ends at once with exit code 70: it uses 128 descriptors, .*"),
-        ("fds=None, eta=None, max_age=0.5", 75, r"drains, and exits with 75 then: it is .* old \(max_age less jitter\)"),
+        (
+            "fds=None, eta=None, max_age=0.5",
+            75,
+            r"drains, and exits with 75 then: it is .* old \(max_age less jitter\)",
+        ),
         ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"drains, .*: it uses .* of memory, .*"),
         ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"drains, .*: it uses 1 child processes, .*"),
         ("fds=None, eta=None, threads=hold.Cap(soft=4)", 75, r"drains, .*: it uses 4 threads, .*"),
