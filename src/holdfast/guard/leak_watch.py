@@ -22,6 +22,7 @@ _REST = 2_000
 # A scan of all descriptors comes with every so many samples.
 _PROFILE_EVERY = 15
 _MOST_JOBS = 120
+_LEAST_RISE = 8
 
 
 def due_s(began_s: float, every_s: float) -> float:
@@ -47,7 +48,8 @@ class LeakWatch:
         self._first: FdProfile | None = None
         self._profile: FdProfile | None = None
         self._profile_due_s = self._classify_due_s = 0.0
-        self._classified = (own.count_fds(), 0)  # nothing is scanned until this changes
+        self._least_fds = own.count_fds()
+        self._classified = (self._least_fds, 0)
 
     def check(self, sample: Sample, jobs: Sequence[JobSample], jobs_done: int, within_s: float) -> str:
         """Returns why the process is to be replaced: it leaks and reaches its limit within that time, or has reached
@@ -56,7 +58,9 @@ class LeakWatch:
         if sample.at_s < self._classify_due_s or state == self._classified:
             return ""  # a count that did not change does not grow
         self._classified = state
-        if sample.at_s >= self._profile_due_s:
+        self._least_fds = min(self._least_fds, sample.fds)
+        # With many descriptors a scan takes a tenth of a second: none is needed while there are not more of them.
+        if sample.at_s >= self._profile_due_s and sample.fds >= self._least_fds + _LEAST_RISE:
             began_s = time.thread_time()
             self.scan()
             self._profile_due_s = due_s(began_s, _PROFILE_EVERY * self._every_s)
