@@ -263,7 +263,7 @@ kept = []
 guard = hold.Guard(every=EVERY, fds=hold.Cap(soft=0.9, hard=0.95), eta=sys.argv[1])
 with guard:
     number = 0
-    while not guard.draining and number < 60:
+    while not guard.draining and number < int(sys.argv[3]):
         number += 1
         with guard.job(number):
             kept += os.pipe() if sys.argv[2] == "leaks" else ()
@@ -274,7 +274,7 @@ sys.exit(guard.exit_code)
 
 
 def test_a_leak_by_jobs_drains_long_before_the_cap() -> None:
-    done = run_guarded(LEAKS, "1h", "leaks", nofile=1024)
+    done = run_guarded(LEAKS, "1h", "leaks", "400", nofile=1024)
     assert done.code == 75
     number, reason = done.out[0].split(" ", 1)
     assert int(number) >= 19  # ten jobs of warm-up and nine for a trend
@@ -284,12 +284,12 @@ def test_a_leak_by_jobs_drains_long_before_the_cap() -> None:
 
 def test_a_leak_that_is_slow_enough_does_not_drain() -> None:
     """60 jobs leave 120 descriptors of a limit that is reached much later than in a second."""
-    done = run_guarded(LEAKS, "1s", "leaks", nofile=4096)
+    done = run_guarded(LEAKS, "1s", "leaks", "60", nofile=4096)
     assert (done.code, done.out) == (0, ["60 "])
 
 
 def test_jobs_without_a_leak_do_not_drain() -> None:
-    done = run_guarded(LEAKS, "365d", "clean", nofile=512)
+    done = run_guarded(LEAKS, "365d", "clean", "60", nofile=512)
     assert (done.code, done.out) == (0, ["60 "])
 
 
