@@ -228,7 +228,7 @@ with guard:
     guard._ticked_s -= 7200 * 6
     guard._tick()
     assert not guard.draining
-    guard._forgiven_until_s = 0  # five seconds later
+    guard._ignored_until_s = 0  # five seconds later
     guard._tick()
     assert guard.draining and "nothing succeeded for 10 s" in guard.reason, guard.reason
     guard._answer_requests()

@@ -92,6 +92,7 @@ class Guard:
         reserve_fds: The soft limit of descriptors is held this far below the hard one, for the dump at the end.
         exit_code: What `exit_code` is after a drain that asks for a restart.
         log: A file to append to; by default stderr.
+        every: The time between two samples; by default a second.
 
     Raises:
         ValueError: an argument is not what it must be, or the process is above a soft cap already when it starts.
@@ -169,7 +170,7 @@ class Guard:
         self._job_sample_due_ns = 0
         self._above: dict[CappedResource, int] = {}
         self._last_fault = ""
-        self._forgiven_until_s = 0.0
+        self._ignored_until_s = 0.0
 
     # ---- what the worker calls ---------------------------------------------------------------------------
 
@@ -669,7 +670,7 @@ class Guard:
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._page.set(alive_ns=time.monotonic_ns())
-        self._forgive_pause(now_s)
+        self._ignore_pause(now_s)
         try:
             sample = self._sample(now_s)
         finally:
@@ -679,13 +680,13 @@ class Guard:
             if why := self._leak_watch.check(sample, list(self._job_samples), ended, self._eta_s):
                 self._request(why)
 
-    def _forgive_pause(self, now_s: float) -> None:
+    def _ignore_pause(self, now_s: float) -> None:
         """Gives the worker time after the process was stopped, as a container that was paused is: nothing could succeed
         meanwhile."""
         gap_s, self._ticked_s = now_s - self._ticked_s, now_s
         if gap_s > _PAUSE_SAMPLES * self._every_s:
             self._drain_at_s += gap_s
-            self._forgiven_until_s = now_s + min(gap_s, self._progress_s or 0.0)
+            self._ignored_until_s = now_s + min(gap_s, self._progress_s or 0.0)
 
     def _sample(self, now_s: float) -> Sample:
         """Counts everything and checks the caps."""
@@ -712,7 +713,7 @@ class Guard:
         if now_s - self._started_s >= self._max_age_s:
             age = span_words(now_s - self._started_s)
             self._request(f"it is {age} old ({self._age_bound})")
-        if now_s >= self._forgiven_until_s:
+        if now_s >= self._ignored_until_s:
             self._check_progress()
 
     def _resolved(self, what: CappedResource) -> ResolvedCap | None:

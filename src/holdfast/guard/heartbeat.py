@@ -1,7 +1,7 @@
 """The heartbeat page: one file of 4,096 bytes for each process with a Guard, mapped into memory.
 
 The process writes clocks and counters into it with plain stores, which need no descriptor and no system call. Other
-processes (`holdfast supervise`, `watch`, `rescue`) map it for reading. It lies beside the sockets of `hold.listen`, in
+processes (`holdfast supervise`, `watch`, `rescue`) read the file. It lies beside the sockets of `hold.listen`, in
 a folder that belongs to the process's user, and its name is the pid and the start time, so that it is found by pid
 alone and never mistaken for the page of an earlier process with the same pid.
 

@@ -138,7 +138,7 @@ def test_a_file_must_change_and_a_page_must_answer() -> None:
     assert "had no good answer for 11 s (http://x/ answered with status 500)" in page.overdue(26)
     page.probed("", 27)
     assert "did not answer within 10 s" in page.overdue(27)
-    file.pardon(30)
+    file.restart_clock(30)
     assert file.overdue(39) == ""
 
 

@@ -89,7 +89,7 @@ def test_an_operator_who_asks_for_a_restart_clears_the_failures() -> None:
     made = policy()
     for now_s in range(4):
         made.after_failure(now_s, 1.0)
-    made.forgive()
+    made.reset()
     assert made.after_failure(5, 1.0) == 1
 
 

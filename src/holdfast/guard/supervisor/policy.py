@@ -94,7 +94,7 @@ class RestartPolicy:
         self._quick = self._quick + 1 if uptime_s < _QUICK_S else 0
         return _QUICK_PAUSE_S if self._quick > _MOST_QUICK else 0.0
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Forgets all failures: the operator asked for a restart."""
-        self._in_row = self._quick = 0
+        self._in_row = self._quick = self._over_cap = 0
         self._failed_s.clear()

@@ -93,6 +93,6 @@ class ProgressWatch:
         why = f" ({self._problem.removeprefix(f'{self.what}: ')})" if self._problem else ""
         return f"it makes no progress: {self.what} {verb} for {span_words(quiet_s)}{why}"
 
-    def pardon(self, now_s: float) -> None:
+    def restart_clock(self, now_s: float) -> None:
         """Begins anew: the machine or the supervisor was stopped meanwhile."""
         self._seen_s = now_s

@@ -186,7 +186,7 @@ class Supervisor:
         if late_s > max(_LATE_S, 3 * self._options.tick_s):
             for copy in self._copies:
                 if copy.watch is not None:
-                    copy.watch.pardon(time.monotonic(), late_s)
+                    copy.watch.restart_clock(time.monotonic(), late_s)
         ready = {fd for fd, _ in events}
         if self._wake_r in ready:
             with contextlib.suppress(OSError):
@@ -443,7 +443,7 @@ class Supervisor:
         """Replaces a worker because the operator asks for it."""
         if self._stop_code is not None:
             return
-        copy.policy.forgive()
+        copy.policy.reset()
         if not copy.is_running:
             copy.restart_reason = copy.restart_reason or RestartReason.RECYCLE
             copy.due_s = now_s

@@ -63,7 +63,7 @@ class WorkerWatch:
         self._looks = 0
         self._suspect: tuple[RestartReason, int] | None = None
         self._stopped_since_s: dict[int, float] = {}
-        self._pardon_until_s = 0.0
+        self._ignored_until_s = 0.0
         self.progress = self._make_progress(copy, now_s)
 
     def _make_progress(self, copy: int, now_s: float) -> ProgressWatch | None:
@@ -119,20 +119,20 @@ class WorkerWatch:
             found = self._caps(now_s) or found
         if found is None or not found.is_bad:
             found = self._progress_finding(now_s) or found
-        if found is None or now_s < self._pardon_until_s:
+        if found is None or now_s < self._ignored_until_s:
             self._suspect = None
             return None
         times = self._suspect[1] + 1 if self._suspect and self._suspect[0] is found.reason else 1
         self._suspect = found.reason, times
         return found if times >= found.looks else None
 
-    def pardon(self, now_s: float, gap_s: float) -> None:
+    def restart_clock(self, now_s: float, gap_s: float) -> None:
         """Gives the worker time: it and the supervisor were stopped together, as a paused container is."""
         progress_s = max([self._options.progress_s or 0.0, *(page.progress_timeout_ns / 1e9 for page in self.guarded)])
-        self._pardon_until_s = now_s + min(gap_s, max(self._options.frozen_s, progress_s))
+        self._ignored_until_s = now_s + min(gap_s, max(self._options.frozen_s, progress_s))
         self._stopped_since_s.clear()
         if self.progress is not None:
-            self.progress.pardon(now_s)
+            self.progress.restart_clock(now_s)
 
     def learned_pss(self, total_bytes: int | None, now_s: float) -> None:
         """Takes the memory in use without what the processes share; None: it could not be read."""
