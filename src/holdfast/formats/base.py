@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import codec
-from ..errors import InputError, cannot_open
+from .._util.atomic import FileStamp
+from .._util.text import names_there
+from ..errors import FormatError, InputError, SchemaError, cannot_open
 from ..schema import Column, Schema, Value
 from .columns import Batch, BytesColumn
-from .suffixes import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES
+from .suffixes import HDF5_MAGIC, TITLES, Format, format_of_name
 
 if TYPE_CHECKING:
     from .tfrecord.salvage import RepairedShard, RepairMap
@@ -61,6 +63,9 @@ class Shard(Protocol):
 
     def bytes_of(self, start: int, stop: int) -> int:
         """Estimates how many bytes reading [start, stop) brings into memory, without reading."""
+
+    def stamp(self) -> FileStamp | None:
+        """Returns the stamp of the open file as it is now; None if no file stays open between reads."""
 
     def close(self) -> None:
         """Closes the file. Safe to call twice."""
@@ -107,18 +112,63 @@ class PlacedShard(Protocol):
         """Returns the samples [start, stop) of the filled `into`."""
 
 
+@runtime_checkable
+class KeyedShard(Protocol):
+    """A shard that reads a column that its samples lack as empty lists or defaults."""
+
+    def present(self, schema: Schema, start: int, stop: int) -> tuple[set[str], list[str]]:
+        """Returns the columns that some of the samples [start, stop) have, and all keys that these samples have."""
+
+
+_LOOK_SAMPLES = 100
+_LOOK_BYTES = 1 << 24
+
+
+class Lacking(NamedTuple):
+    """The columns that none of `looked` samples has, and the keys that the last of those have."""
+
+    columns: dict[str, Column]
+    looked: int
+    keys: Sequence[str]
+
+    def error(self, hint: str) -> SchemaError:
+        name, column = next(iter(self.columns.items()))
+        key = name if column.key is None else column.key
+        text = f"column {name!r}: none of the {self.looked:,} samples looked at has {key!r}"
+        return SchemaError(". ".join(filter(None, [text, names_there(key, self.keys), hint])))
+
+
+def find_lacking(shard: Shard, columns: Mapping[str, Column], most: int, before: int = 0) -> Lacking:
+    """Looks for columns in up to `most` samples, until one has each of them. `before`: samples looked at before."""
+    left, at, keys, most = dict(columns), 0, list[str](), min(most, len(shard))
+    if not isinstance(shard, KeyedShard):
+        return Lacking({}, before, keys)
+    while left and at < most:
+        stop = min(at + max(_LOOK_SAMPLES, at), most)
+        while stop > at + 1 and shard.bytes_of(at, stop) > _LOOK_BYTES:
+            stop = (at + stop) // 2
+        found, keys = shard.present(left, at, stop)
+        left = {name: column for name, column in left.items() if name not in found}
+        at = stop
+    return Lacking(left, before + at, keys)
+
+
 def open_shard(
-    path: str | os.PathLike[str], schema: GivenSchema | None = None, *, verify: Literal["all", "header"] = "all"
+    path: str | os.PathLike[str],
+    schema: GivenSchema | None = None,
+    *,
+    verify: Literal["all", "header"] = "all",
+    allow_external: bool = False,
 ) -> Shard:
     """Opens a TFRecord, HDF5 or tar file, compressed or not.
 
     `schema` names the columns that will be read: an HDF5 file may have datasets that are no columns. `verify` says
-    which CRCs of a TFRecord are checked.
+    which CRCs of a TFRecord are checked, `allow_external` whether an HDF5 file may have values in other files.
     """
     name = os.fsdecode(path)
-    fd, head = _open_head(name)
+    fd = _open(name)
     try:
-        kind = _detect(name, head)
+        kind = _detect(name, fd)
         if kind == "tar":
             from .tar import TarShard
         elif kind == "tfrecord":
@@ -131,36 +181,75 @@ def open_shard(
     if kind == "tfrecord":
         return open_tfrecord_shard(path, verify=verify, fd=fd)
     os.close(fd)  # libhdf5 opens files by name
-    from .hdf5 import HDF5Shard
+    from .hdf5.shard import HDF5Shard
 
-    return HDF5Shard(path, schema)
+    return HDF5Shard(path, schema, allow_external=allow_external)
 
 
-def detect_format(path: str | os.PathLike[str]) -> Literal["hdf5", "tar", "tfrecord"]:
-    """Returns the format that a file is read as: by its name, else by its first bytes, else TFRecord."""
+def detect_format(path: str | os.PathLike[str]) -> Format:
+    """Returns the format of a file: by its name, else by its content, else TFRecord.
+
+    Raises a FormatError if the name has the suffix of one format and the content is of another.
+    """
     name = os.fsdecode(path)
-    fd, head = _open_head(name)
-    os.close(fd)
-    return _detect(name, head)
-
-
-def _detect(name: str, head: bytes) -> Literal["hdf5", "tar", "tfrecord"]:
-    if name.lower().endswith(HDF5_SUFFIXES) or head.startswith(HDF5_MAGIC):
-        return "hdf5"
-    if name.lower().endswith(TAR_SUFFIXES) or _is_tar(head):
-        return "tar"
-    return "tfrecord"
-
-
-def _open_head(name: str) -> tuple[int, bytes]:
-    """Opens a file and reads its first block: an empty one if it is no regular file, which the shard reports."""
+    fd = _open(name)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block otherwise
-        try:
-            return fd, os.pread(fd, 512, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        except BaseException:
-            os.close(fd)
-            raise
+        return _detect(name, fd)
+    finally:
+        os.close(fd)
+
+
+def has_shard_content(path: str) -> bool:
+    """Whether the content of a file shows that it is a shard, whatever its name is."""
+    try:
+        fd = _open(path)
+    except InputError:
+        return False
+    try:
+        return _format_of_content(fd, user_block=True) is not None
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+_LAST_SIGNATURE = 1 << 16  # that of HDF5 may follow a user block of 512 bytes, 1,024 bytes, …
+
+
+def _detect(name: str, fd: int) -> Format:
+    named = format_of_name(name)
+    try:
+        found = _format_of_content(fd, user_block=named is None)
+    except OSError:
+        found = None  # reading it later reports the error
+    if named is not None and found is not None and named != found:
+        reason = f"expected {TITLES[named]} by its name, its content is {TITLES[found]}"
+        raise FormatError(name, None, None, reason, "Rename it, or check what wrote it")
+    return named or found or "tfrecord"
+
+
+def _format_of_content(fd: int, *, user_block: bool) -> Format | None:
+    """Returns None if the first bytes show no format: of a compressed or corrupt file, for example."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return None  # the shard reports that
+    head = os.pread(fd, 512, 0)
+    if head.startswith(HDF5_MAGIC):
+        return "hdf5"
+    if _is_tar(head):
+        return "tar"
+    if codec.find_header(head, 0, min(len(head), codec.HEADER_BYTES)) == 0:
+        return "tfrecord"
+    at = 512
+    while user_block and at <= _LAST_SIGNATURE:
+        if os.pread(fd, len(HDF5_MAGIC), at) == HDF5_MAGIC:
+            return "hdf5"
+        at *= 2
+    return None
+
+
+def _open(name: str) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block otherwise
     except OSError as error:
         raise cannot_open(name, error) from error
 

@@ -286,6 +286,9 @@ class FilesShard:
     def schema(self) -> dict[str, Column]:
         return {name: column for name, column in _OWN.items() if name != "label" or self._labels is not None}
 
+    def stamp(self) -> None:
+        return None
+
     def bytes_of(self, start: int, stop: int) -> int:
         check_range(self.path, len(self), start, stop)
         return int(self._offsets[stop] - self._offsets[start])

@@ -28,8 +28,12 @@ def join_bytes(items: Sequence[bytes | bytearray | memoryview], per_item: int = 
     return BytesColumn(np.frombuffer(bytearray().join(items), np.uint8), offsets, per_item)
 
 
-def fill(name: str, value: Value, rows: int) -> ColumnData:
+def fill(name: str, value: Value | Ragged, rows: int) -> ColumnData:
     """Returns a column of defaults."""
+    if isinstance(value, Ragged):
+        nothing = b"" if isinstance(value.inner, Bytes) else 0
+        inner = value.inner if isinstance(value.inner, Ragged) else value.inner.alike(default=nothing)
+        return RaggedColumn(fill(name, inner, 0), np.zeros(rows + 1, np.int64))
     if isinstance(value, Bytes):
         return join_bytes([default_bytes(name, value)] * (rows * value.count), value.count if value.shape else 0)
     return np.broadcast_to(default_numbers(name, value), (rows, *value.shape)).copy()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._native.checksum import crc32c_of_file, json_crc32c
+from .._util.text import natural_key
 from ..errors import CorruptError, InputError
 
 _VERSION = 1
@@ -90,6 +91,20 @@ def parse_record(data: bytes, path: str) -> PartRecord:
 
 def _chunks(content: Any) -> dict[str, list[Chunk]]:
     return {name: [(int(at), int(size), int(crc)) for at, size, crc in found] for name, found in content.items()}
+
+
+def order_of_part(task: str, attempt: int) -> tuple[list[tuple[int, str]], str, int]:
+    """Returns the sort key of a part among those of its dataset: by task, `rank9` before `rank10`, then by attempt.
+
+    Readers and consolidate() take the parts in this order.
+    """
+    return natural_key(task), task, attempt
+
+
+def order_of_part_name(path: str) -> tuple[list[tuple[int, str]], str, int]:
+    """Returns order_of_part() of a data file `TASK.ATTEMPT.h5`."""
+    task, _, attempt = os.path.splitext(os.path.basename(path))[0].rpartition(".")
+    return order_of_part(task, int(attempt)) if task and attempt.isdecimal() else order_of_part(attempt, 0)
 
 
 def missing_data(path: str, record: PartRecord, names: str) -> CorruptError:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+Format = Literal["hdf5", "tar", "tfrecord"]
+TITLES: dict[Format, str] = {"hdf5": "HDF5", "tar": "tar", "tfrecord": "TFRecord"}
 
 # Suffixes are lower case; names are compared in lower case.
 TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
@@ -25,11 +29,16 @@ def is_tfrecord_name(name: str) -> bool:
     return _TFRECORD_NAME.search(name) is not None
 
 
+def format_of_name(name: str) -> Format | None:
+    """Returns the format that a name has the suffix of; None: the name does not say."""
+    if name.lower().endswith(HDF5_SUFFIXES):
+        return "hdf5"
+    if name.lower().endswith(TAR_SUFFIXES):
+        return "tar"
+    return "tfrecord" if is_tfrecord_name(name) else None
+
+
 def is_shard_name(name: str) -> bool:
-    """Tells whether a name is one of a TFRecord, HDF5 or tar file. TensorFlow's tools number their TFRecord shards
+    """Tells whether a name is one of a TFRecord, HDF5 or tar file. TensorFlow's tools number their shards
     `-00000-of-00010`, often without a suffix."""
-    return (
-        is_tfrecord_name(name)
-        or name.lower().endswith(HDF5_SUFFIXES + TAR_SUFFIXES)
-        or _NUMBERED_NAME.search(name) is not None
-    )
+    return format_of_name(name) is not None or _NUMBERED_NAME.search(name) is not None

@@ -34,6 +34,7 @@ _SETTINGS = {
     "window": "the window",
     "mix": "the mix",
     "split": "the split",
+    "selection": "what take() and skip() select",
 }
 
 
@@ -117,7 +118,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found + [
         f"{what} was {then.get(part)!r}, and is {now.get(part)!r}"
         for part, what in _SETTINGS.items()
-        if then.get(part) != now.get(part)
+        if then.get(part) != now.get(part) and (part != "selection" or part in then)  # older states have none
     ]
 
 

@@ -634,6 +634,7 @@ def read(
     max_corrupt: int = 100,
     keep_doubtful: bool = False,
     labels_from_folders: bool = False,
+    allow_external: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
     cache_bytes: str | int = "20GB",
@@ -646,6 +647,8 @@ def read(
                   also recovers records of which only the header is corrupt
     keep_doubtful: also reads TFRecords that might be data of a corrupt record: right if no record holds TFRecords
     labels_from_folders: small files in folders get a column "label": the number of their folder
+    allow_external: lets an HDF5 file have values in other files (external storage and links), which it may choose
+                  freely: only for files that you trust
     storage_options: options for URLs, as fsspec takes them; shards are downloaded to `cache_folder`, up to
                   `cache_bytes`
     """
@@ -667,6 +670,7 @@ def read(
         on_corrupt=on_corrupt,
         max_corrupt=max_corrupt,
         keep_doubtful=bool(keep_doubtful),
+        allow_external=bool(allow_external),
     )
     # Salvaging happens when the shards are indexed: after that, "salvage" is "skip".
     return Dataset(source, Options(on_corrupt="raise" if on_corrupt == "raise" else "skip", max_corrupt=max_corrupt))

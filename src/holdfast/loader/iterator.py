@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from .._util.finalize import close_leaked, close_when_collected, note_opened
 from .._util.rank import Launch
@@ -93,6 +93,12 @@ class Iteration(Generic[T_co]):
         self._lock = threading.RLock()
         self._thread_inside: int | None = None  # the thread that waits for a batch
         self.step = 0  # batches returned so far
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "cannot pickle an iteration: pickle its state_dict(), and the dataset; dataset.iterate() and "
+            "load_state_dict(state) continue where it is"
+        )
 
     # ---- iterating
 
@@ -204,7 +210,7 @@ class Iteration(Generic[T_co]):
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._made_from is None:
-            self._made_from = self._source.made_from(self._options)
+            self._made_from = self._source.made_from(self._options) | {"selection": self._options.selection}
         return self._made_from
 
     # ---- statistics

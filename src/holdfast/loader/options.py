@@ -142,6 +142,19 @@ class Options:
         return self.batch is not None or self.global_batch is not None
 
     @property
+    def selection(self) -> str:
+        """Describes what skip() and take() select of an epoch, for a saved state."""
+        parts = [
+            f"{what} {first:,} to {'the end' if stop is None else f'{stop:,}'}"
+            for what, first, stop in (
+                ("samples", self.first_sample, self.stop_sample),
+                ("batches", self.first_batch, self.stop_batch),
+            )
+            if first or stop is not None
+        ]
+        return ", ".join(parts) or "all samples"
+
+    @property
     def prefetches(self) -> bool:
         return bool(self.prefetch_batches or self.prefetch_bytes)
 

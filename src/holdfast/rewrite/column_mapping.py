@@ -11,6 +11,7 @@ import h5py
 
 from .._util.progress import Progress, ProgressLimit
 from ..errors import FormatError, SchemaError
+from ..formats.base import Lacking, find_lacking
 from ..formats.columns import dtype_of
 from ..formats.hdf5.ragged_columns import PackedColumn
 from ..formats.hdf5.schema_layout import SCHEMA_ATTRIBUTE, key_of
@@ -92,6 +93,7 @@ def choose_columns(
     if given is not None:
         columns = check_schema(given) if cast else found_in_file(check_schema(given))  # rounds nothing
         reads = [columns] * len(sources)
+        _check_present(sources, columns, staging)
     else:
         reads = _own_schemas(sources, staging, cast, notes, progress)
     if target == "tfrecord":
@@ -114,6 +116,18 @@ def choose_columns(
     return Columns(schema, reads, list(dict.fromkeys(notes)))
 
 
+def _check_present(sources: Sequence[InputFile], columns: dict[str, Column], staging: Path) -> None:
+    """Raises a SchemaError for a column that no sample has: filling it, even with a default, would invent data."""
+    optional = {name: one for name, one in columns.items() if isinstance(one, Ragged) or one.default is not None}
+    lacking = Lacking(optional, 0, [])
+    for source in sources:
+        if lacking.columns:
+            with open_plain(source.path, source.kind, columns, staging, cache=True) as shard:
+                lacking = find_lacking(shard, lacking.columns, len(shard), lacking.looked)
+    if lacking.columns and lacking.looked:
+        raise lacking.error("Leave the column out of the schema, or correct its key")
+
+
 def _for_tfrecord(name: str, column: Column, cast: bool, notes: list[str]) -> Column:
     """Returns the column to read for a TFRecord target, which lacks some dtypes, and notes what it stores instead."""
     value = value_of(column)
@@ -131,7 +145,7 @@ def _for_tfrecord(name: str, column: Column, cast: bool, notes: list[str]) -> Co
 def _as_float32(column: Column) -> Column:
     options: dict[str, Any] = {"key": column.key, "codec": column.codec, "chunk_rows": column.chunk_rows}
     if isinstance(column, Ragged):
-        return Ragged(_as_float32(column.inner), **options)
+        return Ragged(_as_float32(column.inner), default=column.default, **options)
     return Float32(*column.shape, default=column.default, **options)
 
 
@@ -234,7 +248,7 @@ def _check_inferred(found: Inferred, first: str, cast: bool, notes: list[str]) -
 
 
 def _check_hdf5(source: InputFile, read: dict[str, Column], staging: Path, cast: bool, notes: list[str]) -> None:
-    from ..formats.hdf5 import HDF5Shard
+    from ..formats.hdf5.shard import HDF5Shard
 
     with open_plain(source.path, "hdf5", read, staging, cache=False) as shard:
         assert isinstance(shard, HDF5Shard)

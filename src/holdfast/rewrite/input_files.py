@@ -35,7 +35,7 @@ def open_plain(
 ) -> Iterator[Shard]:
     """Opens a file for random access. `schema`: the columns to read, if known. `cache`: whether to store an index."""
     if kind == "hdf5":
-        from ..formats.hdf5 import HDF5Shard
+        from ..formats.hdf5.shard import HDF5Shard
 
         with HDF5Shard(path, schema) as hdf5:
             yield hdf5

@@ -483,6 +483,20 @@ def test_take_counts_samples_before_batch_and_batches_behind(shards: Path) -> No
     assert ids_of(ds.take(5).take(9)) == ids_of(ds.take(9).take(5)) == list(range(5))
 
 
+def test_a_state_belongs_to_what_take_and_skip_select(shards: list[Path]) -> None:
+    ds = hold.read(shards, SCHEMA)
+    with ds.take(50).iterate() as iteration:
+        next(iteration)
+        state = iteration.state_dict()
+    for other in (ds, ds.take(5), ds.skip(20), ds.batch(5).take(50)):
+        with other.iterate() as iteration, pytest.raises(StateError, match="what take\\(\\) and skip\\(\\) select was"):
+            iteration.load_state_dict(state)
+    del state["fingerprint"]["selection"]  # as older versions saved it
+    with ds.take(50).batch(7).iterate() as iteration:
+        iteration.load_state_dict(state)
+        assert ids_of(iteration) == list(range(1, 50))
+
+
 @pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize("most", ["1MB", 30_000])
 def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, most: Any) -> None:
@@ -590,6 +604,17 @@ def test_statistics_and_progress(shards: Path) -> None:
     assert "rank 0 of 1" in text
     for word in ("read", "gather", "twice", "wait", "bottleneck: ", "open files", "memory"):
         assert word in text
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 2000], ids=["from cached blocks", "one by one"])
+def test_the_time_to_gather_is_counted(shards: Path, memory: int) -> None:
+    """It is a time, of every step that was gathered, and lies within the time of the iteration."""
+    with hold.read(shards, SCHEMA).shuffle(seed=1).batch(100).limits(memory=memory).iterate() as it:
+        list(it)
+        stats = it.stats()
+    gather = stats.stages["gather"]
+    assert gather.calls >= 1
+    assert 0 < gather.seconds < stats.elapsed_s
 
 
 def test_progress_over_epochs_and_after_the_end(shards: Path) -> None:

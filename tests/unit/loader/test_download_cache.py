@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import holdfast as hold
 from holdfast._util import remote_fs
 from holdfast.errors import CorruptError, InputError
+from holdfast.loader.sources import download_cache
 from holdfast.loader.sources.catalog import Catalog
 from holdfast.loader.sources.discovery import find_sources
 from holdfast.loader.sources.download_cache import DownloadCache
@@ -60,6 +63,14 @@ def test_file_urls(tmp_path: Path) -> None:
     path = DownloadCache(tmp_path / "cache").fetch(f"file://{tmp_path}/a.h5")
     assert Path(path).read_bytes() == b"x" * 1000
     assert os.stat(path).st_mtime == pytest.approx(os.stat(tmp_path / "a.h5").st_mtime)
+
+
+def test_a_name_as_long_as_a_store_allows(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    url = f"memory:///{'漢' * 300}.tfrecord"
+    memory.pipe(url.removeprefix("memory://"), b"content")
+    path = DownloadCache(tmp_path).fetch(url)
+    assert Path(path).read_bytes() == b"content"
+    assert path.endswith("漢.tfrecord")
 
 
 def test_an_empty_object(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
@@ -194,6 +205,64 @@ def test_a_copy_cut_short_is_no_copy(unreliable: type[Unreliable], tmp_path: Pat
     with pytest.raises(InputError, match=r"expected 7 bytes, got 3"):
         DownloadCache(tmp_path).fetch("unreliable:///a.tar")
     assert names(tmp_path) == []
+
+
+def test_a_full_disk_names_the_folder(
+    unreliable: type[Unreliable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(self: Unreliable, rpath: str, lpath: str, **kwargs: Any) -> None:
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"x")
+
+    monkeypatch.setattr(Unreliable, "get_file", fill)
+    with pytest.raises(InputError) as caught:
+        DownloadCache(tmp_path / "cache").fetch("unreliable:///a.tar")
+    text = f"unreliable:///a.tar: no space left in the cache folder {tmp_path}/cache: free space there, or choose "
+    assert str(caught.value).startswith(text)
+
+
+def test_a_store_that_does_not_answer(
+    unreliable: type[Unreliable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(remote_fs, "LIMIT_S", 0.01)
+    monkeypatch.setattr(Unreliable, "info", lambda *_: answer.wait(BOUND_S))
+    before = set(threading.enumerate())
+    try:
+        with pytest.raises(
+            InputError, match=r"unreliable:///a\.tar: TimeoutError: the store did not answer for 0\.01 s"
+        ):
+            DownloadCache(tmp_path).fetch("unreliable:///a.tar")
+    finally:
+        answer.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(BOUND_S)
+
+
+def test_a_slow_download_is_waited_for(
+    unreliable: type[Unreliable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than the limit, but each time it has brought more."""
+    looked = threading.Semaphore(0)
+    bytes_in = download_cache._bytes_in
+
+    def look(folder: str) -> int:
+        found = bytes_in(folder)
+        looked.release()
+        return found
+
+    def get_file(self: Unreliable, rpath: str, lpath: str, **kwargs: Any) -> None:
+        with open(lpath, "wb", buffering=0) as file:
+            for piece in (b"con", b"ten", b"t"):
+                file.write(piece)
+                assert looked.acquire(timeout=BOUND_S)
+                while looked.acquire(blocking=False):  # all of them before the next piece
+                    pass
+
+    monkeypatch.setattr(download_cache, "_bytes_in", look)
+    monkeypatch.setattr(Unreliable, "get_file", get_file)
+    monkeypatch.setattr(remote_fs, "LIMIT_S", 1.0)
+    assert Path(DownloadCache(tmp_path).fetch("unreliable:///a.tar")).read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("other", [b"CONTENT", b"", b"CONTENT and more"])
@@ -385,6 +454,42 @@ def test_shards_larger_than_the_cache(memory: fsspec.AbstractFileSystem, tmp_pat
             with catalog.use(number, pool) as shard:
                 assert shard.read(7, 9)["n"].tolist() == [100 * number + 7, 100 * number + 8]
     assert len(names(tmp_path / "cache")) == 1
+
+
+def test_what_is_held_open_counts(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    """An evicted copy takes up space until it is closed."""
+    size = put_shards(memory, tmp_path, [f"{i:02}.tfrecord" for i in range(12)])
+    folder = tmp_path / "cache"
+    catalog = Catalog(find_sources("memory:///data"), cache=DownloadCache(folder, 3 * size))
+    with catalog.pool(12) as pool:
+        for number in (*range(12), 3, 7, *range(12)):
+            with catalog.use(number, pool) as shard:
+                assert shard.read(7, 8)["n"].tolist() == [100 * number + 7]
+                inodes = {entry.stat().st_ino: entry.stat().st_size for entry in folder.iterdir()}
+                for fd in Path("/proc/self/fd").iterdir():
+                    with suppress(FileNotFoundError):
+                        if str(fd.readlink()).startswith(f"{folder}/"):
+                            inodes[fd.stat().st_ino] = fd.stat().st_size
+                assert sum(inodes.values()) <= 3 * size
+
+
+def test_the_folder_is_not_listed_for_every_download(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(400):
+        memory.pipe(f"/{number}.tar", b"x" * 100)
+    cache = DownloadCache(tmp_path, 20_000)
+    listed = []
+    for name in ("listdir", "scandir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda path=".", real=real: (listed.append(str(path)), real(path))[1])
+    for number in range(400):
+        cache.fetch(f"memory:///{number}.tar")
+        assert sum(entry.stat().st_size for entry in tmp_path.iterdir()) <= 20_000
+    assert 0 < listed.count(str(tmp_path)) - 400 < 400  # without those of this test
+    kept = {int(path.name.partition("-")[2].removesuffix(".tar")) for path in tmp_path.iterdir()}
+    assert kept == {*range(400 - len(kept), 400)}
+    assert len(kept) >= 20_000 // 100 * 7 // 8 - 3
 
 
 def test_errors_name_the_url(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:

@@ -193,6 +193,27 @@ def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
     assert default_lanes(blocks) == lanes
 
 
+@pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
+@pytest.mark.parametrize(("world", "workers"), [(1, 1), (2, 1), (3, 2)])
+def test_the_ranges_of_a_long_epoch_follow_each_other(remainder: Remainder, world: int, workers: int) -> None:
+    """What is read ahead and what a state says is decided by where a range begins and stops."""
+    order = SampleOrder(blocks_of([400, 100, 501]), seed=3)
+    cut, done, at_once = BatchPlan(batch=7, first=5, remainder=remainder), 40, 30
+    each, n_steps = world * 7, cut.steps(order, world, done)
+    for worker in range(workers):
+        shard = ShardSpec(rank=world - 1, world=world, worker=worker, workers=workers)
+        ranges = list(plan_steps(order, cut, shard, done, at_once))
+        assert [len(run.steps) for run in ranges[:-1]] == [at_once // 7] * (len(ranges) - 1)
+        steps = [step for run in ranges for step in run.steps]
+        assert [step.start for step in steps] == [done + at * each for at in range(worker, n_steps, workers)]
+        assert [step.done for step in steps] == [min(step.start + each, order.samples) for step in steps]
+        for run in ranges:
+            assert (run.first, run.stop) == (run.steps[0].start, run.steps[-1].done)
+            full = [step for step in run.steps if step.start + each <= order.samples] if workers == 1 else []
+            wanted = [place for step in full for place in pairs(order, step.positions)]
+            assert pairs(order, run.positions) == wanted
+
+
 def test_padding_repeats_what_there_is() -> None:
     order = SampleOrder(blocks_of([3]), seed=1)
     [step] = rank_steps(order, BatchPlan(batch=8, remainder="pad"), ShardSpec())

@@ -469,5 +469,23 @@ def test_any_split_is_a_partition(counts: list[int], weights: list[int], seed: i
 
 
 def test_the_split_of_version_1_stays() -> None:
-    masks = split_masks([5000, 20], [None, None], [Fraction(1, 10)], 0, seed=7)
-    assert hashlib.blake2b(b"".join(mask.tobytes() for mask in masks), digest_size=8).hexdigest() == "b68e4fd6ef2d8aad"
+    """Otherwise train and val would mix after an upgrade. The first part alone does not show the shares of others."""
+
+    def digest(counts: list[int], masks: Any, parts: list[Any], which: int, seed: int) -> str:
+        found = split_masks(counts, masks, parts, which, seed)
+        return hashlib.blake2b(b"".join(mask.tobytes() for mask in found), digest_size=8).hexdigest()
+
+    assert digest([5000, 20], [None, None], [Fraction(1, 10)], 0, 7) == "b68e4fd6ef2d8aad"
+    shards = [9000, 0, 4096, 17]
+    tenths = [Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)]
+    nested = split_masks(shards, [None] * 4, tenths, 0, 3)
+    found = {
+        "tenths": [digest(shards, [None] * 4, tenths, which, 3) for which in range(3)],
+        "nested": [digest(shards, nested, [Fraction(1, 3)] * 3, which, 4) for which in range(3)],
+        "counts": [digest(shards, [None] * 4, [5000, 3, 1000], which, 3) for which in range(3)],
+    }
+    assert found == {
+        "tenths": ["4207817e1d5ea1f7", "5207a1ced0b43e32", "ce1016e042c9cce5"],
+        "nested": ["bee4522036ea5b06", "57fa31b36665c3d5", "f72df6aa2e0471ad"],
+        "counts": ["c39b59c72df45012", "4c6c974ac1ce11e5", "12665f54cead4a2b"],
+    }

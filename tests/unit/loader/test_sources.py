@@ -8,7 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from holdfast.cli.path_arguments import expand_data
+import holdfast as hold
+from holdfast.cli.path_arguments import expand
 from holdfast.errors import InputError
 from holdfast.formats.suffixes import HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_shard_name
 from holdfast.loader.sources.discovery import SourceSpec, expand_braces, find_sources, is_beside
@@ -104,7 +105,7 @@ def test_one_file(tmp_path: Path) -> None:
 def test_a_folder_is_searched_for_every_suffix(tmp_path: Path, suffix: str) -> None:
     (path,) = touch(tmp_path, f"a{suffix}")
     assert find_sources(tmp_path) == [SourceSpec(path)]
-    assert expand_data([str(tmp_path)], tars=True) == [path]
+    assert expand([str(tmp_path)]) == [path]
 
 
 def test_a_list_keeps_its_order_and_a_glob_is_sorted_by_bytes(tmp_path: Path) -> None:
@@ -293,3 +294,24 @@ def test_urls_that_lead_nowhere(memory: fsspec.AbstractFileSystem) -> None:
         find_sources("memory:///images")
     with pytest.raises(InputError, match=r"unheard-of://x/\*: Protocol not known"):
         find_sources("unheard-of://x/*")
+
+
+def test_relative_paths_are_of_the_directory_that_read_was_called_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After os.chdir, a file of the same name in another folder must not be read."""
+    for name in ("here", "there"):
+        (tmp_path / name / "images").mkdir(parents=True)
+        (tmp_path / name / "images" / "0.png").write_bytes(name.encode())
+        with hold.TFRecordWriter(tmp_path / name / "x.tfrecord", {"name": hold.Bytes()}) as writer:
+            writer.append(name=name)
+    monkeypatch.chdir(tmp_path / "here")
+    shards, images = hold.read("x.tfrecord"), hold.read("images")
+    opened = hold.read("images")
+    assert [bytes(sample["data"]) for sample in opened] == [b"here"]
+    monkeypatch.chdir(tmp_path / "there")
+    for _ in range(2):
+        assert [bytes(sample["name"]) for sample in shards] == [b"here"]
+        assert [bytes(sample["data"]) for sample in images] == [b"here"]
+        assert [bytes(sample["data"]) for sample in opened] == [b"here"]
+        monkeypatch.chdir(tmp_path / "here")

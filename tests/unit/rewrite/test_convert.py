@@ -86,12 +86,15 @@ def test_packed_sources_are_read_in_any_place(tmp_path: Path) -> None:
 
 
 def test_a_schema_chooses_renames_and_fills(tmp_path: Path) -> None:
+    """What only some records have is filled."""
     source = make(tmp_path, "tfrecord", 5)
+    with hold.TFRecordWriter(tmp_path / "w.tfrecord", {"label": Int64(), "w": Float32(), "emb": Float32(6)}) as w:
+        w.append(label=9, w=1.5, emb=[0.0] * 6)
     schema = {"y": Int64(key="label"), "w": Float32(default=2.5), "x": Float32(6, key="emb")}
-    done = convert(source, tmp_path / "a.h5", schema)
+    done = convert([source, tmp_path / "w.tfrecord"], tmp_path / "a.h5", schema)
     assert done.schema == {"y": Int64(), "w": Float32(), "x": Float32(6)}
-    assert contents(tmp_path / "a.h5")["w"] == [2.5] * 5
-    assert contents(tmp_path / "a.h5")["y"] == wanted(0, 5)["label"]
+    assert contents(tmp_path / "a.h5")["w"] == [2.5] * 5 + [1.5]
+    assert contents(tmp_path / "a.h5")["y"] == [*wanted(0, 5)["label"], 9]
 
 
 def test_records_without_a_schema_show_it(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""HDF5: datasets as columns, rows along their first axis as samples."""
+"""HDF5: datasets as columns, rows along their first axis as samples.
 
-from __future__ import annotations
-
-from .shard import HDF5Shard
-
-__all__ = ["HDF5Shard"]
+Imports nothing: every sandboxed process imports this package, and a corrupt file may need a dozen of them.
+"""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import h5py
 
+from ..._util.atomic import FileStamp
 from ..._util.fds import point_to_null
 from ..._util.process import call_after_fork
 from ...errors import CorruptError, DataError, FormatError, InputError, UnfinishedError, cannot_open
@@ -65,6 +66,11 @@ class Handles:
                 entry.file = self._fresh(entry.path)
                 entry.fd = entry.file.id.get_vfd_handle()
             return entry.file
+
+    def stamp(self, identity: Identity) -> FileStamp:
+        """Returns the stamp of the open file as it is now."""
+        self.file(identity)
+        return FileStamp.of(self._open[identity].fd)
 
     def give(self, identity: Identity) -> None:
         """Removes a user; the last one closes the file."""

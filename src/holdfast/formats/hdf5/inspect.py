@@ -67,7 +67,7 @@ def inspect_hdf5(path: str | os.PathLike[str], progress: Progress | None = None)
     objects: dict[str, dict[str, Any]] = {}
     schema: dict[str, Any] = {}
     job = {"work": "inspect", "path": name, "repair": state.needs_repair}
-    with closing(RestartingSandbox(_MAX_CRASHES).messages(job, progress)) as messages:
+    with closing(RestartingSandbox(_MAX_CRASHES, state.size).messages(job, progress)) as messages:
         for message in messages:
             match message.head:
                 case {"object": facts}:

@@ -12,6 +12,7 @@ from ...errors import HoldfastError
 from ...schema import as_code
 from .filters import GZIP, filter_name, filters_of
 from .object_walk import ObjectRef, open_reported, reason_of, text_of, walk
+from .other_files import external_storage
 from .schema_layout import describe
 from .shard import HDF5Shard
 
@@ -86,6 +87,7 @@ def _dataset(dataset: h5py.Dataset) -> dict[str, Any]:
         "chunks": dataset.chunks,
         "filters": [_filter(code, values) for code, _, values in filters_of(plist)],
         "sources": plist.get_virtual_count() if virtual else None,
+        "external": [name for name, _, _ in external_storage(dataset)],
     }
 
 

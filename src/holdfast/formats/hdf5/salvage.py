@@ -20,13 +20,11 @@ from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
 from .salvage_rebuild import DOUBTFUL_ROWS, LOST_ROWS
-from .sandbox import CRASHED, HANGS, SPIN_S, Progress, RestartingSandbox, SandboxedProcess
+from .sandbox import CRASHED, HANGS, Progress, RestartingSandbox, SandboxedProcess
 
 _MAX_CRASHES = 200
 _BASE_CRASHES = 8  # of any file, and one more for each _BYTES_PER_CRASH: each costs the start of a process
 _BYTES_PER_CRASH = 100_000
-_BASE_SPIN_S = 3.0  # of any file, and a second more for each _BYTES_PER_SPIN_S
-_BYTES_PER_SPIN_S = 1_000_000
 _MAX_LISTED = 1000
 _CHECKSUM_VERSION = 2  # from this superblock version on the structure of a file has checksums
 
@@ -94,7 +92,6 @@ def salvage_hdf5(
     overwrite: bool = False,
     live: bool = False,
     progress: Progress | None = None,
-    spin_s: float | None = None,
 ) -> SalvagedHDF5:
     """Writes what can be read of `damaged` to `out`, which is complete when it appears, or absent if nothing could be
     kept.
@@ -104,7 +101,8 @@ def salvage_hdf5(
     The work is bounded by the size of the file, whatever shapes it claims: each chunk in an index is read and decoded
     once; if an index cannot be listed, one chunk position is tried for each 16 bytes of the file; a reader that crashes
     or hangs is restarted 8 times plus once for each 100 kB, at most 200 times; a reader hangs after 3 s of CPU time
-    without progress plus 1 s for each MB, at most 20 s.
+    without progress plus 1 s for each MB, at most 20 s, and after half of that for each hang before, at least an
+    eighth.
     """
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = read_state(source)
@@ -120,7 +118,7 @@ def salvage_hdf5(
         job = {"work": "rebuild", "out": str(partial.path.absolute()), "identity": [made.st_dev, made.st_ino]}
         user_block = 0 if state.block is None else state.block.at
         with SandboxedProcess({**job, "user_block": user_block}) as writer:
-            salvage = _Salvage(state, writer, progress, spin_s, target)
+            salvage = _Salvage(state, writer, progress, target)
             if state.block is not None:
                 salvage.read()
                 if state.block.end > state.size:
@@ -150,15 +148,12 @@ def _copy_user_block(source: str, fd: int, size: int) -> None:
 class _Salvage:
     """Forwards what the readers send to the writer."""
 
-    def __init__(
-        self, state: State, writer: SandboxedProcess, progress: Progress | None, spin_s: float | None, target: str
-    ) -> None:
+    def __init__(self, state: State, writer: SandboxedProcess, progress: Progress | None, target: str) -> None:
         self.path, self.state = state.path, state
         self.repair = state.needs_repair or not state.is_hdf5
         self.writer, self.progress, self.target = writer, progress, target
-        if spin_s is None:
-            spin_s = min(SPIN_S, _BASE_SPIN_S + state.size / _BYTES_PER_SPIN_S)
-        self._sandbox = RestartingSandbox(min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH), spin_s)
+        most = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
+        self._sandbox = RestartingSandbox(most, state.size)
         self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}

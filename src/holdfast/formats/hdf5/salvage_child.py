@@ -19,6 +19,7 @@ from .chunks import ChunkPiece, chunk_grid, listed_chunks, merge_ranges, possibl
 from .file_state import find_superblock
 from .filters import FLETCHER32, NEVER_ZEROS, PACKAGE, SHUFFLE, filter_names_of, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, reason_of, text_of, walk, walk_orphans
+from .other_files import external_storage
 from .raw_values import (
     UnknownTypeError,
     chunk_options,
@@ -29,7 +30,7 @@ from .raw_values import (
     read_fill,
     read_values,
 )
-from .verify_child import SELF_CHECKING, check_external_storage
+from .verify_child import SELF_CHECKING
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -189,7 +190,7 @@ class _Dataset:
         dataset = self.dataset
         space, layout, chunks = dataset.id.get_space(), self.plist.get_layout(), dataset.chunks
         alloc_time, shape, file_bytes = self.plist.get_alloc_time(), dataset.shape, self.sender.file_bytes
-        if not shape or self.virtual or dataset.external:
+        if not shape or self.virtual:
             return space, layout, chunks, alloc_time
         too_large = math.prod(shape) * self.item_bytes > file_bytes
         if chunks is None:
@@ -263,7 +264,11 @@ class _Dataset:
             return []
         if dataset.chunks is not None:
             return self._chunks()
-        if self._offset() < 0 and not dataset.external and dataset.id.get_storage_size() == 0:
+        if stored := external_storage(dataset):
+            self._lost(0, dataset.shape[0] if dataset.shape else 1)
+            self.reporter.problem(self.path, f"not kept: its values are in {stored[0][0]!r}, another file")
+            return []
+        if self._offset() < 0 and dataset.id.get_storage_size() == 0:
             return []  # never written
         return list(self._readable_runs())
 
@@ -405,14 +410,11 @@ class _Dataset:
     def _readable_runs(self) -> Iterator[ChunkPiece]:
         """Yields runs of rows as far as the file has bytes for them: a corrupt shape may claim any number."""
         dataset, shape = self.dataset, self.dataset.shape
-        if dataset.external:
-            there = 0 if check_external_storage(dataset, self.path, self.sender.path, self.reporter) else None
-        else:
-            there = dataset.id.get_storage_size()
-            offset = self._offset()
-            if offset >= 0:
-                there = min(there, max(0, self.sender.file_bytes - offset))
-        if not shape or there is None:
+        there = dataset.id.get_storage_size()
+        offset = self._offset()
+        if offset >= 0:
+            there = min(there, max(0, self.sender.file_bytes - offset))
+        if not shape:
             yield from runs(dataset)
             return
         row_bytes = max(1, math.prod(shape[1:]) * self.item_bytes)

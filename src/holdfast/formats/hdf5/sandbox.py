@@ -27,6 +27,9 @@ from ...procfs.procfs import REAL
 PROGRAM = module_command("formats.hdf5.sandbox_main")
 HANG_S = 120.0  # without any progress; a remote disk may be slow
 SPIN_S = 20.0  # of CPU time without progress: no chunk takes that long
+_BASE_SPIN_S = 3.0  # in any file, and a second more for each _BYTES_PER_SPIN_S
+_BYTES_PER_SPIN_S = 1_000_000
+_LEAST_SPIN_PART = 1 / 8
 CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
 _MAX_HANGS = 10
@@ -37,6 +40,15 @@ MAX_ADDRESS_BYTES = 64 << 30  # of the child: a corrupt size must not use up the
 _PAGE_BYTES = 512
 _FIXED = struct.Struct("<QqqqI")  # done_bytes, piece, offset, pieces, number of axes
 _MAX_AXES = 32
+
+
+def find_spin_s(file_bytes: int, hangs: int = 0) -> float:
+    """Returns the CPU time without progress after which a child that reads a file of this size hangs.
+
+    A library that has hung in a file is likely to hang there again, so each hang halves the time, to an eighth at the
+    least: ten hangs take three times as long as one.
+    """
+    return min(SPIN_S, _BASE_SPIN_S + file_bytes / _BYTES_PER_SPIN_S) * max(_LEAST_SPIN_PART, 0.5**hangs)
 
 
 class WorkPosition(NamedTuple):
@@ -174,14 +186,16 @@ class RestartingSandbox:
 
     A job gets `avoid`: objects that are not to be opened; `done`: objects that a child reported as done; and `resume`:
     by object, the first piece to read. The next job gets them as well.
+
+    file_bytes   of the file: how long its pieces may take
     """
 
-    def __init__(self, max_crashes: int, spin_s: float | None = None) -> None:
+    def __init__(self, max_crashes: int, file_bytes: int) -> None:
         self.done: list[str] = []
         self._avoid: list[str] = []
         self._resume: dict[str, int] = {}
         self._hangs: Counter[str] = Counter()
-        self._crashes_left, self._spin_s = max_crashes, spin_s
+        self._crashes_left, self._file_bytes = max_crashes, file_bytes
 
     @property
     def used_up(self) -> bool:
@@ -200,7 +214,8 @@ class RestartingSandbox:
         while self._crashes_left:
             at = "/"
             lists = {"avoid": self._avoid, "done": self.done, "resume": self._resume}
-            with SandboxedProcess(job | lists, spin_s=self._spin_s) as child:
+            spin_s = find_spin_s(self._file_bytes, self._hangs.total())
+            with SandboxedProcess(job | lists, spin_s=spin_s) as child:
                 child.close_stdin()
                 for message in child.messages(progress):
                     if "at" in message.head:

@@ -13,10 +13,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from ..._util.atomic import FileStamp
 from ..._util.finalize import close_finalized
 from ..._util.text import names_there
 from ...errors import CorruptError, DecodeError, FormatError, HoldfastError
-from ...schema import Column, Ragged, Value, check_schema, found_in_file
+from ...schema import Column, Schema, check_schema, found_in_file
 from ..base import GivenSchema, Rows, check_range, check_rows
 from ..columns import Batch, ColumnData
 from ..gather import fill
@@ -24,6 +25,7 @@ from .filters import PACKAGE, lacking_filter
 from .global_heaps import check_heaps
 from .handles import HANDLES
 from .object_walk import raw_of, reason_of, text_of
+from .other_files import external_problems, values_file
 from .ragged_columns import PackedColumn
 from .schema_layout import (
     IncompatibleTypeError,
@@ -56,8 +58,10 @@ class HDF5Shard:
 
     seekable = True
 
-    def __init__(self, path: str | os.PathLike[str], schema: GivenSchema | None = None) -> None:
-        self.path = os.fsdecode(path)
+    def __init__(
+        self, path: str | os.PathLike[str], schema: GivenSchema | None = None, *, allow_external: bool = False
+    ) -> None:
+        self.path, self._allow_external = os.fsdecode(path), allow_external
         self._given = None if schema is None else check_schema(schema)
         self._schema: dict[str, Column] | None = None
         self._schema_stored = False  # the schema is the file's own: what does not fit it is corrupt
@@ -135,7 +139,10 @@ class HDF5Shard:
                     raise
                 missing = CorruptError if self._schema_stored else DecodeError
                 raise missing(self.path, None, None, f"dataset {key!r} is missing", self._existing_names(key)) from None
+            self._check_here(key, found)
             if stored_column(found) is not None:
+                for name in found:
+                    self._check_here(f"{key}/{name}", found[name])
                 return PackedColumn(found)
             if not isinstance(found, h5py.Dataset) or not found.shape:
                 what = "a single value" if isinstance(found, h5py.Dataset) else "a group"
@@ -146,6 +153,19 @@ class HDF5Shard:
                 hint = f"Read its sources: {', '.join(sources[:4])}"
                 raise FormatError(self.path, None, None, f"dataset {key!r} {reason}", hint)
             return found
+
+    def _check_here(self, key: str, found: Any) -> None:
+        """Rejects values in another file unless the user allowed it: a data file may name any file of the machine."""
+        where = values_file(found, self._file())
+        if where is None:
+            return
+        if not self._allow_external:
+            reason = f"dataset {key!r} has its values in another file, {where!r}"
+            hint = "If you trust this file, read it with hold.read(..., allow_external=True)"
+            raise FormatError(self.path, None, None, reason, hint)
+        if isinstance(found, h5py.Dataset) and (problems := external_problems(found)):
+            hint = "HDF5 looks for it in the working directory"
+            raise CorruptError(self.path, None, None, f"dataset {key!r}: {problems[0]}", hint)
 
     def _check_type(self, key: str, dataset: h5py.Dataset) -> None:
         """Rejects types that numpy lacks: times, integers of three bytes, floats of odd widths."""
@@ -246,6 +266,15 @@ class HDF5Shard:
     def __len__(self) -> int:
         return self._rows
 
+    def stamp(self) -> FileStamp | None:
+        return None if self._closed else HANDLES.stamp(self._identity)
+
+    def present(self, schema: Schema, start: int, stop: int) -> tuple[set[str], list[str]]:
+        found = {name for name, column in schema.items() if self._has(key_of(name, column))}
+        keys: list[str] = []
+        self._list_datasets(keys)
+        return found, keys
+
     def bytes_of(self, start: int, stop: int) -> int:
         check_range(self.path, len(self), start, stop)
         return (stop - start) * self._row_bytes
@@ -262,7 +291,7 @@ class HDF5Shard:
 
     def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
         key = key_of(name, column)
-        if isinstance(column, Value) and not _is_needed(column) and not self._has(key):
+        if not _is_needed(column) and not self._has(key):
             return fill(name, column, len(rows))
         dataset = self._dataset(key)
         if len(dataset) != len(self):
@@ -308,7 +337,7 @@ class HDF5Shard:
 
 def _is_needed(column: Column) -> bool:
     """Tells whether the column's dataset must exist."""
-    return isinstance(column, Ragged) or column.default is None
+    return column.default is None
 
 
 def _row_bytes(dataset: h5py.Dataset) -> int:

@@ -47,9 +47,7 @@ class HDF5Report(VerifyReport):
         }
 
 
-def verify_hdf5(
-    path: str | os.PathLike[str], progress: Progress | None = None, *, spin_s: float | None = None
-) -> HDF5Report:
+def verify_hdf5(path: str | os.PathLike[str], progress: Progress | None = None) -> HDF5Report:
     """Never raises for a corrupt file: its problems are in the report."""
     name = os.fsdecode(path)
     try:
@@ -63,7 +61,7 @@ def verify_hdf5(
     if not state.is_hdf5:
         return _report(state, problems, None, None, "Check with `file` what it is, and which program wrote it")
     found = _VerifyRun(state)
-    found.run(progress, spin_s)
+    found.run(progress)
     record = find_record(name)
     if record is not None:
         found.problems += _check_record(record, name, progress)
@@ -125,8 +123,8 @@ class _VerifyRun:
         self.pieces: dict[str, int] = {}
         self.unprotected: dict[str, int] = {}
 
-    def run(self, progress: Progress | None, spin_s: float | None) -> None:
-        sandbox = RestartingSandbox(_MAX_CRASHES, spin_s)
+    def run(self, progress: Progress | None) -> None:
+        sandbox = RestartingSandbox(_MAX_CRASHES, self.state.size)
         job = {"work": "verify", "path": self.state.path, "repair": self.state.needs_repair}
         with closing(sandbox.messages(job, progress)) as messages:
             for message in messages:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, chdir
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -12,6 +11,7 @@ import numpy as np
 from .chunks import ChunkPiece, listed_chunks, possible_chunks, read_piece, read_unconverted, runs
 from .filters import FLETCHER32, GZIP, PACKAGE, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, raw_of, reason_of, walk
+from .other_files import NEEDS_PERMISSION, external_dir, external_problems, external_storage
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -52,11 +52,13 @@ class _Check:
                 self._dataset(ref)
 
     def _link(self, ref: ObjectRef) -> None:
-        """Notes a dangling link, which HDF5 allows: its target may be created later, or elsewhere."""
+        """Notes a link into another file, and a dangling one, which HDF5 allows: its target may be created later."""
+        target = f"{ref.target!r} in {ref.target_file!r}" if ref.target_file else repr(ref.target)
         try:
             h5py.h5o.open(self.file.id, raw_of(ref.path))
+            if ref.target_file:
+                self.reporter.note(ref.path, f"links to {target}, another file: {NEEDS_PERMISSION}")
         except Exception as error:
-            target = f"{ref.target!r} in {ref.target_file!r}" if ref.target_file else repr(ref.target)
             self.reporter.note(
                 ref.path, f"links to {target}, which does not exist (HDF5 allows that): {reason_of(error)}"
             )
@@ -81,13 +83,10 @@ class _Check:
             self.reporter.problem(path, f"cannot be read: {reason_of(error)}")
             return
         first = self.resume.get(path, 0)
-        with ExitStack() as stack:
-            if dataset.external:
-                stack.enter_context(chdir(external_dir(dataset, self.path)))
-            if not first:
-                self._report_counts(path, dataset, pieces)
-            for number, piece in enumerate(pieces[first:], start=first):
-                self._piece(path, dataset, number, piece)
+        if not first:
+            self._report_counts(path, dataset, pieces)
+        for number, piece in enumerate(pieces[first:], start=first):
+            self._piece(path, dataset, number, piece)
 
     def _pieces(self, dataset: h5py.Dataset, path: str) -> list[ChunkPiece]:
         if dataset.shape is None:
@@ -101,12 +100,12 @@ class _Check:
             return []
         if dataset.chunks is None:
             stored = int(dataset.id.get_storage_size())
-            if dataset.external:
-                if check_external_storage(dataset, path, self.path, self.reporter):
-                    return []
-            elif not stored:
+            if external_storage(dataset):
+                self._external(dataset, path)
+                return []
+            if not stored:
                 return []  # never written: all values are the fill value
-            elif stored > self.size:
+            if stored > self.size:
                 self.reporter.problem(
                     path, f"cannot be read: expected {stored:,} bytes of values, the file has {self.size:,}"
                 )
@@ -119,6 +118,12 @@ class _Check:
             return possible_chunks(dataset, self.size)
         self._check_index(path, dataset, pieces)
         return [piece for piece in pieces if all(piece.sizes)]
+
+    def _external(self, dataset: h5py.Dataset, path: str) -> None:
+        for problem in external_problems(dataset, external_dir(dataset, self.path)):
+            self.reporter.problem(path, problem)
+        name = external_storage(dataset)[0][0]
+        self.reporter.note(path, f"its values are in {name!r}, another file, which was not read: {NEEDS_PERMISSION}")
 
     def _check_index(self, path: str, dataset: h5py.Dataset, pieces: list[ChunkPiece]) -> None:
         """An index without checksums can be corrupt and still be read: it then has impossible chunks."""
@@ -202,29 +207,6 @@ def _read_attribute_unconverted(obj: Any, name: str | bytes) -> None:
 def _source_path(path: str, name: str) -> str:
     """Returns where the library looks for a file that this one names."""
     return name if os.path.isabs(name) else os.path.join(os.path.dirname(os.path.abspath(path)), name)
-
-
-def external_dir(dataset: h5py.Dataset, file: str) -> str:
-    """Returns the directory in which the library finds external storage. It resolves those names against the working
-    directory, unlike those of links; if they do not exist there, they may be beside the file."""
-    names = [name for name, _, _ in dataset.external]
-    return "." if all(map(os.path.exists, names)) else os.path.dirname(file)
-
-
-def check_external_storage(dataset: h5py.Dataset, path: str, file: str, reporter: Reporter) -> bool:
-    """Reports files that are missing or too short; the library reads fill values there. Returns whether it reported
-    any."""
-    missing, directory = False, external_dir(dataset, file)
-    for name, start, size in dataset.external:
-        there = os.path.join(directory, name)
-        if not os.path.exists(there):
-            reporter.problem(path, f"its values are in {name!r}, which does not exist")
-            missing = True
-        elif size != h5py.h5f.UNLIMITED and os.path.getsize(there) < start + size:
-            got = os.path.getsize(there)
-            reporter.problem(path, f"its values are in {name!r}, which has {got:,} bytes, expected {start + size:,}")
-            missing = True
-    return missing
 
 
 def check_virtual(dataset: h5py.Dataset, path: str, file: str, own: h5py.File, reporter: Reporter) -> None:

@@ -1,7 +1,8 @@
 """Indexes a tar: groups its members to samples. Built once and stored in the user's cache.
 
 An index file is a JSON line (what it was made from), then arrays of little-endian int64 and the samples' keys, joined.
-It is stale when the tar's size or mtime differ, or when some of its headers are not where they should be.
+It is stale when the tar's size, mtime, inode or ctime differ, or when some of its headers are not where they should
+be.
 """
 
 from __future__ import annotations

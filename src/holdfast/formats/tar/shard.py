@@ -11,17 +11,29 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from ..._util.atomic import FileStamp
 from ..._util.text import names_there
 from ...errors import CorruptError, DecodeError, SchemaError
-from ...schema import Bytes, Column, Ragged, check_schema, found_in_file
+from ...schema import Bytes, Column, Ragged, Schema, Value, check_schema, found_in_file
 from ..base import GivenSchema, Rows, check_range, check_rows
 from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
-from .index import build_index, find_index, headers_of
-from .scan import BLOCK_BYTES
-from .source import PlainBytes, decompress
-from .values import HEAD_BYTES, KEY, Unfit, is_nested, marked_schema, nested_column, npy_column, numbers_column
+from .index import TarIndex, build_index, find_index, headers_of
+from .scan import BLOCK_BYTES, BadHeader, number_in
+from .source import PlainBytes, TarBytes, decompress
+from .values import (
+    HEAD_BYTES,
+    KEY,
+    Unfit,
+    extensions_of,
+    is_nested,
+    marked_schema,
+    nested_column,
+    npy_column,
+    numbers_column,
+)
 
+_SIZE_AT = 124  # in a header
 _NEAR_BYTES = 1 << 14  # reading this much for nothing costs less than another system call
 _BORROW_MIN_BYTES = 1 << 14  # larger members stay in the buffer: a copy costs more than the memory it frees
 
@@ -67,10 +79,10 @@ class Fetched:
         return BytesColumn(np.frombuffer(b"".join(items), np.uint8), offsets)
 
 
-def fetch(members: Ints, offsets: Ints, sizes: Ints, fill: Callable[[int, memoryview], None]) -> Fetched:
-    """Reads these members (sorted, without -1) with few calls of `fill`. `offsets` and `sizes` are of all members."""
-    begins, lengths = offsets[members], sizes[members]
-    ends = begins + lengths
+def fetch(members: Ints, index: TarIndex, fill: Callable[[int, memoryview], None]) -> Fetched:
+    """Reads these members (sorted, without -1), each with its header, with few calls of `fill`."""
+    begins, lengths = index.offsets[members] - BLOCK_BYTES, index.sizes[members]
+    ends = begins + BLOCK_BYTES + lengths
     if not len(members):
         return Fetched(np.zeros(0, np.uint8), members, begins, lengths)
     heads = np.flatnonzero(np.concatenate([[True], begins[1:] - ends[:-1] > _NEAR_BYTES]))
@@ -81,7 +93,19 @@ def fetch(members: Ints, offsets: Ints, sizes: Ints, fill: Callable[[int, memory
     for offset, start, end in zip(run_begins.tolist(), places[:-1].tolist(), places[1:].tolist(), strict=True):
         fill(offset, view[start:end])
     shift = np.repeat(places[:-1] - run_begins, np.diff(np.concatenate([heads, [len(members)]])))
-    return Fetched(buffer, members, begins + shift, lengths)
+    return Fetched(buffer, members, begins + shift + BLOCK_BYTES, lengths)
+
+
+def _sizes_fit(fetched: Fetched) -> bool:
+    """Whether every member's header has the size that the index has."""
+    fields = fetched.buffer[(fetched.starts - BLOCK_BYTES + _SIZE_AT)[:, None] + np.arange(12)]
+    digits = fields[:, :11].astype(np.int64) - ord("0")
+    sizes = digits @ (8 ** np.arange(10, -1, -1))
+    odd = np.flatnonzero((sizes != fetched.sizes) | (digits < 0).any(axis=1) | (digits > 7).any(axis=1))
+    try:
+        return all(number_in(fields[i].tobytes()) == fetched.sizes[i] for i in odd.tolist())
+    except BadHeader:
+        return False
 
 
 _SCHEMA_SAMPLES = 100  # the schema is inferred from so many samples
@@ -106,14 +130,14 @@ class TarShard:
     def __init__(self, path: str | os.PathLike[str], *, cache: bool = True, fd: int | None = None) -> None:
         """`fd`: the file, already open; the shard takes it over."""
         self.path = os.fsdecode(path)
-        self._closed = False
+        self._closed = self._has_pax_sizes = False
         file = PlainBytes(self.path, fd)
         self._file: PlainBytes | None = file
         try:
             self._compression = file.compression()
             self.seekable = self._compression == "none"
+            self._stamp = file.stamp()
             if self.seekable:
-                self._stamp = file.stamp()
                 self._index = find_index(file, cache)
                 self._headers = headers_of(file, self._index)
                 self._marked = marked_schema(file.read_at)
@@ -180,6 +204,9 @@ class TarShard:
         incomplete = np.flatnonzero(counts != len(self._index.extensions))
         return int(incomplete[0]) if len(incomplete) else None
 
+    def stamp(self) -> FileStamp | None:
+        return None if self._file is None or self._closed else FileStamp.of(self._file.fd)
+
     def bytes_of(self, start: int, stop: int) -> int:
         check_range(self.path, len(self), start, stop)
         return int(self._ends[self._index.first[stop]] - self._ends[self._index.first[start]])
@@ -203,9 +230,9 @@ class TarShard:
 
     def _find(self, name: str, column: Column, rows: Ints, members: Ints, positions: Ints) -> Ints:
         """Returns each sample's member for this column, -1 if it is missing and the column has a default."""
-        _check_column(name, column)
+        self._check_column(name, column)
         found = np.full(len(rows), -1, np.int64)
-        key = _key(name, column)
+        key = self._key(name, column)
         if key == KEY:
             return found
         for extension in reversed(self._extensions_of(key)):  # the first replaces the others
@@ -213,9 +240,37 @@ class TarShard:
                 these = self._index.kinds[members] == self._kinds[extension]
                 found[positions[these]] = members[these]
         missing = np.flatnonzero(found < 0)
-        if len(missing) and not isinstance(column, Ragged) and column.default is None:
+        if len(missing) and isinstance(column, Value) and column.default is None:
             raise self._missing(name, key, int(rows[missing[0]]))
         return found
+
+    def _key(self, name: str, column: Column) -> str:
+        """Returns a column's extension; without a key its name, or as the writer names it: `x.npy` and so on."""
+        if column.key is not None:
+            return column.key
+        if name == KEY or any(one in self._kinds for one in self._extensions_of(name)):
+            return name
+        if self._marked is not None and name in self._marked:
+            return self._marked[name].key or name
+        written = extensions_of({name: column})[name]
+        return written if written in self._kinds else name
+
+    def _check_column(self, name: str, column: Column) -> None:
+        value = column.value if isinstance(column, Ragged) else column
+        listed = isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged))
+        key = self._key(name, column)
+        if listed and not _is_npz(key):
+            text = "a tar's member is one byte string, so expected Bytes()"
+            raise SchemaError(f"column {name!r}: {text}, got {column!r}")
+        if key == KEY and not isinstance(column, Bytes):
+            raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")
+
+    def present(self, schema: Schema, start: int, stop: int) -> tuple[set[str], list[str]]:
+        kinds = np.unique(self._index.kinds[self._index.first[start] : self._index.first[stop]])
+        there = [KEY, *(self._index.extensions[kind] for kind in kinds.tolist())]
+        wanted = {name: self._extensions_of(self._key(name, column)) for name, column in schema.items()}
+        found = {name for name, extensions in wanted.items() if set(extensions) & set(there)}
+        return found, list(self._marked or there)
 
     def _extensions_of(self, key: str) -> list[str]:
         """Returns the extensions that a key lists, unless it is itself an extension with a semicolon or space."""
@@ -230,7 +285,7 @@ class TarShard:
         return DecodeError(self.path, row, int(self._index.offsets[first]) - BLOCK_BYTES, reason, hint)
 
     def _column(self, name: str, column: Column, rows: Ints, found: Ints, fetched: Fetched) -> ColumnData:
-        if _key(name, column) == KEY:
+        if self._key(name, column) == KEY:
             return self._keys(rows)
         if isinstance(column, Bytes) and not column.shape:
             return fetched.column(found, b"" if column.default is None else default_bytes(name, column))
@@ -247,7 +302,7 @@ class TarShard:
 
     def _lists(self, name: str, column: Column, rows: Ints, items: list[bytes]) -> ColumnData:
         """Parses lists from .npz or .npy, or numbers from JSON. A missing member is an empty list."""
-        if is_nested(column) and (_is_npz(_key(name, column)) or any(item.startswith(b"PK") for item in items)):
+        if is_nested(column) and (_is_npz(self._key(name, column)) or any(item.startswith(b"PK") for item in items)):
             return self._numbers(name, column, rows, items, nested_column)
         return self._numbers(name, column, rows, [item or b"[]" for item in items])
 
@@ -274,9 +329,24 @@ class TarShard:
     def _fetch(self, members: Ints) -> Fetched:
         if self._file is not None:
             self._check_unchanged(self._file)
-            return fetch(members, self._index.offsets, self._index.sizes, self._filler(self._file))
+            fetched = fetch(members, self._index, self._filler(self._file))
+            if not self._has_pax_sizes and not _sizes_fit(fetched):
+                self._check_index(self._file)
+            return fetched
         with decompress(self.path, self._compression) as source:
-            return fetch(members, self._index.offsets, self._index.sizes, self._filler(source))
+            if (stamp := source.stamp()) != self._stamp:  # touched, or a copy of a URL that was downloaded again
+                with decompress(self.path, self._compression) as same:
+                    self._check_index(same)
+                self._stamp = stamp
+            return fetch(members, self._index, self._filler(source))
+
+    def _check_index(self, file: TarBytes) -> None:
+        """Scans the tar again and raises an error if it is another one. A size in a header may be wrong, where a pax
+        header has the right one."""
+        fresh = build_index(file)
+        if not (np.array_equal(fresh.offsets, self._index.offsets) and np.array_equal(fresh.sizes, self._index.sizes)):
+            raise self._changed()
+        self._has_pax_sizes = True
 
     def _filler(self, source: Any) -> Any:
         def fill_all(offset: int, view: memoryview) -> None:
@@ -308,22 +378,9 @@ class TarShard:
         self.close()
 
 
-def _key(name: str, column: Column) -> str:
-    return name if column.key is None else column.key
-
-
 def _is_npy(extension: str) -> bool:
     return extension == "npy" or extension.endswith(".npy")
 
 
 def _is_npz(key: str) -> bool:
     return key.lower().endswith("npz")
-
-
-def _check_column(name: str, column: Column) -> None:
-    value = column.value if isinstance(column, Ragged) else column
-    listed = isinstance(value, Bytes) and (value.shape or isinstance(column, Ragged))
-    if listed and not _is_npz(_key(name, column)):
-        raise SchemaError(f"column {name!r}: a tar's member is one byte string, so expected Bytes(), got {column!r}")
-    if _key(name, column) == KEY and not isinstance(column, Bytes):
-        raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import IO, Literal, Protocol
 
-from ..._util.atomic import FileStamp
+from ..._util.atomic import cache_key
 from ...errors import CorruptError, FormatError, InputError, cannot_open
 from ..base import fill_from
 
@@ -101,7 +101,7 @@ class PlainBytes:
 
     def stamp(self) -> dict[str, int]:
         self._check_open()
-        return FileStamp.of(self.fd).as_dict()
+        return cache_key(self.fd)
 
     def _check_open(self) -> None:
         if self.fd < 0:
@@ -121,11 +121,16 @@ class PlainBytes:
 class DecompressedBytes:
     """The data of a compressed file, which can only be read forward."""
 
-    def __init__(self, path: str, file: IO[bytes], compression: TarCompression) -> None:
+    def __init__(self, path: str, fd: int, file: IO[bytes], compression: TarCompression) -> None:
         self.path = path
+        self._fd = fd
         self._file = file
         self._compression = compression
         self._at = 0
+
+    def stamp(self) -> dict[str, int]:
+        """Returns the stamp of the compressed file."""
+        return cache_key(self._fd)
 
     def read_at(self, offset: int, size: int) -> bytes:
         parts: list[bytes] = []
@@ -171,7 +176,7 @@ class DecompressedBytes:
 @contextmanager
 def decompress(path: str, compression: TarCompression) -> Iterator[DecompressedBytes]:
     with io.FileIO(open_file(path), "r") as raw, _decompressor(raw, compression) as file:
-        yield DecompressedBytes(path, file, compression)
+        yield DecompressedBytes(path, raw.fileno(), file, compression)
 
 
 def _decompressor(raw: io.FileIO, compression: TarCompression) -> IO[bytes]:

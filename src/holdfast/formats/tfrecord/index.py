@@ -1,8 +1,8 @@
 """Indexes where every record of a file begins: built once, stored in a small file, discarded when stale.
 
 An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
-records. It is stale when the data file's size or mtime differ, or when a sample of its frames is not where it should
-be.
+records. It is stale when the data file's size or mtime differ (in the user's cache: also its inode or ctime), or when a
+sample of its frames is not where it should be.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 import operator
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import FileStamp, write_atomically
-from ...errors import FormatError, InputError, WriteError
+from ..._util.atomic import cache_key, write_atomically
+from ...errors import DataError, FormatError, InputError, WriteError
 from ..columns import Ints
 from .frame_stream import STRETCH_BYTES, FrameStream
 from .source import RecordSource, open_source
@@ -66,11 +67,24 @@ def build_index(source: RecordSource, progress: Callable[[int], None] | None = N
     return np.concatenate([*found, np.array([stream.offset], np.int64)])
 
 
+def check_index(source: RecordSource, offsets: Ints) -> None:
+    """Raises a FormatError if these are not the offsets of a file that can be read: then the index is at fault. Call it
+    before a file is called corrupt."""
+    try:
+        fresh = build_index(source)
+    except DataError:
+        return
+    if not np.array_equal(fresh, offsets):
+        hint = f"`holdfast index {shlex.quote(source.path)}` makes a new one"
+        reason = "its index was made from another version of the file, which had the same size and modification time"
+        raise FormatError(source.path, None, None, reason, hint)
+
+
 def save_index(
     path: str | os.PathLike[str], source: RecordSource, offsets: Ints, place: Place, stamp: dict[str, int]
 ) -> Path:
     """Stores an index. `stamp` was taken before it was built: a file that has changed since is an error."""
-    if stamp != FileStamp.of(source.fd).as_dict() or offsets[-1] != stamp["size"]:
+    if stamp != cache_key(source.fd) or offsets[-1] != stamp["size"]:
         raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
     target = index_path(path, place)
     if place == "cache":
@@ -90,7 +104,7 @@ def load_index(path: str | os.PathLike[str], source: RecordSource) -> Ints | Non
     for place in ("beside", "cache"):
         try:
             content = index_path(path, place).read_bytes()
-            found = _parse(content, source)
+            found = _parse(content, source, place)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # absent, unreadable or of another program: it can be built again
         if found is not None:
@@ -135,11 +149,18 @@ class _Recent:
 _recent = _Recent()
 
 
-def _parse(content: bytes, source: RecordSource) -> _Index | None:
+def _stamp(source: RecordSource, place: Place) -> dict[str, int]:
+    """Returns what an index must have been made from. One beside its file is copied with it: both are as new as their
+    mtime says, and the sample of frames tells another version of the same size and mtime."""
+    key = cache_key(source.fd)
+    return key if place == "cache" else {name: key[name] for name in ("size", "mtime_ns")}
+
+
+def _parse(content: bytes, source: RecordSource, place: Place) -> _Index | None:
     line, _, body = content.partition(b"\n")
     head = json.loads(line)
     offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
-    stamp = FileStamp.of(source.fd).as_dict()
+    stamp = _stamp(source, place)
     if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
         return None
     if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
@@ -207,7 +228,7 @@ class Records:
     def _index(self, cache: bool) -> Ints:
         found = load_index(self.path, self._source) if cache else None
         if found is None:
-            stamp = FileStamp.of(self._source.fd).as_dict()
+            stamp = cache_key(self._source.fd)
             found = build_index(self._source)
             if cache:
                 try:
@@ -242,6 +263,7 @@ class Records:
         if not records:
             from .diagnostics import describe, error_for
 
+            check_index(self._source, self._offsets)
             raise error_for(self._source, i, offset, describe(status, needed, n))
         return records[0]
 
@@ -264,6 +286,6 @@ def make_index(
             raise InputError(
                 f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so it is not indexed"
             )
-        stamp = FileStamp.of(source.fd).as_dict()
+        stamp = cache_key(source.fd)
         offsets = build_index(source, progress)
         return save_index(path, source, offsets, place, stamp), len(offsets) - 1

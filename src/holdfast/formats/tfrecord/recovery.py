@@ -16,7 +16,10 @@ a record only where it cannot be data of a corrupt record. Two things can be kno
 
 Everything else that looks like records might be data. It is left out and reported (`DoubtfulFrames`): every valid frame
 between a corrupt record of unknown length and the last chain. If a file has one corrupt place, only the records that it
-touches are left out.
+touches are left out, with two exceptions. If the corrupt record contains headers without their records, and one of them
+leads past the end of the file, that could be a record which the file's end cuts. If bytes are missing from one of the
+last records and its header leads past the end of the file, the file could be cut instead. The records after it are then
+doubtful.
 
 Removed bytes can align the frames inside a corrupt record with what follows it, for instance when the file is cut right
 after one of them and the header before them is corrupt. Those bytes could equally come from another file with another
@@ -46,8 +49,10 @@ _LENGTH = 8
 _NEAR_BYTES = 64 << 20
 _CHAINS = 16
 
-# How many bytes of a repeated write are searched.
+# How many bytes of a repeated write are searched, and how few could come twice by chance: with empty records and one
+# inserted byte, for instance.
 _REPEATED_BYTES = 1 << 18
+_LEAST_REPEATED_BYTES = 32
 
 # Longer records do not count: eight bytes of data and their CRC look like a header too, of a length above this if they
 # are text or floats.
@@ -67,10 +72,14 @@ class DoubtfulFrames(NamedTuple):
     records: int
     start: int
     stop: int
+    cut_record: int | None = None  # the header between here and the corrupt record whose data they might be
 
     def describe(self) -> str:
         records = "1 record" if self.records == 1 else f"{self.records:,} records"
-        return f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a corrupt record"
+        said = f"{records} in bytes {self.start:,}–{self.stop:,} might be data of a corrupt record"
+        if self.cut_record is None:
+            return said
+        return f"{said}, whose header at byte {self.cut_record:,} leads past the end of the file"
 
 
 class Recovery(NamedTuple):
@@ -105,10 +114,12 @@ def _recover(search: FrameSearch, at: int, keep_doubtful: bool) -> Recovery:
         return Recovery(data[1] + _FOOTER, 0, data)
     if length is not None and end is not None and search.may_end(end, boundary):
         if good is not None:
-            sure = search.in_step(end) == search.size or search.one_byte_wrong(at, length)
+            sure = search.in_step(end) == search.size and not search.is_crossed(at, end)
+            sure = sure or search.one_byte_wrong(at, length)
         else:
             sure = search.past_written_length(at, end, search.one_byte_wrong(at, length))
-        if sure and not search.is_crossed(at, end):
+            sure = sure and not search.is_crossed(at, end)
+        if sure:
             return Recovery(end, 1)
     if end is not None and end > search.size:
         # The rest of the file belongs to this record, or bytes are missing. Frames in there may be its data.
@@ -121,7 +132,8 @@ def _recover(search: FrameSearch, at: int, keep_doubtful: bool) -> Recovery:
         first = next((run for run in runs if run.start == end), runs[0])
         return Recovery(first.start, lost, doubtful=first)
     records = sum(run.records for run in runs)
-    return Recovery(boundary, lost, doubtful=DoubtfulFrames(records, runs[0].start, runs[-1].stop))
+    cut = search.cut_record if search.cut_record is not None and at < search.cut_record < runs[-1].start else None
+    return Recovery(boundary, lost, doubtful=DoubtfulFrames(records, runs[0].start, runs[-1].stop, cut))
 
 
 class _BudgetError(Exception):
@@ -141,7 +153,7 @@ class FrameSearch:
         self._boundaries: list[int] = []  # after the first corrupt frame: where records are known to begin
         self._runs: list[DoubtfulFrames] = []  # all chains of valid frames there
         self._in_step: dict[int, int] = {}
-        self._has_cut_record = False  # whether there was a valid header whose record ends after the end of the file
+        self.cut_record: int | None = None  # the first valid header whose record ends after the end of the file
         window = min(_WINDOW_BYTES, max(size, 1))
         self._walk = bytearray(window)
         self._check = memoryview(bytearray(window))
@@ -220,8 +232,9 @@ class FrameSearch:
                 if self.frame_end(at + place) is not None:
                     return at + place
                 length = self.length_at(at + place)
-                if length is not None and self.size - at - place - _OVERHEAD < length <= _MOST_BYTES:
-                    self._has_cut_record = True
+                is_cut = length is not None and self.size - at - place - _OVERHEAD < length <= _MOST_BYTES
+                if is_cut and self.cut_record is None:
+                    self.cut_record = at + place
             at += max(n - _HEADER + 1, 1)
         return self.size
 
@@ -238,19 +251,19 @@ class FrameSearch:
         before_cut: list[int] = []  # those before a record that the end of the file cuts
         while (start := self.next_frame(at)) < self.size:
             at, frames = self.chain(start)
-            if self._has_cut_record and (at == self.size or not before_cut):
+            if self.cut_record is not None and (at == self.size or not before_cut):
                 before_cut = before_cut or bad[:_CHAINS]
                 # Unless that record lies in the data of one with a corrupt header.
                 if any(self.crc_matches(one + _HEADER, start - _FOOTER) for one in before_cut):
-                    self._has_cut_record, before_cut = False, []
+                    self.cut_record, before_cut = None, []
             bad.append(at)
             self._runs.append(DoubtfulFrames(frames, start, at))
-            if at == self.size and not self._has_cut_record:
+            if at == self.size and self.cut_record is None:
                 self.intact_from = start
                 known.append(start)
         # If the CRC right before a boundary fits a corrupt record, that is a record, and so are the frames before it.
         tried = 0
-        for _, start, end in reversed(self._runs):
+        for _, start, end, _ in reversed(self._runs):
             tried += 1
             if tried > _CHAINS or known[-1] - end > _NEAR_BYTES:
                 break
@@ -352,7 +365,8 @@ class FrameSearch:
         """Returns how many bytes from `resume` on repeat the records right before `at`.
 
         A write that was interrupted and then repeated leaves the beginning of a record, the end of an earlier one, and
-        the records from there on. All of that must be found: equal records alone are normal.
+        the records from there on. All of that must be found: equal records alone are normal, and so they are if one
+        of the two that it leaves parts of occurs elsewhere before.
         """
         gap = self._read(at, resume - at) if resume - at <= _REPEATED_BYTES else b""
         first = self._read(resume, _OVERHEAD)
@@ -367,8 +381,11 @@ class FrameSearch:
             head = _common(gap, self._read(resume + size, len(gap)))
             tail = _common(gap[::-1], before[max(place - len(gap), 0) : place][::-1])
             torn = not one_record or max(head, tail) < len(gap)
+            torn = torn and len(gap) + size - _OVERHEAD >= _LEAST_REPEATED_BYTES
             if torn and head + tail >= len(gap) and self._read(resume, size) == before[place:]:
-                return size
+                following = self._read(resume + size, (self.length_at(resume + size) or 0) + _OVERHEAD)
+                equal = following and following in before
+                return 0 if equal or (len(gap) > _FOOTER and gap in before[: place - 1]) else size
             place = before.rfind(first, 0, place)
         return 0
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._native import codec
-from ..._util.atomic import check_not_input
+from ..._util.atomic import FileStamp, check_not_input
 from ...errors import CorruptError, DataError, UnfinishedError
 from ...procfs.locks import writers_of
 from ..columns import Ints
@@ -229,6 +229,9 @@ class RepairedShard(_Framed):
             return
         with self._open() as source:
             yield source
+
+    def stamp(self) -> FileStamp | None:
+        return None if self._source is None or self._closed else FileStamp.of(self._source.fd)
 
     def _mismatch_error(self, *about: Any) -> DataError:
         return self._with_real_offset(super()._mismatch_error(*about))

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..._native import codec
+from ..._util.atomic import FileStamp
 from ...errors import CorruptError, DataError, DecodeError, FormatError
 from ...schema import Column, Schema, check_schema
 from ..base import Fill, GivenSchema, Rows, check_range, check_rows, read_timing
@@ -18,9 +19,9 @@ from ..columns import Batch, BytesColumn, Ints, Misfit
 from .column_encoding import batch_maker, can_borrow, fields_of
 from .diagnostics import describe, error_for
 from .frame_stream import Verify
-from .index import Records, build_index
+from .index import Records, build_index, check_index
 from .reader import BORROW_MIN_BYTES, _mismatch, features_there
-from .schema_inference import NotAnExample, infer_schema
+from .schema_inference import Inferred, NotAnExample, infer_schema
 from .source import PAGE_BYTES, RecordSource, front_of, new_buffer, open_source
 
 
@@ -92,6 +93,9 @@ class _Framed(ABC):
     def _opened(self) -> AbstractContextManager[RecordSource]:
         """Opens the file's bytes for one read."""
 
+    def stamp(self) -> FileStamp | None:
+        return None
+
     @abstractmethod
     def close(self) -> None: ...
 
@@ -103,17 +107,24 @@ class _Framed(ABC):
         """The schema of the first hundred records: a rarer feature is missing."""
         if self._schema is None:
             fit = int(np.searchsorted(self._offsets, _SCHEMA_BYTES, "right")) - 1
-            count = min(len(self), _SCHEMA_RECORDS, max(fit, 1))
-            with self._opened() as source:
-                buf, start, stop = _fetch(source, [(0, int(self._offsets[count]))])
-                records, used, status, needed = codec.records(buf, start, stop, self._verify_data, count)
-                if len(records) < count:
-                    raise self._corrupt_error(source, list(range(count)), len(records), used, status, needed)
-            try:
-                self._schema = infer_schema(records).schema
-            except NotAnExample as error:
-                raise FormatError(self.path, None, None, str(error), "Only Examples can be read as columns") from None
+            self._schema = self._infer(0, min(len(self), _SCHEMA_RECORDS, max(fit, 1))).schema
         return dict(self._schema)
+
+    def _infer(self, first: int, last: int) -> Inferred:
+        with self._opened() as source:
+            buf, start, stop = _fetch(source, [(int(self._offsets[first]), int(self._offsets[last]))])
+            records, used, status, needed = codec.records(buf, start, stop, self._verify_data, last - first)
+            if len(records) < last - first:
+                raise self._corrupt_error(source, range(first, last), len(records), used, status, needed)
+        try:
+            return infer_schema(records)
+        except NotAnExample as error:
+            raise FormatError(self.path, None, None, str(error), "Only Examples can be read as columns") from None
+
+    def present(self, schema: Schema, start: int, stop: int) -> tuple[set[str], list[str]]:
+        found = self._infer(start, stop)
+        keys = sorted({*found.schema, *found.notes})  # a list that is always empty is only in the notes
+        return {name for name, column in schema.items() if (column.key or name) in keys}, keys
 
     def bytes_of(self, start: int, stop: int) -> int:
         check_range(self.path, len(self), start, stop)
@@ -225,6 +236,14 @@ class TFRecordShard(_Framed):
     def _opened(self) -> Iterator[RecordSource]:
         yield self._records._source
 
+    def stamp(self) -> FileStamp | None:
+        fd = self._records._source.fd
+        return None if fd < 0 else FileStamp.of(fd)
+
+    def _corrupt_error(self, source: RecordSource, *about: Any) -> DataError:
+        check_index(source, self._offsets)
+        return super()._corrupt_error(source, *about)
+
     def fill(self, start: int, stop: int, into: Any) -> Fill | None:
         check_range(self.path, len(self), start, stop)
         begin, end = int(self._offsets[start]), int(self._offsets[stop])
@@ -254,6 +273,7 @@ class PackedTFRecordShard(_Framed):
         super().__init__(path, verify)
         self._closed = False
         with source or open_source(path) as opened:
+            self._made_from = FileStamp.of(opened.fd)
             self._offsets = build_index(opened)
 
     @contextmanager
@@ -261,6 +281,12 @@ class PackedTFRecordShard(_Framed):
         if self._closed:
             raise ValueError(f"{self.path}: the shard is closed")
         with open_source(self.path) as source:
+            stamp = FileStamp.of(source.fd)
+            if stamp != self._made_from:  # touched, or a copy of a URL that was downloaded again
+                if not np.array_equal(build_index(source), self._offsets):
+                    reason = "the file has changed since it was opened"
+                    raise CorruptError(self.path, None, None, reason, "Open it again")
+                self._made_from = stamp
             yield source
 
     def close(self) -> None:

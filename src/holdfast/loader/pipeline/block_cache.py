@@ -7,7 +7,7 @@ the next windows are read ahead, as far as the limit leaves room.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -371,5 +371,6 @@ class Readahead:
         if reader is not None:
             reader.close()
         while self._requests:
-            self._requests.popitem()[1].keeps_open.close()
+            with suppress(HoldfastError):  # the shard has changed; nobody uses what was read of it
+                self._requests.popitem()[1].keeps_open.close()
         self._read.clear()

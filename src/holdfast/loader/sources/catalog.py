@@ -18,10 +18,19 @@ import numpy as np
 
 from ..._util.atomic import FileStamp
 from ...errors import CorruptError, DataError, DecodeError, HoldfastError, InputError, SchemaError, UnfinishedError
-from ...formats.base import FramedShard, GivenSchema, Shard, open_damaged, open_repaired, open_shard
+from ...formats.base import (
+    FramedShard,
+    GivenSchema,
+    Lacking,
+    Shard,
+    find_lacking,
+    open_damaged,
+    open_repaired,
+    open_shard,
+)
 from ...formats.columns import Ints
 from ...procfs.locks import writers_of
-from ...schema import Column, Schema, check_schema
+from ...schema import Column, Ragged, Schema, check_schema
 from ..options import OnCorrupt
 from ..order.blocks import Blocks, cut_shard, join_blocks
 from ..stats import Loss
@@ -41,6 +50,8 @@ _SCAN_THREADS = 4
 _ALONE_S = 0.03  # scanning takes so long before threads are started
 _TRIES = 3
 _COMPARED = 32  # shards whose schema is inferred; it takes milliseconds, so of many shards only some, evenly spread
+
+_LOOKED = 10_000  # samples in which a list must appear; in each of many shards, a hundredth of them
 
 _ONE_SCHEMA = "Give a schema that says how to read both"
 _OTHER_VERSION = "its store has another version of it now"
@@ -79,10 +90,12 @@ class Catalog:
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
     cache:  downloads URLs to this machine
-    verify, labels_from_folders, on_corrupt, max_corrupt, keep_doubtful: as read() has them
+    verify, labels_from_folders, on_corrupt, max_corrupt, keep_doubtful, allow_external: as read() has them
+    directory: the working directory that relative paths begin in; by default the current one
     progress: called with how many shards of how many are done
     """
 
+    _keys: Sequence[str] = ()  # of samples that lack a list
     _first: tuple[str, Columns] | None = None  # a shard with samples, and its columns
 
     def __init__(
@@ -96,6 +109,8 @@ class Catalog:
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: int = 100,
         keep_doubtful: bool = False,
+        allow_external: bool = False,
+        directory: str | None = None,
         progress: OnProgress | None = None,
     ) -> None:
         if not specs:
@@ -105,14 +120,21 @@ class Catalog:
         self._numbers = {path: number for number, path in enumerate(self.paths)}
         self._given = None if schema is None else check_schema(schema)
         self._cache = cache
-        self._verify, self._labels = verify, labels_from_folders
+        self._directory = os.getcwd() if directory is None else directory
+        self._verify, self._labels, self._allow_external = verify, labels_from_folders, allow_external
         self._on_corrupt, self._max_corrupt, self._keep_doubtful = on_corrupt, max_corrupt, keep_doubtful
         self._files_shards: dict[int, Shard] = {}  # these hold no descriptor, and their list of files is slow to make
+        columns = (self._given or {}).items()
+        self._unseen: Columns = {name: one for name, one in columns if isinstance(one, Ragged) and one.default is None}
+        self._looked = 0
         self.shards: list[ShardInfo] = self._scan(progress)
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
             raise InputError(f"expected samples, got none in all {len(self):,} shards: {names}{why}")
+        if self._unseen:
+            lacking = Lacking(self._unseen, self._looked, self._keys)
+            raise lacking.error("If only a few have it, or none must, give the column default=[]")
         self.schema: Columns = self._first[1]
         self.counts: list[int] = [shard.count for shard in self.shards]
         self.sizes_bytes: list[int] = [shard.size_bytes for shard in self.shards]
@@ -139,7 +161,14 @@ class Catalog:
 
     def pool(self, open_files: int | Literal["auto"] = "auto") -> FilePool[Shard]:
         """Returns a pool of open shards for use(). The caller closes it."""
-        return FilePool(self._reopen, open_files)
+        if self._cache is None:
+            return FilePool(self._reopen, open_files)
+        # An evicted copy takes up space as long as it is open.
+        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, most_bytes=self._cache.most_bytes)
+
+    def _copy_bytes(self, path: str) -> int:
+        number = self._numbers[path]
+        return self.shards[number].size_bytes if self._specs[number].is_remote else 0
 
     @contextmanager
     def use(self, number: int, pool: FilePool[Shard]) -> Iterator[Shard]:
@@ -150,7 +179,19 @@ class Catalog:
         with self._naming_url(number):
             self._touch_copy(number)
             with pool.use(self.paths[number]) as shard:
-                yield shard
+                try:
+                    yield shard
+                except DataError:
+                    self._check_unchanged(number, shard)
+                    raise
+                self._check_unchanged(number, shard)
+
+    def _check_unchanged(self, number: int, shard: Shard) -> None:
+        """Raises a CorruptError if a shard was written to since the scan. Most data have no checksums: HDF5 reads what
+        was truncated meanwhile as zeros."""
+        then, now = self.shards[number].stamp, shard.stamp()
+        if now is not None and now.as_dict() != then.as_dict():
+            raise changed(self.paths[number], stamp_difference(then, now))
 
     def _reopen(self, path: str) -> Shard:
         """Opens a shard again. Raises CorruptError if it has changed since the scan."""
@@ -161,7 +202,7 @@ class Catalog:
             shard = self._open(info.local, info.repair_map) if is_here else self._open_copy(path, info.repair_map)
             how = _OTHER_VERSION if shard.path != info.local else ""
         else:
-            stamp = FileStamp.of(path)
+            stamp = FileStamp.of(self._now_at(path))
             if stamp.as_dict() != info.stamp.as_dict():
                 raise changed(path, stamp_difference(info.stamp, stamp))
             shard, how = self._open(path, info.repair_map), ""
@@ -234,12 +275,12 @@ class Catalog:
     def _scan_intact(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
         spec = self._specs[number]
         if spec.is_files:
-            shard = self._files_shards[number] = open_files_shard(spec, self._labels)
+            shard = self._files_shards[number] = open_files_shard(spec, self._now_at(spec.path), self._labels)
             return self._info_of(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
         if spec.is_remote:
             with self._naming_url(number), self._open_copy(spec.path) as shard:
                 return self._info_of(number, shard, FileStamp.of(shard.path))
-        stamp = FileStamp.of(spec.path)
+        stamp = FileStamp.of(self._now_at(spec.path))
         with pool.use(spec.path) as shard:
             return self._info_of(number, shard, stamp)
 
@@ -247,9 +288,9 @@ class Catalog:
         """Finds the readable samples of a corrupt shard; there may be none."""
         path = self.paths[number]
         try:
-            stamp = FileStamp.of(local)
+            stamp = FileStamp.of(self._now_at(local))
             repaired = open_damaged(
-                local,
+                self._now_at(local),
                 verify=self._verify,
                 salvage=self._on_corrupt == "salvage",
                 most=self._max_corrupt + 1,
@@ -285,9 +326,19 @@ class Catalog:
         return is_corruption(error, spec.path) and not (spec.is_remote and isinstance(error, InputError))
 
     def _open(self, path: str, repair_map: RepairMap | None = None) -> Shard:
+        path = self._now_at(path)
         if repair_map is not None:
             return open_repaired(path, repair_map, verify=self._verify)
-        return open_shard(path, self._given, verify=self._verify)
+        return open_shard(path, self._given, verify=self._verify, allow_external=self._allow_external)
+
+    def _now_at(self, path: str) -> str:
+        """Returns a path of the directory that read() was called in, as seen from the working directory of now. Errors
+        name files as the user did while both are the same."""
+        try:
+            is_same = os.path.isabs(path) or os.getcwd() == self._directory
+        except FileNotFoundError:  # it was deleted
+            is_same = False
+        return path if is_same else os.path.join(self._directory, path)
 
     def _info_of(self, number: int, shard: Shard, stamp: FileStamp) -> ShardInfo:
         if len(shard):
@@ -308,6 +359,8 @@ class Catalog:
     def _check_columns(self, number: int, shard: Shard) -> None:
         """Reads the first sample with the given schema, or compares the columns with those of the first shard."""
         path = self.paths[number]
+        if self._unseen:
+            self._look_for_lists(shard)
         if self._first is None:
             self._first = path, shard.schema if self._given is None else self._given
         first, expected = self._first
@@ -320,6 +373,17 @@ class Catalog:
             raise
         if self._given is None and number % max(1, len(self) // _COMPARED) == 0:
             _check_equal(first, expected, path, shard.schema)
+
+    def _look_for_lists(self, shard: Shard) -> None:
+        """Looks for the lists that no sample had so far. Threads look at the same time."""
+        try:
+            lacking = find_lacking(shard, dict(self._unseen), max(_LOOKED - self._looked, _LOOKED // 100))
+        except DataError:  # reading reports it
+            self._unseen.clear()
+            return
+        self._looked, self._keys = self._looked + lacking.looked, lacking.keys
+        for name in set(self._unseen) - set(lacking.columns):
+            self._unseen.pop(name, None)
 
     # ---- URLs
 

@@ -1,6 +1,6 @@
-"""Finds the shards that read() was given: paths, globs, braces, folders, URLs, and lists of them.
+"""Finds the files that read(), convert() and the commands were given: paths, globs, braces, folders, URLs and lists.
 
-What a name says about a file is decided here too: a shard, a single sample, or neither.
+Which files are data, and their order, is decided here alone. `find_sources` is for readers, `find_files` for commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 from ..._util.remote_fs import Options, ask, open_store, url_of
 from ...errors import InputError, MissingFileError, SchemaError
-from ...formats.base import Shard
+from ...formats.base import Shard, has_shard_content
+from ...formats.part_record import order_of_part_name
 from ...formats.suffixes import SAMPLE_SUFFIXES, is_shard_name
 from ...schema import Column, schema_file_name, schema_from_json
 
@@ -28,7 +29,7 @@ Given = str | os.PathLike[str]
 _EXPECTED = "expected a path, a glob, a folder, a URL or a list of them"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = re.compile(r"(file|local)://")
-_BESIDE = re.compile(r"^\.|\.(index|json|partial|tmp|temp|part)$|~$", re.IGNORECASE)
+_NEVER_DATA = re.compile(r"\.(index|json|partial|tmp|temp|part|bak)$|~$", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_NAMES = 100_000  # that one pattern may expand to
 _KINDS = {
@@ -48,11 +49,13 @@ class SourceSpec:
     path:     the file, the URL, or the folder of the small files
     is_files: it is small files, one sample each
     files:    which ones; empty: all in the folder
+    is_run:   it is a dataset directory of hold.write, which only commands want as a whole
     """
 
     path: str
     is_files: bool = False
     files: tuple[str, ...] = ()
+    is_run: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -60,15 +63,42 @@ class SourceSpec:
 
 
 def find_sources(what: Given | Iterable[Given], options: Mapping[str, Any] | None = None) -> list[SourceSpec]:
-    """Returns the shards in the given order; those of a glob or a folder are sorted by the bytes of their names.
+    """Returns the shards in the given order; those of a glob or a folder are sorted by the bytes of their names, and
+    the parts of a dataset directory as consolidate() sorts them.
 
     options: storage options for URLs, as fsspec takes them
     """
-    found = list(_join_small(spec for item in _items(what) for spec in _find(_text(item), options)))
+    found = list(_join_small(_find_all(what, _Search(options))))
     check_unique(
         (path if spec.is_remote else identify(path), path) for spec in found for path in spec.files or (spec.path,)
     )
     return found
+
+
+def find_files(what: Given | Iterable[Given], *, whole_runs: bool = False) -> list[SourceSpec]:
+    """Returns the files that find_sources would return, for a command that reports on each of them.
+
+    So a missing or unreadable one is returned too, as is one that is given twice. `whole_runs`: a dataset directory is
+    returned instead of its parts, also one that lacks its schema.json.
+    """
+    found = []
+    for spec in _find_all(what, _Search(check=False, whole_runs=whole_runs)):
+        if spec.is_remote:
+            raise InputError(f"{spec.path}: expected a local file, got a URL; download it first")
+        if spec.is_files and not spec.files:
+            raise InputError(f"{spec.path}: expected TFRecord, HDF5 or tar files in this folder, there are none")
+        found.append(SourceSpec(spec.files[0]) if spec.files else spec)
+    return found
+
+
+def _find_all(what: Given | Iterable[Given], search: _Search) -> Iterator[SourceSpec]:
+    items = [_text(item) for item in _items(what)]
+    for item in items:
+        # In a list it comes from a shell's glob, which knows no data; alone, somebody means it.
+        if len(items) > 1 and _NEVER_DATA.search(item) and os.path.isfile(item):
+            text = "expected data files, by its name this is metadata, a backup or unfinished"
+            raise InputError(f"{item}: {text}: leave it out, or quote the glob so that holdfast expands it")
+        yield from search.find(item)
 
 
 def _items(what: Given | Iterable[Given]) -> list[Given]:
@@ -96,39 +126,89 @@ def _shown(thing: object) -> str:
     return f"{text if len(text) < 60 else text[:59] + '…'} ({type(thing).__name__})"
 
 
-def _find(text: str, options: Mapping[str, Any] | None) -> Iterator[SourceSpec]:
-    if is_url(text):
-        for one in expand_braces(text):
-            yield from map(SourceSpec, find_remote(one, options))
-    elif os.path.lexists(text):  # a file name may contain brackets and braces
-        yield from _at(text)
-    else:
-        for one in expand_braces(text):
-            yield from _match(one) if is_glob(one) and not os.path.lexists(one) else _at(one)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Finds the files that one path, glob, folder or URL means.
+
+    check:      raise an error for a file that cannot be read; otherwise opening it reports that
+    whole_runs: take a dataset directory as a whole, not its parts
+    """
+
+    options: Mapping[str, Any] | None = None
+    check: bool = True
+    whole_runs: bool = False
+
+    def find(self, text: str) -> Iterator[SourceSpec]:
+        if is_url(text):
+            for one in expand_braces(text):
+                yield from map(SourceSpec, find_remote(one, self.options))
+        elif os.path.lexists(text):  # a file name may contain brackets and braces
+            yield from self._at(text)
+        else:
+            for one in expand_braces(text):
+                yield from self._match(one) if is_glob(one) and not os.path.lexists(one) else self._at(one)
+
+    def _at(self, path: str) -> Iterator[SourceSpec]:
+        if not os.path.isdir(path):
+            yield self._file(path)
+        elif self._is_run(path):
+            parts = list(self._run(path))
+            if not parts:
+                raise _no_parts(path)
+            yield from parts
+        else:
+            yield from self._below(path)
+
+    def _match(self, pattern: str) -> Iterator[SourceSpec]:
+        files, folders = match(pattern)
+        for path in files or folders:
+            yield from [self._file(path)] if files else self._at(path)
+
+    def _file(self, path: str) -> SourceSpec:
+        if self.check:
+            check_file(path)
+        return SourceSpec(os.path.dirname(path) or ".", True, (path,)) if is_small_file(path) else SourceSpec(path)
+
+    def _below(self, folder: str) -> Iterator[SourceSpec]:
+        """Yields the shards in a folder and below it; the folder itself if it has only other files."""
+        shards: list[tuple[str, bool]] = []
+        has_files = False
+        for path, is_run in self._walk(folder):
+            if is_run or is_shard(path):
+                shards.append((path, is_run))
+            else:
+                has_files = True
+        shards.sort(key=lambda shard: os.fsencode(shard[0]))
+        found = [spec for path, is_run in shards for spec in (self._run(path) if is_run else [self._file(path)])]
+        if not found and not has_files:
+            raise InputError(f"{folder}: expected a folder with shards or files in it, there are none")
+        yield from found or [SourceSpec(folder, True)]
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
+        """Yields all data files, and the dataset directories, with True. Links to folders are not followed."""
+        for here, folders, files in os.walk(folder, onerror=_cannot_list):
+            if here != folder and "parts" in folders and self._is_run(here):
+                folders.clear()
+                yield here, True
+                continue
+            folders[:] = [name for name in folders if not is_beside(name)]
+            yield from ((os.path.join(here, name), False) for name in files if not is_beside(name))
+
+    def _is_run(self, path: str) -> bool:
+        if not os.path.isdir(os.path.join(path, "parts")):
+            return False
+        has_schema = os.path.isfile(os.path.join(path, schema_file_name()))
+        return has_schema or (self.whole_runs and os.path.isdir(os.path.join(path, "tmp")))
+
+    def _run(self, path: str) -> list[SourceSpec]:
+        if self.whole_runs:
+            return [SourceSpec(path, is_run=True)]
+        parts = os.path.join(path, "parts")
+        return [self._file(os.path.join(parts, name)) for name in committed(_names_in(parts))]
 
 
-def _at(path: str) -> Iterator[SourceSpec]:
-    if not os.path.isdir(path):
-        yield _file(path)
-        return
-    shards, has_files = list_folder(path)
-    if shards:
-        yield from map(SourceSpec, shards)
-    elif has_files:
-        yield SourceSpec(path, True)
-    else:
-        raise InputError(f"{path}: expected a folder with shards or files in it, there are none")
-
-
-def _match(pattern: str) -> Iterator[SourceSpec]:
-    files, folders = match(pattern)
-    for path in files or folders:
-        yield from [_file(path)] if files else _at(path)
-
-
-def _file(path: str) -> SourceSpec:
-    check_file(path)
-    return SourceSpec(os.path.dirname(path) or ".", True, (path,)) if is_small_file(path) else SourceSpec(path)
+def _no_parts(path: str) -> InputError:
+    return InputError(f"{path}: expected committed parts, this dataset directory has none yet")
 
 
 def _join_small(specs: Iterable[SourceSpec]) -> Iterator[SourceSpec]:
@@ -172,8 +252,14 @@ def is_small_file(path: str) -> bool:
 
 
 def is_beside(path: str) -> bool:
-    """Whether the file is hidden, unfinished or metadata, and so never a shard."""
-    return _BESIDE.search(path.rpartition("/")[2]) is not None
+    """Whether the file is hidden, a backup, unfinished or metadata, and so never data in a folder or a glob."""
+    name = path.rpartition("/")[2]
+    return name.startswith(".") or _NEVER_DATA.search(name) is not None
+
+
+def is_shard(path: str) -> bool:
+    """Whether a file in a folder is a shard: by its name, or by its content if the name has no suffix."""
+    return is_shard_name(path) or ("." not in os.path.basename(path) and has_shard_content(path))
 
 
 def is_glob(text: str) -> bool:
@@ -182,7 +268,7 @@ def is_glob(text: str) -> bool:
 
 
 def committed(names: list[str]) -> list[str]:
-    """Returns the committed parts among the names in a `parts` folder: those with a .json beside them."""
+    """Returns the committed parts among the names in a `parts` folder: those with a .json beside them, by task."""
     there = set(names)
     return sorted(
         (
@@ -190,7 +276,7 @@ def committed(names: list[str]) -> list[str]:
             for name in names
             if not is_beside(name) and (f"{name}.json" in there or f"{os.path.splitext(name)[0]}.json" in there)
         ),
-        key=os.fsencode,
+        key=order_of_part_name,
     )
 
 
@@ -276,43 +362,6 @@ def match(pattern: str) -> tuple[list[str], list[str]]:
     return sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode)
 
 
-def list_folder(folder: str) -> tuple[list[str], bool]:
-    """Returns the shards in a folder and below it, and whether there are other files."""
-    parts = _committed_parts(folder)
-    if parts is not None:
-        if not parts:
-            raise InputError(f"{folder}: expected committed parts, this dataset directory has none yet")
-        return parts, False
-    shards: list[str] = []
-    has_files = False
-    for name in _below(folder):
-        if is_shard_name(name):
-            shards.append(check_file(name))
-        else:
-            has_files = True
-    return sorted(shards, key=os.fsencode), has_files
-
-
-def _below(folder: str) -> Iterator[str]:
-    """Yields all data files, and of dataset directories the committed parts. Links to folders are not followed."""
-    for here, folders, files in os.walk(folder, onerror=_cannot_list):
-        parts = _committed_parts(here) if "parts" in folders and "schema.json" in files else None
-        if parts is not None:
-            folders.clear()
-            yield from parts
-            continue
-        folders[:] = [name for name in folders if not is_beside(name)]
-        yield from (os.path.join(here, name) for name in files if not is_beside(name))
-
-
-def _committed_parts(folder: str) -> list[str] | None:
-    """Returns None for a folder that hold.write did not make."""
-    parts = os.path.join(folder, "parts")
-    if not os.path.isfile(os.path.join(folder, "schema.json")) or not os.path.isdir(parts):
-        return None
-    return [os.path.join(parts, name) for name in committed(_names_in(parts))]
-
-
 def _names_in(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
@@ -336,6 +385,7 @@ def find_remote(url: str, options: Options | None = None) -> list[str]:
     if is_glob(url):
         found = ask(url, lambda: fs.glob(path, detail=True))
         names = [name for name, info in found.items() if info["type"] == "file" and not is_beside(name)]
+        names.sort(key=os.fsencode)
     elif ask(url, lambda: fs.info(path))["type"] == "file":
         return [url]
     else:
@@ -348,19 +398,31 @@ def find_remote(url: str, options: Options | None = None) -> list[str]:
             f"{url}: expected shards, got single samples such as {small[0]}: pack them into shards, or copy them to a "
             "local folder"
         )
-    return [url_of(url, name) for name in sorted(names, key=os.fsencode)]
+    return [url_of(url, name) for name in names]
 
 
 def _in_folder(url: str, fs: Any, path: str) -> list[str]:
+    """Returns the shards below a folder as a local one's are; without a look into files whose names have no suffix."""
     every: list[str] = ask(url, lambda: fs.find(path))
-    if f"{path}/schema.json" in every:
-        start = f"{path}/parts/"
-        parts = committed([name for name in every if name.startswith(start)])
-        if not parts:
-            raise InputError(f"{url}: expected committed parts, this dataset directory has none yet")
-        return parts
-    inside = [name for name in every if not any(is_beside(part) for part in name[len(path) + 1 :].split("/"))]
-    return [name for name in inside if is_shard_name(name)] or [name for name in inside if is_small_file(name)]
+    has_schema = {posixpath.dirname(name) for name in every if posixpath.basename(name) == schema_file_name()}
+    units: dict[str, list[str]] = {}  # a file, or a dataset directory and its parts
+    for name in every:
+        run = name.rpartition("/parts/")[0]
+        if run in has_schema:
+            units.setdefault(run, []).append(name)
+        elif not any(map(is_beside, name[len(path) + 1 :].split("/"))):
+            units[name] = []
+    runs = {unit for unit, parts in units.items() if parts}
+    names = []
+    for unit in sorted(units, key=os.fsencode):
+        if unit in runs:
+            names += committed(units[unit])
+        elif not any(unit.startswith(f"{run}/") for run in runs):
+            names.append(unit)
+    names = [name for name in names if is_shard_name(name)] or [name for name in names if is_small_file(name)]
+    if not names and path in has_schema:
+        raise _no_parts(url)
+    return names
 
 
 # ---- messages
@@ -416,16 +478,19 @@ def _what_is_there(folder: str, path: str = "") -> str:
 # ---- shards of small files, and the schema of a dataset directory
 
 
-def open_files_shard(spec: SourceSpec, labels: bool) -> Shard:
-    """Opens the images of a folder, or all of its files when there are none. `labels`: folders are labels."""
+def open_files_shard(spec: SourceSpec, folder: str, labels: bool) -> Shard:
+    """Opens the images of a folder, or all of its files when there are none. `labels`: folders are labels.
+
+    `folder` is where the folder of `spec` is now. Its files are opened for every read, so its path is made absolute.
+    """
     from ...formats.files import FilesShard, list_files
 
     if spec.files:
         names = [_small_below(spec.path, file) for file in spec.files]
         folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=os.fsencode)
-        return FilesShard(names, root=spec.path, classes=folders if labels else None)
-    images = list_files(spec.path, classes_from_folder=labels)
-    return images if len(images) else list_files(spec.path, None, labels)
+        return FilesShard(names, root=os.path.abspath(folder), classes=folders if labels else None)
+    images = list_files(os.path.abspath(folder), classes_from_folder=labels)
+    return images if len(images) else list_files(os.path.abspath(folder), None, labels)
 
 
 def _small_below(folder: str, file: str) -> str:

@@ -7,6 +7,7 @@ process that has one open goes on reading.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -28,6 +29,8 @@ from .file_pool import OpenFile
 MOST_BYTES = 20_000_000_000
 
 _PARTIAL = ".partial"
+_LOOK_SHARE = 64  # the folder is listed once for downloads of this fraction of the cache
+_KEPT_FREE = 8  # of these fractions: so many processes may download at the same time without a look
 
 # Keys of an object's info that change with its content.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino")
@@ -66,6 +69,7 @@ class DownloadCache:
         self.most_bytes = most_bytes
         self._options = dict(options or {})
         self._collected = False
+        self._unseen_bytes: int | None = None  # downloaded since the folder was listed; None: it never was
 
     def fetch(self, url: str) -> str:
         """Returns the path of the copy, after downloading it if it is not here yet."""
@@ -84,8 +88,11 @@ class DownloadCache:
                 self._download(url, fs, path, remote, target)
             except WriterBusyError:
                 _wait_for_other(target)
-            except InputError:
-                raise
+            except InputError as error:
+                if getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                hint = "free space there, or choose another folder with cache_folder="
+                raise InputError(f"{url}: no space left in the cache folder {self.folder}: {hint}") from error
             except (OSError, WriteError) as error:
                 raise InputError(f"{url}: cannot make a copy in {self.folder}: {error}") from error
         return target
@@ -108,7 +115,8 @@ class DownloadCache:
         parts = "\n".join([url, str(remote.size_bytes), remote.version])
         digest = hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()[:24]
         # The suffix of the name says which format the file has.
-        return os.path.join(self.folder, f"{digest}-{os.path.basename(url.rstrip('/'))[-100:]}")
+        name = os.fsencode(os.path.basename(url.rstrip("/")))[-100:].decode(errors="ignore")
+        return os.path.join(self.folder, f"{digest}-{name}")
 
     def _has(self, target: str, remote: _RemoteObject) -> bool:
         try:
@@ -122,8 +130,13 @@ class DownloadCache:
         try:
             if self._has(target, remote):  # another process has just finished it
                 return
-            self._remove_stale(lock.path.name)
-            self._evict(remote.size_bytes, target)
+            share = self.most_bytes // _LOOK_SHARE
+            is_small = remote.size_bytes <= share
+            if not is_small or self._unseen_bytes is None or self._unseen_bytes + remote.size_bytes > share:
+                self._remove_stale(lock.path.name)
+                self._evict(remote.size_bytes + (_KEPT_FREE * share if is_small else 0), target)
+                self._unseen_bytes = 0
+            self._unseen_bytes += remote.size_bytes
             free_bytes = shutil.disk_usage(self.folder).free
             if remote.size_bytes > free_bytes:
                 raise InputError(f"{url}: {remote.size_bytes:,} bytes, but {free_bytes:,} are free in {self.folder}")
@@ -132,7 +145,7 @@ class DownloadCache:
             folder = tempfile.mkdtemp(prefix=f"{lock.path.name}.", dir=self.folder)
             try:
                 copy = os.path.join(folder, "copy")
-                ask(url, lambda: _get_file(url, fs, path, copy, remote))
+                ask(url, lambda: _get_file(url, fs, path, copy, remote), progress=lambda: _bytes_in(folder))
                 if remote.modified_s is not None:
                     os.utime(copy, (time.time(), remote.modified_s))
                 sync_file(copy)
@@ -140,7 +153,8 @@ class DownloadCache:
                 sync_folder(self.folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            self._evict(0, target)  # other processes may have added copies meanwhile
+            if not is_small:
+                self._evict(0, target)  # other processes may have added copies meanwhile
         finally:
             lock.discard()
 
@@ -222,6 +236,13 @@ def _get_file(url: str, fs: Any, path: str, copy: str, remote: _RemoteObject) ->
     got = os.path.getsize(copy) if os.path.exists(copy) else 0
     if got != remote.size_bytes:
         raise ConnectionError(f"expected {remote.size_bytes:,} bytes, got {got:,}")
+
+
+def _bytes_in(folder: str) -> int:
+    """Returns the size of all files, whatever the store's package names them during the download."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return sum(entry.stat().st_size for entry in entries)
+    return 0
 
 
 def _wait_for_other(target: str) -> None:

@@ -106,15 +106,23 @@ class FilePool(Generic[H]):
 
     open_files: the most that are open at once; "auto" is half of what this process has free now
     wait_s:     how long to wait for a free place before it is an error
+    size_of, most_bytes: idle files are closed so that no more than these bytes are open, if those in use are fewer
 
     A forked child begins with an empty pool: it closes what it inherited, also handles in use. The parent's stay open.
     """
 
     def __init__(
-        self, opener: Callable[[str], H], open_files: int | Literal["auto"] = "auto", *, wait_s: float = 60
+        self,
+        opener: Callable[[str], H],
+        open_files: int | Literal["auto"] = "auto",
+        *,
+        wait_s: float = 60,
+        size_of: Callable[[str], int] = lambda _: 0,
+        most_bytes: int = 0,
     ) -> None:
         self.budget = find_budget(open_files)
         self._opener = opener
+        self._size_of, self._most_bytes = size_of, most_bytes
         self._wait_s = wait_s
         self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # least recently used first
         self._make_lock()
@@ -186,6 +194,8 @@ class FilePool(Generic[H]):
                 if entry is None and (len(self._entries) < self.budget or self._evict()):
                     break
                 self._wait(until, name, thread)
+            while self._open_bytes(name) > self._most_bytes and self._evict():
+                pass
             entry = self._entries[name] = _Entry(users=[thread])
             self._most = max(self._most, len(self._entries))
             call_after_fork(self)  # again for each file: the registration is used up by a fork
@@ -196,6 +206,9 @@ class FilePool(Generic[H]):
             self._opened += 1
             self._changed.notify_all()
         return entry, handle
+
+    def _open_bytes(self, name: str) -> int:
+        return sum(map(self._size_of, (name, *self._entries)))
 
     def _open(self, name: str, entry: _Entry[H], until: float) -> H:
         try:

@@ -6,6 +6,7 @@ have an order of their own (mix.py).
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,8 @@ class FileSource(Files):
     ) -> None:
         self._specs, self._given = list(specs), schema
         self._remote, self._options = dict(remote), shard_options
+        if any(not spec.is_remote and not os.path.isabs(spec.path) for spec in specs):
+            self._options["directory"] = os.getcwd()  # it may be another one when the files are opened
         self._catalog: Catalog | None = None
         self._lock = threading.Lock()
 

@@ -15,6 +15,7 @@ def bad_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def set_bad(how: str) -> None:
         monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, str(Path(__file__).with_name("bad_child.py"))])
+        monkeypatch.setattr(sandbox, "_BASE_SPIN_S", 0.5)
         monkeypatch.setenv("BAD_CHILD", how)
 
     return set_bad

@@ -11,7 +11,8 @@ import pytest
 
 import holdfast as hold
 from holdfast.errors import CorruptError
-from holdfast.formats.hdf5 import HDF5Shard, global_heaps
+from holdfast.formats.hdf5 import global_heaps
+from holdfast.formats.hdf5.shard import HDF5Shard
 
 pytestmark = pytest.mark.formats
 

@@ -25,9 +25,11 @@ from factories_hdf5 import (
 )
 
 from holdfast.errors import InputError, TargetExistsError, WriteError
+from holdfast.formats.hdf5 import sandbox
 from holdfast.formats.hdf5.chunks import merge_ranges, subtract_ranges
 from holdfast.formats.hdf5.salvage import SalvagedHDF5, salvage_hdf5
 from holdfast.formats.hdf5.salvage_rebuild import LOST_ROWS
+from holdfast.formats.hdf5.sandbox import SPIN_S, find_spin_s
 from holdfast.formats.hdf5.verify import verify_hdf5
 
 CHECKED = ("/train/x", "/train/y")  # gzip and fletcher32: what is read of them is what was written
@@ -155,7 +157,7 @@ def test_noise_anywhere_invents_nothing(either: Path) -> None:
     for _ in range(2):
         at = rng.randrange(96, len(whole))
         either.write_bytes(whole[:at] + rng.randbytes(16) + whole[at + 16 :])
-        check_rows(*salvaged(either, spin_s=2), want)
+        check_rows(*salvaged(either), want)
 
 
 def test_a_superblock_with_a_wrong_checksum_is_mended(tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_a_lost_superblock_is_no_end(either: Path) -> None:
     want = values_of(either)
     data = either.read_bytes()
     either.write_bytes(bytes(64) + data[64:])
-    found, got = salvaged(either, spin_s=2)
+    found, got = salvaged(either)
     assert "not an HDF5 file" in found.problems[0].reason
     for path in CHECKED:
         assert any(same(values, want[path]) for values in got.values()), path
@@ -388,8 +390,33 @@ def test_an_object_that_crashes_is_left_out(full: Path, bad_library: Callable[[s
 
 def test_a_hang_costs_its_chunk(full: Path, bad_library: Callable[[str], None]) -> None:
     bad_library("hang:/train/y:300")
-    found, _ = salvaged(full, spin_s=0.5)
+    found, _ = salvaged(full)
     assert {dataset.path: dataset.lost for dataset in found.datasets if dataset.lost} == {"/train/y": [(300, 400)]}
+
+
+def test_each_hang_halves_the_time_of_the_next(
+    full: Path, bad_library: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in which the library hangs again and again does not take ten times as long as one hang."""
+    bad_library("hang:/train/y:any")
+    times: list[float] = []
+
+    class Noted(sandbox.SandboxedProcess):
+        def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
+            times.append(spin_s or 0.0)
+            super().__init__(job, spin_s=spin_s)
+
+    monkeypatch.setattr(sandbox, "SandboxedProcess", Noted)
+    found, _ = salvaged(full)
+    assert {dataset.path: dataset.lost for dataset in found.datasets if dataset.lost} == {"/train/y": [(0, 1000)]}
+    assert times[:3] == [find_spin_s(full.stat().st_size) * part for part in (1, 0.5, 0.25)]
+
+
+def test_the_time_of_all_hangs_is_bounded() -> None:
+    once = find_spin_s(60_000)
+    assert 3 < once < 4
+    assert sum(find_spin_s(60_000, hangs) for hangs in range(10)) < 3 * once
+    assert find_spin_s(1 << 40) == SPIN_S
 
 
 def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]) -> None:

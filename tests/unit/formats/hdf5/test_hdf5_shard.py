@@ -15,7 +15,7 @@ import pytest
 import holdfast as hold
 from holdfast.errors import CorruptError, DataError, DecodeError, FormatError, InputError, UnfinishedError
 from holdfast.formats.base import open_shard
-from holdfast.formats.hdf5 import HDF5Shard
+from holdfast.formats.hdf5.shard import HDF5Shard
 
 
 def made(folder: Path, **datasets: Any) -> Path:

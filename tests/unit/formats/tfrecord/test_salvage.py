@@ -318,3 +318,19 @@ def test_nothing_is_invented_behind_the_damage_of_a_packed_file(tmp_path: Path) 
         ids = [i for batch in reader.batches(schema, 64) for i in batch["id"].tolist()]
     assert ids == list(range(len(ids)))
     assert 90 <= len(ids) <= 100
+
+
+@pytest.mark.parametrize("last", [b"", b"a", b"12345678", b"the last record " * 9], ids=len)
+def test_the_last_record_with_a_damaged_header(tmp_path: Path, last: bytes) -> None:
+    """Its data end exactly at the end of the file, and nothing follows that would show where."""
+    records = [*numbered(3), last]
+    whole = frames(records)
+    at = borders(records)[-1][0]
+    for place in range(at, at + 12):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x41
+        assert salvaged(tmp_path, bytes(damaged)) == records, place - at
+        damaged[borders(records)[-2][0]] ^= 0x41  # that of the record before as well
+        assert salvaged(tmp_path, bytes(damaged)) == records, place - at
+    wiped = salvaged(tmp_path, whole[:at] + b"\xff" * 12 + whole[at + 12 :])
+    assert wiped == (records[:3] if len(last) == 8 else records)  # eight bytes and their CRC may be a header

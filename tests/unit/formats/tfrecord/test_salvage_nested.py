@@ -1,8 +1,12 @@
-"""Records that hold TFRecords, damaged up to four times: none of the inner frames is taken for a record."""
+"""Records that hold TFRecords, damaged up to four times: none of the inner frames is taken for a record.
+
+And files of all kinds, damaged once: what the damage did not touch is kept, or told to be doubtful.
+"""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -335,3 +339,107 @@ def test_frames_in_a_record_that_is_cut_are_data(tmp_path: Path, damage: bytes) 
     for how in ("skip", "salvage"):
         assert set(read(path, how)) <= set(records)
     assert sum(problem.records_doubtful for problem in verify_file(path).problems) == len(INNER)
+
+
+# ---- one damage
+
+HEADERS = b"".join(codec.frame(bytes(length))[:HEADER] for length in range(60, 300, 20))
+
+
+def make_varied(rng: random.Random, depth: int) -> bytes:
+    """The data of one record: of any size, equal to others, or made of frames or of their headers."""
+    shape = rng.random()
+    if shape < 0.5:
+        return rng.randbytes(rng.randrange(300) if shape > 0.1 else 0)
+    if shape < 0.6 or not depth:
+        return rng.choice([b"the same record", bytes(rng.randrange(300)), frames([b""] * rng.randrange(1, 9))])
+    if shape < 0.65:
+        return HEADERS[HEADER * rng.randrange(9) :]
+    inner = frames([make_varied(rng, depth - 1) for _ in range(rng.randrange(1, 5))])
+    return inner if rng.random() < 0.8 else inner[: -rng.randrange(1, 20)]
+
+
+def damage_once(rng: random.Random, file: File) -> str:
+    kind = rng.choice(["length", "length CRC", "data", "data CRC", "first", "last", "cut", "start", "insert", "remove"])
+    target, size = rng.choice([0, -1, rng.randrange(len(file.records))]), len(file.data)
+    start, stop = file.starts[:-1][target], file.starts[1:][target]
+    parts = {"length": (0, 8), "length CRC": (8, 12), "data": (12, max(stop - start - 4, 13)), "data CRC": (-4, 0)}
+    if kind in parts:
+        at = rng.randrange(*parts[kind]) + (stop if kind == "data CRC" else start)
+    else:
+        anywhere = rng.randrange(size)
+        at = {"first": 0, "last": size - 1}.get(kind, rng.choice([0, size - 1, start, rng.randrange(start, stop)]))
+        at = anywhere if kind in ("cut", "start") else at
+    some = rng.choice([1, rng.randrange(1, 40)])
+    changes = {
+        "cut": (at, size, b""),
+        "start": (0, at, b""),
+        "insert": (at, at, rng.randbytes(some)),
+        "remove": (at, min(at + some, size), b""),
+    }
+    file.put(*changes.get(kind, (at, at + 1, bytes([file.data[at] ^ rng.randrange(1, 256)]))))
+    return f"{kind} {at}"
+
+
+def make_single(seed: int) -> Case:
+    rng = random.Random(seed)
+    depth, count = rng.choice([0, 2]), rng.randrange(1, 14)
+    few = [make_varied(rng, depth) for _ in range(2)]
+    file = File(rng.choices(few, [3, 1], k=count) if seed % 4 == 0 else [make_varied(rng, depth) for _ in range(count)])
+    return Case(file, [damage_once(rng, file)])
+
+
+def test_one_damage_costs_only_what_it_touches(tmp_path: Path) -> None:
+    """Or what it does not touch is told as doubtful, with the reason, and kept if asked for."""
+    path, out = tmp_path / "damaged.tfrecord", tmp_path / "out.tfrecord"
+    doubtful = joined = 0
+    for seed in range(1000):
+        file, damages = make_single(seed)
+        path.write_bytes(file.data.tobytes())
+        got, untouched = Counter(read(path, "salvage")), Counter(file.intact())
+        if untouched == got:
+            continue
+        if file.joined():
+            joined += 1
+            continue
+        assert got <= Counter(file.records), f"seed {seed}: {damages}"
+        if untouched <= got:
+            continue
+        doubtful += 1
+        found = salvage_file(path, out, keep_doubtful=True, overwrite=True)
+        assert untouched <= Counter(read(out, "raise")), f"seed {seed}: {damages}"
+        assert sum((untouched - got).values()) <= found.records_doubtful
+        reason = verify_file(path).problems[0].reason
+        assert "leads past the end of the file" in reason or "truncated: " in reason, f"seed {seed}: {reason}"
+    assert doubtful <= 10
+    assert joined <= 10
+
+
+def test_a_byte_inserted_between_equal_records_is_no_repeated_write(tmp_path: Path) -> None:
+    """By chance it is the first byte of a record that follows."""
+    records = [b"first", b"", b"", b"x" * 173]
+    at = File(records).starts[2]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(frames(records)[:at] + bytes([173]) + frames(records)[at:])
+    assert read(path, "salvage") == records
+
+
+def test_bytes_missing_between_equal_records_are_no_repeated_write(tmp_path: Path) -> None:
+    records = [b"one" * 9, b"one" * 9, b"two" * 30] * 4
+    whole, starts = frames(records), File(records).starts
+    path = tmp_path / "x.tfrecord"
+    for at in range(starts[6], starts[7]):
+        path.write_bytes(whole[:at] + whole[at + 1 :])
+        assert len(read(path, "salvage")) >= len(records) - 1
+
+
+def test_one_wrong_byte_in_a_record_of_headers_costs_that_record(tmp_path: Path) -> None:
+    """One header leads to the third record, others past the file's end: but the CRC shows where the record ends."""
+    third = 2 * OVERHEAD + HEADER + len(HEADERS) + len(b"second")
+    records = [codec.frame(bytes(third - HEADER - OVERHEAD))[:HEADER] + HEADERS, b"second", b"third"]
+    path = tmp_path / "x.tfrecord"
+    for at in range(2 * HEADER, HEADER + len(records[0])):
+        data = bytearray(frames(records))
+        data[at] ^= 8
+        path.write_bytes(data)
+        assert read(path, "salvage") == records[1:]

@@ -40,6 +40,22 @@ def rows(path: Path, schema: Any = SCHEMA) -> dict[str, list[Any]]:
     return got
 
 
+@pytest.mark.parametrize("name", ["a" * 240 + ".tfrecord", "a" * 246 + ".tfrecord", "é" * 123 + ".tfrecord"])
+def test_names_as_long_as_the_system_allows(tmp_path: Path, name: str) -> None:
+    """Two that begin alike have unfinished files of their own."""
+    paths = [tmp_path / name, tmp_path / f"{name[:-10]}b.tfrecord"]
+    with (
+        hold.TFRecordWriter(paths[0], {"n": hold.Int64()}) as a,
+        hold.TFRecordWriter(paths[1], {"n": hold.Int64()}) as b,
+    ):
+        a.append(n=1)
+        b.append(n=2)
+        with pytest.raises(WriterBusyError):
+            hold.TFRecordWriter(paths[0], {"n": hold.Int64()})
+    assert [rows(path, {"n": hold.Int64()}) for path in paths] == [{"n": [1]}, {"n": [2]}]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
 def test_samples_and_columns_come_back(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     with hold.TFRecordWriter(path, SCHEMA) as writer:
@@ -478,7 +494,7 @@ def test_a_partial_file_that_was_taken_away_is_not_committed(tmp_path: Path) -> 
 
 
 def test_names_that_cannot_be(tmp_path: Path) -> None:
-    for name in ("n" * 250, "n" * 300):
+    for name in ("n" * 256, "n" * 300):
         with pytest.raises(WriteError, match="File name too long"):
             hold.TFRecordWriter(tmp_path / name)
 

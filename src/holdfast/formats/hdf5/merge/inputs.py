@@ -19,6 +19,7 @@ from ..chunks import chunk_table, read_unconverted
 from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
+from ..other_files import external_storage
 from ..schema_layout import describe, stored_column
 from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
@@ -220,8 +221,8 @@ def _check_supported(source: MergeInput, path: str, dataset: h5py.Dataset, kind:
         raise MergeError(
             "schema", source.path, f"dataset {path!r} is virtual: merge its sources, {', '.join(names[:4])}"
         )
-    if dataset.external:
-        text = f"dataset {path!r} has its values in {dataset.external[0][0]!r}: copy it into a file of its own first"
+    if stored := external_storage(dataset):
+        text = f"dataset {path!r} has its values in {stored[0][0]!r}, another file: copy them into a file of its own"
         raise MergeError("schema", source.path, text)
 
 
