@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import struct
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError, TargetExistsError, WriteError, WriterBusyError, cannot_open
+
+_MAX_NAME_BYTES = 255  # of a file name on Linux
 
 
 class FileStamp(NamedTuple):
@@ -37,8 +40,23 @@ class FileStamp(NamedTuple):
         return cls(info.st_size, info.st_mtime_ns, info.st_dev, info.st_ino)
 
     def as_dict(self) -> dict[str, int]:
-        """Returns the fields that an index stores. A copy that keeps its times is as good as the original."""
+        """Returns what a copy that keeps its times has in common with the original."""
         return {"size": self.size, "mtime_ns": self.mtime_ns}
+
+
+def cache_key(fd: int) -> dict[str, int]:
+    """Identifies one version of an open file on this machine, for what is cached about it.
+
+    Nix, Bazel and `tar --mtime` give a rebuilt file the size and mtime of the one before. Nobody sets inode and ctime;
+    but ctime also changes with a mode or a hard link, so a FileStamp has none.
+    """
+    info = os.fstat(fd)
+    return {
+        "size": info.st_size,
+        "mtime_ns": info.st_mtime_ns,
+        "inode": info.st_ino,
+        "ctime_ns": info.st_ctime_ns,
+    }
 
 
 def check_unchanged(stamps: Mapping[str, FileStamp]) -> None:
@@ -130,11 +148,15 @@ def check_replaceable(target: Path) -> None:
 
 def partial_path(target: str | os.PathLike[str]) -> Path:
     target = Path(target)
-    return target.with_name(f".{target.name}.partial")
+    name = os.fsencode(target.name)
+    if _MAX_NAME_BYTES - len("..partial") < len(name) <= _MAX_NAME_BYTES:  # the system refuses a longer one at once
+        digest = hashlib.sha256(name).hexdigest()[:16]
+        name = name[: _MAX_NAME_BYTES - len("..partial") - len(digest)] + digest.encode()
+    return target.with_name(f".{os.fsdecode(name)}.partial")
 
 
 def target_of_partial(path: str | os.PathLike[str]) -> Path | None:
-    """Returns the target of a partial file, or None if `path` is not named like one."""
+    """Returns the target of a partial file, or None if `path` is not named like one. A very long name is shortened."""
     path = Path(path)
     if path.name.startswith(".") and path.name.endswith(".partial"):
         return path.with_name(path.name[1 : -len(".partial")])
@@ -157,6 +179,15 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Makes a folder and its missing parents, and syncs their names to disk. Returns the new ones, the lowest first."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(new):
+        sync_folder(path.parent)
+    return new
 
 
 def sync_name(target: Path) -> None:
@@ -214,7 +245,8 @@ class PartialFile:
     of a descriptor, and a relative path must not point elsewhere after a chdir.
     """
 
-    def __init__(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(self, target: str | os.PathLike[str], *, overwrite: bool = False, private: bool = False) -> None:
+        self.private = private
         self.target = Path(target)
         self.path = partial_path(target)
         self.overwrite = overwrite
@@ -258,6 +290,11 @@ class PartialFile:
         if os.fstat(fd).st_nlink > 1:  # its writer was killed between the link to the target and this unlink
             os.unlink(self.path.name, dir_fd=self._folder)
             return False
+        if self.private:
+            if os.fstat(fd).st_uid != os.geteuid():  # another user made it, to read what is written
+                os.unlink(self.path.name, dir_fd=self._folder)
+                return False
+            os.fchmod(fd, 0o600)
         os.ftruncate(fd, 0)
         return True
 
@@ -307,9 +344,9 @@ class PartialFile:
             close_synced(fd)
 
 
-def write_atomically(target: str | os.PathLike[str], data: bytes) -> None:
-    """Writes, or replaces, a small file with one call."""
-    partial = PartialFile(target, overwrite=True)
+def write_atomically(target: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:
+    """Writes, or replaces, a small file with one call. Only its owner can read a `private` one (mode 0600)."""
+    partial = PartialFile(target, overwrite=True, private=private)
     try:
         partial.write(data)
         partial.commit()
@@ -335,9 +372,8 @@ def check_absent(
 def staging_dir(folder: Path, name: str, *, busy: str) -> Iterator[Path]:
     """Makes the hidden directory `.NAME` in `folder`, under a lock that ends with the process, and removes it at the
     end. Raises a WriterBusyError that begins with `busy` if another process holds the lock."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        new_folders = make_folder(folder)
     except OSError as error:
         raise WriteError(f"cannot make the folder {folder}: {error.strerror}") from error
     try:

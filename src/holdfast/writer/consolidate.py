@@ -33,7 +33,7 @@ from ..errors import (
 )
 from ..formats.base import open_shard
 from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
-from ..formats.part_record import PartRecord
+from ..formats.part_record import PartRecord, order_of_part
 from ..formats.tfrecord.merge import merge_files
 from ..schema import Column, first_difference, schema_digest
 from .directory import SUFFIXES, read_schemas, record_name
@@ -48,11 +48,6 @@ class PartRows(NamedTuple):
     part: int
     start: int
     stop: int
-
-
-def sorted_by_task(records: list[PartRecord]) -> list[PartRecord]:
-    """Sorts records by task in natural order: `rank9` before `rank10`."""
-    return sorted(records, key=lambda record: (natural_key(record.task), record.task, record.attempt))
 
 
 def exact_order(records: list[PartRecord]) -> list[PartRows]:
@@ -212,7 +207,7 @@ class Sources:
         if not records:
             raise InputError(f"{folder}: expected committed parts, there are none")
         self.folder, self.order = folder, order
-        self.records = sorted_by_task(records)
+        self.records = sorted(records, key=lambda record: order_of_part(record.task, record.attempt))
         self.paths = [folder / "parts" / record.file for record in self.records]
         self.rows = sum(record.rows for record in self.records)
         self.format = self._one_format()

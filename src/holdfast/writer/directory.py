@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from .._util.atomic import sync_folder
+from .._util.atomic import make_folder, sync_folder
 from .._util.rank import default_task
 from ..errors import DataError, HoldfastError, InputError, MissingFileError, SchemaError, WriteError, cannot_open
 from ..formats.part_record import PartRecord, read_record
@@ -118,7 +118,7 @@ def open_folder(folder: Path, schema: dict[str, Column] | None) -> dict[str, Col
         if not _is_there(folder / SCHEMA_NAME):
             _make_directory(folder, schema)
         for name in FOLDERS:
-            (folder / name).mkdir(exist_ok=True)
+            make_folder(folder / name)
     except MissingFileError:
         raise
     except NotADirectoryError:
@@ -152,14 +152,12 @@ def _make_directory(folder: Path, schema: dict[str, Column] | None) -> None:
         raise MissingFileError(text, str(folder))
     if os.path.lexists(folder) and not folder.is_dir():
         raise WriteError(f"{folder}: expected a directory, this is a file")
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     check_only_ours(str(folder), os.listdir(folder))
     for name in FOLDERS:
         (folder / name).mkdir(exist_ok=True)
+    sync_folder(folder)  # before others can open it, and commit into it
     _create_file(folder / "tmp", folder / SCHEMA_NAME, schema_file(schema))
-    if made:
-        sync_folder(folder.parent)
 
 
 def check_only_ours(shown: str, names: list[str]) -> None:

@@ -47,9 +47,12 @@ def files(out: DatasetWriter) -> list[str]:
 def test_what_goes_in_comes_out(out: DatasetWriter, kind: Any, codec: Any) -> None:
     wanted = rows(0, 30)
     with out.part("t", kind, codec=codec, chunk_rows=4 if kind == "hdf5" else None) as part:
+        assert part.rows == 0
         part.extend(rows(0, 7))
         for i in range(7, 12):
+            assert part.rows == i
             part.append(**row(i))
+        assert part.rows == 12
         part.extend(rows(12, 18))
         assert part.rows == 30
     assert part.done

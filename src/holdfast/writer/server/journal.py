@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._util.atomic import sync_file
+from ..._util.atomic import sync_file, write_atomically
 from ..._util.failpoints import failpoint
 from ...errors import InputError
 from ..directory import find_committed
@@ -203,7 +203,7 @@ class Journal:
             kept = self.folder / "quarantine" / f"{found.path.name}.from-{found.end}"
             with open(found.path, "rb") as file:
                 file.seek(found.end)
-                kept.write_bytes(file.read())
+                write_atomically(kept, file.read())
             text = "%s is corrupt at byte %s (%s): the rest is kept as %s, and its rows are missing"
             _log.error(text, found.path, f"{found.end:,}", found.bad, kept)
         elif found.size > found.end:

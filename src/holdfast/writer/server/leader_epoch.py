@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..._util.atomic import sync_folder
+from ..._util.atomic import make_folder, sync_folder
 from ..._util.failpoints import failpoint
 from ...errors import WriteError, WriterBusyError
 from ..directory import parse_claim
@@ -37,7 +37,7 @@ class LeaderEpoch:
 
     def __init__(self, folder: Path, *, take_over: bool = False) -> None:
         self._journal = folder / "journal"
-        self._journal.mkdir(exist_ok=True)
+        make_folder(self._journal)
         self.fd = -1
         workspace = Workspace(folder / "tmp", "EPOCH")
         try:
