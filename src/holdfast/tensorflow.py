@@ -42,8 +42,9 @@ class Passes:
     epoch: of the first pass. With `repeat(n)`, every n epochs from here on are a pass.
     state: from `state_after`; the first pass resumes the pass that the state was saved in.
     spec:  the element_spec of columns that functions return, where one batch does not show it: of any length, or
-           padded. Without it the functions run on the first batch with samples, or if the filters keep none, on
-           samples that they drop. Where the functions return tuples, the complete spec.
+           padded. Without it the functions run on the first batch with samples, or if there is none, on samples
+           that the filters, take(), skip() or the sharding leave out. Where the functions return tuples, the
+           complete spec.
 
     It has a cardinality where all passes have the same length: not after a resume in the middle of a pass, not for a
     mix, and not where samples, without batch(), may be filtered out or skipped.
@@ -249,6 +250,9 @@ def _dtype(column: Value) -> Any:
 # ---- element_spec from what functions return
 
 
+_UNBOUNDED: dict[str, Any] = {"first_sample": 0, "stop_sample": None, "first_batch": 0, "stop_batch": None}
+
+
 def _seen_spec(dataset: Dataset, given: Any) -> Any:
     """Returns the spec of the first batch with rows. The pass reads that batch again: the order is deterministic."""
     settings = dataset._settings
@@ -256,7 +260,7 @@ def _seen_spec(dataset: Dataset, given: Any) -> Any:
     if rows is None:
         unfiltered = tuple(function for function in settings.functions if function.kind != "filter")
         with contextlib.suppress(MapError):  # the filters may exist to keep such samples from the functions
-            rows = _first_rows(dataset._with(functions=unfiltered, shard=(0, 1)))
+            rows = _first_rows(dataset._with(functions=unfiltered, shard=(0, 1), remainder="keep", **_UNBOUNDED))
     if rows is None:
         if given:
             return given
@@ -342,6 +346,7 @@ def _seen_value(name: str, value: Any, _: int | None, free: bool) -> Any:
 # ---- logging from a training
 
 _train: Any = tf.compat.v1.train
+_COMMIT_FIRST = "pass hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])] to commit before each checkpoint"
 
 
 class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -354,10 +359,11 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     The step of a row is the global step after the run that it was fetched in. Workers that train asynchronously share
     it: it counts the runs of all workers.
 
-    Rows are committed by rows and seconds, at the end of the session and when the program exits; `log` is the open log.
-    MonitoredTrainingSession saves its own checkpoint of a step before its hooks see that step. So that no row is
-    missing after a restart, pass `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`,
-    save_checkpoint_steps=None and save_checkpoint_secs=None.
+    Rows are committed by rows and seconds, after each checkpoint of the session, at its end and when the program exits;
+    `log` is the open log. The session saves its own checkpoint of a step before its hooks see that step: a kill between
+    the two loses rows, and the next start warns of it. To commit them before the checkpoint, pass
+    `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`, save_checkpoint_steps=None and
+    save_checkpoint_secs=None.
     """
 
     def __init__(
@@ -378,6 +384,8 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._tensors: dict[str, Any] = {}
         self._global_step: Any = None
         self._guess = self._due = 0
+        self._savers: list[Any] = []
+        self._saved: list[str] = []
         self.listener = _CommitListener(self)
 
     def begin(self) -> None:
@@ -393,7 +401,18 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Reads the step, also of a session that is recreated from a checkpoint during a training."""
-        self._set_step(int(session.run(self._global_step)))
+        step = int(session.run(self._global_step))
+        assert self.log is not None
+        if "/job:" not in self._global_step.device:  # else it counts the runs of other workers too
+            self.log.warn_if_behind(step, self._every, _COMMIT_FIRST)
+        self._set_step(step)
+        self._savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
+        self.note_checkpoints()
+
+    def note_checkpoints(self) -> bool:
+        """Returns whether a checkpoint was saved since the last call."""
+        before, self._saved = self._saved, [path for saver in self._savers for path in saver.last_checkpoints]
+        return before != self._saved
 
     def before_run(self, run_context: Any) -> Any:
         # A step that is fetched with the run may be the one before or after it. So runs are counted, and the step is
@@ -402,12 +421,13 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         return _train.SessionRunArgs(self._tensors) if self._guess >= self._due else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if run_values.results is None:
-            return
-        step = int(run_context.session.run(self._global_step))
-        if step >= self._due and self.log is not None:
-            self.log(step, **run_values.results)
-        self._set_step(step)
+        if run_values.results is not None:
+            step = int(run_context.session.run(self._global_step))
+            if step >= self._due and self.log is not None:
+                self.log(step, **run_values.results)
+            self._set_step(step)
+        if self.note_checkpoints() and self.log is not None:
+            self.log.commit()
 
     def _set_step(self, step: int) -> None:
         self._guess = step
@@ -428,6 +448,9 @@ class _CommitListener(tf.compat.v1.train.CheckpointSaverListener):  # type: igno
     def before_save(self, session: Any, global_step_value: int) -> None:
         if self._hook.log is not None:
             self._hook.log.commit()
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        self._hook.note_checkpoints()
 
 
 Every = Literal["epoch", "batch"]

@@ -52,7 +52,44 @@ def train_hook(folder: Path) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def train_session(folder: Path, own_saver: bool) -> None:
+    """With the session's own checkpoints; a saver that the graph does not list is one that the hook cannot see."""
+    first = not (folder / "checkpoint").exists()
+    with tf.Graph().as_default():
+        twice = make_graph()
+        scaffold = v1.train.Scaffold(saver=v1.train.Saver()) if own_saver else None
+        hook = LogHook(folder, {"twice": twice}, every_steps=5)
+        stop = v1.train.StopAtStepHook(last_step=STEPS)
+        options = quiet(save_checkpoint_steps=10, scaffold=scaffold)
+        with v1.train.MonitoredTrainingSession(checkpoint_dir=str(folder), hooks=[hook, stop], **options) as session:
+            step = 0
+            while not session.should_stop():
+                session.run(twice)
+                step += 1
+                if first and step == KILLED_AT:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
 # ---- what else a hook may meet
+
+
+class Stop(Exception):
+    pass
+
+
+def restarted_hook(folder: Path) -> None:
+    """In one process: a session is left by an exception, and the program starts over with a new graph and hook."""
+    for last in (7, 9):
+        try:
+            with tf.Graph().as_default():
+                twice = make_graph()
+                hook = LogHook(folder, {"twice": twice}, rank=0)
+                with v1.train.MonitoredTrainingSession(hooks=[hook], **quiet()) as session:
+                    for _ in range(last):
+                        session.run(twice)
+                    raise Stop
+        except Stop:
+            pass
 
 
 def sparse_hook(folder: Path) -> None:
@@ -100,10 +137,6 @@ def refusals(folder: Path) -> list[str]:
 # ---- Keras
 
 
-class Stop(Exception):
-    pass
-
-
 class StopAt(tf.keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if int(self.model.optimizer.iterations.numpy()) == 10:
@@ -134,9 +167,12 @@ def main() -> None:
     if name == "hook":
         train_hook(folder)
         print(json.dumps({}))
+    elif name == "session":
+        train_session(folder, own_saver=sys.argv[3] == "own")
     else:
         sparse_hook(folder / "sparse")
         served_hook(folder)
+        restarted_hook(folder / "restarted")
         print(json.dumps({"refused": refusals(folder), **fit(folder)}))
 
 

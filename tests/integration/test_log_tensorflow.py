@@ -34,11 +34,29 @@ def test_a_hook_commits_before_each_checkpoint(tmp_path: Path) -> None:
     assert rows["pair"] == [[2.0 * step, 2.0 * step + 1] for step in range(1, 21)]
 
 
+@pytest.mark.parametrize("saver", ["listed", "own"])
+def test_a_hook_beside_the_sessions_own_checkpoints(tmp_path: Path, saver: str) -> None:
+    """It commits after each of them; where it does not see them, the restart says which rows are missing."""
+    with started(CHILD, "session", tmp_path, saver) as child:
+        said = child.communicate(timeout=TIMEOUT_S)[0]
+        assert child.returncode == -signal.SIGKILL, said
+    with started(CHILD, "session", tmp_path, saver) as child:
+        text = await_end(child)
+    missing = "training goes on after step 10, but it has no row: the rows of steps 5 to 10 are missing"
+    assert (missing in text) == (saver == "own"), text
+    assert ("RuntimeWarning" in text) == (saver == "own"), text
+    assert steps(tmp_path) == {0: [15, 20] if saver == "own" else [5, 10, 15, 20]}
+
+
 def test_hooks_and_callbacks(tmp_path: Path) -> None:
     log(tmp_path, name="served", rank=0, schema={"twice": hold.Float32()}).close()
     with pytest.MonkeyPatch.context() as patched, hold.write(tmp_path / "served.hold").server():
         patched.delenv("TF_CONFIG", raising=False)
-        found = told("rest", tmp_path)
+        with started(CHILD, "rest", tmp_path) as child:
+            said = await_end(child)
+        found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    assert "logs as worker" not in said
+    assert steps(tmp_path / "restarted") == {0: [*range(1, 10)]}
     assert "expected a graph with a global step" in found["refused"][0]
     assert "expected tensors by the names of their columns" in found["refused"][1]
     assert "expected every_steps to be a number from 1 up, got 0" in found["refused"][2]

@@ -175,6 +175,7 @@ class Log:
         self._given = schema
         self._early: list[_EarlyRow] = []
         self._warned: set[tuple[str, str, str]] = set()
+        _commit_earlier(target.name, worker)
         try:
             if schema is not None:
                 target.open(schema)
@@ -276,6 +277,16 @@ class Log:
             if self._on_error == "raise":
                 raise
             self._warn(_LATER, error)
+
+    def warn_if_behind(self, step: int, every_steps: int, hint: str) -> None:
+        """Warns if a training goes on after `step`, and a row that was due until then was never committed."""
+        due = ((self.last_step or 0) // every_steps + 1) * every_steps
+        if due > step or self._not_before_s:  # or it could not be opened
+            return
+        last = "it has no row" if self.last_step is None else f"its last row is of step {self.last_step}"
+        text = f"training goes on after step {step}, but {last}: the rows of steps {due} to {step} are missing"
+        why = "They were not committed when the checkpoint was saved, or were logged elsewhere"
+        warnings.warn(f"{self!r}: {text}. {why}; {hint}", RuntimeWarning, stacklevel=_levels_to_caller())
 
     def _commit(self) -> None:
         try:
@@ -387,6 +398,13 @@ class Log:
 
 # Logs that nobody closed are closed when the program ends.
 _open_logs: set[Log] = set()
+
+
+def _commit_earlier(name: str, worker: int) -> None:
+    """Commits what another log of this worker has, as after a training that raised and starts over in one process."""
+    for one in list(_open_logs):
+        if one._target.name == name and one.worker == worker and one._state == "open":
+            one.commit()
 
 
 def _close_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -233,7 +234,7 @@ class PartSink:
             if not again:
                 raise self._duplicate_worker(str(error)) from None
             part = self._part(self.n_parts)  # perhaps from our earlier try, which a slow store has finished since
-        if not self._is_ours(part.record):
+        if not (self._tried and self._is_of_this_process(part.record)):
             raise self._duplicate_worker(f"it has committed {part.record}")
         # An earlier try may have committed before it failed, with fewer rows.
         del self.rows[: max(0, part.record.rows - self._dropped)]
@@ -242,10 +243,14 @@ class PartSink:
 
     def _duplicate_worker(self, text: str) -> TargetExistsError:
         hint = "give each worker a rank= of its own, and each kind of log a name="
-        return TargetExistsError(f"{self.name}: another process logs as worker {self._worker} too: {text}; {hint}")
+        who = "another process"
+        with contextlib.suppress(HoldfastError, OSError):
+            if self._is_of_this_process(self._part(self.n_parts).record):
+                who = "another log of this process"
+        return TargetExistsError(f"{self.name}: {who} logs as worker {self._worker} too: {text}; {hint}")
 
-    def _is_ours(self, record: PartRecord) -> bool:
-        return self._tried and (record.pid, record.host) == (os.getpid(), socket.gethostname())
+    def _is_of_this_process(self, record: PartRecord) -> bool:
+        return (record.pid, record.host) == (os.getpid(), socket.gethostname())
 
     def _part(self, number: int) -> Any:
         assert self._out is not None

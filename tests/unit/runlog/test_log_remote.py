@@ -49,7 +49,7 @@ def test_what_a_store_refuses(url: str) -> None:
     first(0, x=1)
     second(0, x=1)
     first.close()
-    with pytest.raises(TargetExistsError, match="another process logs as worker 0 too"):
+    with pytest.raises(TargetExistsError, match="another log of this process logs as worker 0 too"):
         second.close()
 
 

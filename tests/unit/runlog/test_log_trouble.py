@@ -300,7 +300,9 @@ def test_a_second_process_of_one_rank_is_warned_and_raises_nothing(tmp_path: Pat
     first(0, x=1)
     second(0, x=2)
     first(1, x=1)
-    with pytest.warns(RuntimeWarning, match="another process logs as worker 0 too: .*give each worker") as caught:
+    with pytest.warns(
+        RuntimeWarning, match="another log of this process logs as worker 0 too: .*give each worker"
+    ) as caught:
         for step in range(1, 6):
             second(step, x=2)
         second.close()
