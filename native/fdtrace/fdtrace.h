@@ -20,18 +20,23 @@
 #define HF_HEADER_BYTES 4096
 #define HF_MAX_FDS (1u << 20)     // numbers beyond are counted in `beyond`, not recorded
 #define HF_RING_EVENTS (1u << 15) // 1 MiB of history; a power of two
-#define HF_STACK_SLOTS                                                                                                 \
-    (1u << 14) // distinct stacks, of which 3/4 may be full ones; then only the innermost frame is kept
-#define HF_CODE_SLOTS (1u << 13)
-#define HF_RECORD_BYTES (3u << 20) // code and stack records
+// Each index of stacks and of code begins small, so that a fork copies little, and goes on in a larger part. Importing
+// TensorFlow takes 8,000 stacks and 1,500 code objects, which are 7 MB of records.
+#define HF_STACK_SLOTS_SMALL (1u << 14)
+#define HF_STACK_SLOTS (HF_STACK_SLOTS_SMALL + (1u << 16)) // 3/4 for full stacks, the rest for those of two frames
+#define HF_CODE_SLOTS_SMALL (1u << 13)
+#define HF_CODE_SLOTS (HF_CODE_SLOTS_SMALL + (1u << 15))
+#define HF_RECORD_BYTES (48u << 20) // code and stack records
 #define HF_MAX_FRAMES 96
 #define HF_MAX_NATIVE 32
-#define HF_FIRST_UNUSED 64 // --no-reuse moves descriptors to this number or a higher one
+#define HF_FIRST_UNUSED 64   // --no-reuse moves descriptors to this number or a higher one,
+#define HF_LAST_UNUSED 1023u // but not beyond what fits into an fd_set: select() would write over its end
 
 enum hf_action {
     HF_BIRTH = 1,
     HF_CLOSE = 2,
-    HF_BAD = 3,          // EBADF: the number was used or closed while it was not open; `aux` is the call
+    HF_BAD =
+        3, // EBADF: the number was used or closed while it was not open; `aux` is the call, the kind hf_bad's is_close
     HF_FAIL = 4,         // EMFILE or ENFILE; `aux` is the call
     HF_CLOSE_UNSEEN = 5, // the number was born again without a close that could be seen
     HF_BIRTH_UNSEEN = 6, // a close succeeded for a number whose birth was not seen
@@ -142,12 +147,14 @@ struct hf_header {
     uint32_t end_kind; // 1: exit, 2: _exit, 3: recording stopped
     uint32_t lost_stacks, lost_children, reentrant, beyond;
     uint32_t bad, failed, close_unseen, birth_unseen;
+    uint32_t short_stacks;   // of two frames, because the tables were full
     uint64_t hook_ns, hooks; // with HF_TIME_HOOKS
     uint32_t python_stacks;  // 0: frames of this Python are not known
     uint32_t stop_requested; // written by the tracer of an attached process
     char calls[1792];        // names of the hooked calls by number, separated by spaces
     char exe[256];
-    char command[1536]; // as in /proc/PID/cmdline
+    char command[1536];     // as in /proc/PID/cmdline
+    uint64_t pid_namespace; // inode of the namespace that `pid` is a number of, 0 if it is not known
 };
 _Static_assert(sizeof(struct hf_header) <= HF_HEADER_BYTES, "header");
 _Static_assert(sizeof(struct hf_event) == 32 && sizeof(struct hf_entry) == 32 && sizeof(struct hf_counter) == 32,
@@ -155,7 +162,8 @@ _Static_assert(sizeof(struct hf_event) == 32 && sizeof(struct hf_entry) == 32 &&
 
 enum hf_option { HF_NATIVE = 1, HF_EBADF = 2, HF_NO_REUSE = 4, HF_TIME_HOOKS = 8, HF_ATTACHED = 16 };
 
-// State of the calling thread. `vforked` is set between a vfork and the first hook that runs in the parent again.
+// State of the calling thread. `vforked` is 1 between a vfork and the first hook that runs in the parent again, and 2
+// after a clone, whose child may share this memory for longer.
 struct hf_thread {
     uint32_t tid;
     uint8_t busy, vforked; // busy: hooks that the thread is in
@@ -174,7 +182,7 @@ void hf_failed(unsigned call, void *caller);
 int hf_close_begins(int fd, void *caller); // 1: the number was known to be open
 void hf_close_ended(unsigned call, int fd, int known, int failed, void *caller);
 void hf_close_from(unsigned first, unsigned last, void *caller);
-void hf_bad(unsigned call, int fd, void *caller);
+void hf_bad(unsigned call, int fd, int is_close, void *caller); // is_close: the event before it is this call
 int hf_start(const char *directory, unsigned options, unsigned arm_above);
 void hf_stop(unsigned how);
 uint32_t hf_thread_id(void);
@@ -188,11 +196,13 @@ struct hf_frames {
     void *address[HF_MAX_NATIVE];
 };
 void hf_find_python(void);
+void hf_forget_unwinder(void);
 uint32_t hf_python_version(void);
 int hf_python_known(void);
 int hf_python_finalizing(void);
 uint64_t hf_code_identity(const char *code);
 int hf_is_generated(const char *code);
+int hf_is_library(const char *code);
 void hf_capture(struct hf_frames *out, void *caller);
 uint32_t hf_measure_code(const char *code); // bytes of its record
 void hf_write_code(const char *code, struct hf_code_record *to);
@@ -202,7 +212,9 @@ const char *hf_call_names(void);
 void *hf_behind(unsigned call);
 
 // got.c
-void hf_patch_loaded(int only_if_new);
+void hf_patch_loaded(void);
+void hf_fork_begins(void);
+void hf_fork_ended(int in_child);
 #pragma GCC visibility pop
 
 // Raw system calls: they neither pass through the hooks nor touch errno.

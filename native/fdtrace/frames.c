@@ -3,15 +3,20 @@
 // CPython releases the GIL around nearly every call that makes or closes a descriptor, so a hook rarely holds it. It
 // does not need it: only the thread itself changes its chain of frames, and a frame keeps its code object alive. The
 // hook only reads memory, as CPython's faulthandler does. Line numbers are decoded later from the line table.
+//
+// The handler of a signal may have interrupted the interpreter between two of its stores, where the innermost frame is
+// not set up or its code is freed already. There, every read is a system call, which fails where a load would crash.
 #include "fdtrace.h"
 
 #include <dlfcn.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 // Offsets in bytes. 3.11 and 3.12: from their headers. 3.13 and 3.14: from _Py_DebugOffsets at the start of _PyRuntime.
 struct offsets {
     int16_t tstate_frame; // thread state -> cframe, or -> current frame
-    int16_t cframe_frame; // cframe -> current frame, -1: there is no cframe
+    int16_t cframe_frame; // cframe -> current frame, -1: there is no cframe (which is on the C stack)
     int16_t code, previous, instr, owner;
     int16_t first_line, file, name, line_table, first_traceable, bytecode;
     int16_t ascii_bytes, compact_bytes;
@@ -27,11 +32,13 @@ static struct {
     struct offsets at;
     void *(*thread_state)(void);
     int (*is_finalizing)(void);
-    void *code_type;
+    void *code_type, *text_type, *bytes_type;
     int (*backtrace)(void **, int);
 } py;
 
 #define READ(type, base, offset) (*(type *)((const char *)(base) + (offset)))
+#define FRAME_BYTES 80u // what is read of a frame, and of a code object, lies in that many bytes
+#define CODE_BYTES 256u
 
 static int read_debug_offsets(void) {
     const uint64_t *words = dlsym(RTLD_DEFAULT, "_PyRuntime");
@@ -43,6 +50,9 @@ static int read_debug_offsets(void) {
     }
     int is_313 = py.version >> 16 == 0x030d;
     const uint64_t *thread = words + 3 + 3 + (is_313 ? 13 : 16), *frame = thread + 9, *code = frame + (is_313 ? 6 : 8);
+    if (code[9] > CODE_BYTES || frame[3] + 8 > FRAME_BYTES || frame[5] >= FRAME_BYTES) {
+        return 0;
+    }
     py.at = (struct offsets){
         .tstate_frame = (int16_t)thread[4],
         .cframe_frame = -1,
@@ -71,6 +81,8 @@ void hf_find_python(void) {
         py.is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
     }
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
+    py.text_type = dlsym(RTLD_DEFAULT, "PyUnicode_Type");
+    py.bytes_type = dlsym(RTLD_DEFAULT, "PyBytes_Type");
     py.version = version ? (uint32_t)*version : 0;
     py.known = 0;
     if (py.thread_state && py.is_finalizing && py.code_type) {
@@ -97,6 +109,9 @@ void hf_find_python(void) {
         }
     }
 }
+
+// The unwinder may take a lock, of the dynamic loader or of registered code, that another thread held at the fork.
+void hf_forget_unwinder(void) { py.backtrace = NULL; }
 
 uint32_t hf_python_version(void) { return py.version; }
 int hf_python_known(void) { return py.known; }
@@ -157,6 +172,18 @@ int hf_is_generated(const char *code) {
     return bytes && *file == '<' && !(bytes > 7 && !memcmp(file, "<frozen", 7));
 }
 
+static int contains(const char *text, uint32_t bytes, const char *word) {
+    return !!memmem(text, bytes, word, strlen(word));
+}
+
+// Code of Python or of an installed package: most of a stack. The frames of the program are what it is kept for.
+int hf_is_library(const char *code) {
+    uint32_t bytes;
+    uint8_t width;
+    const char *file = text_of(READ(char *, code, py.at.file), &bytes, &width);
+    return (bytes && *file == '<') || contains(file, bytes, "-packages/") || contains(file, bytes, "/lib/python3");
+}
+
 // Tells code objects apart even if one was freed and another has its address. Python 3.12 and later number them. Before
 // that, code that exec ran may have all the addresses of the code before it: then its names and line table are hashed.
 uint64_t hf_code_identity(const char *code) {
@@ -180,43 +207,137 @@ uint64_t hf_code_identity(const char *code) {
     return hash | 1ull << 63;
 }
 
+// -- Frames ----------------------------------------------------------------------------------------------------------
+
+#define MOST_STACK 8192u // bytes of C stack between a hook and the interpreter that are searched for a signal's frame
+#define WITHOUT_CFRAME 2048u
+
+// The kernel saves the segment registers of what a signal has interrupted as this word, 8 bytes off a multiple of 16. A
+// stale one costs time only.
+#define SAVED_SEGMENTS 0x002b000000000033ull
+
+__attribute__((no_sanitize("address"))) static int has_signal_frame(uintptr_t from, uintptr_t end) {
+    uint64_t found = 0;
+    for (const uint64_t *at = (const uint64_t *)((from & ~15ul) + 8); (uintptr_t)at < end && !found; at += 8) {
+        found = (at[0] == SAVED_SEGMENTS) | (at[2] == SAVED_SEGMENTS) | (at[4] == SAVED_SEGMENTS) |
+                (at[6] == SAVED_SEGMENTS);
+    }
+    return found != 0;
+}
+
+// Returns whether the calls between the interpreter and this hook may have begun in the handler of a signal.
+static int may_be_signal(const char *thread, const struct hf_frames *out) {
+    uintptr_t from = (uintptr_t)(out + 1), end = from + WITHOUT_CFRAME;
+    if (py.at.cframe_frame >= 0) {
+        end = READ(uintptr_t, thread, py.at.tstate_frame);
+        if (end - (uintptr_t)thread < 4096) {
+            return 0; // the thread's first one, which is part of its state: no frame
+        }
+        if (end - from > MOST_STACK) {
+            return 1; // also if the handler has a stack of its own
+        }
+    }
+    return has_signal_frame(from, end);
+}
+
+// Copies several pieces of this process's memory, or says that one is not there.
+static int fetch(struct iovec *to, const struct iovec *from, int pieces) {
+    size_t bytes = 0;
+    for (int i = 0; i < pieces; i++) {
+        bytes += to[i].iov_len;
+    }
+    return hf_syscall6(SYS_process_vm_readv, hf_thread_id(), (long)to, pieces, (long)from, pieces, 0) == (long)bytes;
+}
+
+static int fetch_one(void *to, const void *from, size_t bytes) {
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
+    return fetch(&here, &there, 1);
+}
+
+// Checks all that is read of a code object later: its head, then those of its file name, its name and its line table,
+// then the first and the last byte of each.
+static int is_whole_code(const char *code) {
+    char copy[CODE_BYTES], heads[3][40], bytes[6];
+    if (!fetch_one(copy, code, (size_t)py.at.bytecode) || READ(void *, copy, OBJECT_TYPE) != py.code_type) {
+        return 0;
+    }
+    const char *parts[3] = {READ(char *, copy, py.at.file), READ(char *, copy, py.at.name),
+                            READ(char *, copy, py.at.line_table)};
+    struct iovec to[6], from[6];
+    for (int i = 0; i < 3; i++) {
+        to[i] = (struct iovec){heads[i], sizeof heads[i]};
+        from[i] = (struct iovec){(void *)parts[i], sizeof heads[i]};
+    }
+    if (!fetch(to, from, 3)) {
+        return 0;
+    }
+    int pieces = 0;
+    for (int i = 0; i < 3; i++) {
+        if (READ(void *, heads[i], OBJECT_TYPE) != (i < 2 ? py.text_type : py.bytes_type)) {
+            return 0;
+        }
+        uint32_t length = i < 2 ? 0 : table_bytes(parts[i]);
+        uint8_t width;
+        const char *data = i < 2 ? text_of(parts[i], &length, &width) : parts[i] + BYTES_DATA;
+        if (length) {
+            to[pieces] = (struct iovec){bytes + pieces, 1}, from[pieces++] = (struct iovec){(void *)data, 1};
+            to[pieces] = (struct iovec){bytes + pieces, 1};
+            from[pieces++] = (struct iovec){(void *)(data + length - 1), 1};
+        }
+    }
+    return fetch(to, from, pieces);
+}
+
+static uint64_t capture_python(struct hf_frames *out, const char *thread, uint64_t hash) {
+    int doubtful = may_be_signal(thread, out);
+    char copy[FRAME_BYTES];
+    const char *frame = READ(char *, thread, py.at.tstate_frame);
+    if (frame && py.at.cframe_frame >= 0) {
+        frame = READ(char *, frame, py.at.cframe_frame);
+    }
+    // A chain that is not set up may lead in a circle.
+    for (unsigned steps = 0; frame && steps < 8 * HF_MAX_FRAMES; steps++) {
+        const char *at = frame;
+        if (doubtful) {
+            if (!fetch_one(copy, frame, sizeof copy)) {
+                break;
+            }
+            at = copy;
+        }
+        frame = READ(char *, at, py.at.previous);
+        if (READ(unsigned char, at, py.at.owner) >= 3) {
+            continue; // a shim between C and Python frames
+        }
+        // Python 3.14 keeps a tag in the low bits of a reference.
+        const char *code = (const char *)(READ(uintptr_t, at, py.at.code) & ~(uintptr_t)3);
+        if (!code || (doubtful ? !is_whole_code(code) : READ(void *, code, OBJECT_TYPE) != py.code_type)) {
+            continue;
+        }
+        if (out->count == HF_MAX_FRAMES) {
+            out->cut = 1;
+            break;
+        }
+        long instr = READ(char *, at, py.at.instr) - (code + py.at.bytecode);
+        // A frame that has not begun to run yet is none for Python either.
+        if (py.at.first_traceable >= 0 && READ(unsigned char, at, py.at.owner) == 0 &&
+            instr < 2l * READ(int, code, py.at.first_traceable)) {
+            continue;
+        }
+        out->code[out->count] = code;
+        out->instr[out->count++] = (uint32_t)instr;
+        hash = mix(hash, hf_code_identity(code) + (uint64_t)instr);
+    }
+    return hash;
+}
+
 void hf_capture(struct hf_frames *out, void *caller) {
     out->count = out->cut = 0;
     out->native = 1;
     out->address[0] = caller;
     uint64_t hash = mix(0x5bd1e995, (uint64_t)caller);
-    if (py.known && !py.is_finalizing()) {
-        const char *thread = py.thread_state();
-        const char *frame = NULL;
-        if (thread) {
-            frame = READ(char *, thread, py.at.tstate_frame);
-            if (frame && py.at.cframe_frame >= 0) {
-                frame = READ(char *, frame, py.at.cframe_frame);
-            }
-        }
-        for (; frame; frame = READ(char *, frame, py.at.previous)) {
-            if (READ(unsigned char, frame, py.at.owner) >= 3) {
-                continue; // a shim between C and Python frames
-            }
-            // Python 3.14 keeps a tag in the low bits of a reference.
-            const char *code = (const char *)(READ(uintptr_t, frame, py.at.code) & ~(uintptr_t)3);
-            if (!code || READ(void *, code, OBJECT_TYPE) != py.code_type) {
-                continue;
-            }
-            if (out->count == HF_MAX_FRAMES) {
-                out->cut = 1;
-                break;
-            }
-            long instr = READ(char *, frame, py.at.instr) - (code + py.at.bytecode);
-            // A frame that has not begun to run yet is none for Python either.
-            if (py.at.first_traceable >= 0 && READ(unsigned char, frame, py.at.owner) == 0 &&
-                instr < 2l * READ(int, code, py.at.first_traceable)) {
-                continue;
-            }
-            out->code[out->count] = code;
-            out->instr[out->count++] = (uint32_t)instr;
-            hash = mix(hash, hf_code_identity(code) + (uint64_t)instr);
-        }
+    const char *thread = py.known && !py.is_finalizing() ? py.thread_state() : NULL;
+    if (thread) {
+        hash = capture_python(out, thread, hash);
     }
     if (py.backtrace && hf_options & HF_NATIVE) {
         void *found[HF_MAX_NATIVE + 4];

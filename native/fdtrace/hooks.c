@@ -9,23 +9,30 @@
 #include <fcntl.h>
 #include <mqueue.h>
 #include <poll.h>
+#include <sched.h>
 #include <pty.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <termios.h>
 #include <unistd.h>
 
 // glibc declares these only for other headers or older standards.
@@ -41,6 +48,8 @@ ssize_t __pread64_chk(int, void *, size_t, off64_t, size_t);
 ssize_t __recv_chk(int, void *, size_t, size_t, int);
 ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
 int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+int __fxstat(int, int, struct stat *);
+int __fxstat64(int, int, struct stat64 *);
 
 enum {
 #define HOOK(name) CALL_##name,
@@ -185,14 +194,29 @@ static int close_with(unsigned call, int fd, void *caller, int (*real)(int)) {
     return result;
 }
 
+// Returns whether this is a child of vfork, whose hooks record nothing.
+static __attribute__((noinline, cold)) int is_vforked(void) {
+    if (hf_enter()) {
+        hf_leave();
+        return 0;
+    }
+    return hf_me.vforked == 1;
+}
+
+// A child of vfork has the memory, the stack and the descriptors of its parent. What is not open there was closed by the
+// parent, which gets the error: subprocess.Popen(stdout=a closed number).
 static __attribute__((noinline, cold)) void bad(unsigned call, int fd, void *caller) {
-    int saved = errno;
-    if (fd >= 0 && hf_enter()) {
-        hf_bad(call, fd, caller);
+    int saved = errno, child = is_vforked();
+    hf_me.vforked ^= (uint8_t)child;
+    if (hf_enter()) {
+        hf_bad(call, fd, 0, caller);
         hf_leave();
     }
+    hf_me.vforked ^= (uint8_t)child;
     errno = saved;
 }
+
+#define IS_BAD(failed) (__builtin_expect(failed, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)
 
 #define BIRTH(kind, name, parameters, arguments, aux)                                                                  \
     HF_EXPORT int name parameters {                                                                                    \
@@ -203,7 +227,7 @@ static __attribute__((noinline, cold)) void bad(unsigned call, int fd, void *cal
 #define USE(type, name, parameters, arguments)                                                                         \
     HF_EXPORT type name parameters {                                                                                   \
         type result = REAL(name) arguments;                                                                            \
-        if (__builtin_expect(result == (type) - 1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)             \
+        if (IS_BAD(result == (type) - 1))                                                                              \
             bad(CALL_##name, fd, CALLER);                                                                              \
         return result;                                                                                                 \
     }
@@ -214,21 +238,23 @@ static inline mode_t mode_of(int flags, va_list list) {
     return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
 }
 
-#define OPEN(name, parameters, ...)                                                                                    \
+#define OPEN(name, at, parameters, ...)                                                                                \
     HF_EXPORT int name parameters {                                                                                    \
         va_list list;                                                                                                  \
         va_start(list, flags);                                                                                         \
         mode_t mode = mode_of(flags, list);                                                                            \
         va_end(list);                                                                                                  \
         int fd = REAL(name)(__VA_ARGS__, flags, mode);                                                                 \
+        if (IS_BAD(fd < 0))                                                                                            \
+            bad(CALL_##name, at, CALLER);                                                                              \
         return __builtin_expect(hf_on, 1)                                                                              \
                    ? born(CALL_##name, fd, (flags & O_TMPFILE) == O_DIRECTORY ? HF_DIR : HF_FILE, flags, CALLER)       \
                    : fd;                                                                                               \
     }
-OPEN(open, (const char *path, int flags, ...), path)
-OPEN(open64, (const char *path, int flags, ...), path)
-OPEN(openat, (int at, const char *path, int flags, ...), at, path)
-OPEN(openat64, (int at, const char *path, int flags, ...), at, path)
+OPEN(open, -1, (const char *path, int flags, ...), path)
+OPEN(open64, -1, (const char *path, int flags, ...), path)
+OPEN(openat, folder, (int folder, const char *path, int flags, ...), folder, path)
+OPEN(openat64, folder, (int folder, const char *path, int flags, ...), folder, path)
 BIRTH(HF_FILE, __open_2, (const char *path, int flags), (path, flags), flags)
 BIRTH(HF_FILE, __open64_2, (const char *path, int flags), (path, flags), flags)
 BIRTH(HF_FILE, __openat_2, (int at, const char *path, int flags), (at, path, flags), flags)
@@ -337,7 +363,7 @@ static int bad_of(int fd, int other) { return HF_CALL2(SYS_fcntl, fd, F_GETFD) =
 
 // dup2 replaces the number in one step, so no other thread can be given it in between: all is recorded afterwards.
 static void copied(unsigned call, int from, int to, int fd, void *caller) {
-    if (fd < 0 && errno == EBADF) {
+    if (fd < 0 && errno == EBADF && hf_options & HF_EBADF) {
         bad(call, bad_of(from, to), caller);
     }
     if (from == to) {
@@ -351,7 +377,7 @@ static void copied(unsigned call, int from, int to, int fd, void *caller) {
 
 HF_EXPORT int dup(int from) {
     int fd = REAL(dup)(from);
-    if (__builtin_expect(fd < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+    if (IS_BAD(fd < 0)) {
         bad(CALL_dup, from, CALLER);
     }
     return hf_on ? born(CALL_dup, fd, HF_DUP, from, CALLER) : fd;
@@ -380,7 +406,8 @@ HF_EXPORT int dup3(int from, int to, int flags) {
         void *argument = va_arg(list, void *);                                                                           \
         va_end(list);                                                                                                    \
         int result = REAL(name)(fd, command, argument);                                                                  \
-        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)                         \
+        /* F_GETFD only asks whether the number is open, except in a child of vfork: pass_fds. */                        \
+        if (IS_BAD(result < 0) && (command != F_GETFD || is_vforked()))                                                  \
             bad(CALL_##name, fd, CALLER);                                                                                \
         if ((command != F_DUPFD && command != F_DUPFD_CLOEXEC) || !hf_on)                                                \
             return result;                                                                                               \
@@ -394,7 +421,7 @@ BIRTH(HF_SOCKET, socket, (int domain, int type, int protocol), (domain, type, pr
 #define ACCEPT(name, parameters, arguments)                                                                            \
     HF_EXPORT int name parameters {                                                                                    \
         int result = REAL(name) arguments;                                                                             \
-        if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF)                       \
+        if (IS_BAD(result < 0))                                                                                        \
             bad(CALL_##name, fd, CALLER);                                                                              \
         return hf_on ? born(CALL_##name, result, HF_SOCKET, fd, CALLER) : result;                                      \
     }
@@ -420,7 +447,7 @@ HF_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     if (hf_on && result >= 0 && message->msg_controllen) {
         received(CALL_recvmsg, message, CALLER);
     }
-    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+    if (IS_BAD(result < 0)) {
         bad(CALL_recvmsg, fd, CALLER);
     }
     return result;
@@ -433,7 +460,7 @@ HF_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int fla
             received(CALL_recvmmsg, &messages[i].msg_hdr, CALLER);
         }
     }
-    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+    if (IS_BAD(result < 0)) {
         bad(CALL_recvmmsg, fd, CALLER);
     }
     return result;
@@ -539,6 +566,18 @@ __asm__(
     "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\ncall hf_vfork_begins\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\njmp *%rax\n"
     ".cfi_endproc\n.size vfork, . - vfork\n");
 
+__attribute__((visibility("hidden"))) void *hf_clone_begins(void) {
+    hf_me.vforked = 2;
+    return function(CALL_clone);
+}
+
+// A jump as well: clone takes up to seven arguments.
+__asm__(".text\n.globl clone\n.type clone,@function\nclone:\n.cfi_startproc\nendbr64\n"
+        "push %rdi\npush %rsi\npush %rdx\npush %rcx\npush %r8\npush %r9\n.cfi_adjust_cfa_offset 48\n"
+        "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\ncall hf_clone_begins\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+        "pop %r9\npop %r8\npop %rcx\npop %rdx\npop %rsi\npop %rdi\n.cfi_adjust_cfa_offset -48\njmp *%rax\n"
+        ".cfi_endproc\n.size clone, . - clone\n");
+
 HF_EXPORT void _exit(int status) {
     if (hf_on) {
         hf_stop(2);
@@ -557,7 +596,8 @@ HF_EXPORT void _Exit(int status) {
 
 // -- syscall() -------------------------------------------------------------------------------------------------------
 
-// Numbers that syscall() passes to hf_syscall_seen; everything else goes straight on, with the registers untouched.
+// Numbers that syscall() passes to hf_syscall_seen; everything else goes straight on, with the registers untouched. 2:
+// the child may share this memory.
 __attribute__((visibility("hidden"))) unsigned char hf_syscalls_seen[512] = {
     [SYS_open] = 1,
     [SYS_openat] = 1,
@@ -590,8 +630,12 @@ __attribute__((visibility("hidden"))) unsigned char hf_syscalls_seen[512] = {
     [SYS_userfaultfd] = 1,
     [SYS_fanotify_init] = 1,
     [SYS_open_by_handle_at] = 1,
+    [SYS_clone] = 2,
+    [SYS_clone3] = 2,
+    [SYS_vfork] = 2,
 };
 __attribute__((visibility("hidden"))) void *hf_syscall_real;
+_Static_assert(offsetof(struct hf_thread, vforked) == 5, "the asm below");
 
 static unsigned kind_of_syscall(long number) {
     switch (number) {
@@ -673,8 +717,9 @@ __attribute__((visibility("hidden"))) long hf_syscall_seen(long number, long a, 
 }
 
 __asm__(".text\n.globl syscall\n.type syscall,@function\nsyscall:\n.cfi_startproc\nendbr64\n"
-        "cmp $512, %rdi\njae 1f\nlea hf_syscalls_seen(%rip), %rax\ncmpb $0, (%rax,%rdi)\njne hf_syscall_seen\n"
+        "cmp $512, %rdi\njae 1f\nlea hf_syscalls_seen(%rip), %rax\ncmpb $1, (%rax,%rdi)\nje hf_syscall_seen\nja 2f\n"
         "1: mov hf_syscall_real(%rip), %rax\ntest %rax, %rax\nje hf_syscall_seen\njmp *%rax\n"
+        "2: mov hf_me@gottpoff(%rip), %rax\nmovb $2, %fs:5(%rax)\njmp 1b\n"
         ".cfi_endproc\n.size syscall, . - syscall\n");
 
 // Now, because dlsym may allocate, and the first call of a hook may be in a signal handler or a child of vfork.
@@ -716,6 +761,44 @@ USE(int, ftruncate, (int fd, off_t size), (fd, size))
 USE(int, ftruncate64, (int fd, off64_t size), (fd, size))
 USE(int, fsync, (int fd), (fd))
 USE(int, fdatasync, (int fd), (fd))
+USE(int, connect, (int fd, const struct sockaddr *address, socklen_t length), (fd, address, length))
+USE(int, bind, (int fd, const struct sockaddr *address, socklen_t length), (fd, address, length))
+USE(int, listen, (int fd, int backlog), (fd, backlog))
+USE(int, shutdown, (int fd, int how), (fd, how))
+USE(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t length),
+    (fd, level, name, value, length))
+USE(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *length), (fd, level, name, value, length))
+USE(int, getsockname, (int fd, struct sockaddr *address, socklen_t *length), (fd, address, length))
+USE(int, getpeername, (int fd, struct sockaddr *address, socklen_t *length), (fd, address, length))
+USE(int, flock, (int fd, int operation), (fd, operation))
+USE(int, tcgetattr, (int fd, struct termios *to), (fd, to))
+USE(int, tcsetattr, (int fd, int when, const struct termios *from), (fd, when, from))
+USE(int, fchdir, (int fd), (fd))
+USE(int, fchmod, (int fd, mode_t mode), (fd, mode))
+USE(int, fstatat, (int fd, const char *path, struct stat *to, int flags), (fd, path, to, flags))
+USE(int, fstatat64, (int fd, const char *path, struct stat64 *to, int flags), (fd, path, to, flags))
+USE(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))
+USE(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode))
+USE(int, fchown, (int fd, uid_t user, gid_t group), (fd, user, group))
+USE(int, futimens, (int fd, const struct timespec times[2]), (fd, times))
+USE(int, fstatvfs, (int fd, struct statvfs *to), (fd, to))
+USE(int, fstatvfs64, (int fd, struct statvfs64 *to), (fd, to))
+USE(int, lockf, (int fd, int command, off_t size), (fd, command, size))
+USE(int, lockf64, (int fd, int command, off64_t size), (fd, command, size))
+USE(ssize_t, readlinkat, (int fd, const char *path, char *to, size_t size), (fd, path, to, size))
+USE(int, faccessat, (int fd, const char *path, int mode, int flags), (fd, path, mode, flags))
+USE(ssize_t, preadv, (int fd, const struct iovec *parts, int count, off_t at), (fd, parts, count, at))
+USE(ssize_t, preadv64, (int fd, const struct iovec *parts, int count, off64_t at), (fd, parts, count, at))
+USE(ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t at), (fd, parts, count, at))
+USE(ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off64_t at), (fd, parts, count, at))
+USE(ssize_t, preadv64v2, (int fd, const struct iovec *parts, int count, off64_t at, int flags),
+    (fd, parts, count, at, flags))
+USE(ssize_t, pwritev64v2, (int fd, const struct iovec *parts, int count, off64_t at, int flags),
+    (fd, parts, count, at, flags))
+USE(int, eventfd_read, (int fd, eventfd_t *to), (fd, to))
+USE(int, eventfd_write, (int fd, eventfd_t value), (fd, value))
+USE(int, __fxstat, (int version, int fd, struct stat *to), (version, fd, to))
+USE(int, __fxstat64, (int version, int fd, struct stat64 *to), (version, fd, to))
 USE(ssize_t, __read_chk, (int fd, void *to, size_t size, size_t room), (fd, to, size, room))
 USE(ssize_t, __pread_chk, (int fd, void *to, size_t size, off_t at, size_t room), (fd, to, size, at, room))
 USE(ssize_t, __pread64_chk, (int fd, void *to, size_t size, off64_t at, size_t room), (fd, to, size, at, room))
@@ -726,11 +809,37 @@ USE(ssize_t, __recvfrom_chk,
 
 HF_EXPORT int epoll_ctl(int fd, int operation, int target, struct epoll_event *event) {
     int result = REAL(epoll_ctl)(fd, operation, target, event);
-    if (__builtin_expect(result < 0, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+    if (IS_BAD(result < 0)) {
         bad(CALL_epoll_ctl, bad_of(target, fd), CALLER);
     }
     return result;
 }
+
+#define SENDFILE(name, offset)                                                                                         \
+    HF_EXPORT ssize_t name(int to, int from, offset *at, size_t size) {                                                \
+        ssize_t result = REAL(name)(to, from, at, size);                                                               \
+        if (IS_BAD(result < 0))                                                                                        \
+            bad(CALL_##name, bad_of(from, to), CALLER);                                                                \
+        return result;                                                                                                 \
+    }
+HF_EXPORT ssize_t copy_file_range(int from, off64_t *from_at, int to, off64_t *to_at, size_t size, unsigned flags) {
+    ssize_t result = REAL(copy_file_range)(from, from_at, to, to_at, size, flags);
+    if (IS_BAD(result < 0)) {
+        bad(CALL_copy_file_range, bad_of(from, to), CALLER);
+    }
+    return result;
+}
+
+HF_EXPORT ssize_t splice(int from, off64_t *from_at, int to, off64_t *to_at, size_t size, unsigned flags) {
+    ssize_t result = REAL(splice)(from, from_at, to, to_at, size, flags);
+    if (IS_BAD(result < 0)) {
+        bad(CALL_splice, bad_of(from, to), CALLER);
+    }
+    return result;
+}
+
+SENDFILE(sendfile, off_t)
+SENDFILE(sendfile64, off64_t)
 
 HF_EXPORT int ioctl(int fd, unsigned long request, ...) {
     va_list list;
@@ -738,11 +847,36 @@ HF_EXPORT int ioctl(int fd, unsigned long request, ...) {
     void *argument = va_arg(list, void *);
     va_end(list);
     int result = REAL(ioctl)(fd, request, argument);
-    if (__builtin_expect(result == -1, 0) && errno == EBADF && hf_on && hf_options & HF_EBADF) {
+    if (IS_BAD(result == -1)) {
         bad(CALL_ioctl, fd, CALLER);
     }
     return result;
 }
+
+// select says only that one of the numbers is not open.
+static __attribute__((noinline, cold)) void look_for_closed(unsigned call, int end, fd_set *const sets[3],
+                                                            void *caller) {
+    for (int fd = 0; fd < end; fd++) {
+        int is_asked = 0;
+        for (int i = 0; i < 3; i++) {
+            is_asked |= sets[i] && FD_ISSET(fd, sets[i]);
+        }
+        if (is_asked && HF_CALL2(SYS_fcntl, fd, F_GETFD) == -EBADF) {
+            bad(call, fd, caller);
+        }
+    }
+}
+
+#define SELECT(name, parameters, ...)                                                                                  \
+    HF_EXPORT int name parameters {                                                                                    \
+        int result = REAL(name)(end, in, out, other, __VA_ARGS__);                                                     \
+        if (IS_BAD(result < 0))                                                                                        \
+            look_for_closed(CALL_##name, end, (fd_set *const[]){in, out, other}, CALLER);                              \
+        return result;                                                                                                 \
+    }
+SELECT(select, (int end, fd_set *in, fd_set *out, fd_set *other, struct timeval *timeout), timeout)
+SELECT(pselect, (int end, fd_set *in, fd_set *out, fd_set *other, const struct timespec *timeout, const sigset_t *mask),
+       timeout, mask)
 
 // poll reports a number that is not open in the item, not as an error.
 static void look_for_invalid(unsigned call, const struct pollfd *items, nfds_t count, void *caller) {
@@ -765,6 +899,14 @@ HF_EXPORT int __poll_chk(struct pollfd *items, nfds_t count, int timeout, size_t
     int result = REAL(__poll_chk)(items, count, timeout, room);
     if (result > 0 && hf_on && hf_options & HF_EBADF) {
         look_for_invalid(CALL___poll_chk, items, count, CALLER);
+    }
+    return result;
+}
+
+HF_EXPORT int ppoll(struct pollfd *items, nfds_t count, const struct timespec *timeout, const sigset_t *mask) {
+    int result = REAL(ppoll)(items, count, timeout, mask);
+    if (result > 0 && hf_on && hf_options & HF_EBADF) {
+        look_for_invalid(CALL_ppoll, items, count, CALLER);
     }
     return result;
 }

@@ -9,9 +9,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +22,9 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK 32768u // the log grows by this many bytes: a call for more costs as much as several pages
+// A part of the log doubles, then grows by this many bytes: a call for more costs as much as several pages, and most
+// processes are short.
+#define CHUNK 32768u
 #define MAX_NESTED 4
 #define FULL_RECORD_BYTES (HF_RECORD_BYTES / 8 * 7) // the rest is for stacks of one frame
 
@@ -86,10 +90,24 @@ static void stop_for(int error) {
     hf_on = 0;
 }
 
+// The program may need the same file system: its last eighth, at most 16 MB, is left to it.
+static int is_room(uint64_t bytes) {
+    struct statfs disk;
+    if (HF_CALL2(SYS_statfs, hf.log_path, &disk)) {
+        return 1; // the folder was removed, or is out of reach: its log goes on
+    }
+    uint64_t block = (uint64_t)disk.f_bsize, left = disk.f_blocks * block / 8;
+    return bytes + (left < 16u << 20 ? left : 16u << 20) <= disk.f_bavail * block || !disk.f_blocks;
+}
+
 // Backs a range of the file with memory. A full tmpfs would otherwise be a SIGBUS in the program.
 static int back(char *from, size_t bytes) {
     char *page = (char *)((uintptr_t)from & ~(uintptr_t)4095);
     size_t length = ((size_t)(from - page) + bytes + 4095) & ~(size_t)4095;
+    if (!is_room(length)) {
+        stop_for(ENOSPC);
+        return 0;
+    }
     long error = HF_CALL3(SYS_madvise, page, length, MADV_POPULATE_WRITE);
     if (!error) {
         return 1;
@@ -114,7 +132,10 @@ static int back_until(char *base, uint32_t *ready, uint32_t end, uint32_t limit)
     if (__builtin_expect(end <= have, 1)) {
         return 1;
     }
-    uint32_t until = (end + CHUNK - 1) / CHUNK * CHUNK;
+    uint32_t until = (end + 4095) / 4096 * 4096, grown = have + (have < CHUNK ? have : CHUNK);
+    if (until < grown) {
+        until = grown;
+    }
     if (until > limit) {
         until = limit;
     }
@@ -161,8 +182,7 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return hash ^ (hash >> 29);
 }
 
-// Returns the slot of a hash, or the empty one where it belongs; the caller looks which.
-static uint32_t find_slot(const uint64_t *slots, uint32_t count, uint64_t hash) {
+static uint32_t probe(const uint64_t *slots, uint32_t count, uint64_t hash) {
     uint32_t at = (uint32_t)hash & (count - 1);
     for (;;) {
         uint64_t slot = __atomic_load_n(&slots[at], __ATOMIC_ACQUIRE);
@@ -171,6 +191,16 @@ static uint32_t find_slot(const uint64_t *slots, uint32_t count, uint64_t hash) 
         }
         at = (at + 1) & (count - 1);
     }
+}
+
+// Returns the slot of a hash, or the empty one where it belongs; the caller looks which. What finds the small part of
+// the index 3/4 full belongs into the large one.
+static uint32_t find_slot(const uint64_t *slots, uint32_t small, uint32_t all, const uint32_t *used, uint64_t hash) {
+    uint32_t at = probe(slots, small, hash);
+    if (!slots[at] && __atomic_load_n(used, __ATOMIC_RELAXED) >= small / 4 * 3) {
+        at = small + probe(slots + small, all - small, hash);
+    }
+    return at;
 }
 
 // The record is written before the slot names it, so no reader sees half of one and nobody waits.
@@ -184,20 +214,22 @@ static int take_slot(uint64_t *slots, uint32_t *used, uint32_t at, uint64_t hash
     return 1;
 }
 
-static uint32_t code_record(const char *code, uint64_t identity) {
+// The last quarter of the room is for short stacks. Code that exec makes may take half of it: then what comes from files
+// still finds some.
+static uint32_t code_record(const char *code, uint64_t identity, int is_full) {
     for (;;) {
-        uint32_t at = find_slot(hf.code_slots, HF_CODE_SLOTS, identity);
+        uint32_t at = find_slot(hf.code_slots, HF_CODE_SLOTS_SMALL, HF_CODE_SLOTS, &hf.codes, identity);
         uint64_t slot = hf.code_slots[at];
         if (slot) {
             return (uint32_t)slot;
         }
-        // Code that exec makes may take half of the room: then what comes from files still finds some.
         int is_generated = hf_is_generated(code);
-        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS / 4 * (is_generated ? 2 : 3)) {
+        uint32_t eighths = is_generated ? 4 : is_full ? 6 : 8;
+        if (__atomic_load_n(&hf.codes, __ATOMIC_RELAXED) >= HF_CODE_SLOTS / 8 * eighths - 64) {
             return 0;
         }
         char *to;
-        uint32_t id = new_record(hf_measure_code(code), is_generated ? HF_RECORD_BYTES / 2 : FULL_RECORD_BYTES, &to);
+        uint32_t id = new_record(hf_measure_code(code), HF_RECORD_BYTES / 8 * eighths, &to);
         if (!id) {
             return 0;
         }
@@ -208,31 +240,47 @@ static uint32_t code_record(const char *code, uint64_t identity) {
     }
 }
 
+// Shortens a stack for which there is no room to the innermost frame and the innermost one of the program's own code.
+// The code of both has to be in the log: code that exec made a moment ago may not be, the line that ran it is.
+static void shorten(struct hf_frames *frames) {
+    uint64_t hash = 1;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < frames->count && kept < 2; i++) {
+        int is_own = !hf_is_library(frames->code[i]);
+        if ((kept && !is_own) || !code_record(frames->code[i], hf_code_identity(frames->code[i]), 0)) {
+            continue;
+        }
+        frames->code[kept] = frames->code[i], frames->instr[kept] = frames->instr[i];
+        hash = mix(hash, hf_code_identity(frames->code[kept]) + frames->instr[kept] + 1);
+        kept++;
+        if (is_own) {
+            break;
+        }
+    }
+    frames->count = (uint16_t)kept;
+    frames->cut = 1;
+    frames->native = 0;
+    frames->hash = hash;
+    __atomic_fetch_add(&hf.header->short_stacks, 1, __ATOMIC_RELAXED);
+}
+
 // Returns slot + 1 in the stack index, 0 if there is no room left.
 static uint32_t stack_slot(void *caller) {
     struct hf_frames frames;
     hf_capture(&frames, caller);
+    int had_frames = frames.count > 0;
     for (int is_full = 1;; is_full = 0) {
         if (!is_full) {
-            // No room: keep only the innermost frame whose code is in the log. Code that exec made a moment ago is
-            // not; the line that ran it is.
-            unsigned known = 0;
-            while (known < frames.count && !code_record(frames.code[known], hf_code_identity(frames.code[known]))) {
-                known++;
+            shorten(&frames);
+            if (had_frames && !frames.count) {
+                break;
             }
-            if (known < frames.count) {
-                frames.code[0] = frames.code[known], frames.instr[0] = frames.instr[known];
-            }
-            frames.count = known < frames.count;
-            frames.cut = 1;
-            frames.native = 0;
-            frames.hash = frames.count ? mix(hf_code_identity(frames.code[0]), frames.instr[0] + 1) : 1;
         }
         if (!(frames.hash >> 32)) {
             frames.hash |= 1ull << 32;
         }
         for (;;) {
-            uint32_t at = find_slot(hf.stack_slots, HF_STACK_SLOTS, frames.hash);
+            uint32_t at = find_slot(hf.stack_slots, HF_STACK_SLOTS_SMALL, HF_STACK_SLOTS, &hf.stacks, frames.hash);
             if (hf.stack_slots[at]) {
                 return at + 1;
             }
@@ -242,7 +290,7 @@ static uint32_t stack_slot(void *caller) {
             }
             uint32_t codes[HF_MAX_FRAMES], missing = 0;
             for (unsigned i = 0; i < frames.count; i++) {
-                missing |= !(codes[i] = code_record(frames.code[i], hf_code_identity(frames.code[i])));
+                missing |= !(codes[i] = code_record(frames.code[i], hf_code_identity(frames.code[i]), is_full));
             }
             if (is_full && missing) {
                 break;
@@ -401,12 +449,13 @@ int hf_enter(void) {
             return 0;
         }
     }
-    if (__builtin_expect(hf_me.vforked, 0)) {
-        // A child of vfork runs in the memory of its parent until it calls exec: what it closes is not the parent's.
+    if (__builtin_expect(hf_me.vforked || !hf_me.tid, 0)) {
+        // A child of vfork or clone runs in the memory of its parent, until it calls exec: what it closes is not the
+        // parent's. A child of clone may have thread-local memory of its own, which is empty at first.
         if ((uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) {
             return 0;
         }
-        hf_me.vforked = 0;
+        hf_me.vforked &= 2;
     }
     if (hf_options & HF_ATTACHED) {
         __atomic_fetch_add(&hf.inside, 1, __ATOMIC_SEQ_CST);
@@ -424,6 +473,7 @@ int hf_enter(void) {
         return 0;
     }
     hf_me.busy++;
+    hf_thread_id();
     if (hf_options & HF_TIME_HOOKS) {
         hf_me.since = now_ns(CLOCK_MONOTONIC);
     }
@@ -451,28 +501,30 @@ static int is_kept(int fd) {
     return 0;
 }
 
-// Moves a new descriptor to a number that was not used before, so that a stale owner gets EBADF and not a stranger's
+// Moves a new descriptor to a number that was not used for long, so that a stale owner gets EBADF and not a stranger's
 // descriptor. Begins again at the bottom when the numbers run out.
 static int without_reuse(int fd) {
     static uint32_t next = HF_FIRST_UNUSED;
-    struct rlimit limit = {0, 0};
-    HF_CALL4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &limit);
-    uint32_t from = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-    if (from >= limit.rlim_cur || from >= hf.max_fds) {
-        __atomic_store_n(&next, HF_FIRST_UNUSED + 1, __ATOMIC_RELAXED);
-        from = HF_FIRST_UNUSED;
-    }
     long flags = HF_CALL2(SYS_fcntl, fd, F_GETFD);
-    long moved = HF_CALL3(SYS_fcntl, fd, flags & FD_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, from);
-    if (moved < 0) {
-        return fd;
+    uint32_t from = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    for (int tries = 0; tries < 2; tries++, from = HF_FIRST_UNUSED) {
+        if (from > HF_LAST_UNUSED) {
+            continue;
+        }
+        // EINVAL: `from` is beyond the limit of this process. EMFILE: all numbers from there on are taken.
+        long moved = HF_CALL3(SYS_fcntl, fd, flags & FD_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, from);
+        if (moved > (long)HF_LAST_UNUSED) {
+            HF_CALL1(SYS_close, moved);
+        } else if (moved >= 0) {
+            uint32_t after = (uint32_t)moved + 1;
+            if (tries || after > __atomic_load_n(&next, __ATOMIC_RELAXED)) {
+                __atomic_store_n(&next, after, __ATOMIC_RELAXED);
+            }
+            HF_CALL1(SYS_close, fd);
+            return (int)moved;
+        }
     }
-    uint32_t after = (uint32_t)moved + 1;
-    if (after > __atomic_load_n(&next, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&next, after, __ATOMIC_RELAXED);
-    }
-    HF_CALL1(SYS_close, fd);
-    return (int)moved;
+    return fd;
 }
 
 int hf_birth(int fd, unsigned kind, int aux, int movable, void *caller) {
@@ -504,12 +556,9 @@ int hf_birth(int fd, unsigned kind, int aux, int movable, void *caller) {
     if (hf_on) {
         put_event(t, HF_BIRTH, kind, fd, stack_id(slot), hf.table[fd].gen, aux, 0);
     }
-    if (hf_options & HF_ATTACHED) {
-        hf_patch_loaded(1);
-        // The mapping stays: other threads may be in a hook.
-        if (__atomic_load_n(&hf.header->stop_requested, __ATOMIC_RELAXED)) {
-            hf_on = 0;
-        }
+    // The mapping stays: other threads may be in a hook.
+    if (hf_options & HF_ATTACHED && __atomic_load_n(&hf.header->stop_requested, __ATOMIC_RELAXED)) {
+        hf_on = 0;
     }
     return fd;
 }
@@ -544,7 +593,7 @@ void hf_close_ended(unsigned call, int fd, int known, int failed, void *caller) 
     if (failed && errno == EBADF) {
         // What was taken for open had been closed where no hook could see it, or the number is closed twice.
         if (fd >= 0) {
-            hf_bad(call, fd, caller);
+            hf_bad(call, fd, known, caller);
         }
     } else if (!known) {
         __atomic_fetch_add(&hf.header->birth_unseen, 1, __ATOMIC_RELAXED);
@@ -572,13 +621,13 @@ void hf_close_from(unsigned first, unsigned last, void *caller) {
     }
 }
 
-void hf_bad(unsigned call, int fd, void *caller) {
+void hf_bad(unsigned call, int fd, int is_close, void *caller) {
     uint64_t t = now_ns(CLOCK_MONOTONIC);
     uint32_t slot = stack_slot(caller);
     uint32_t gen = (uint32_t)fd < hf.max_fds ? hf.table[fd].gen : 0;
     __atomic_fetch_add(&hf.header->bad, 1, __ATOMIC_RELAXED);
     if (hf_on) {
-        put_event(t, HF_BAD, 0, fd, stack_id(slot), gen, (int)call, EBADF);
+        put_event(t, HF_BAD, (unsigned)is_close, fd, stack_id(slot), gen, (int)call, EBADF);
     }
 }
 
@@ -687,6 +736,10 @@ static int open_log(void) {
     h->counter_base = h->counter_end = hf.counter_base;
     h->record_base = h->record_end = hf.record_base;
     strncpy(h->calls, hf_call_names(), sizeof h->calls - 1);
+    struct stat namespace;
+    if (!HF_CALL4(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &namespace, 0)) {
+        h->pid_namespace = namespace.st_ino;
+    }
     long n = HF_CALL4(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", h->exe, sizeof h->exe - 1);
     if (n < 0) {
         h->exe[0] = 0;
@@ -748,6 +801,7 @@ static void child_begins(void) {
     hf_mine->pid = (uint32_t)HF_CALL1(SYS_getpid, 0);
     hf.header = NULL;
     hf.inside = 0;
+    hf_forget_unwinder();
     int error = open_log();
     if (error) {
         __atomic_fetch_add(&parent->lost_children, 1, __ATOMIC_RELAXED);
@@ -777,7 +831,10 @@ static void child_begins(void) {
     }
 }
 
+static void in_parent(void) { hf_fork_ended(0); }
+
 static void in_child(void) {
+    hf_fork_ended(1);
     hf_me.tid = 0;
     if (hf_on && !hf_mine->pid) {
         child_begins();
@@ -803,8 +860,26 @@ static void let_go(void) {
     }
 }
 
+// Whether a recording that somebody attached goes on without them: they have asked for its end, or were killed. A
+// tracer holds a lock on the folder of the logs while it lives.
+static int is_abandoned(void) {
+    if (!(hf_options & HF_ATTACHED) || !hf.header) {
+        return 0;
+    }
+    if (__atomic_load_n(&hf.header->stop_requested, __ATOMIC_RELAXED)) {
+        return 1;
+    }
+    long folder = HF_CALL4(SYS_openat, AT_FDCWD, hf.directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (folder < 0) {
+        return folder == -ENOENT; // the next tracer has removed it
+    }
+    long locked = HF_CALL2(SYS_flock, folder, LOCK_EX | LOCK_NB);
+    HF_CALL1(SYS_close, folder);
+    return !locked;
+}
+
 int hf_start(const char *directory, unsigned options, unsigned arm_above) {
-    if (hf_on) {
+    if (hf_on && !is_abandoned()) {
         return EBUSY;
     }
     if (strlen(directory) >= sizeof hf.directory) {
@@ -832,7 +907,7 @@ int hf_start(const char *directory, unsigned options, unsigned arm_above) {
         if (madvise(hf_mine, 4096, MADV_WIPEONFORK)) {
             return ENOSYS;
         }
-        pthread_atfork(NULL, NULL, in_child);
+        pthread_atfork(hf_fork_begins, in_parent, in_child);
         hf.record_end = 1;
     } else { // a second recording in this process: nothing of the first is valid in a new file
         memset(hf.table, 0, (size_t)hf.fds_end * sizeof(struct hf_entry));
@@ -882,8 +957,8 @@ void hf_stop(unsigned how) {
     if (!hf.header || !hf_mine->pid || (how != 3 && (!hf_on || hf.header->end_ns))) {
         return;
     }
-    if (hf_me.vforked && (uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) {
-        return;
+    if ((uint32_t)HF_CALL1(SYS_getpid, 0) != hf.pid) {
+        return; // a child of vfork or clone
     }
     if (hf_options & HF_NATIVE) {
         keep_maps();
@@ -918,7 +993,7 @@ __attribute__((destructor)) static void end(void) {
 HF_EXPORT int hf_trace_attach(const char *directory, unsigned options, unsigned arm_above) {
     int error = hf_start(directory, options | HF_ATTACHED, arm_above);
     if (!error) {
-        hf_patch_loaded(0);
+        hf_patch_loaded();
     }
     return error;
 }

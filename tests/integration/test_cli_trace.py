@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,7 +139,8 @@ def test_short_options_may_be_written_together(tmp_path: Path) -> None:
 def test_the_verdict_tells_of_a_descriptor_that_was_closed_twice(tmp_path: Path) -> None:
     code = "import os\nfd = os.open('/dev/null', 0)\nos.close(fd)\ntry: os.close(fd)\nexcept OSError: pass"
     done, _ = traced(tmp_path, "-c", code)
-    assert "1 call used or closed a descriptor that was not open, or not theirs." in done.stderr
+    assert "holdfast: Bad file descriptor: <string>:4 closes descriptor" in done.stderr
+    assert "a second time: <string>:3 closed it before." in done.stderr
 
 
 def test_a_shell_script_does_not_leak_what_its_short_processes_had_open(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_without_a_name_the_recording_has_the_number_of_the_command(tmp_path: Pa
 # ---- signals
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT", "SIGQUIT", "SIGWINCH"])
 def test_a_signal_to_the_command_is_the_program_s(name: str, tmp_path: Path) -> None:
     code = (
         "import signal, sys\n"
@@ -230,6 +232,36 @@ def test_ctrl_c_reaches_both_and_ends_the_program_only(tmp_path: Path) -> None:
     with running(tmp_path, "-q", "-c", code, group=True) as process:
         os.killpg(process.pid, signal.SIGINT)
         assert ended(process) == (4, "once\n", "")
+
+
+def test_ctrl_c_of_a_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time\ngot = []\nsignal.signal(signal.SIGINT, lambda *_: got.append(1))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('got', len(got), flush=True), sys.exit(4)))\n"
+        "print('ready', flush=True)\nwhile True: time.sleep(0.01)\n"
+    )
+    main, terminal = os.openpty()
+    command = [sys.executable, "-m", "holdfast", "trace", "-q", "-o", str(tmp_path / "run.hft"), "-c", code]
+    start = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execv(sys.executable, sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *command],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    with open(main, "r+b", buffering=0) as keyboard, process:
+        assert b"ready" in keyboard.read(1000)
+        keyboard.write(b"\x03")
+        said = b""
+        while b"^C" not in said:
+            said += keyboard.read(1000)
+        process.send_signal(signal.SIGTERM)  # passed after what came before it
+        while not re.search(rb"got \d+\r\n", said):
+            said += keyboard.read(1000)
+        assert process.wait(60) == 4
+    assert b"got 1\r\n" in said, said
 
 
 def test_a_leaking_program_that_ctrl_c_ends_still_ends_by_the_signal(tmp_path: Path) -> None:
@@ -304,6 +336,46 @@ def test_subprocess_and_exec_are_followed(tmp_path: Path) -> None:
     assert site_at(trace, "c.py:2").born == 30
 
 
+def test_what_comes_by_exec_keeps_its_site(tmp_path: Path) -> None:
+    write(
+        tmp_path / "a.py",
+        f"""{WORK}
+if len(sys.argv) == 1:
+    for fd in leak():
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, [sys.executable, "a.py", "again"])
+kept = leak()
+import time; time.sleep(1.5)  # a look at /proc comes once a second
+""",
+    )
+    _, trace = traced(tmp_path, "a.py")
+    assert [process.ended for process in trace.processes] == ["exec", "exit"]
+    statistics = Statistics(trace)
+    assert statistics.unknown == []
+    [site] = [site for site in statistics.sites if site.live]
+    assert (site.born, site.closed, site.live, sum(site.kinds.values())) == (50, 0, 50, 50)
+
+
+def test_a_short_busy_leak_fails_the_check(tmp_path: Path) -> None:
+    """The ring has dropped most of it, and no sample was taken."""
+    write(
+        tmp_path / "a.py",
+        f"""{WORK}
+def pair(): os.close(os.dup(0))
+def one(): kept.append(os.dup(0))
+kept = []
+for number in range(60_000):
+    pair()
+    if not number % 300: one()
+""",
+    )
+    _, trace = traced(tmp_path, "a.py")
+    assert trace.processes[0].dropped_events
+    [grows] = [site for site in Statistics(trace).sites if site.growth > 0]
+    assert (grows.frame.function, grows.live) == ("one", 200)
+    assert holdfast("report", "run.hft", "--fail-on-growth", "10", cwd=tmp_path).returncode == 1
+
+
 def test_a_daemon_outlives_the_program(tmp_path: Path) -> None:
     write(
         tmp_path / "a.py",
@@ -329,6 +401,7 @@ print(os.read(read, 10).decode())
         assert [process.ended for process in trace.processes if process.pid == daemon] == ["running"]
         assert site_at(trace, "a.py:4").live == 25
         assert folders() == before
+        assert f"the program went on in the background as process {daemon} (" in done.stderr
     finally:
         os.kill(daemon, signal.SIGKILL)
         wait_for(lambda: not Path(f"/proc/{daemon}").exists() or "Z" in _state(daemon))

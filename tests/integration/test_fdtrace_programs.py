@@ -152,3 +152,29 @@ if __name__ == "__main__":
     live = parent.entries[parent.entries["flags"] == LIVE]
     left = [frame.line for entry in live for frame in recording.frames(parent, entry) if frame.file == str(script)]
     assert 14 in left
+
+
+FRAMEWORKS = ("tensorflow", "keras", "torch", "lightning", "transformers")
+
+
+def test_a_leak_has_its_line_after_the_imports_of_frameworks(tmp_path: Path) -> None:
+    present = [name for name in FRAMEWORKS if find_spec(name) is not None]
+    if not present:
+        pytest.skip(f"needs one of the Python packages {', '.join(FRAMEWORKS)}")
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import importlib, os
+for name in {present}:
+    importlib.import_module(name)
+def leak(): return os.open("/dev/null", 0)
+kept = [leak() for _ in range(60)]
+os._exit(0)
+""")
+    recording, _ = run([sys.executable, script], tmp_path / "logs", timeout=300)
+    image = min(recording.images.values(), key=lambda image: image.header.start_ns)
+    counts = image.header.counts
+    assert not counts["lost_stacks"] | counts["short_stacks"]
+    live = image.entries[image.entries["flags"] == LIVE]
+    assert sum(recording.frames(image, entry)[0].line == 5 for entry in live if recording.frames(image, entry)) == 60
+    with_lines = sum(int(row["born"]) for row in image.counters if recording.frames(image, row))
+    assert with_lines >= 0.99 * int(image.counters["born"].sum())

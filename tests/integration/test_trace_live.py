@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.trace import Watch
 from holdfast.fdtrace.recording import Outcome, TraceOptions, record
+from holdfast.fdtrace.trace_file import load
 from tests.traced_process import needs_library
 
 pytest.importorskip("textual", reason="needs the Python package textual")
@@ -84,3 +91,48 @@ def test_error_of_the_program_ends_the_view() -> None:
     asyncio.run(play())
     with pytest.raises(InputError, match="not on PATH"):
         app.outcome()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "hang-up"])
+def test_a_signal_and_a_hang_up_keep_the_recording(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "leaks.py"
+    script.write_text(f"open({str(tmp_path / 'began')!r}, 'w').close()\n{_LEAKS}")
+    output = tmp_path / "run.hft"
+    command = [sys.executable, "-m", "holdfast", "trace", "--live", "-o", str(output), str(script)]
+    begin = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execv(sys.executable, sys.argv[1:])"
+    keyboard, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin, *command],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+    )
+    os.close(terminal)
+    try:
+        _read_until((tmp_path / "began").exists, keyboard)
+        if how == "hang-up":
+            os.close(keyboard)
+            process.wait(60)
+        else:
+            process.send_signal(getattr(signal, how))
+            _read_until(lambda: process.poll() is not None, keyboard)
+    finally:
+        process.kill()
+        process.wait()
+        if how != "hang-up":
+            os.close(keyboard)
+    trace = load(output)
+    assert trace.exit_code == {"SIGTERM": -15, "SIGINT": -2, "hang-up": -1}[how]
+    assert trace.processes[0].command.endswith("leaks.py")
+
+
+def _read_until(holds: Callable[[], bool], terminal: int) -> None:
+    """Reads what the view draws: it would wait for a terminal that nobody reads."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        if select.select([terminal], [], [], 0.05)[0]:
+            with suppress(OSError):  # the other end is closed
+                os.read(terminal, 1 << 16)

@@ -25,8 +25,9 @@ With --json:
 
   {"file": "run.hft", "command": "python train.py", "started": 1790000000.0,
    "duration_s": 61.2, "since_s": 0.0, "until_s": 60.9, "mode": "full",
-   "exit_code": 0, "verdict": "…", "coverage": 1.0, "dropped_events": 0,
-   "warnings": [],
+   "exit_code": 0, "verdict": "…", "problem": "leak", "coverage": 1.0,
+   "untraced": [{"pid": 4188, "command": "env -i make"}],
+   "dropped_events": 0, "warnings": [],
    "sites": [{"file": "/home/me/train.py", "line": 31, "function": "train",
    "text": "for batch in DataLoader(…):", "live": 144, "born": 599,
    "closed": 455, "peak": 145, "growth": 131.0, "growth_per_minute": 143.1,
@@ -39,9 +40,11 @@ With --json:
    "call": "open", "error": "EMFILE", "count": 12}],
    "unknown": [{"target": "/dev/nvidia0", "count": 3}],
    "bad": [{"kind": "stale close", "fd": 3, "call": "read", "count": 1,
-   "sentence": "…", "steps": [{"t_s": 0.31, "pid": 4121, "tid": 4130,
-   "what": "opened", "note": "", "file": "…", "line": 3, "function": "load",
-   "text": "…", "stack": ["data.py:3 load"]}]}],
+   "sentence": "…", "doubt": "", "deadly": true, "culprit": {"file": "…",
+   "line": 3, "function": "load", "text": "…"}, "victim": {…}, "steps":
+   [{"t_s": 0.31, "pid": 4121, "tid": 4130, "what": "opened", "note": "",
+   "file": "…", "line": 3, "function": "load", "text": "…", "stack":
+   ["data.py:3 load"]}]}],
    "processes": [{"pid": 4121, "parent": null, "command": "…",
    "python": "3.11.7", "start_s": 0.01, "end_s": 61.0, "ended": "exit",
    "live": 3, "peak": 151, "dropped_events": 0}]}
@@ -50,9 +53,13 @@ With --json:
   live, born, closed   until the program began to shut down; what ends with
             its process is closed
   inherited copies in forked processes; not part of live
-  coverage  the part of all births that was seen, from 0 to 1
-  bad.kind  double close, use after close, stale close, suspected stale close,
-            never open, cannot be told
+  coverage  the part of all births in traced processes that was seen, 0 to 1
+  untraced  processes that were seen running without the tracing library
+  problem   bad descriptor, leak, no descriptor free, or "" for none
+  bad       one entry a descriptor, the most important first; deadly: the
+            program failed after it; doubt: what else it may be
+  bad.kind  double close, use after close, stale close, stale dup2, suspected
+            stale close, not inherited, never open, cannot be told
 
 and with --diff {"before": "a.hft", "after": "b.hft", "sites": [{"change":
 "grew", "file": …, "line": …, "function": …, "text": …, "live_before": 3,

@@ -18,8 +18,8 @@ Examples:
 is then shown at the end, and its input is empty.
 
 --attach traces a process that runs already, until it ends, --for is over, or
-Ctrl-C; the process goes on. It needs the right to debug the process, and gdb
-before Python 3.14. What was open before has no stack.
+Ctrl-C or SIGTERM; the process goes on. It needs the right to debug the process,
+and gdb before Python 3.14. What was open before has no stack.
 
 The recording is written to trace-PID.hft in the current folder, or where -o
 says. Options for holdfast come before the script: what follows it belongs to
@@ -41,7 +41,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -59,6 +60,7 @@ _WITH_VALUE = {"-o", "--output", "--arm-above", "--attach", "--for"}
 Watch = Callable[[trace_file.Trace], None] | None
 # Records with (what is called about once a second, whether to stop, what is called with the program's process number).
 Work = Callable[[Watch, Callable[[], bool], Callable[[int], None]], Outcome]
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANY_PROGRAM = "holdfast.trace.any_program"
 
 
@@ -100,8 +102,10 @@ def _separate(word: str) -> list[str]:
 @click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="With --attach: how long, such as 60s or 5m.")
 @click.option("--live", is_flag=True, help="Show the sites that grow now, on the whole terminal.")
 @click.option("--native", is_flag=True, help="Record the C frames too. About three times the cost.")
-@click.option("--ebadf/--no-ebadf", default=True, help="Record reads and writes that fail with EBADF. On by default.")
-@click.option("--no-reuse", is_flag=True, help="Use no descriptor number twice: a stale use becomes a clean EBADF.")
+@click.option("--ebadf/--no-ebadf", default=True, help="Record calls that fail with EBADF. On by default.")
+@click.option(
+    "--no-reuse", is_flag=True, help="Reuse descriptor numbers as late as possible: a stale use becomes a clean EBADF."
+)
 @click.option(
     "--arm-above",
     type=click.IntRange(min=0),
@@ -150,11 +154,20 @@ def trace(
 def _attach(work: Work) -> Outcome:
     """Traces a running process. Ctrl-C ends the recording, not the work."""
     is_over = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: is_over.set())
-    try:
+    with _on_signals(lambda number: is_over.set()):
         return work(None, is_over.is_set, lambda pid: None)
+
+
+@contextmanager
+def _on_signals(act: Callable[[int], None]) -> Iterator[None]:
+    """Has a signal end the recording, which is then saved, and not this process."""
+    numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: act(number)) for number in numbers}
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _save(recording: trace_file.Trace, target: Path) -> None:
@@ -181,9 +194,10 @@ def _live_program(arguments: list[str], options: TraceOptions) -> Outcome:
             return _live(" ".join(arguments), work, kills=True)
         finally:
             output.seek(0)
-            sys.stdout.flush()
-            shutil.copyfileobj(output, sys.stdout.buffer)
-            sys.stdout.flush()
+            with suppress(OSError):  # the terminal is gone: the recording is saved nevertheless
+                sys.stdout.flush()
+                shutil.copyfileobj(output, sys.stdout.buffer)
+                sys.stdout.flush()
 
 
 def _live(name: str, work: Work, *, kills: bool) -> Outcome:
@@ -194,8 +208,9 @@ def _live(name: str, work: Work, *, kills: bool) -> Outcome:
     except ImportError as error:
         raise InputError(f"the live view needs {error.name}: pip install 'holdfast[ui]'") from error
     app = TraceApp(name, work, kills=kills)
-    app.run()
-    return app.outcome()
+    with _on_signals(app.end):
+        app.run()
+        return app.outcome()
 
 
 def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None:
@@ -204,7 +219,8 @@ def _show_end(screen: Screen, recording: trace_file.Trace, target: Path) -> None
         print(json.dumps({"file": str(target), "verdict": verdict, "warnings": recording.warnings}), file=sys.stderr)
     elif not screen.quiet:
         for line in (*recording.warnings, verdict, f"saved {target}; see `holdfast report {target}`"):
-            print(f"holdfast: {printable(line)}", file=sys.stderr)
+            with suppress(OSError):  # the terminal may be gone
+                print(f"holdfast: {printable(line)}", file=sys.stderr)
 
 
 def command_line(program: tuple[str, ...], module: str | None, code: str | None, *, is_any: bool) -> list[str]:

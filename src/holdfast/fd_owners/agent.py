@@ -4,8 +4,8 @@
     with hold.listen("worker"):   # or for the time of a block
 
 The responder listens at a Unix socket in a private folder of the user. A request and its reply are one message
-each, limited in size and time. The thread sleeps until a request comes. An answer may take some seconds, during which
-Python code in the process runs at about half its speed.
+each, limited in size and time. The thread sleeps until a request comes, but for a look at its socket every two seconds.
+An answer may take some seconds, during which Python code in the process runs at about half its speed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .._util.fds import Reserve
+from .._util.fds import OwnFd, Reserve
 from .._util.framing import MessageError, MessageReceiver, send_message
 from .._util.process import call_after_fork
 from ..errors import InputError
@@ -189,22 +189,26 @@ _ANSWER_S = 5.0
 # Accepting takes one descriptor, and answering opens one at a time. The third is for a thread that takes one first.
 _KEPT = 3
 _PAUSE_S = 0.2
+_LOOK_S = 2.0  # after so long the thread looks whether the socket is still its own
 _EXIT_S = 1.0
 
 
 class Responder:
-    """Owns the socket, the thread and the reserved descriptors; there is one in a process."""
+    """Owns the socket, the thread and the reserved descriptors; there is one in a process.
+
+    If the program closes all descriptors, as a daemon does, the thread binds a new socket.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = own_socket_path()
         self._uses = 0
+        self._is_over = False
         with contextlib.ExitStack() as undo:
             self._reserve = undo.enter_context(Reserve(_KEPT))
-            self._socket = undo.enter_context(_bind(self.path))
+            self._bind()
             undo.callback(_unlink, self.path)
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            undo.callback(os.close, self._wake)
+            undo.callback(self._close_socket)
             self._thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
             self._thread.start()
             self._undo = undo.pop_all()
@@ -212,9 +216,20 @@ class Responder:
         with contextlib.suppress(OSError):
             remove_stale_sockets(self.path.parent)
 
+    def _bind(self) -> None:
+        self._socket = _bind(self.path)
+        self._own_fd = OwnFd(self._socket.fileno())
+
+    def _close_socket(self) -> None:
+        self._socket.detach()  # its number may be a file of the program now, which the socket's end would close
+        self._own_fd.close()
+
     def close(self, within_s: float | None = None) -> None:
         """Waits for an answer in progress, some seconds at most; after `within_s` it only removes the socket's file."""
-        os.eventfd_write(self._wake, 1)
+        self._is_over = True
+        if self._own_fd.number >= 0:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._thread.join(within_s)
         if self._thread.is_alive():
             _unlink(self.path)
@@ -228,21 +243,27 @@ class Responder:
         _lock = threading.Lock()  # another thread of the parent may have held it
         self._undo.pop_all()
         self._reserve.close()
-        self._socket.close()
-        os.close(self._wake)
+        self._close_socket()
 
     def _run(self) -> None:
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        while True:
-            ready = [fd for fd, _ in poller.poll(None if len(self._reserve) == _KEPT else int(_PAUSE_S * 1000))]
-            if self._wake in ready:
-                return
-            if ready and not self._serve():
+        while not self._is_over:
+            poller = select.poll()
+            if self._is_bound():
+                poller.register(self._own_fd.number, select.POLLIN)
+            is_full = len(self._reserve) == _KEPT
+            ready = poller.poll(int(1000 * (_LOOK_S if is_full else _PAUSE_S)))
+            if ready and not self._is_over and self._own_fd.number >= 0 and not self._serve():
                 # Another thread took the descriptor that was released for accept: the client has to wait.
                 select.poll().poll(int(_PAUSE_S * 1000))
             self._reserve.refill()
+
+    def _is_bound(self) -> bool:
+        """Returns whether the socket is open, or a new one could be bound."""
+        if self._own_fd.number < 0:
+            self._close_socket()
+            with contextlib.suppress(OSError), self._reserve.spend(), self._reserve.spend():
+                self._bind()
+        return self._own_fd.number >= 0
 
     def _serve(self) -> bool:
         with self._reserve.spend(), self._reserve.spend():
@@ -250,25 +271,28 @@ class Responder:
                 connection, _ = self._socket.accept()
             except OSError:
                 return False
-            with connection:
-                # No request and no client may end the thread or disturb the process.
-                with contextlib.suppress(Exception):
-                    self._answer(connection)
+            connection.setblocking(False)
+            own_fd = OwnFd(connection.fileno())
+            # No request and no client may end the thread or disturb the process.
+            with contextlib.suppress(Exception):
+                self._answer(connection, own_fd)
+            connection.detach()
+            own_fd.close()
         return True
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket, own_fd: OwnFd) -> None:
         if peer_uid(connection) != os.getuid():
             return
-        connection.setblocking(False)
         try:
             request = _receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
             reply = answer(request, self.name, self._own(connection))
         except MessageError as error:
             reply = {"error": str(error)}
-        send_message(connection.fileno(), reply, timeout_s=_ANSWER_S)
+        if own_fd.number >= 0:  # the answer may have taken seconds
+            send_message(own_fd.number, reply, timeout_s=_ANSWER_S)
 
     def _own(self, connection: socket.socket) -> set[int]:
-        return {*self._reserve.fds, self._socket.fileno(), self._wake, connection.fileno()}
+        return {*self._reserve.fds, self._own_fd.number, connection.fileno()}
 
 
 class AgentListener:
@@ -299,7 +323,7 @@ _at_exit = False
 def listen(name: str | None = None) -> AgentListener:
     """Answers requests of this user's other processes until it is closed or this process ends.
 
-    It takes five descriptors and a thread, which further calls share. A forked child does not listen, but may call this
+    It takes four descriptors and a thread, which further calls share. A forked child does not listen, but may call this
     itself. Raises InputError if there is no folder for the socket.
     """
     global _responder, _at_exit

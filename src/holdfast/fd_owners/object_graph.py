@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import mmap
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from types import (
@@ -38,23 +37,26 @@ _LEAVES = frozenset(
 )
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _CHECK_EVERY = 4096
+_NOTE_S = 1.0  # to find the owners themselves, however little time there is for what holds them
 
 
 class ObjectWalk:
     """Finds the `owners` of the wanted descriptors; `path_to` returns how one of them is held."""
 
-    def __init__(self, wanted: Collection[int], readers: Readers, within_s: float) -> None:
+    def __init__(self, wanted: Collection[int], readers: Readers, within_s: float, clock: Callable[[], float]) -> None:
         self.owners: dict[int, tuple[object, tuple[int, ...]]] = {}  # by id
         self.maps: dict[int, mmap.mmap] = {}
         self.complete = False  # everything was visited
         self._wanted = frozenset(wanted)
         self._look_for: frozenset[int] = frozenset()
         self._readers = readers
-        self._deadline = time.monotonic() + within_s
+        self._clock = clock
+        self._began = clock()
+        self._deadline = self._began + within_s
         # The objects on the way are kept alive during the walk: the id of a freed one would be reused.
         self._from: dict[int, object] = {}
         self._types: list[tuple[object, object]] = []
-        self._interrupted = False
+        self.interrupted = False  # by one of the bounds: an owner may not have been found
         self._note_all(readers.sure)
         # An object that only has the number of a descriptor that another one owns does not count.
         self._wanted -= self.owned()
@@ -62,9 +64,18 @@ class ObjectWalk:
             self._note_all(readers.likely)
 
     def _note_all(self, reader_of: Callable[[type], Reader | None]) -> None:
-        for obj in gc.get_objects():
-            if reader := reader_of(type(obj)):
-                self._note(obj, reader)
+        objs = gc.get_objects()
+        for at in range(0, len(objs), _CHECK_EVERY):
+            if self._is_late(self._began + _NOTE_S):
+                return
+            for obj in objs[at : at + _CHECK_EVERY]:
+                if reader := reader_of(type(obj)):
+                    self._note(obj, reader)
+
+    def _is_late(self, but_not_before: float = 0.0) -> bool:
+        if self._clock() > max(self._deadline, but_not_before):
+            self.interrupted = True
+        return self.interrupted
 
     def _note(self, obj: object, reader: Reader) -> None:
         if reader is read_map:
@@ -92,14 +103,14 @@ class ObjectWalk:
         theirs = [start for start in (*modules, *frames) if not start.mine]
         # Variables of modules come before local ones: they last.
         for starts in ([one for one in modules if one.mine], [one for one in frames if one.mine], theirs):
-            if self._done():
+            if self._done() or self.interrupted:
                 return
             self._walk(self._begin(starts))
-        if not self._done():
+        if not self._done() and not self.interrupted:
             self._walk(self._begin_types())
-        if not self._done() and not self._interrupted:
+        if not self._done() and not self.interrupted:
             self._walk(self._begin_outside())
-            self.complete = not self._interrupted
+            self.complete = not self.interrupted
 
     def _done(self) -> bool:
         return all(one in self._from for one in self.owners) and self.owned().issuperset(self._look_for)
@@ -130,7 +141,9 @@ class ObjectWalk:
         """Starts at unreached objects with more references than the other unreached objects account for."""
         rest = self.unreached()
         inner: dict[int, int] = {}
-        for obj in rest:
+        for at, obj in enumerate(rest):
+            if at % _CHECK_EVERY == 0 and self._is_late():
+                return []
             for child in _referents(obj):
                 inner[id(child)] = inner.get(id(child), 0) + 1
         ours = _count_references([object()])[0]
@@ -155,16 +168,16 @@ class ObjectWalk:
     def _walk(self, level: list[object]) -> None:
         for _ in range(MOST_STEPS):
             level = list(self._spread(level))
-            if not level or self._interrupted or self._done():
+            if not level or self.interrupted or self._done():
                 return
-        self._interrupted = True
+        self.interrupted = True
 
     def _spread(self, level: list[object]) -> Iterator[object]:
         """Yields the referents of these objects that were not reached before."""
         reached, reader_of = self._from, self._readers.sure
         for at, obj in enumerate(level):
-            if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or time.monotonic() > self._deadline):
-                self._interrupted = True
+            if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or self._is_late()):
+                self.interrupted = True
                 return
             own_type = type(obj)
             for child in _referents(obj):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 
 from ..errors import InputError
 from ..procfs.descriptors import Kind, kind_of, list_fds
@@ -50,18 +51,23 @@ def spread(fds: Sequence[int], most: int) -> list[int]:
     return [fds[at * len(fds) // most] for at in range(most)]
 
 
-def find_paths(fds: Collection[int], *, within_s: float) -> list[OwnerPath]:
-    """Returns one path or more for each descriptor, in their order; none for a descriptor that was closed meanwhile."""
+def find_paths(
+    fds: Collection[int], *, within_s: float, clock: Callable[[], float] = time.monotonic
+) -> list[OwnerPath]:
+    """Returns one path or more for each descriptor, in their order; none for a descriptor that was closed meanwhile.
+
+    `within_s` is measured by `clock`: time.thread_time finds as much on a busy machine as on a quiet one.
+    """
     targets = {fd: target for fd in fds if (target := _target(fd)) is not None}
     readers = Readers()
-    walk = ObjectWalk(targets, readers, within_s)
+    walk = ObjectWalk(targets, readers, within_s, clock)
     _add_mapped(walk, targets)
     without_owner = targets.keys() - walk.owned()
     walk.run({fd for fd in without_owner if kind_of(targets[fd])[0] in readers.untracked})
     found: dict[int, list[OwnerPath]] = {fd: [] for fd in targets}
     for path in _describe_owners(walk):
         found[path.fd].append(path)
-    return [path for fd, target in targets.items() for path in found[fd] or _without_owner(fd, target)]
+    return [path for fd, target in targets.items() for path in found[fd] or _without_owner(fd, target, walk)]
 
 
 def _add_mapped(walk: ObjectWalk, targets: dict[int, str]) -> None:
@@ -88,9 +94,11 @@ def _describe_owners(walk: ObjectWalk) -> list[OwnerPath]:
     return found
 
 
-def _without_owner(fd: int, target: str) -> list[OwnerPath]:
+def _without_owner(fd: int, target: str, walk: ObjectWalk) -> list[OwnerPath]:
     if _target(fd) != target:  # another thread closed it, and its owner with it, during the search
         return []
+    if walk.interrupted:
+        return [OwnerPath(fd, HeldBy.UNKNOWN, ROOTS[HeldBy.UNKNOWN])]
     text = TORCH_STORAGE if target.startswith("/dev/shm/torch_") else ROOTS[HeldBy.NOBODY]
     return [OwnerPath(fd, HeldBy.NOBODY, text)]
 

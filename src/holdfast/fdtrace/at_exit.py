@@ -19,15 +19,14 @@ from ..fd_owners.owners import find_paths
 _LEAST = 4  # any program has that many files of one line open
 _MOST_SITES = 8
 _A_SITE = 3
-_WITHIN_S = 5.0
+_WITHIN_S, _OF_RUN, _MOST_S = 1.0, 0.05, 5.0  # a second, or a twentieth of the time that the program ran
 _ENTRY = struct.Struct("<QIIIHHiI")
 
 
-def write_owners() -> None:
-    """Writes `owners.PID.json` into the folder of the logs."""
+def write_owners(at_ns: int) -> None:
+    """Writes `owners.PID.json` into the folder of the logs. The program's own work ended at `at_ns`."""
     folder = Path(os.environ.get("HOLDFAST_FDTRACE_DIR", ""))
     pid = os.getpid()
-    at_ns = time.monotonic_ns()
     logs = sorted(folder.glob(f"fd.{pid}.*.log"), key=lambda path: int(path.name.split(".")[2]))
     if not logs:
         return
@@ -36,7 +35,9 @@ def write_owners() -> None:
     examples = {stack: _spread(by_stack[stack]) for stack in largest}
     if not examples:
         return
-    paths = find_paths([fd for fds in examples.values() for fd in fds], within_s=_WITHIN_S)
+    ran_s = (at_ns - int(logs[-1].name.split(".")[2])) / 1e9
+    within_s = min(max(_WITHIN_S, _OF_RUN * ran_s), _MOST_S)
+    paths = find_paths([fd for fds in examples.values() for fd in fds], within_s=within_s, clock=time.thread_time)
     owners: dict[int, list[str]] = {}
     for stack, fds in examples.items():
         lines = [str(path) for path in paths if path.fd in fds]

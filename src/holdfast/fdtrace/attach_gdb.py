@@ -5,6 +5,7 @@
 # Prints one line, "holdfast: ok" or "holdfast: " and what failed.
 
 import os
+import resource
 import signal
 import threading
 
@@ -55,6 +56,17 @@ def _run_to_pending_call() -> str:
     return ""
 
 
+def _raise_limit() -> None:
+    """Sets the first limit of descriptors that the system allows, while the process is stopped; -1 is unlimited."""
+    words = [int(word) for word in os.environ["HOLDFAST_ATTACH_NOFILE"].split()]
+    for soft, hard in zip(words[::2], words[1::2], strict=True):
+        try:
+            resource.prlimit(gdb.selected_inferior().pid, resource.RLIMIT_NOFILE, (soft, hard))
+            return
+        except OSError:
+            continue
+
+
 def _load() -> str:
     for name in ("libc", "libdl", "ld-linux"):
         gdb.execute(f"sharedlibrary {name}")
@@ -62,6 +74,7 @@ def _load() -> str:
         failure = _run_to_pending_call()
         if failure:
             return failure
+    _raise_limit()
     library, folder = os.environ["HOLDFAST_ATTACH_LIBRARY"], os.environ["HOLDFAST_ATTACH_FOLDER"]
     options, arm_above = os.environ["HOLDFAST_ATTACH_OPTIONS"], os.environ["HOLDFAST_ATTACH_ARM_ABOVE"]
     handle = gdb.parse_and_eval(f'((void*(*)(const char*,int))dlopen)("{library}", 0x1002)')  # NOW | NODELETE

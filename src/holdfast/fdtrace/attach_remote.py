@@ -47,9 +47,12 @@ def find_interpreter(pid: int, maps: str) -> str | None:
     return f"/proc/{pid}/exe" if is_python and os.stat(f"/proc/{pid}").st_uid == os.geteuid() else None
 
 
-def load(pid: int, interpreter: str, folder: Path, options: TraceOptions, wait_s: float) -> str:
-    """Load and start the library. Returns what failed, or nothing; a refusal of the kernel is a PermissionError."""
-    script, answer = folder / "attach.py", folder / "attach.answer"
+def load(pid: int, interpreter: str, private: Path, folder: Path, options: TraceOptions, wait_s: float) -> str:
+    """Load and start the library. Returns what failed, or nothing; a refusal of the kernel is a PermissionError.
+
+    Only this user can write to `private`, where the script is; the process writes to `folder`.
+    """
+    script, answer = private / "attach.py", folder / "attach.answer"
     facts = {"library": str(LIBRARY), "folder": os.fsencode(folder), "answer": os.fspath(answer)}
     script.write_text(_SCRIPT.format(**facts, bits=options.bits(), arm_above=options.arm_above))
     script.chmod(0o644)

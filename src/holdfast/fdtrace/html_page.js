@@ -37,7 +37,9 @@
 
   function showSummary() {
     at("verdict").textContent = data.verdict;
-    at("verdict").classList.toggle("grows", data.grows);
+    at("verdict").classList.toggle("wrong", Boolean(data.problem));
+    // What is wrong comes first; a mere suspicion after all that is known.
+    if (!data.is_misused && !data.failed.length) document.querySelector("main").append(at("bad"));
     for (const [name, value] of data.facts) {
       const isBad = (name === "Dropped events" && value !== "0") || (name === "Mode" && value !== "full");
       at("facts").append(make("div", { class: name === "Command" ? "long" : isBad ? "warn" : null },
@@ -297,13 +299,23 @@
 
   // ---- bad descriptors, processes, origin unknown
 
+  /** The line to change, and the one that failed. */
+  function blame(history) {
+    const line = (name, [where, text]) => [make("dt", {}, name), make("dd", {}, make("b", {}, where), make("code", { class: "code" }, text))];
+    const isOne = history.culprit.join() === history.victim.join();
+    return [...line("Culprit", history.culprit), ...(isOne ? [] : line("Failed", history.victim))];
+  }
+
   function showHistories() {
     const container = at("histories");
     if (!data.histories.length) container.append(make("p", { class: "empty" }, "No call used or closed a descriptor that was closed before."));
     for (const history of data.histories) {
       const box = make("div", { class: "history" },
-        make("span", { class: "tag" }, history.kind), make("span", { class: "dim" }, `descriptor ${history.fd}, ${plural(history.count, "time")}`),
-        make("p", {}, history.sentence));
+        make("span", { class: "tag" }, history.kind),
+        make("span", { class: "dim" }, history.fd < 0 ? "a closed object" : `descriptor ${history.fd}`, history.count > 1 ? `, ${plural(history.count, "descriptor")} by the same lines` : ""),
+        make("dl", { class: "blame" }, ...blame(history)),
+        make("p", {}, history.sentence),
+        history.doubt ? make("div", { class: "doubt" }, history.doubt) : null);
       showTable(box, [
         { name: "Time", isNumber: true, value: (step) => step.t_s, cell: (step) => `${step.t_s.toFixed(6)} s` },
         { name: "Event", value: (step) => step.what, cell: (step) => make("span", {}, make("b", {}, step.what), step.note ? make("span", { class: "note" }, ` ← ${step.note}`) : null) },
@@ -347,7 +359,7 @@
   }
 
   function showUnknown() {
-    at("unknown-hint").textContent = `${((data.coverage ?? 0) * 100).toFixed(1)} % of all births were seen. The others were made without libc, or before the recording began.`;
+    at("unknown-hint").textContent = `${((data.coverage ?? 0) * 100).toFixed(1)} % of all births in traced processes were seen. The others were made without libc, or before the recording began.`;
     showTable(at("unknown-table"), [
       { name: "Leads to", class: "wide", value: (row) => row.target, cell: (row) => make("code", {}, row.target) },
       { name: "Count", isNumber: true, value: (row) => row.count },

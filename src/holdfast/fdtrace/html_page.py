@@ -18,10 +18,11 @@ import numpy as np
 
 from .._util.atomic import write_atomically
 from .._util.text import counted, printable
-from .bad_descriptors import NumberHistory, find_histories
+from .bad_descriptors import NumberHistory
+from .descriptor_lives import describe_frame
 from .html_file import assemble, common_part, plotly_script
-from .render import owner_words
-from .sites import Site, Statistics, is_library, short
+from .render import Findings, owner_words
+from .sites import Site, is_library, short
 from .trace_file import SourceFrame, Trace
 
 MOST_STACKS, MOST_SITES, MOST_ROWS = 2_000, 300, 2_000
@@ -57,8 +58,8 @@ class PageData:
 
     def __init__(self, trace: Trace, *, since: float | None = None, until: float | None = None) -> None:
         self._trace = trace
-        self._stats = Statistics(trace, since=since, until=until)
-        self._histories = find_histories(trace, since=self._stats.since, until=_or_never(until))
+        self._found = Findings(trace, since=since, until=until)
+        self._stats = self._found.statistics
         self._is_part = since is not None or until is not None
         self._frames: dict[SourceFrame, int] = {}
         self._stacks: dict[int, int] = {}
@@ -74,10 +75,11 @@ class PageData:
         flame = [stack for stack in ranked[:MOST_STACKS] if self._add_stack(stack) is not None]
         self._count_left_out(len(ranked) - len(flame), "stack")
         # Added last, and not part of the flame graph.
-        histories = [self._history(history) for history in self._histories]
+        histories = [self._history(history) for history in self._found.histories]
         return {
-            "verdict": _text(stats.verdict(), 600),
-            "grows": any(site.growth > 0 for site in stats.sites),
+            "verdict": _text(self._found.verdict(), 900),
+            "problem": self._found.problem,
+            "is_misused": bool(self._found.misused),
             "facts": self._facts(),
             "warnings": [_text(line, 600) for line in trace.warnings[:50]],
             "grid": [_number(t, 4) for t in stats.grid],
@@ -147,6 +149,7 @@ class PageData:
         trace, stats = self._trace, self._stats
         ended = sum(process.end_s is not None for process in trace.processes)
         killed = sum(process.ended == "killed" for process in trace.processes)
+        missing = f"; {counted(len(trace.untraced), 'process')} not traced" if trace.untraced else ""
         facts = [
             ("Command", _text(trace.command, 2_000)),
             ("Began", _when(trace.started)),
@@ -154,7 +157,7 @@ class PageData:
             ("Processes", f"{len(trace.processes):,}, {ended:,} ended" + (f", {killed:,} killed" if killed else "")),
             ("Exit code", "none" if trace.exit_code is None else str(trace.exit_code)),
             ("Mode", "partial: without the tracing library" if trace.is_partial else "full"),
-            ("Births seen", f"{math.floor(1000 * stats.coverage) / 10:g} %"),
+            ("Births seen", f"{math.floor(1000 * stats.coverage) / 10:g} % in traced processes{missing}"),
             ("Dropped events", f"{stats.dropped_events:,}"),
         ]
         if self._is_part:
@@ -196,7 +199,7 @@ class PageData:
             "p50_s": _number(site.lifetime_p50_s, 6),
             "p99_s": _number(site.lifetime_p99_s, 6),
             "closers": [[_text(where), count] for where, count in site.closers.items()],
-            "owners": _texts(owner_words(site.owners, _MOST_IN_SITE)),
+            "owners": _texts(owner_words(site.owners, site.live, _MOST_IN_SITE)),
             "targets": _texts(site.targets),
             "series": site.series.tolist()[::4],
             "stack_count": len(stacks),
@@ -248,6 +251,9 @@ class PageData:
             "fd": history.fd,
             "call": _text(history.call),
             "sentence": _text(history.sentence, 1_000),
+            "doubt": _text(history.doubt, 1_000),
+            "culprit": _line(history.culprit),
+            "victim": _line(history.victim),
             "count": history.count,
             "steps": [
                 {
@@ -278,10 +284,6 @@ def _note(stopped_by: int, is_without_stacks: bool) -> str:
     return "no stacks for this Python" if is_without_stacks else ""
 
 
-def _or_never(until: float | None) -> float:
-    return math.inf if until is None else until
-
-
 def _text(text: str, most: int = _MOST_TEXT) -> str:
     """Makes text visible and short. The end of a path says more than its beginning."""
     if len(text) > most:
@@ -291,6 +293,10 @@ def _text(text: str, most: int = _MOST_TEXT) -> str:
 
 def _texts(lines: Iterable[str]) -> list[str]:
     return [_text(line) for line in list(lines)[:_MOST_IN_SITE]]
+
+
+def _line(frame: SourceFrame) -> list[str]:
+    return [_text(describe_frame(frame)), _source(frame.text)]
 
 
 def _source(text: str) -> str:

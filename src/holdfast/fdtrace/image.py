@@ -6,7 +6,8 @@ gives no frame instead of an error. Only a file that is no log at all is refused
 
 from __future__ import annotations
 
-import mmap
+import errno
+import functools
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._util.fds import open_regular
 from ..errors import CorruptError
 
 EVENT = np.dtype(
@@ -57,17 +59,19 @@ COUNTER = np.dtype(
     ]
 )
 
-_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s1536s")
+_HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s1536sQ")
 # The order of struct hf_header.
 _FIELDS = """
 magic version header_bytes pid parent_pid start_ns start_real_ns parent_start_ns options python max_fds ring_events
 entries_at ring_at counters_at records_at file_bytes counter_base record_base ring_head counter_end record_end fds_end
 live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentrant beyond bad failed close_unseen
-birth_unseen padding hook_ns hooks python_stacks stop_requested calls exe command
+birth_unseen short_stacks hook_ns hooks python_stacks stop_requested calls exe command pid_namespace
 """.split()  # noqa: SIM905
-_COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("padding")], "hook_ns", "hooks"]
+_COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("hook_ns")], "hook_ns", "hooks"]
 _CODE = struct.Struct("<IHBBIIII")
 _STACK = struct.Struct("<IHHHHI")
+_MOST_ROWS = 1 << 20  # of an array, whatever a header says
+_MOST_RECORD_BYTES = 48 << 20
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
@@ -116,6 +120,7 @@ class Header:
     calls: tuple[str, ...]
     exe: str
     command: tuple[str, ...]
+    pid_namespace: int
 
 
 @dataclass(frozen=True)
@@ -139,26 +144,53 @@ class Image:
         return max(0, self.header.ring_head - self.header.ring_events)
 
 
-def read_image(path: str | os.PathLike[str]) -> Image:
-    """Reads the log of one process image, which may still be running."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < _HEADER.size:
-            raise CorruptError(os.fspath(path), None, None, f"expected a descriptor log, got {size} bytes")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            raw = dict(zip(_FIELDS, _HEADER.unpack_from(data), strict=True))
-            if raw["magic"] != b"HFTRACE1" or raw["version"] != 1:
-                raise CorruptError(
-                    os.fspath(path), None, None, f"expected a log of version 1, got {raw['magic']!r} {raw['version']}"
-                )
-            ring_head = raw["ring_head"]
-            ring = _array(data, raw["ring_at"], min(ring_head, raw["ring_events"]), EVENT)
-            if ring_head > raw["ring_events"] and len(ring):
-                ring = np.roll(ring, -(ring_head % len(ring)))
-            entries = _array(data, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
-            counters = _array(data, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], 1 << 14), COUNTER)
-            length = min(8 * max(0, raw["record_end"] - raw["record_base"]), 3 << 20)
-            records = bytes(data[raw["records_at"] : raw["records_at"] + length])
+def open_in_folder(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Opens a file in a folder of logs, whose owner may be hostile to the user who traces.
+
+    A file that another user has put there, a link, a pipe and a device are an OSError.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        seen = os.fstat(folder)
+        if seen.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "other users can write to the folder", str(path.parent))
+        return open_regular(path.name, flags, uid=seen.st_uid, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def read_in_folder(path: Path, most_bytes: int = 16 << 20) -> bytes:
+    """Reads a small file of a folder of logs."""
+    fd = open_in_folder(path)
+    try:
+        return os.pread(fd, most_bytes, 0)
+    finally:
+        os.close(fd)
+
+
+def read_image(path: str | os.PathLike[str], *, only_counts: bool = False) -> Image:
+    """Reads the log of one process image, which may still be running; `only_counts`: without events and stacks."""
+    fd = open_in_folder(Path(path))
+    try:
+        head = os.pread(fd, _HEADER.size, 0)
+        if len(head) < _HEADER.size:
+            raise CorruptError(os.fspath(path), None, None, f"expected a descriptor log, got {len(head)} bytes")
+        raw = dict(zip(_FIELDS, _HEADER.unpack(head), strict=True))
+        if raw["magic"] != b"HFTRACE1" or raw["version"] != 1:
+            raise CorruptError(
+                os.fspath(path), None, None, f"expected a log of version 1, got {raw['magic']!r} {raw['version']}"
+            )
+        ring_head = raw["ring_head"]
+        ring = _array(fd, raw["ring_at"], 0 if only_counts else min(ring_head, raw["ring_events"]), EVENT)
+        if ring_head > raw["ring_events"] and len(ring):
+            ring = np.roll(ring, -(ring_head % len(ring)))
+        entries = _array(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
+        most = max(0, raw["records_at"] - raw["counters_at"]) // COUNTER.itemsize
+        counters = _array(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
+        units = 0 if only_counts else max(0, raw["record_end"] - raw["record_base"])
+        records = _pread(fd, min(8 * units, _MOST_RECORD_BYTES), raw["records_at"])
+    finally:
+        os.close(fd)
     return Image(
         _header(raw),
         ring[ring["t_ns"] > 0],
@@ -168,10 +200,20 @@ def read_image(path: str | os.PathLike[str]) -> Image:
     )
 
 
-def _array(data: mmap.mmap, at: int, count: int, dtype: np.dtype) -> np.ndarray:
-    count = max(0, min(count, (len(data) - at) // dtype.itemsize)) if 0 <= at < len(data) else 0
-    # A copy, made while the process may write on: a mapping that stays would also keep the file's memory.
-    return np.frombuffer(data, dtype, count, at).copy() if count else np.zeros(0, dtype)
+def _pread(fd: int, length: int, at: int) -> bytes:
+    # Not a mapping: the process could make its file shorter, and reading the mapping would then end this process. So
+    # would a hole in the file while the file system is full.
+    return os.pread(fd, length, at) if length > 0 and at < 1 << 62 else b""
+
+
+def _array(fd: int, at: int, count: int, dtype: np.dtype) -> np.ndarray:
+    data = _pread(fd, min(count, _MOST_ROWS) * dtype.itemsize, at)
+    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+
+
+@functools.lru_cache(maxsize=8)
+def _split_calls(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
 
 def _header(raw: dict[str, object]) -> Header:
@@ -205,9 +247,10 @@ def _header(raw: dict[str, object]) -> Header:
         end_ns=number("end_ns"),
         end_kind=number("end_kind"),
         counts={name: number(name) for name in _COUNTS},
-        calls=tuple(text("calls").split()),
+        calls=_split_calls(text("calls")),
         exe=text("exe"),
         command=tuple(text("command").split("\0")),
+        pid_namespace=number("pid_namespace"),
     )
 
 
@@ -329,7 +372,11 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[dict[tuple[int, int], I
     for path in sorted(Path(folder).glob("fd.*.log")):
         try:
             image = read_image(path)
-        except (CorruptError, OSError, ValueError) as error:
+        except FileNotFoundError:
+            continue  # the collector has taken it
+        except OSError as error:
+            problems.append(f"the log {path.name} was left out: {error.strerror}")
+        except (CorruptError, ValueError) as error:
             problems.append(str(error))
         else:
             images[image.key] = image

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._util.fds import open_regular
+
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
@@ -21,6 +23,7 @@ _LOAD = 1
 _TABLES = (2, 11)  # SHT_SYMTAB, SHT_DYNSYM
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MOST_NAME = 512
+_MOST_BYTES = 1 << 30
 
 
 class MappedFile(NamedTuple):
@@ -79,13 +82,16 @@ NO_SYMBOLS = Symbols((), np.zeros(0, np.uint64), np.zeros(0, np.uint64), ())
 def read_symbols(path: str) -> Symbols:
     """Reads the symbols of a 64-bit ELF file; none if it is gone, stripped or damaged."""
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse_elf(data)
+        with open(open_regular(path, follow=True), "rb") as file:
+            if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+                return _parse_elf(file.read(_MOST_BYTES))  # its owner could cut it, and reading a mapping would fail
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse_elf(data)
     except (OSError, ValueError, struct.error, IndexError, OverflowError):
         return NO_SYMBOLS
 
 
-def _parse_elf(data: mmap.mmap) -> Symbols:
+def _parse_elf(data: mmap.mmap | bytes) -> Symbols:
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no ELF file of 64 bits")
     programs_at, sections_at = struct.unpack_from("<QQ", data, 32)

@@ -10,14 +10,17 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO
+from typing import IO, Self
 
 from ..errors import InputError, TraceUnavailableError
+from ..procfs.processes import read_status
+from ..procfs.procfs import REAL
 from .collector import Collector, assemble
 from .log_format import EBADF, NATIVE, NO_REUSE
 from .partial import MISSES
@@ -36,7 +39,8 @@ class TraceOptions:
     Args:
         native: Also the C frames of each stack. Makes a descriptor cost about three times as much.
         ebadf: Also reads, writes and other calls that fail with EBADF.
-        no_reuse: Give no number twice, so that a stale descriptor fails with EBADF instead of reaching another file.
+        no_reuse: Give a number again as late as possible, after about 960 others, so that a stale descriptor fails
+            with EBADF instead of reaching another file.
         arm_above: Take stacks only while more descriptors than this are open.
         owners: Look at the end of a Python program for what keeps the descriptors of the largest sites open.
     """
@@ -93,13 +97,13 @@ def _make_folder(base: Path) -> tuple[Path, int]:
     """Returns a new folder of mode 0700 and a descriptor that holds its lock as long as this process lives."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        lock = _lock_folder(folder)
+        lock = lock_folder(folder)
         if lock is not None:
             return folder, lock
         # Another process took it for an abandoned one, in the moment before it was locked.
 
 
-def _lock_folder(folder: Path) -> int | None:
+def lock_folder(folder: Path) -> int | None:
     """Locks a folder of this user. Returns None if it is locked, gone, or somebody else's."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -121,7 +125,7 @@ def _lock_folder(folder: Path) -> int | None:
 def _remove_abandoned(base: Path) -> None:
     """Removes the folders of recordings whose process was killed: its lock ended with it."""
     for folder in base.glob(f"{_PREFIX}*"):
-        lock = _lock_folder(folder)
+        lock = lock_folder(folder)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
@@ -177,7 +181,7 @@ def record(
         warnings.append(f"partial: {_why_no_library()}; only Python is traced, {MISSES}")
     with log_folder(warnings) as folder:
         collector = Collector(folder)
-        with _pass_signals() as pass_to:
+        with PassedSignals() as signals:
             try:
                 process = subprocess.Popen(
                     command,
@@ -188,16 +192,12 @@ def record(
                 )
             except OSError as error:
                 raise InputError(f"cannot run {command[0]}: {error.strerror}") from error
-            pass_to(process)
+            signals.pass_early(process)
             started(process.pid)
-            while True:
-                try:
-                    returncode = process.wait(collector.interval_s)
-                    break
-                except subprocess.TimeoutExpired:
-                    collector.tick()
-                    if watch:
-                        watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
+            while (returncode := signals.wait(process, collector.interval_s)) is None:
+                collector.tick()
+                if watch:
+                    watch(assemble(folder, collector, command, warnings, exit_code=None, options=options))
         trace = assemble(folder, collector, command, warnings, exit_code=returncode, options=options)
     return Outcome(trace, returncode)
 
@@ -240,41 +240,85 @@ def _is_static(path: str) -> bool:
     return not any(int.from_bytes(table[i * size : i * size + 4], "little") == 3 for i in range(count))
 
 
-@contextmanager
-def _pass_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Lets the program decide what a signal means, from the moment that it is passed to the function that this yields.
+_PASSED = (
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGWINCH,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_STEP_S = 0.05
 
-    The terminal sends Ctrl-C to both processes, so this one only ignores it. It does so in a handler, because the
-    program would inherit SIG_IGN.
+
+class PassedSignals:
+    """Lets the program decide what a signal means that was sent to this process.
+
+    One that was sent to the whole process group, as the terminal and `timeout` do, has reached the program already. A
+    witness tells: a process of the group that blocks all signals, so that what the group got stays pending there. In a
+    thread other than the main one nothing is passed: a live view has its own keys.
     """
-    program: list[subprocess.Popen[bytes]] = []
-    early: list[int] = []
 
-    if threading.current_thread() is not threading.main_thread():
-        yield program.append  # a live view, which has its own keys
-        return
+    def __init__(self) -> None:
+        self._got: deque[int] = deque()
+        self._before: dict[int, signal._HANDLER] = {}
+        self._witness: subprocess.Popen[bytes] | None = None
 
-    def forward(number: int, _: FrameType | None) -> None:
-        if program:
-            program[0].send_signal(number)
-        else:
-            early.append(number)
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _PASSED:
+                if signal.getsignal(number) != signal.SIG_IGN:  # nohup: the program ignores it too
+                    self._before[number] = signal.signal(number, lambda number, _: self._got.append(number))
+            self._start_witness()
+        return self
 
-    def ignore(number: int, _: FrameType | None) -> None: ...
+    def wait(self, program: subprocess.Popen[bytes], seconds: float) -> int | None:
+        """Passes signals for so many seconds, or until the program ends; then it returns its exit code."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                return program.wait(min(left, _STEP_S))
+            except subprocess.TimeoutExpired:
+                self._pass_to(program)
+        return None
 
-    def pass_to(process: subprocess.Popen[bytes]) -> None:
-        program.append(process)
-        for number in early:
-            process.send_signal(number)
+    def pass_early(self, program: subprocess.Popen[bytes]) -> None:
+        """Passes what came before the program started, also what the group got."""
+        while self._got:
+            program.send_signal(self._got.popleft())
 
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), ignore)
-    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), forward)
-    before = {}
-    for number, handler in handlers.items():
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: the program ignores it too
-            before[number] = signal.signal(number, handler)
-    try:
-        yield pass_to
-    finally:
-        for number, old in before.items():
+    def _pass_to(self, program: subprocess.Popen[bytes]) -> None:
+        if not self._got:
+            return
+        time.sleep(_STEP_S)  # the kernel may be about to send it to the rest of the group
+        status = read_status(REAL, self._witness.pid) if self._witness else {}
+        pending = int(status.get("ShdPnd", "0"), 16)
+        while self._got:
+            number = self._got.popleft()
+            if status and not pending >> number - 1 & 1:
+                program.send_signal(number)
+            elif not status and number not in (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH):
+                program.send_signal(number)  # no witness: these three are the terminal's
+        if pending:
+            self._end_witness()
+            self._start_witness()
+
+    def _start_witness(self) -> None:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            # It ends when its input does, and so with this process, however that ends.
+            self._witness = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        except OSError:
+            self._witness = None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _end_witness(self) -> None:
+        if self._witness is not None:
+            self._witness.communicate()
+
+    def __exit__(self, *_: object) -> None:
+        self._end_witness()
+        for number, old in self._before.items():
             signal.signal(number, old)

@@ -15,8 +15,9 @@ from rich.text import Text
 from .._util.text import counted, printable, span_words
 from ..doctor.messages import number_words
 from ..doctor.render import TableColumn, make_table, sparkline
-from .bad_descriptors import HistoryStep, NumberHistory, describe_frame, find_histories
+from .bad_descriptors import NumberHistory, find_histories
 from .compare import GONE, GREW, NEW, SAME, SHRANK, SiteChange
+from .descriptor_lives import HistoryStep, describe_frame
 from .sites import Site, Statistics, is_library, short
 from .trace_file import SourceFrame, Trace
 
@@ -40,13 +41,32 @@ class Findings:
         limit = float("inf") if until is None else until
         self.histories = find_histories(trace, since=since or 0.0, until=limit)
 
+    @property
+    def misused(self) -> list[NumberHistory]:
+        """The descriptors that were used or closed after their end, without mere suspicions."""
+        return [history for history in self.histories if history.is_certain]
+
+    @property
+    def problem(self) -> str:
+        """Names what the report begins with, "" if nothing is wrong."""
+        grows = any(site.growth > 0 for site in self.statistics.sites)
+        # A program that goes on after an EBADF is hurt more by a leak.
+        if self.misused and (self.misused[0].is_deadly or not grows):
+            return "bad descriptor"
+        return "leak" if grows else "no descriptor free" if self.statistics.failed else ""
+
     def verdict(self) -> str:
-        """Says what grows, and how many calls used a descriptor that was not theirs."""
-        # Shells close and ask for numbers that are not open all the time; in Python it is a fault.
-        in_python = [history for history in self.histories if history.steps[-1].frame.line]
-        times = sum(history.count for history in in_python)
-        misused = f" {counted(times, 'call')} used or closed a descriptor that was not open, or not theirs."
-        return self.statistics.verdict() + (misused if times else "")
+        """Says whose mistake a bad descriptor is, and what grows."""
+        misused = self.misused
+        if not misused:
+            return self.statistics.verdict()
+        more = sum(history.count for history in misused) - 1
+        others = f" {counted(more, 'more descriptor')} {'was' if more == 1 else 'were'} misused." if more else ""
+        bad = f"Bad file descriptor: {misused[0].headline}{others}"
+        if self.problem == "leak":
+            return f"{self.statistics.verdict()} {bad}"
+        grows = any(site.growth > 0 for site in self.statistics.sites)
+        return f"{bad} {self.statistics.verdict()}" if grows or self.statistics.failed else bad
 
     def growing_above(self, per_minute: float) -> list[Site]:
         """Returns the sites that grow faster than this."""
@@ -69,7 +89,10 @@ def report_as_dict(found: Findings, file: str, top: int | None = None) -> dict[s
         "mode": "partial" if trace.is_partial else "full",
         "exit_code": trace.exit_code,
         "verdict": found.verdict(),
+        "problem": found.problem,
+        "bad": [_history_as_dict(trace, one) for one in found.histories],
         "coverage": round(statistics.coverage, 4),
+        "untraced": [{"pid": pid, "command": command} for pid, command in trace.untraced],
         "dropped_events": statistics.dropped_events,
         "warnings": list(trace.warnings),
         "sites": [site_as_dict(statistics, site) for site in statistics.sites[:top]],
@@ -78,7 +101,6 @@ def report_as_dict(found: Findings, file: str, top: int | None = None) -> dict[s
             for one in statistics.failed
         ],
         "unknown": [{"target": one.target, "count": one.count} for one in statistics.unknown],
-        "bad": [_history_as_dict(trace, one) for one in found.histories],
         "processes": [
             {
                 "pid": process.pid,
@@ -136,6 +158,10 @@ def _history_as_dict(trace: Trace, history: NumberHistory) -> dict[str, Any]:
         "call": history.call,
         "count": history.count,
         "sentence": history.sentence,
+        "doubt": history.doubt,
+        "deadly": history.is_deadly,
+        "culprit": _frame_as_dict(history.culprit),
+        "victim": _frame_as_dict(history.victim),
         "steps": [
             {
                 "t_s": round(step.t_s, 6),
@@ -232,13 +258,19 @@ def path_words(frames: Sequence[SourceFrame], most: int = 4) -> str:
     return " → ".join(places)
 
 
-def owner_words(owners: Sequence[str], most: int = _A_SITE) -> list[str]:
-    """Joins paths that differ in an index or the number only: `'kept'[0] → …` and 11 more like it."""
+def owner_words(owners: Sequence[str], live: int, most: int = _A_SITE) -> list[str]:
+    """Joins paths that differ in an index or the number only: `'kept'[0] → …` and 11 more like it.
+
+    The owners of a few of the `live` descriptors are looked for; if there are more, it says of how many these were.
+    """
     like: dict[str, list[str]] = {}
     for line in owners:
         like.setdefault(re.sub(r"\[\d+\]|\(fd \d+\)", "", line), []).append(line)
     found = sorted(like.values(), key=len, reverse=True)
-    return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in found[:most]]
+    of_all = "" if len(owners) >= live else f"; {len(owners)} of {live:,} were looked at"
+    return [
+        lines[0] + (f" (and {len(lines) - 1} more like it{of_all})" if len(lines) > 1 else "") for lines in found[:most]
+    ]
 
 
 def closer_words(site: Site, most: int = 3) -> str:
@@ -284,6 +316,8 @@ class ReportPage:
         yield self._verdict()
         yield ""
         yield _indented(self._facts(width))
+        if self._found.misused:
+            yield from self._histories(width)
         # Imports and other short-lived files of libraries are left out.
         sites = self._statistics.sites
         shown = [site for site in sites if site.live or (site.born and not is_library(site.frame.file))][: self._top]
@@ -297,13 +331,14 @@ class ReportPage:
             yield from self._site(number, site)
         yield from self._failed(width)
         yield from self._unknown(width)
-        yield from self._histories(width)
+        if not self._found.misused:
+            yield from self._histories(width)
 
     def _verdict(self) -> Text:
-        statistics = self._statistics
-        grows = any(site.growth > 0 for site in statistics.sites)
-        harmed = bool(statistics.failed or self._found.histories)
-        mark, style = ("✗", "bold red") if grows else ("▲", "bold yellow") if harmed else ("✓", "bold green")
+        found = self._found
+        is_wrong = found.problem in ("bad descriptor", "leak")
+        is_doubtful = bool(found.problem or found.histories)
+        mark, style = ("✗", "bold red") if is_wrong else ("▲", "bold yellow") if is_doubtful else ("✓", "bold green")
         return Text(f"{mark} {printable(self._found.verdict())}", style)
 
     def _facts(self, width: int) -> Table:
@@ -327,7 +362,10 @@ class ReportPage:
 
     def _mode(self) -> Text:
         trace, statistics = self._trace, self._statistics
-        seen = f"{100 * statistics.coverage:.4g} % of all births seen"
+        # Of the traced ones: a process without the library that ended within a second was not noticed.
+        seen = f"{100 * statistics.coverage:.4g} % of all births in traced processes seen"
+        if trace.untraced:
+            seen += f"; {_processes(len(trace.untraced))} not traced"
         text = Text(f"{'partial' if trace.is_partial else 'full'}: {seen}")
         if dropped := statistics.dropped_events:
             text.append(f"; {counted(dropped, 'old event')} dropped (counts stay exact)")
@@ -378,12 +416,16 @@ class ReportPage:
         if not histories:
             return
         yield ""
-        yield Text("Calls on descriptors that were not open, or belonged to another", "bold")
+        yield Text("Descriptors that were used or closed after their end", "bold")
         for history in histories[:_HISTORIES]:
             yield ""
-            times = f", {history.count:,} times" if history.count > 1 else ""
-            yield _indented(Text.assemble(f"descriptor {history.fd}: ", (history.kind, "bold red"), times))
-            yield _indented(Text(printable(history.sentence)))
+            times = f", {history.count:,} descriptors" if history.count > 1 else ""
+            name = f"descriptor {history.fd}" if history.fd >= 0 else "a closed object"
+            yield _indented(Text.assemble(f"{name}: ", (history.kind, "bold red"), times))
+            yield _indented(_culprit(history), 4)
+            yield _indented(Text(printable(history.sentence)), 4)
+            if history.doubt:
+                yield _indented(Text(printable(history.doubt), "yellow"), 4)
             yield _indented(history_table(self._trace, history, width - 4), 4)
         if len(histories) > _HISTORIES:
             yield ""
@@ -458,10 +500,20 @@ def site_details(statistics: Statistics, site: Site) -> Table:
     if closers := closer_words(site):
         others = f"; {site.closed_elsewhere:,} by another thread than opened them" if site.closed_elsewhere else ""
         grid.add_row("closed at", Text(printable(closers) + others))
-    for number, owner in enumerate(owner_words(site.owners)):
+    for number, owner in enumerate(owner_words(site.owners, site.live)):
         grid.add_row("" if number else "kept by", Text(printable(owner), "yellow"))
     if site.targets:
         grid.add_row("leads to", Text(printable(", ".join(site.targets[:_A_SITE])), "dim"))
+    return grid
+
+
+def _culprit(history: NumberHistory) -> Table:
+    """Names the line to change, and the one that failed."""
+    grid = _grid()
+    for name, frame, style in (("culprit", history.culprit, "bold red"), ("failed", history.victim, "")):
+        if name == "culprit" or frame != history.culprit:
+            text = f"  {frame.text}" if frame.text else ""
+            grid.add_row(name, Text.assemble((printable(describe_frame(frame)), style), (printable(text), "cyan")))
     return grid
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +32,11 @@ _OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
 def is_library(file: str) -> bool:
     """Returns whether a file belongs to the standard library or an installed package."""
     return bool(_LIBRARY.search(file))
+
+
+def is_own(file: str) -> bool:
+    """Returns whether a file belongs to the part of holdfast that runs inside a traced program."""
+    return bool(_OWN.search(file))
 
 
 @dataclass(frozen=True)
@@ -145,18 +150,18 @@ class Statistics:
         """Number of live descriptors by stack and grid point."""
         trace = self.trace
         deltas = np.zeros((len(trace.stacks), GRID + 1), np.int64)
-        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
-        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
-        rows = self._deltas(ends, exact)
-        if len(rows[0]):
-            t, stack, by = rows
+        t, stack, by = self._all_deltas
+        if len(t):
             np.add.at(deltas, (stack, np.searchsorted(self.grid, t)), by)
         return deltas.cumsum(axis=1)[:, :GRID]
 
-    def _deltas(self, ends: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (time, stack, change of the live count), and at the end of a process what it still had."""
+    @cached_property
+    def _all_deltas(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(Time, stack, change of the live count), and at the end of a process what it still had."""
         trace = self.trace
         events = trace.events
+        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
+        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
         t: list[np.ndarray] = []
         stack: list[np.ndarray] = []
         by: list[np.ndarray] = []
@@ -179,12 +184,48 @@ class Statistics:
             add(rows["t_s"], rows["stack"], np.diff(live, prepend=0), rows["process"])
         all_t, all_stack, all_by, all_process = map(np.concatenate, (t, stack, by, process))
         gone = self._is_over[all_process]
+        kept = self._kept_over_exec
+        lost = kept[self._is_over[kept["process"]]]
         # What a process still had when it ended is gone with it: the same changes once more, negative, at its end.
         return (
-            np.concatenate([all_t, ends[all_process[gone]] + 1e-9]),
-            np.concatenate([all_stack, all_stack[gone]]),
-            np.concatenate([all_by, -all_by[gone]]),
+            np.concatenate([all_t, ends[all_process[gone]] + 1e-9, kept["t_s"] + 1e-9, ends[lost["process"]] + 1e-9]),
+            np.concatenate([all_stack, all_stack[gone], kept["stack"], lost["stack"]]),
+            np.concatenate([all_by, -all_by[gone], np.ones(len(kept), np.int64), -np.ones(len(lost), np.int64)]),
         )
+
+    @cached_property
+    def _kept_over_exec(self) -> np.ndarray:
+        """Rows of `open` for what was made before an exec and is open after it: with the stack of its birth, the time
+        of the exec, and the process that has it at the end."""
+        trace = self.trace
+        images: dict[int, list[int]] = defaultdict(list)  # of each pid
+        for number in sorted(range(len(trace.processes)), key=lambda number: trace.processes[number].start_s):
+            images[trace.processes[number].pid].append(number)
+        found: list[np.void] = []
+        for numbers in images.values():
+            made: dict[int, np.void] = {}
+            for number in numbers:
+                rows = trace.open[trace.open["process"] == number] if len(numbers) > 1 else trace.open[:0]
+                here = {int(row["fd"]): row for row in rows}
+                made = {fd: row for fd, row in made.items() if fd in here and here[fd]["flags"] & BEFORE}
+                for row in made.values():
+                    row["process"] = number
+                if trace.processes[number].ended != "exec":
+                    found += made.values()
+                    made = {}
+                    continue
+                for fd, row in here.items():
+                    if not row["flags"] & (INHERITED | BEFORE):
+                        made[fd] = row.copy()
+                        made[fd]["t_s"] = self.end_of(trace.processes[number])
+        kept = np.array(found, trace.open.dtype)
+        return kept[kept["t_s"] <= self.until]
+
+    @property
+    def _kept_at_end(self) -> np.ndarray:
+        kept = self._kept_over_exec
+        still: np.ndarray = kept[~self._is_over[kept["process"]]]
+        return still
 
     def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
         """Returns the samples of each stack of each process whose ring has dropped events."""
@@ -200,7 +241,46 @@ class Statistics:
             )
             + 1
         )
-        return np.split(samples, cuts)
+        return [self._with_survivors(rows) for rows in np.split(samples, cuts)]
+
+    def _with_survivors(self, rows: np.ndarray) -> np.ndarray:
+        """Adds to the samples of one stack of a process the births of what is still open at the end.
+
+        What survived was open since its birth, however far apart the samples are: a short program has a single one.
+        Survivors of a leak are of all ages, those of a cache that closes what it evicts are young.
+        """
+        process, stack = int(rows["process"][0]), int(rows["stack"][0])
+        births, has_closed = self._survivors.get((process, stack), (np.zeros(0), False))
+        births = births[births < rows["t_s"][-1]]
+        if not len(births):
+            return rows
+        # Where some were closed, the line ran before its oldest survivor was born.
+        began = [self.trace.processes[process].start_s] if has_closed else []
+        times = np.concatenate([began, births, rows["t_s"]])
+        least = np.concatenate([[1.0] * len(began), np.arange(1.0, len(births) + 1), np.zeros(len(rows))])
+        order = np.argsort(times, kind="stable")
+        found = np.zeros(len(times), rows.dtype)
+        found["t_s"], found["process"], found["stack"] = times[order], process, stack
+        at = np.searchsorted(rows["t_s"], times[order], "right") - 1
+        sampled = np.where(at >= 0, rows["live"][np.maximum(at, 0)], 0)
+        found["live"] = np.maximum(sampled, np.maximum.accumulate(least[order]))
+        found["live"][-1] = rows["live"][-1]
+        return found
+
+    @cached_property
+    def _survivors(self) -> dict[tuple[int, int], tuple[np.ndarray, bool]]:
+        """The births of what each stack of each process has open at its end, and whether it closed any."""
+        opened, counts = self.trace.open, self.trace.counts
+        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
+        closing = counts[counts["closed"] > 0]
+        closers = set(zip(closing["process"].tolist(), closing["stack"].tolist(), strict=True))
+        own = own[np.lexsort((own["t_s"], own["stack"], own["process"]))]
+        keys = own["process"].astype(np.int64) << 32 | own["stack"].astype(np.int64)
+        found = {}
+        for rows in np.split(own, np.flatnonzero(np.diff(keys)) + 1) if len(own) else ():
+            key = (int(rows["process"][0]), int(rows["stack"][0]))
+            found[key] = (rows["t_s"], key in closers)
+        return found
 
     def _last_samples(self, samples: np.ndarray) -> np.ndarray:
         """Returns what each stack of each process had open when its work ended, which no tick of the clock sees."""
@@ -247,6 +327,7 @@ class Statistics:
         still = (opened["flags"] & (INHERITED | BEFORE)) == 0
         still &= ~(exact | self._is_over)[opened["process"]] if len(opened) else False
         np.add.at(found[:, 1], opened["stack"][still], -1)
+        np.add.at(found[:, 1], self._kept_at_end["stack"], -1)
         np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
         return found
 
@@ -303,9 +384,7 @@ class Statistics:
         own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
         live = int(series[-1])
         rows = trace.counts[count_rows]
-        kinds = Counter[str]()
-        for stack in stacks.tolist():
-            kinds[self._kind_of_stack[stack]] += int(self._series[stack, -1])
+        kinds = Counter(dict(zip(KINDS, self._live_kinds[stacks].sum(axis=0).tolist(), strict=True)))
         lifetimes = trace.events["t_s"][closes] - trace.events["t_s"][births]
         return Site(
             frame=self._frames[number],
@@ -314,7 +393,11 @@ class Statistics:
             born=born,
             closed=closed,
             # The grid misses what was open for a moment; the counters do not.
-            peak=max(int(series.max(initial=0)), live, int(rows["peak"].max(initial=0)) if self.is_entire else 0),
+            peak=max(
+                int(series.max(initial=0)),
+                live,
+                *((int(self._peaks[number]), int(rows["peak"].max(initial=0))) if self.is_entire else ()),
+            ),
             growth=growth,
             per_minute=per_minute,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
@@ -399,11 +482,37 @@ class Statistics:
         return [FailedCalls(*key, count) for key, count in found.most_common()]
 
     @cached_property
-    def _kind_of_stack(self) -> list[str]:
-        kinds = ["unknown"] * len(self.trace.stacks)
-        for stack, kind in zip(self.trace.counts["stack"].tolist(), self.trace.counts["kind"].tolist(), strict=True):
-            kinds[stack] = KINDS[kind] if kind < len(KINDS) else "unknown"
-        return kinds
+    def _peaks(self) -> np.ndarray:
+        """The most that each site had open at a time, over all its stacks and processes."""
+        t, stack, by = self._all_deltas
+        site = self._site_of_stack[stack]
+        order = np.lexsort((t, site))
+        order = order[site[order] >= 0]
+        found = np.zeros(len(self._frames), np.int64)
+        if len(order):
+            starts = np.flatnonzero(np.diff(site[order], prepend=-1))
+            live = by[order].cumsum()
+            before = live[starts] - by[order][starts]
+            found[site[order][starts]] = np.maximum.reduceat(live, starts) - before
+        return found
+
+    @cached_property
+    def _live_kinds(self) -> np.ndarray:
+        """What is open at the end, by stack and kind."""
+        trace, events = self.trace, self.trace.events
+        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
+        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
+        found = np.zeros((len(trace.stacks), len(KINDS)), np.int64)
+        births = np.flatnonzero(events["action"] == BIRTH)
+        born, closed = self._pairs
+        births = np.setdiff1d(births, born[events["t_s"][closed] <= ends[events["process"][closed]]])
+        process = events["process"][births]
+        births = births[exact[process] & ~self._is_over[process] & (events["t_s"][births] <= ends[process])]
+        opened = trace.open[(trace.open["flags"] & (INHERITED | BEFORE)) == 0]
+        opened = opened[~(exact | self._is_over)[opened["process"]] & (opened["t_s"] <= self.until)]
+        for rows in (events[births], opened, self._kept_at_end):
+            np.add.at(found, (rows["stack"], np.where(rows["kind"] < len(KINDS), rows["kind"], 0)), 1)
+        return found
 
     @cached_property
     def live(self) -> np.ndarray:
@@ -414,10 +523,14 @@ class Statistics:
     @cached_property
     def by_kind(self) -> dict[str, np.ndarray]:
         """Live descriptors over the grid, by kind."""
-        found: dict[str, np.ndarray] = {}
-        for stack in np.flatnonzero((self._site_of_stack >= 0) & self._series.any(axis=1)).tolist():
-            kind = self._kind_of_stack[stack]
-            found[kind] = found.get(kind, 0) + self._series[stack]
+        counts = self.trace.counts
+        made = np.zeros((len(self.trace.stacks), len(KINDS)))
+        np.add.at(made, (counts["stack"], np.where(counts["kind"] < len(KINDS), counts["kind"], 0)), counts["born"])
+        made[made.sum(axis=1) == 0, 0] = 1
+        rows = self._site_of_stack >= 0
+        # A line may make several kinds; each has the share of the line's descriptors that it has of its births.
+        series = (made[rows] / made[rows].sum(axis=1, keepdims=True)).T @ self._series[rows]
+        found = {kind: np.rint(live).astype(np.int64) for kind, live in zip(KINDS, series, strict=True) if live.any()}
         return dict(sorted(found.items(), key=lambda item: -int(item[1].max())))
 
     @cached_property
@@ -440,7 +553,12 @@ class Statistics:
         return sum(process.dropped_events for process in self.trace.processes)
 
     def verdict(self) -> str:
-        """Says in a sentence what grows, or that nothing does."""
+        """Says in a sentence what grows, or that nothing does, and in another one if stacks are missing."""
+        lost = sum(process.counts.get("lost_stacks", 0) for process in self.trace.processes)
+        without = f" {lost:,} calls have no stack: the tables of a log were full." if lost else ""
+        return f"{self._growth()}{without}"
+
+    def _growth(self) -> str:
         if not self.trace.processes:
             return "Nothing was recorded."
         growing = [site for site in self.sites if site.growth > 0]
@@ -508,7 +626,7 @@ def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
     site_of = np.full(len(trace.stacks), -1, np.int64)
     for stack in range(len(trace.stacks)):
         of_stack = trace.frames_of(stack)
-        if any(_OWN.search(frame.file) for frame in of_stack):
+        if any(is_own(frame.file) for frame in of_stack):
             continue
         frame = user_frame(of_stack)
         key = (frame.file, frame.line, frame.function)

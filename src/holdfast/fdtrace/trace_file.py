@@ -12,9 +12,7 @@ import json
 import math
 import os
 import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._util.atomic import check_replaceable, write_atomically
-from ..errors import CorruptError, FormatError, WriteError
+from ..errors import CorruptError, FormatError, HoldfastError, WriteError
 
 SUFFIX = ".hft"
 _VERSION = 1
@@ -70,24 +68,6 @@ COUNTS = np.dtype(
 )
 SAMPLES = np.dtype([("t_s", "<f8"), ("process", "<u4"), ("stack", "<u4"), ("live", "<i4")])
 _ARRAYS = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES}
-
-
-# What zipfile, json and numpy raise for a damaged file. An OSError with EINVAL is an offset before its beginning.
-_DAMAGED = (
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    EOFError,
-    RuntimeError,
-    MemoryError,
-)
 
 
 class SourceFrame(NamedTuple):
@@ -142,6 +122,7 @@ class Trace:
     counts: np.ndarray = field(repr=False)
     samples: np.ndarray = field(repr=False)
     no_reuse: bool = False  # recorded with --no-reuse
+    untraced: tuple[tuple[int, str], ...] = ()  # processes that were seen without the library, and their commands
 
     def frames_of(self, stack: int) -> list[SourceFrame]:
         """Returns the frames of a stack, innermost first."""
@@ -166,7 +147,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         for name in _ARRAYS:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, getattr(trace, name), allow_pickle=False)
-    write_atomically(path, packed.getvalue())
+    write_atomically(path, packed.getvalue(), private=True)  # it names files and shows source lines
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -179,20 +160,30 @@ def load(path: str | os.PathLike[str]) -> Trace:
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would block, and zipfile reads a device without end
         raise FormatError(name, None, None, "expected a recording of `holdfast trace`, got a device or a pipe")
+    part = ""
     try:
         with zipfile.ZipFile(path) as archive:
-            facts = json.loads(_member(archive, "trace.json", name))
+            part = "trace.json"
+            facts = json.loads(_member(archive, part, name))
             if not isinstance(facts, dict) or facts.get("version") != _VERSION:
                 raise FormatError(
                     name, None, None, f"expected a recording of version {_VERSION}, got {facts.get('version')!r}"
                 )
-            arrays = {key: _array(_member(archive, f"{key}.npy", name), dtype) for key, dtype in _ARRAYS.items()}
+            arrays = {}
+            for key, dtype in _ARRAYS.items():
+                part = f"{key}.npy"
+                arrays[key] = _array(_member(archive, part, name), dtype)
+        part = "content"
         return _make(facts, arrays)
-    except _DAMAGED as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+    except HoldfastError:
+        raise
+    except Exception as error:  # zipfile, json and numpy raise nearly anything for damaged data
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: an offset before the file's beginning
             raise
+        got = _what(Path(path)) + (f" whose {part} is damaged" if part else "")
+        why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
         raise CorruptError(
-            name, None, None, f"expected a recording of `holdfast trace`, got {_what(Path(path))} ({error})"
+            name, None, None, f"expected a recording of `holdfast trace`, got {got} ({why[:200]})"
         ) from error
 
 
@@ -209,10 +200,14 @@ def _member(archive: zipfile.ZipFile, member: str, path: str) -> bytes:
 
 
 def _array(data: bytes, dtype: np.dtype) -> np.ndarray:
-    array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    if array.dtype != dtype or array.ndim != 1:
-        raise ValueError(f"expected an array of {dtype}, got {array.dtype}")
-    return array
+    file = io.BytesIO(data)
+    np.lib.format.read_magic(file)
+    shape, _, found = np.lib.format.read_array_header_1_0(file)
+    # Not read_array: it makes room for as many rows as the header says before it looks whether they are there.
+    rows, rest = divmod(len(data) - file.tell(), dtype.itemsize)
+    if found != dtype or list(shape) != [rows] or rest:
+        raise ValueError(f"expected {rows} rows of {dtype.itemsize} bytes, got {shape} and {rest} more bytes")
+    return np.frombuffer(data, dtype, offset=file.tell())
 
 
 def _what(path: Path) -> str:
@@ -227,15 +222,22 @@ def _number(value: Any) -> float:
     return number
 
 
+def _integer(value: Any, most: int = 1 << 53) -> int:
+    number = int(value)
+    if abs(number) > most:
+        raise ValueError(f"expected a number up to {most}, got {number}")
+    return number
+
+
 def _process(facts: dict[str, Any], processes: int) -> TracedProcess:
     def time_of(name: str) -> float | None:
         return None if facts[name] is None else _number(facts[name])
 
-    parent = None if facts["parent"] is None else int(facts["parent"])
+    parent = None if facts["parent"] is None else _integer(facts["parent"])
     if parent is not None and not 0 <= parent < processes:
         raise ValueError(f"process {facts['pid']} names a parent that does not exist")
     return TracedProcess(
-        pid=int(facts["pid"]),
+        pid=_integer(facts["pid"]),
         parent=parent,
         command=str(facts["command"]),
         python=str(facts["python"]),
@@ -243,12 +245,12 @@ def _process(facts: dict[str, Any], processes: int) -> TracedProcess:
         end_s=time_of("end_s"),
         ended=str(facts["ended"]),
         finalizing_s=time_of("finalizing_s"),
-        live=int(facts["live"]),
-        peak=int(facts["peak"]),
-        dropped_events=int(facts["dropped_events"]),
+        live=_integer(facts["live"]),
+        peak=_integer(facts["peak"]),
+        dropped_events=_integer(facts["dropped_events"]),
         has_stacks=bool(facts["has_stacks"]),
-        stopped_by=int(facts["stopped_by"]),
-        counts={str(name): int(count) for name, count in facts["counts"].items()},
+        stopped_by=_integer(facts["stopped_by"], 0xFFFF),
+        counts={str(name): _integer(count) for name, count in facts["counts"].items()},
         unknown=tuple(map(str, facts["unknown"])),
     )
 
@@ -256,9 +258,10 @@ def _process(facts: dict[str, Any], processes: int) -> TracedProcess:
 def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
     processes = tuple(_process(process, len(facts["processes"])) for process in facts["processes"])
     frames = tuple(
-        SourceFrame(str(file), int(line), str(function), str(text)) for file, line, function, text in facts["frames"]
+        SourceFrame(str(file), _integer(line), str(function), str(text))
+        for file, line, function, text in facts["frames"]
     )
-    stacks = tuple(tuple(int(frame) for frame in stack) for stack in facts["stacks"])
+    stacks = tuple(tuple(_integer(frame) for frame in stack) for stack in facts["stacks"])
     if any(not 0 <= frame < len(frames) for stack in stacks for frame in stack):
         raise ValueError("a stack names a frame that does not exist")
     for name, array in arrays.items():
@@ -291,4 +294,5 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         counts=arrays["counts"],
         samples=arrays["samples"],
         no_reuse=bool(facts.get("no_reuse")),
+        untraced=tuple((_integer(pid), str(command)) for pid, command in facts.get("untraced", ())),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import sys
 import threading
@@ -30,12 +31,17 @@ class Recorder(Protocol):
     def stop(self) -> None: ...
 
 
+@functools.cache
+def _load_library() -> ctypes.CDLL:
+    """Loads the tracing library, once: it stays, because the calls still pass through it after stop()."""
+    return ctypes.CDLL(os.fspath(LIBRARY), mode=os.RTLD_NOW | os.RTLD_NODELETE)
+
+
 class LibraryRecorder:
     """Records with the tracing library, which is loaded now and redirects the calls of everything that is loaded."""
 
     def __init__(self) -> None:
-        # Stays loaded after stop(): the calls still pass through it.
-        self._library = ctypes.CDLL(os.fspath(LIBRARY), mode=os.RTLD_NOW | os.RTLD_NODELETE)
+        self._library = _load_library()
 
     def start(self, folder: Path, options: int, arm_above: int) -> None:
         error = self._library.hf_trace_attach(os.fsencode(folder), options, arm_above)
@@ -72,7 +78,7 @@ class Tracer:
         path: Where to save the recording at the end, for `holdfast report`. None: it is only kept in `trace`.
         native: Also record C frames.
         ebadf: Also record calls that fail with EBADF.
-        no_reuse: Give no descriptor number twice.
+        no_reuse: Give a descriptor number again as late as possible: after about 960 others.
         arm_above: Take stacks only while more descriptors than this are open.
 
     Attributes:

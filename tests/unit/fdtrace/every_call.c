@@ -7,6 +7,7 @@
 #include <mqueue.h>
 #include <poll.h>
 #include <pty.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +15,22 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 int __open_2(const char *, int);
@@ -39,6 +45,8 @@ ssize_t __pread64_chk(int, void *, size_t, off64_t, size_t);
 ssize_t __recv_chk(int, void *, size_t, size_t, int);
 ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
 int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+int __fxstat(int, int, struct stat *);
+int __fxstat64(int, int, struct stat64 *);
 
 enum { KEPT_ERRNO = 1234, NOT_OPEN = 900 };
 static char folder[512], text[1024];
@@ -197,6 +205,7 @@ static void copies(void) {
     SAY("! %d dup2\n", NOT_OPEN);
     result = dup2(fd, -1);
     RESULT("dup2 to a number that cannot be", result);
+    SAY("! -1 dup2\n");
     SAY("- %d\n", fd);
     result = dup2(0, fd);
     RESULT("dup2 onto an open one", result == fd);
@@ -341,6 +350,12 @@ static int three(int *fds) {
     return fds[0];
 }
 
+static int close_in_clone(void *fds) {
+    close(*(int *)fds);
+    closefrom(3);
+    _exit(6);
+}
+
 static void closes(void) {
     int fds[3];
     three(fds);
@@ -372,6 +387,11 @@ static void closes(void) {
     }
     waitpid(pid, &result, 0);
     RESULT("vfork", result);
+    // With CLONE_VM the child shares this memory; with CLONE_VFORK the parent waits for it.
+    static char stack[65536] __attribute__((aligned(16)));
+    pid = clone(close_in_clone, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, fds);
+    waitpid(pid, &result, 0);
+    RESULT("clone", result);
     for (int i = 0; i < 3; i++) {
         CLOSED(close(fds[i]), fds[i]);
     }
@@ -468,7 +488,65 @@ static void bad_uses(void) {
     BAD(accept4, accept4(bad, NULL, NULL, 0));
     BAD(dup, dup(bad));
     BAD(dup3, dup3(bad, 50, 0));
-    BAD(fcntl, fcntl(bad, F_GETFD));
+    BAD(fcntl, fcntl(bad, F_GETFL));
+    errno = KEPT_ERRNO;
+    int asked = fcntl(bad, F_GETFD); // only asks
+    RESULT("fcntl(F_GETFD)", asked);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(40, &set); // the kernel ignores numbers beyond the highest that was ever open
+    struct timeval now = {0, 0};
+    struct timespec at_once = {0, 0};
+    struct termios terminal;
+    asked = select(41, &set, NULL, NULL, &now);
+    RESULT("select", asked);
+    asked = pselect(41, NULL, &set, NULL, &at_once, NULL);
+    RESULT("pselect", asked);
+    SAY("! 40 select\n! 40 pselect\n");
+    BAD(ppoll, ppoll(&item, 1, &at_once, NULL));
+    BAD(connect, connect(bad, (struct sockaddr *)b, 16));
+    BAD(bind, bind(bad, (struct sockaddr *)b, 16));
+    BAD(listen, listen(bad, 1));
+    BAD(shutdown, shutdown(bad, SHUT_RDWR));
+    BAD(setsockopt, setsockopt(bad, SOL_SOCKET, SO_KEEPALIVE, b, 4));
+    BAD(getsockopt, getsockopt(bad, SOL_SOCKET, SO_KEEPALIVE, b, &(socklen_t){4}));
+    BAD(getsockname, getsockname(bad, (struct sockaddr *)b, &(socklen_t){1}));
+    BAD(getpeername, getpeername(bad, (struct sockaddr *)b, &(socklen_t){1}));
+    BAD(flock, flock(bad, LOCK_SH));
+    BAD(sendfile, sendfile(bad, 0, NULL, 1));
+    BAD(sendfile64, sendfile64(1, bad, NULL, 1));
+    BAD(tcgetattr, tcgetattr(bad, &terminal));
+    BAD(tcsetattr, tcsetattr(bad, TCSANOW, &terminal));
+    BAD(fchdir, fchdir(bad));
+    BAD(eventfd_read, eventfd_read(bad, (eventfd_t *)b));
+    BAD(eventfd_write, eventfd_write(bad, 1));
+    struct statvfs files;
+    struct statvfs64 files64;
+    BAD(fchown, fchown(bad, 0, 0));
+    BAD(futimens, futimens(bad, NULL));
+    BAD(fstatvfs, fstatvfs(bad, &files));
+    BAD(fstatvfs64, fstatvfs64(bad, &files64));
+    BAD(lockf, lockf(bad, F_LOCK, 0));
+    BAD(lockf64, lockf64(bad, F_LOCK, 0));
+    BAD(readlinkat, readlinkat(bad, "a", b, 1));
+    BAD(faccessat, faccessat(bad, "a", R_OK, 0));
+    BAD(preadv, preadv(bad, &part, 1, 0));
+    BAD(preadv64, preadv64(bad, &part, 1, 0));
+    BAD(pwritev, pwritev(bad, &part, 1, 0));
+    BAD(pwritev64, pwritev64(bad, &part, 1, 0));
+    BAD(preadv64v2, preadv64v2(bad, &part, 1, 0, 0));
+    BAD(pwritev64v2, pwritev64v2(bad, &part, 1, 0, 0));
+    BAD(copy_file_range, copy_file_range(bad, NULL, 1, NULL, 1, 0));
+    BAD(splice, splice(bad, NULL, 1, NULL, 1, 0));
+    BAD(fchmod, fchmod(bad, 0600));
+    BAD(openat, openat(bad, "a", O_RDONLY));
+    BAD(openat64, openat64(bad, "a", O_RDONLY));
+    BAD(fstatat, fstatat(bad, "a", &about, 0));
+    BAD(fstatat64, fstatat64(bad, "a", &about64, 0));
+    BAD(unlinkat, unlinkat(bad, "a", 0));
+    BAD(mkdirat, mkdirat(bad, "a", 0700));
+    BAD(__fxstat, __fxstat(1, bad, &about));
+    BAD(__fxstat64, __fxstat64(1, bad, &about64));
     BAD(fcntl64, fcntl64(bad, F_DUPFD, 0));
     int epoll = MADE(epoll_create1(0), "epoll");
     BAD(epoll_ctl, epoll_ctl(epoll, EPOLL_CTL_ADD, bad, &event));
@@ -476,6 +554,7 @@ static void bad_uses(void) {
     BAD(epoll_ctl, epoll_ctl(bad, EPOLL_CTL_ADD, 0, &event));
     int result = (int)read(-1, b, 1);
     RESULT("read(-1)", result);
+    SAY("! -1 read\n");
 }
 
 int main(int count, char **arguments) {

@@ -239,18 +239,37 @@ ARGUMENTS = {
     "ftruncate64": (0,), "fsync": (), "fdatasync": (), "ioctl": (0x541B, buffer), "__read_chk": (buffer, 1, 256),
     "__pread_chk": (buffer, 1, 0, 256), "__pread64_chk": (buffer, 1, 0, 256), "__recv_chk": (buffer, 1, 256, 0),
     "__recvfrom_chk": (buffer, 1, 256, 0, None, None), "recvmsg": (buffer, 0), "recvmmsg": (buffer, 1, 0, None),
-    "accept": (None, None), "accept4": (None, None, 0), "dup": (), "dup2": (50,), "dup3": (50, 0), "fcntl": (1,),
-    "fcntl64": (1,), "close": (), "mq_close": (),
+    "accept": (None, None), "accept4": (None, None, 0), "dup": (), "dup2": (50,), "dup3": (50, 0), "fcntl": (3,),
+    "fcntl64": (3,), "close": (), "mq_close": (), "connect": (buffer, 16), "bind": (buffer, 16), "listen": (1,),
+    "shutdown": (2,), "setsockopt": (1, 9, buffer, 4), "getsockopt": (1, 9, buffer, ctypes.byref(ctypes.c_int(4))),
+    "getsockname": (buffer, buffer), "getpeername": (buffer, buffer), "flock": (1,), "sendfile": (0, None, 1),
+    "sendfile64": (0, None, 1), "tcgetattr": (buffer,), "tcsetattr": (0, buffer), "fchdir": (), "fchmod": (0o600,),
+    "openat": (b"a", 0), "openat64": (b"a", 0), "fstatat": (b"a", buffer, 0), "fstatat64": (b"a", buffer, 0),
+    "unlinkat": (b"a", 0), "mkdirat": (b"a", 0o700), "eventfd_read": (buffer,),
+    "eventfd_write": (ctypes.c_uint64(1),), "fchown": (0, 0), "futimens": (None,), "fstatvfs": (buffer,),
+    "fstatvfs64": (buffer,), "lockf": (1, 0), "lockf64": (1, 0), "readlinkat": (b"a", buffer, 1),
+    "faccessat": (b"a", 4, 0), "preadv": (buffer, 1, 0), "preadv64": (buffer, 1, 0), "pwritev": (buffer, 1, 0),
+    "pwritev64": (buffer, 1, 0), "preadv64v2": (buffer, 1, 0, 0), "pwritev64v2": (buffer, 1, 0, 0),
+    "copy_file_range": (None, 1, None, 1, 0), "splice": (None, 1, None, 1, 0),
 }  # fmt: skip
 for name, arguments in ARGUMENTS.items():
     assert perform(lambda: getattr(libc, name)(NOT_OPEN, *arguments)) == -1, name  # noqa: B023
     assert ctypes.get_errno() == 9, name
     say("!", NOT_OPEN, name)
+for name in ("__fxstat", "__fxstat64"):
+    assert perform(lambda: getattr(libc, name)(1, NOT_OPEN, buffer)) == -1, name  # noqa: B023
+    say("!", NOT_OPEN, name)
+for name, more in (("select", (bytes(16),)), ("pselect", (bytes(16), None))):
+    asked = ctypes.create_string_buffer(128)
+    asked[5] = 1  # 40: the kernel ignores numbers beyond the highest that was ever open
+    assert perform(lambda: getattr(libc, name)(41, asked, None, None, *more)) == -1, name  # noqa: B023
+    say("!", 40, name)
+perform(lambda: libc.fcntl(NOT_OPEN, fcntl.F_GETFD))  # only asks
 for name in ("mmap", "mmap64"):
     perform(lambda: getattr(libc, name)(None, 4096, 1, 1, NOT_OPEN, 0))  # noqa: B023
     say("!", NOT_OPEN, name)
-for name, more in (("poll", ()), ("__poll_chk", (8,))):
-    assert perform(lambda: getattr(libc, name)(item, 1, 0, *more)) == 1, name  # noqa: B023
+for name, more in (("poll", (0,)), ("__poll_chk", (0, 8)), ("ppoll", (bytes(16), None))):
+    assert perform(lambda: getattr(libc, name)(item, 1, *more)) == 1, name  # noqa: B023
     say("!", NOT_OPEN, name)
 for each in (server, *clients, *ends):
     each.close()

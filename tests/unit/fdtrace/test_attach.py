@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from holdfast.fdtrace.attach import record_attached
 from holdfast.fdtrace.recording import LIBRARY, TraceOptions
 from holdfast.fdtrace.sites import Statistics
 from holdfast.fdtrace.trace_file import Trace, load
+from holdfast.procfs.processes import read_status
+from holdfast.procfs.procfs import REAL
 from traced_process import needs_library
 
 pytestmark = [needs_library, pytest.mark.needs("gdb")]
@@ -218,7 +221,8 @@ def attach_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "holdfast", "trace", *arguments]
 
 
-def test_ctrl_c_ends_the_recording_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_recording_only(tmp_path: Path, number: signal.Signals) -> None:
     output = tmp_path / "run.hft"
     with child(tmp_path) as running:
         with subprocess.Popen(
@@ -229,7 +233,7 @@ def test_ctrl_c_ends_the_recording_only(tmp_path: Path) -> None:
         ) as command:
             wait_for(lambda: str(LIBRARY) in Path(f"/proc/{running.pid}/maps").read_text())
             time.sleep(0.3)
-            command.send_signal(signal.SIGINT)
+            command.send_signal(number)
             out, err = command.communicate(timeout=30)
         assert (command.returncode, out) == (0, ""), err
         assert "saved" in err
@@ -289,3 +293,122 @@ def test_the_process_of_another_user_is_a_clear_error() -> None:
     os.waitpid(pid, 0)
     expected = f"TraceUnavailableError: cannot attach to process {os.getpid()}: Permission denied; run as its"
     assert error.startswith(expected), error
+
+
+# Waits until the tracer has made its log, and then puts links and pipes beside it that lead to a file of root.
+PLANTS = """
+import os, sys, time
+secret, stop = sys.argv[1:]
+kept = []
+print("ready", flush=True)
+def logs():
+    try:
+        maps = open("/proc/self/maps").read().split()
+    except OSError:
+        return []
+    return [word for word in maps if "/fd." in word and word.endswith(".log")]
+while not (found := logs()): time.sleep(0.01)
+folder = os.path.dirname(found[0])
+for place in (f"{folder}/fd.1.1.log", f"{found[0]}.maps", f"{folder}/owners.1.json"): os.symlink(secret, place)
+os.mkfifo(f"{folder}/fd.2.2.log")
+os.mkfifo(f"{folder}/owners.2.json")
+os.mkdir(f"{folder}/fd.3.3.log")
+open(f"{folder}/lost.1.99999999999999999999", "w").close()
+compiled = compile("def leak():\\n  kept.append(os.dup(0))", f"{folder}/owners.2.json", "exec")
+exec(compiled)
+open(f"{folder}/planted", "w").close()
+while not os.path.exists(stop): leak(); time.sleep(0.01)
+print("fine True", flush=True)
+"""
+
+
+@as_root
+@pytest.mark.usefixtures("readable_library")
+def test_what_the_user_of_the_process_puts_into_the_folder_harms_nobody(tmp_path: Path) -> None:
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(1024))
+    secret.chmod(0o600)
+    running = Child(
+        tmp_path, [python, "-c", PLANTS, str(secret), str(tmp_path / "stop")], user=NOBODY, group=NOBODY, cwd="/"
+    )
+    folders: set[Path] = set()
+
+    def is_over() -> bool:
+        folders.update(path.parent for path in Path("/dev/shm").glob("holdfast-trace-*/logs/planted"))
+        return bool(folders)
+
+    done: list[Trace] = []
+    tracer = threading.Thread(
+        target=lambda: done.append(record_attached(running.pid, TraceOptions(native=True), is_over=is_over)),
+        daemon=True,
+    )
+    tracer.start()
+    tracer.join(60)
+    try:
+        assert done, "the tracer hangs"
+        assert secret.read_bytes() == bytes(1024)
+        [process] = done[0].processes
+        assert process.pid == running.pid
+        left_out = sorted(line for line in done[0].warnings if "was left out" in line)
+        assert [line.split()[2] for line in left_out] == ["fd.1.1.log", "fd.2.2.log", "fd.3.3.log"]
+        assert not any(folder.exists() for folder in folders)
+    finally:
+        running.end()
+
+
+def test_a_process_that_makes_nothing_is_attached_again_after_a_detach(tmp_path: Path) -> None:
+    """It notices that a recording is over only when it makes a descriptor."""
+    code = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+    running = Child(tmp_path, [sys.executable, "-c", code])
+    try:
+        for _ in range(2):
+            [process] = record_attached(running.pid, for_s=0.01).processes
+            assert process.pid == running.pid
+    finally:
+        running.end()
+
+
+def test_a_process_is_attached_again_after_its_tracer_was_killed(tmp_path: Path) -> None:
+    with child(tmp_path) as running:
+        with subprocess.Popen(
+            attach_command("--attach", str(running.pid), "-o", str(tmp_path / "lost.hft")), stderr=subprocess.DEVNULL
+        ) as command:
+            wait_for(lambda: ".log" in Path(f"/proc/{running.pid}/maps").read_text())
+            with pytest.raises(TraceUnavailableError, match="the process is traced already"):
+                record_attached(running.pid, for_s=0.1)
+            command.kill()
+        trace = record_attached(running.pid, for_s=0.3)
+        assert leaked(trace) >= 1
+        assert running.says_that_it_is_fine()
+
+
+def test_a_process_without_a_free_descriptor(tmp_path: Path) -> None:
+    """Its limit is raised while the library is loaded, and is as before when it is recorded."""
+    code = """
+import os, resource, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+kept = []
+def leak():
+    try:
+        kept.append(os.dup(0))
+    except OSError:
+        time.sleep(0.01)
+for _ in range(100): leak()
+print("ready", flush=True)
+while True: leak()
+"""
+    may_raise = bool(int(read_status(REAL, os.getpid())["CapEff"], 16) >> 24 & 1)  # CAP_SYS_RESOURCE
+    for hard in (4096, 64):
+        running = Child(tmp_path, [sys.executable, "-c", code, str(hard)])
+        try:
+            if hard == 64 and not may_raise:
+                with pytest.raises(TraceUnavailableError, match="Too many open files; its hard limit leaves no room"):
+                    record_attached(running.pid, for_s=0.3)
+                continue
+            trace = record_attached(running.pid, for_s=0.3)
+            [failed] = Statistics(trace).failed
+            assert (failed.frame.function, failed.error) == ("leak", "EMFILE")
+        finally:
+            assert resource.prlimit(running.pid, resource.RLIMIT_NOFILE) == (64, hard)
+            running.end()

@@ -15,7 +15,7 @@ from holdfast.errors import TraceUnavailableError
 from holdfast.fdtrace import attach, attach_remote
 from holdfast.fdtrace.attach import record_attached
 from holdfast.fdtrace.attach_remote import find_interpreter
-from holdfast.fdtrace.recording import TraceOptions
+from holdfast.fdtrace.recording import TraceOptions, log_folder
 from holdfast.fdtrace.sites import Statistics
 from traced_process import needs_library
 
@@ -117,12 +117,11 @@ def test_the_process_loads_the_library_itself(target: Target, tmp_path: Path) ->
         trace = record_attached(pid, for_s=0.3)
         assert sum(site.born for site in Statistics(trace).sites if site.frame.function == "leak") >= 3
         assert [process.pid for process in trace.processes] == [pid]
-    folder = tmp_path / "first"
-    folder.mkdir()
-    interpreter = str(tmp_path / "interpreter")
-    assert attach_remote.load(pid, interpreter, folder, TraceOptions(), 10) == ""
-    with pytest.raises(TraceUnavailableError, match=f"cannot attach to process {pid}: the process is traced already"):
-        record_attached(pid)
+    with log_folder([]) as folder:
+        assert attach_remote.load(pid, str(tmp_path / "interpreter"), folder, folder, TraceOptions(), 10) == ""
+        said = f"cannot attach to process {pid}: the process is traced already"
+        with pytest.raises(TraceUnavailableError, match=said):
+            record_attached(pid, for_s=1)
 
 
 @needs_library
@@ -131,7 +130,7 @@ def test_a_folder_that_the_process_cannot_write(
 ) -> None:
     pid = target.start("runs")
     monkeypatch.setattr(attach_remote, "_SCRIPT", attach_remote._SCRIPT.replace("{folder!r}", "b'/nowhere'"))
-    failure = attach_remote.load(pid, str(tmp_path / "interpreter"), tmp_path, TraceOptions(), 10)
+    failure = attach_remote.load(pid, str(tmp_path / "interpreter"), tmp_path, tmp_path, TraceOptions(), 10)
     assert failure == "the process cannot write its log: No such file or directory"
 
 
@@ -175,7 +174,7 @@ def test_refusals(target: Target, fails: str, expected: str) -> None:
 def test_gdb_is_tried_where_the_process_refuses(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(attach, "_inject_with_gdb", lambda pid, folder, options: tried.append(pid))
+    monkeypatch.setattr(attach, "_inject_with_gdb", lambda pid, folder, options, limits: tried.append(pid))
     target.asks(fails="RuntimeError: Remote debugging is not enabled in the remote process")
     pid = target.start("runs")
     record_attached(pid, for_s=0)

@@ -53,6 +53,7 @@ def _leaks(recording: Recording, image: object) -> int:
 def test_attach_sees_what_was_open_and_all_that_follows(tmp_path: Path) -> None:
     output = attached(
         """
+        fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX)  # as a tracer that is alive does
         before = leak()
         assert attach(sys.argv[1]) == 0
         assert library.hf_trace_is_on() == 1
@@ -146,9 +147,6 @@ def test_a_library_that_is_loaded_later_is_recorded_too(tmp_path: Path) -> None:
         """
         assert attach(sys.argv[1]) == 0
         import sqlite3, socket, mmap, multiprocessing.shared_memory as shared
-        os.close(leak())
-        time.sleep(0.03)  # what is loaded is looked at once in 20 ms
-        os.close(leak())
         def connect():
             for turn in range(5):
                 connection = sqlite3.connect(f"{sys.argv[1]}/db")
@@ -184,8 +182,6 @@ def test_torch_is_loaded_into_an_attached_process_and_the_library_into_one_with_
         import torch
         file = f"{sys.argv[1]}/tensor.pt"
         def save(): torch.save(torch.ones(8), file)
-        time.sleep(0.03)
-        os.close(leak())
         save()
         library.hf_trace_stop()
         began = time.monotonic()

@@ -17,7 +17,7 @@ pytestmark = needs_library
 
 HERE = Path(__file__).parent
 HOOKS = Path(__file__).parents[3] / "native" / "fdtrace" / "hooks.def"
-NOT_FROM_PYTHON = {"_Exit", "vfork"}  # subprocess calls vfork, in other tests
+NOT_FROM_PYTHON = {"_Exit", "clone", "vfork"}  # subprocess calls vfork, in other tests
 
 
 def _events(image: Image, recording: Recording, caller: str = "") -> list[str]:

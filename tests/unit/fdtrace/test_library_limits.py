@@ -199,6 +199,41 @@ os._exit(0)
     assert int(image.counters["live"].sum()) == 0
 
 
+def test_a_leak_has_its_line_when_the_tables_of_stacks_and_code_are_full(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "library.py").write_text(
+        "import os\ndef deep(n):\n  return deep(n - 1) if n else os.open('/dev/null', 0)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text("""
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import library
+def a(path): b(path) if path else os.close(os.open("/dev/null", 0))
+def b(path): (a if path & 1 else c)(path >> 1)
+def c(path): (b if path & 1 else a)(path >> 1)
+for path in range(1 << 15, (1 << 15) + 32000): b(path)  # a stack each, and one for the close
+line = "os.close(os.dup(0))"
+code = compile(line, "/some/file.py", "exec")
+for turn in range(32000): exec(code.replace(co_filename=f"/some/{turn}.py"), {"os": os})
+def leak(): return library.deep(30)
+kept = [leak() for _ in range(50)]
+os._exit(0)
+""")
+    recording, _ = run([sys.executable, script, packages], tmp_path / "logs")
+    image = recording.image()
+    assert image.header.counts["lost_stacks"] == 0
+    assert image.header.counts["short_stacks"] > 10_000
+    live = image.entries[image.entries["flags"] == LIVE]
+    stacks = {recording.stacks.resolve(image, int(entry["stack"])) for entry in live}
+    assert len(live) == 50
+    assert [[frame.function for frame in stack.frames] for stack in stacks] == [["deep", "leak"]]
+    assert [stack.is_cut for stack in stacks] == [True]
+    log = next((tmp_path / "logs").glob("fd.*.log"))
+    assert log.stat().st_blocks * 512 < 60_000_000
+
+
 def test_high_numbers_are_recorded(tmp_path: Path) -> None:
     high = min(100_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 1)
     code = f"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import subprocess
 import sys
@@ -11,13 +12,17 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from holdfast.errors import InputError, TraceUnavailableError
 from holdfast.fdtrace import collector as collecting
 from holdfast.fdtrace import recording
 from holdfast.fdtrace.collector import Collector, assemble, is_alive
+from holdfast.fdtrace.html_page import PageData
 from holdfast.fdtrace.recording import LIBRARY, TraceOptions, check_command, environment, log_folder, record
+from holdfast.fdtrace.render import Findings, ReportPage
 from holdfast.fdtrace.sites import Statistics
 from traced_process import needs_library
 
@@ -138,6 +143,164 @@ def test_a_process_that_waits_for_its_parent_is_not_alive() -> None:
     assert is_alive(os.getpid())
 
 
+# ---- room for the logs
+
+FULL = """
+import os, sys
+import holdfast as hold
+def fill():
+    with open("/dev/shm/filler", "wb", buffering=0) as file:
+        try:
+            while True: file.write(bytes(1 << 20))
+        except OSError as error:
+            assert error.errno == 28
+        try:
+            while True: file.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == 28
+def work():
+    kept = []
+    for turn in range(4000):
+        kept.append(os.open("/dev/null", 0))
+        if turn == 20: fill()
+        if turn % 5: os.close(kept.pop())
+        if turn % 1000 == 0:
+            pid = os.fork()
+            if not pid: os.close(os.open("/dev/null", 0)); os._exit(4)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    if sys.argv[1] == "Tracer": print(tracer.live()[0].frame.function)
+if sys.argv[1] == "Tracer":
+    with hold.Tracer() as tracer: work()
+    print(tracer.trace.warnings)
+else:
+    work()
+sys.exit(7)
+"""
+
+
+@needs_library
+@pytest.mark.needs("unshare", "mount")
+@pytest.mark.parametrize("way", ["trace", "Tracer"])
+def test_a_full_dev_shm_ends_the_recording_and_not_the_program(tmp_path: Path, way: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a file system of 80 MB")
+    script = tmp_path / "script.py"
+    script.write_text(FULL)
+    trace = [
+        "-c",
+        "import sys; from holdfast.cli import main; sys.exit(main())",
+        "trace",
+        "-o",
+        str(tmp_path / "x.hft"),
+    ]
+    command = [sys.executable, *(trace if way == "trace" else []), str(script), way]
+    small = 'mount -t tmpfs -o size=80m tmpfs /dev/shm && "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", small, "sh", *command], capture_output=True, text=True, timeout=120
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 7, said
+    assert "no space was left for the log" in said
+    if way == "Tracer":
+        assert done.stdout.startswith("work\n")
+
+
+@needs_library
+def test_the_logs_of_ended_processes_are_folded_while_the_program_runs(tmp_path: Path) -> None:
+    code = """
+import os, sys
+def leak(): return os.open("/dev/null", 0)
+for batch in range(4):
+    for turn in range(150):
+        pid = os.fork()
+        if not pid:
+            leak()
+            os.close(leak())
+            os._exit(0)
+        os.waitpid(pid, 0)
+    print(flush=True)
+    sys.stdin.readline()
+"""
+    collector = Collector(tmp_path)
+    env = environment(tmp_path, TraceOptions(owners=False), os.environ)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, **pipes) as process:  # type: ignore[call-overload]
+        for _ in range(4):
+            process.stdout.readline()
+            used = [sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())]
+            collector.tick()
+            used.append(sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir()))
+            assert used[0] < 8_000_000
+            assert used[1] < 400_000  # that of the parent
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+    trace = assemble(tmp_path, collector, ["x"], exit_code=0, options=TraceOptions())
+    assert len(trace.processes) == 601
+    assert {process.ended for process in trace.processes[1:]} == {"_exit"}
+    leaks = [number for number, stack in enumerate(trace.stacks) if stack and trace.frames[stack[0]].function == "leak"]
+    counts = trace.counts[np.isin(trace.counts["stack"], leaks)]
+    assert (int(counts["born"].sum()), int(counts["closed"].sum())) == (1200, 600)
+    assert not trace.warnings
+
+
+@needs_library
+def test_the_events_of_ended_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_MOST_FOLDED_EVENTS", 100)
+    code = (
+        "import os\nfor _ in range(5):\n  pid = os.fork()\n  if not pid:\n"
+        "    [os.close(os.dup(0)) for _ in range(20)]\n    os._exit(0)\n  os.waitpid(pid, 0)\n"
+    )
+    env = environment(tmp_path, TraceOptions(owners=False), os.environ)
+    collector = Collector(tmp_path)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    collector.tick()
+    assert not list(tmp_path.iterdir())
+    trace = assemble(tmp_path, collector, ["x"], exit_code=0, options=TraceOptions())
+    assert len(trace.events) <= 100
+    assert len(trace.processes) == 6
+    assert sum(process.dropped_events for process in trace.processes) >= 100
+    assert int(trace.counts["born"].sum()) >= 100
+
+
+# ---- the look at the owners, at the end of a program
+
+AT_EXIT = """
+import atexit, pickle, sys, threading
+class Strange:
+    def __call__(self): pass
+    def __eq__(self, other): raise RuntimeError("compared")
+    __hash__ = None
+pickle.loads(pickle.dumps(atexit.register))(print, "handler")
+assert type(atexit.register) is type(len)
+kept = [open("/dev/null") for _ in range(20)]
+atexit.register(lambda: [file.close() for file in kept])
+for _ in range(5000): atexit.register(Strange())
+late = threading.Timer(0.2, lambda: kept.append(open("/dev/zero")))
+late.start()  # Python waits for it
+"""
+
+
+@needs_library
+def test_the_owners_are_looked_for_before_the_program_s_own_exit_handlers(capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = record([sys.executable, "-c", AT_EXIT])
+    assert (outcome.returncode, *capfd.readouterr()) == (0, "handler\n", "")
+    lines = [line for lines in outcome.trace.owners.values() for line in lines]
+    assert any("kept" in line for line in lines), lines
+
+
+@needs_library
+def test_the_search_for_owners_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A search that may take no time at all finds nothing, and claims nothing.
+    code = (
+        "import holdfast.fdtrace.at_exit as at_exit\nat_exit._WITHIN_S = at_exit._MOST_S = 0\n"
+        "kept = [open('/dev/null') for _ in range(20)]\n"
+    )
+    outcome = record([sys.executable, "-c", code])
+    lines = [line for lines in outcome.trace.owners.values() for line in lines]
+    assert lines
+    assert all("not found within the search limits" in line for line in lines), lines
+
+
 # ---- putting the trace together
 
 
@@ -188,13 +351,44 @@ def test_a_folder_without_logs_says_so(tmp_path: Path) -> None:
     assert Statistics(trace).sites == []
 
 
+def test_a_process_in_the_background_is_named_before_it_has_a_log(tmp_path: Path) -> None:
+    """A daemon that was forked a moment ago has not begun its log when the program ends."""
+    env = {**os.environ, "HOLDFAST_FDTRACE_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=env, stdin=subprocess.PIPE) as process:
+        trace = assemble(tmp_path, Collector(tmp_path), ["x"], exit_code=0, options=TraceOptions())
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+    assert any(f"went on in the background as process {process.pid} (" in warning for warning in trace.warnings)
+
+
+def test_a_process_that_starts_during_the_look_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon forks twice: the first child may end after /proc was listed, the second one is not in that list."""
+    lists = iter([[os.getpid()]])
+    list_pids = collecting.list_pids
+    monkeypatch.setattr(collecting, "list_pids", lambda procfs: next(lists, None) or list_pids(procfs))
+    env = {**os.environ, "HOLDFAST_FDTRACE_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=env, stdin=subprocess.PIPE) as process:
+        trace = assemble(tmp_path, Collector(tmp_path), ["x"], exit_code=0, options=TraceOptions())
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+    assert any(f"went on in the background as process {process.pid} (" in warning for warning in trace.warnings)
+
+
+def test_a_planted_name_makes_nobody_a_process_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "fd.1.1.log").symlink_to("/etc/hostname")
+    (tmp_path / f"fd.{os.getppid()}.1.log").touch()
+    collector = Collector(tmp_path)
+    collector.tick()
+    assert not collector.untraced
+
+
 def test_samples_are_thinned_and_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "_MOST_SAMPLES", 50)
     collector = Collector(tmp_path)
     for number in range(60):
         collector.samples.append((float(number), tmp_path, 1, number))
     collector.tick()
-    assert collector.interval_s == 2.0
+    assert collector._sample_every_s == 2.0
     assert [sample[0] for sample in collector.samples] == [*range(0, 60, 2), 59]
 
 
@@ -202,3 +396,40 @@ def test_samples_are_thinned_and_become_rarer(tmp_path: Path, monkeypatch: pytes
 def test_a_tracer_in_a_program_that_is_traced_is_an_error() -> None:
     code = "import holdfast as h\ntry:\n  with h.Tracer(): pass\nexcept h.errors.TraceUnavailableError: exit(4)"
     assert record([sys.executable, "-c", code]).returncode == 4
+
+
+@needs_library
+def test_processes_that_are_not_traced_are_named(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, sys
+commands = (["env", "-i", *sys.argv[1:]], ["env", "LD_PRELOAD=", *sys.argv[1:]], sys.argv[1:])
+started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for command in commands]
+for one in started: one.stdout.read(1)
+print(*(one.pid for one in started), flush=True)
+sys.stdin.read()
+for one in started: one.communicate()
+"""
+    says = [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()"]
+    with log_folder([]) as folder:
+        collector = Collector(folder)
+        program = subprocess.Popen(
+            [sys.executable, "-c", code, *says],
+            env=environment(folder, TraceOptions(), os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with program:
+            cleared, without, traced = map(int, program.stdout.readline().split())
+            collector.tick()
+            program.communicate()
+        trace = assemble(folder, collector, ["a"], exit_code=0, options=TraceOptions())
+    assert {pid for pid, _ in trace.untraced} == {cleared, without}
+    assert traced in {process.pid for process in trace.processes}
+    [warning] = [line for line in trace.warnings if line.startswith("not traced: process ")]
+    assert str(cleared) in warning
+    page = io.StringIO()
+    Console(file=page, width=200).print(ReportPage(Findings(trace)))
+    assert "% of all births in traced processes seen; 2 processes not traced" in page.getvalue()
+    assert dict(PageData(trace, since=None, until=None).as_dict()["facts"])["Births seen"].endswith(
+        " % in traced processes; 2 processes not traced"
+    )

@@ -65,7 +65,9 @@ def test_the_page_says_what_leaks_and_what_keeps_it(found: Findings) -> None:
     page = shown(ReportPage(found), 2_000)
     for text in (
         "✗ me/train.py:31 in train leaks: 60 descriptors (pipe) are open",
-        "1 call used or closed a descriptor that was not open, or not theirs",
+        "Bad file descriptor: offender() in pool.py:4 closes descriptor 5000 a second time",
+        "culprit    offender() in pool.py:4",
+        "failed     victim() in pool.py:9",
         "1 min, 2 processes, exit code 0",
         "full: 99.",
         "warning    the logs are on disk",
@@ -74,7 +76,7 @@ def test_the_page_says_what_leaks_and_what_keeps_it(found: Findings) -> None:
         "via        torch/loader.py:3 → torch/loader.py:7",
         "60 (pipe 60), the oldest for",
         "+24 inherited by 1 process",
-        "'kept'[0] → Loader._queue → Connection(fd 3) (and 3 more like it)",
+        "'kept'[0] → Loader._queue → Connection(fd 3) (and 3 more like it; 4 of 60 were looked at)",
         "leads to   pipe:[7]",
         "2 ×  EMFILE in openat  train() in train.py:31",
         "1 ×  /dev/nvidia0",
@@ -197,7 +199,9 @@ def test_words() -> None:
     assert library_path("/usr/lib/python3.11/socket.py") == "socket.py"
     frames = [SourceFrame("/usr/lib/python3.11/a.py", n, "f") for n in range(1, 8)]
     assert path_words(frames) == "a.py:1 → a.py:2 → a.py:3 → … 3 more … → a.py:7"
-    assert owner_words(["x[0] → A", "y → B", "x[1] → A"]) == ["x[0] → A (and 1 more like it)", "y → B"]
+    owners = ["x[0] → A", "y → B", "x[1] → A"]
+    assert owner_words(owners, 3) == ["x[0] → A (and 1 more like it)", "y → B"]
+    assert owner_words(owners, 30) == ["x[0] → A (and 1 more like it; 3 of 30 were looked at)", "y → B"]
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import holdfast as hold
 from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
+from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.sites import Statistics, is_library
 
 
@@ -97,6 +100,78 @@ def test_a_step_is_no_growth() -> None:
         made.born(30.0, fd, made.stack(TRAIN))
     site = Statistics(made.build()).sites[0]
     assert (site.live, site.growth) == (100, 0.0)
+
+
+def short_run(born: int, is_open: Callable[[int], bool]) -> Statistics:
+    """A run of half a second that no sample was taken of, and whose ring has dropped the events."""
+    made = TraceBuilder()
+    stack = made.stack(TRAIN)
+    for number in range(born):
+        made.born(0.1 + 0.4 * number / born, number, stack)
+        if not is_open(number):
+            made.closed(0.1 + 0.4 * (number + 0.5) / born, number)
+    made.processes[0] = {"dropped_events": 100_000}
+    return Statistics(replace(made.build(0.5), events=np.zeros(0, trace_file.EVENTS)))
+
+
+@pytest.mark.parametrize(
+    ("born", "is_open", "grows"),
+    [
+        (500, lambda number: True, True),
+        (20_000, lambda number: number % 40 == 0, True),  # one line that closes most of what it opens
+        (20_000, lambda number: number >= 20_000 - 64, False),  # a cache of 64 that closes what it evicts
+        (20_000, lambda number: number >= 20_000 - 1_000, False),
+        (20_000, lambda number: number >= 20_000 - 4_000, False),
+        (20_000, lambda number: number < 500, False),  # opened at the start, and kept
+        (20_000, lambda number: 10_000 <= number < 10_500, False),
+        (20_000, lambda number: number % 6_000 == 0, False),  # too few
+    ],
+)
+def test_a_leak_shows_in_the_ages_of_what_is_open(born: int, is_open: Callable[[int], bool], grows: bool) -> None:
+    [site] = short_run(born, is_open).sites
+    assert site.live == sum(map(is_open, range(born)))
+    assert (site.growth > 0) is grows
+
+
+def test_a_line_that_makes_several_kinds() -> None:
+    made = TraceBuilder()
+    stack = made.stack(TRAIN)
+    for number, kind in enumerate(["pipe", "pipe", "file", "socket"] * 10):
+        made.born(number, number, stack, kind)
+    for number in range(4):
+        made.closed(50, number)
+    for dropped in (0, 1):
+        made.processes[0] = {"dropped_events": dropped}
+        statistics = Statistics(made.build())
+        [site] = statistics.sites
+        assert site.kinds == {"pipe": 18, "file": 9, "socket": 9}
+    assert {kind: int(live[-1]) for kind, live in statistics.by_kind.items()} == site.kinds
+
+
+def test_kinds_over_time() -> None:
+    """Each kind has its own curve, not only its last value; the largest comes first; kinds without one are left out."""
+    made = TraceBuilder()
+    files, pipes = made.stack(TRAIN), made.stack(("/home/me/train.py", 5, "setup", "os.pipe()"))
+    for number in range(10):
+        made.born(10, number, files, "file")
+        made.closed(40, number)
+    for number in range(10, 14):
+        made.born(30, number, pipes, "pipe")
+    statistics = Statistics(made.build())
+    at = [int(np.searchsorted(statistics.grid, t)) for t in (5, 20, 35, 50)]
+    got = {kind: live[at].tolist() for kind, live in statistics.by_kind.items()}
+    assert list(got.items()) == [("file", [0, 10, 10, 0]), ("pipe", [0, 0, 4, 4])]
+
+
+def test_the_peak_of_a_line_with_two_stacks() -> None:
+    made = TraceBuilder()
+    stacks = [made.stack(TRAIN, ("/home/me/train.py", line, "main", "train()")) for line in (1, 2)]
+    for number in range(20):
+        made.born(10.0 + number / 1e6, number, stacks[number % 2])
+    for number in range(20):
+        made.closed(10.001, number)
+    [site] = Statistics(made.build()).sites
+    assert (site.live, site.peak) == (0, 20)
 
 
 def test_unknown_origins_are_grouped_and_lower_the_coverage() -> None:

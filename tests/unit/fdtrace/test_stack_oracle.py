@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,34 +11,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.fdtrace.log_format import BIRTH
-from traced_process import needs_library, run
+from traced_process import interpreters, needs_library, run
 
 pytestmark = needs_library
 
 CHILD = Path(__file__).with_name("stack_oracle_child.py")
 ROUNDS, THREADS = 60, 7
 OWN = re.compile(r"(plain|generated|awaited|Größe\.wert|Größe\.__del__|f\d*)$")
-
-
-@functools.cache
-def interpreters() -> dict[str, str]:
-    """Return every CPython of this machine whose frames the library can read, by version."""
-    candidates = [
-        Path(sys.executable),
-        *sorted(Path("/usr/bin").glob("python3.*")),
-        *sorted(Path.home().glob(".pyenv/versions/*/bin/python3")),
-    ]
-    found: dict[str, str] = {}
-    for path in candidates:
-        if not re.fullmatch(r"python[0-9.]*", path.name) or not os.access(path, os.X_OK):
-            continue
-        ask = "import sys; print(sys.version.split()[0], sys.implementation.name, getattr(sys, 'abiflags', ''))"
-        done = subprocess.run([path, "-c", ask], capture_output=True, text=True, timeout=60)
-        version, implementation, flags = (done.stdout.split(" ") + [""] * 3)[:3]
-        supported = version.startswith(("3.11.", "3.12.", "3.13.", "3.14."))
-        if supported and implementation == "cpython" and "t" not in flags.strip():
-            found.setdefault(version, str(path))
-    return found
 
 
 def test_the_stacks_of_the_log_are_those_of_python(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import functools
+import io
+import json
+import operator
 import os
 import random
 import resource
@@ -7,19 +11,23 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from factories_traces import leaking_trace
 from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.fdtrace import trace_file
 from holdfast.fdtrace.bad_descriptors import find_histories
 from holdfast.fdtrace.collector import Collector, assemble
+from holdfast.fdtrace.html_page import PageData
 from holdfast.fdtrace.image import Stacks, read_image
 from holdfast.fdtrace.recording import LIBRARY, TraceOptions
+from holdfast.fdtrace.render import WEIGHTS, Findings, ReportPage, folded_stacks, report_as_dict
 from holdfast.fdtrace.sites import Statistics
 from holdfast.fdtrace.trace_file import Trace
 
@@ -42,6 +50,17 @@ def test_a_recording_is_read_as_it_was_saved(recording: Path) -> None:
     made = leaking_trace().build(owners={1: ["kept[0]"]}, targets={1: ["pipe:[1]"]}, no_reuse=True)
     trace_file.save(made, recording.with_name("full.hft"))
     assert is_equal(trace_file.load(recording.with_name("full.hft")), made)
+
+
+def test_only_its_owner_can_read_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "a.hft").touch(0o644)
+    prepared = tmp_path / ".a.hft.partial"
+    prepared.touch(0o666)
+    if os.geteuid() == 0:
+        os.chown(prepared, 65534, 65534)  # another user hopes to read what is written into it
+    trace_file.save(leaking_trace().build(), tmp_path / "a.hft")
+    seen = (tmp_path / "a.hft").stat()
+    assert (seen.st_mode & 0o777, seen.st_uid) == (0o600, os.geteuid())
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4", b"x" * 5000], ids=["empty", "short", "other"])
@@ -109,6 +128,81 @@ def test_a_damaged_recording_is_refused_or_read_unchanged(recording: Path) -> No
         except (CorruptError, FormatError):
             refused += 1
     assert refused > 50
+
+
+_ODD = (None, -1, 1, 1e308, -1e308, 1e-320, 1 << 31, 1 << 63, 1 << 70, -(1 << 40), "x", "", "9" * 5000, [], {}, [[]])
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yields the path of everything in a JSON document."""
+    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(below, (*path, key))
+
+
+def damaged(members: dict[str, bytes], draw: random.Random) -> dict[str, bytes]:
+    """Returns the members of a recording, one of them with odd values or bytes, or cut, or without one of them."""
+    made, name = dict(members), draw.choice(list(members))
+    if name == "trace.json" and draw.random() < 0.8:
+        document = json.loads(members[name])
+        *path, last = draw.choice(list(places(document)))
+        at = functools.reduce(operator.getitem, path, document)
+        if draw.random() < 0.15:
+            del at[last]
+        else:
+            at[last] = draw.choice(_ODD)
+        made[name] = json.dumps(document).encode()
+    else:
+        data = bytearray(members[name])
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            data[draw.randrange(len(data) if draw.random() < 0.5 else 200)] = draw.randrange(256)
+        if draw.random() < 0.15:
+            del data[draw.randrange(len(data)) :]
+        made[name] = bytes(data)
+    if draw.random() < 0.03:
+        del made[name]
+    return made
+
+
+def test_a_report_on_odd_content_is_refused_or_complete(tmp_path: Path) -> None:
+    """The archive is whole, what it holds is not: every part of a report is made, or the damage is named."""
+    builder = leaking_trace(per_minute=40)
+    killed = builder.process(end_s=30.0, ended="killed", dropped_events=5)
+    stack = builder.stack(("/home/me/a.py", 3, "f", "x"))
+    builder.samples = [(t / 2, killed, stack, t) for t in range(30)]
+    builder.bad(5.0, 3, stack)
+    builder.failed(6.0, stack)
+    path = tmp_path / "a.hft"
+    trace_file.save(builder.build(owners={1: ["kept[0]"]}, targets={1: ["pipe:[1]"]}, native={1: ["f at b"]}), path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    refused = 0
+    for seed in range(400):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in damaged(members, random.Random(seed)).items():
+                archive.writestr(name, data)
+        try:
+            trace = trace_file.load(path)
+        except (CorruptError, FormatError):
+            refused += 1
+            continue
+        found = Findings(trace)
+        json.dumps(report_as_dict(found, "a.hft"), allow_nan=False)
+        json.dumps(PageData(trace).as_dict(), allow_nan=False)
+        Console(file=io.StringIO(), width=120).print(ReportPage(found))
+        assert all(list(folded_stacks(found.statistics, weight)) is not None for weight in WEIGHTS)
+    assert 200 < refused < 390
+
+
+def test_the_error_names_the_damaged_part(recording: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(recording) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["counts.npy"] = members["counts.npy"].replace(b"'fortran_order': False", b"'fortran_order': (alse")
+    with zipfile.ZipFile(tmp_path / "a.hft", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(CorruptError, match=r"got a file of \d+ bytes whose counts\.npy is damaged \(TokenError"):
+        trace_file.load(tmp_path / "a.hft")
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="the tracing library was not built: no C compiler")

@@ -10,6 +10,7 @@ from _frozen_importlib_external import PathFinder  # importlib.machinery would i
 if os.environ.get("HOLDFAST_FDTRACE_DIR"):
     import atexit
     import resource  # now: at the end there may be no descriptor to import with
+    import time
 
     def _set_soft_limit(soft: int, hard: int) -> None:
         try:
@@ -17,7 +18,13 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         except (OSError, ValueError):
             pass
 
+    _has_looked = [False]
+
     def _look_at_owners() -> None:
+        if _has_looked[0]:
+            return
+        _has_looked[0] = True
+        at_ns = time.monotonic_ns()  # before the imports, which are not the program's work
         # A program that has used up its descriptors is the one to look at, and the look takes a few.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         _set_soft_limit(min(soft + 64, hard % (1 << 63)), hard)
@@ -26,7 +33,7 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
                 return
             from holdfast.fdtrace.at_exit import write_owners
 
-            write_owners()
+            write_owners(at_ns)
         except Exception:  # noqa: BLE001, S110 - this interpreter has no holdfast, or nothing is free
             pass
         finally:
@@ -38,20 +45,14 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
                 except KeyboardInterrupt:
                     pass
 
-    def _stay_first() -> None:
-        # Handlers run in reverse order, and those of multiprocessing close what the program has leaked: the look is
-        # registered again behind every other handler.
-        original = atexit.register
+    def _ask_for_a_look() -> None:
+        # Handlers run in reverse order, and those of multiprocessing close what the program has leaked. So the look is
+        # registered as late as possible: when Python, at its end, begins to wait for the program's threads.
+        import threading
 
-        def register(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-            original(function, *args, **kwargs)
-            atexit.unregister(_look_at_owners)
-            original(_look_at_owners)
-            return function
-
-        register.__doc__ = original.__doc__
-        atexit.register = register
-        original(_look_at_owners)
+        atexit.register(_look_at_owners)
+        if hasattr(threading, "_register_atexit"):  # from Python 3.9 on
+            threading._register_atexit(atexit.register, _look_at_owners)
 
     if os.environ.get("HOLDFAST_FDTRACE_PARTIAL"):
         try:
@@ -61,7 +62,7 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         else:
             start_from_environment()
     if os.environ.get("HOLDFAST_FDTRACE_OWNERS") == "1":
-        _stay_first()
+        _ask_for_a_look()
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]

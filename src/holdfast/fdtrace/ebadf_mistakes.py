@@ -1,0 +1,98 @@
+"""Tells the calls that failed with EBADF by mistake from those that only wanted to know, or to be sure.
+
+A daemon closes all numbers that it might have, and other code asks with fstat whether a number is open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .descriptor_lives import Lives
+from .log_format import BAD, CLOSE
+from .trace_file import SourceFrame
+
+IS_CLOSE = re.compile(r"close|closefrom|close_range")
+_LEAST_LOOP = 4  # numbers in a row that a loop closes
+_ASKS = ("fcntl", "dup", "fstat")
+# Calls on -1, the number of a socket object that was closed.
+_OF_SOCKETS = re.compile(r"send|recv|accept|connect|bind|listen|setsockopt|read|write")
+# Functions of the standard library that try, and go on if the number is closed: (file, function).
+_TOLERANT = {("selectors.py", "unregister"), ("socketserver.py", "shutdown_request")}
+
+
+def _is_tolerant(acting: Sequence[SourceFrame]) -> bool:
+    return any((frame.file.rsplit("/", 1)[-1], frame.function.rsplit(".", 1)[-1]) in _TOLERANT for frame in acting[:2])
+
+
+class EbadfCalls:
+    """The calls of a recording that failed with EBADF."""
+
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+        self._trace = lives.trace
+        self._events = lives.events
+
+    def deadly(self, bad: np.ndarray) -> int:
+        """Returns the last failed call of the program's main thread if the program failed, else -1."""
+        if not self._trace.exit_code or not self._trace.processes:
+            return -1
+        pid = self._trace.processes[0].pid
+        mine = [
+            index
+            for index in bad.tolist()
+            if self._events["tid"][index] == pid and self._lives.acting(self._lives.event(index))
+        ]
+        return mine[-1] if mine else -1
+
+    def accuse(self, bad: np.ndarray, deadly: int) -> np.ndarray:
+        """Returns for each failed call whether it is a mistake of Python code."""
+        loops = self._closing_loops()
+        known: dict[tuple[int, int, bool], bool] = {}
+        found = np.zeros(len(bad), bool)
+        for at, index in enumerate(bad.tolist()):
+            row = self._events[index]
+            key = int(row["stack"]), int(row["aux"]), bool(row["fd"] < 0)
+            if key not in known:
+                known[key] = self._is_mistake(index)
+            is_python = bool(self._trace.processes[int(row["process"])].python)
+            found[at] = is_python and index not in loops and (known[key] or index == deadly)
+        return found
+
+    def _is_mistake(self, index: int) -> bool:
+        event, call = self._lives.event(index), self._lives.call(index)
+        acting = self._lives.acting(event)
+        if self._lives.is_own(event):
+            return False
+        if not acting:  # C code and the interpreter ask whether a number is open
+            return call not in _ASKS and bool(self._events["fd"][index] >= 0)
+        if self._events["fd"][index] < 0:
+            return bool(_OF_SOCKETS.match(call)) and not _is_tolerant(acting)
+        return not (call == "fstat" and "stat(" in acting[0].text) and not _is_tolerant(acting)
+
+    def _closing_loops(self) -> set[int]:
+        """Returns the closes of loops over numbers of which some were never open: they forget nothing."""
+        events = self._events
+        is_close = np.array([bool(IS_CLOSE.search(name)) for name in self._trace.calls] or [False])
+        calls = np.clip(events["aux"], 0, len(is_close) - 1)
+        rows = np.flatnonzero((events["action"] == CLOSE) | ((events["action"] == BAD) & is_close[calls]))
+        if not len(rows):
+            return set()
+        rows = rows[np.lexsort((rows, events["stack"][rows], events["tid"][rows], events["process"][rows]))]
+        fd = events["fd"][rows].astype(np.int64)
+        same = np.ones(len(rows) - 1, bool)
+        for name in ("process", "tid", "stack"):
+            same &= events[name][rows[1:]] == events[name][rows[:-1]]
+        step = np.where(same & (np.abs(np.diff(fd)) == 1), np.diff(fd), 0)
+        # A run of equal steps that are not 0 is a loop.
+        cuts = np.flatnonzero(np.diff(step)) + 1
+        found: set[int] = set()
+        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(step)], strict=True):
+            loop = rows[first : last + 1]
+            if last > first and step[first] and len(loop) >= _LEAST_LOOP:
+                never = (events["action"][loop] == BAD) & (events["gen"][loop] == 0)
+                if never.any():
+                    found.update(loop.tolist())
+        return found
